@@ -89,7 +89,7 @@ async fn create(
     let (client, create_cred) = (&mount.client, mount.create_cred());
     let open_flags = OpenFlags::from_posix(flags);
     let last = client.walk_to_name(&create_cred, path).await?;
-    let last = last.filter(|last| !last.dir).ok_or(Errno::EISDIR)?;
+    let last = last.filter(|last| !last.must_be_dir).ok_or(Errno::EISDIR)?;
     let place = (last.parent, last.name);
     match client
         .create_with(&create_cred, place, mode, open_flags, layout.clone())

@@ -19,7 +19,7 @@ async fn non_dir_name<'p>(
     with_slash: Errno,
 ) -> Result<(Fid, &'p [u8]), Errno> {
     let last = last_name(mount, path, for_root).await?;
-    if last.dir {
+    if last.must_be_dir {
         return Err(with_slash);
     }
     Ok((last.parent, last.name))
@@ -80,7 +80,7 @@ pub(crate) async fn rename(mount: &Mount, from: &[u8], to: &[u8]) -> Result<(), 
     let source = last_name(mount, from, Errno::EBUSY).await?;
     let target = last_name(mount, to, Errno::EBUSY).await?;
     // With a trailing slash in either path, `from` must be a directory.
-    if (source.dir || target.dir) && mount.client.walk(&mount.cred, from, false).await?.1 != libc::S_IFDIR {
+    if (source.must_be_dir || target.must_be_dir) && mount.client.walk(&mount.cred, from, false).await?.1 != libc::S_IFDIR {
         return Err(Errno::ENOTDIR);
     }
     let (from, to) = ((source.parent, source.name), (target.parent, target.name));

@@ -1,16 +1,16 @@
-//! Access times: the reads that update them, by the mount's options.
+//! Access times: which reads update them, by the mount's options.
 //!
 //! The kernel leaves access times to a FUSE file system and does not pass on its own `noatime` and
 //! `relatime`. As in Lustre, readers on this client see the new time at once. The close reports the
-//! time to the metadata target, so a read costs no extra request. The target stores a time after
-//! the last change if it is the first since then, or at least `mdd.*.atime_diff` seconds later than
-//! the stored one. For a directory, the request that reads entries carries the time if an update is
-//! due.
+//! time to the metadata target, so a read costs no extra request. The target stores the first
+//! access time after a change. It stores a further one only if that is at least `mdd.*.atime_diff`
+//! seconds later than the stored time. For a directory, the request that reads entries carries the
+//! time if an update is due.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 use wire::{Time, Times};
 
-/// With `relatime`, a read updates an access time of this age, in seconds: a day.
+/// With `relatime`, a read updates an access time that is at least this old, in seconds: a day.
 const STALE_SECS: i64 = 24 * 3600;
 
 /// Which reads update the access time.
@@ -27,16 +27,16 @@ pub enum Atime {
 
 /// The current access time rules of a mount, each stored as the number of an [`Atime`].
 #[derive(Debug)]
-pub(crate) struct AtimeRule {
+pub(crate) struct AtimeRules {
     files: AtomicU8,
     directories: AtomicU8,
 }
 
-impl AtimeRule {
+impl AtimeRules {
     /// `atime`: the rule for files. `directories`: the rule applies to directories too; otherwise
     /// the rule for directories is [`Atime::Never`].
-    pub(crate) fn new(atime: Atime, directories: bool) -> AtimeRule {
-        let rule = AtimeRule {
+    pub(crate) fn new(atime: Atime, directories: bool) -> AtimeRules {
+        let rule = AtimeRules {
             files: AtomicU8::default(),
             directories: AtomicU8::default(),
         };
@@ -67,7 +67,7 @@ impl Atime {
             .unwrap_or_default()
     }
 
-    /// The rule of a mount option; `None`: the option is another one.
+    /// The rule that a mount option sets; `None`: it is not an access time option.
     pub fn from_option(option: &str) -> Option<Atime> {
         match option {
             "relatime" => Some(Atime::Relative),
@@ -77,7 +77,7 @@ impl Atime {
         }
     }
 
-    /// Whether a read at this time updates the access time of a file with these times.
+    /// Whether a read at `read` updates the access time of a file with the times `known`.
     pub(crate) fn updates(self, known: Times, read: Time) -> bool {
         let is_later = read > known.atime;
         match self {
@@ -91,18 +91,18 @@ impl Atime {
     }
 }
 
-/// This client's reads of a file.
+/// The access time of one file by this client's reads.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Access {
-    /// Time of the last read that no rule was applied to yet.
+pub(crate) struct AtimeTracker {
+    /// Time of the last read, until [`AtimeTracker::atime`] applies a rule to it.
     read: Option<Time>,
-    /// The last update that was not reported to the metadata target.
+    /// An updated access time that the close has not reported to the metadata target yet.
     unreported: Option<Time>,
 }
 
-impl Access {
+impl AtimeTracker {
     /// Records a read.
-    pub(crate) fn read(&mut self, now: Time) {
+    pub(crate) fn record_read(&mut self, now: Time) {
         self.read = Some(now);
     }
 
@@ -119,9 +119,9 @@ impl Access {
         }
     }
 
-    /// Takes the access time to report to the metadata target; `None`: no unreported one. `known`:
+    /// Takes the access time to report to the metadata target; `None`: nothing to report. `known`:
     /// the times from the servers.
-    pub(crate) fn take(&mut self, rule: Atime, known: Times) -> Option<Time> {
+    pub(crate) fn take_unreported(&mut self, rule: Atime, known: Times) -> Option<Time> {
         self.atime(rule, known);
         self.unreported.take()
     }
@@ -129,7 +129,7 @@ impl Access {
 
 #[cfg(test)]
 mod tests {
-    use super::{Access, Atime, STALE_SECS};
+    use super::{Atime, AtimeTracker, STALE_SECS};
     use wire::{Time, Times};
 
     fn times(atime: i64, changed: i64) -> Times {
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn relatime_counts_the_first_read_after_a_change_and_one_a_day() {
+    fn relatime_updates_at_the_first_read_after_a_change_and_once_a_day() {
         let updates = |known, read| Atime::Relative.updates(known, Time::secs(read));
         assert!(updates(times(10, 10), 11));
         assert!(updates(times(10, 20), 30));
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn strict_updates_with_each_later_read_and_never_with_none() {
+    fn strictatime_updates_at_each_later_read_and_noatime_at_none() {
         assert!(Atime::Strict.updates(times(30, 20), Time::secs(31)));
         assert!(!Atime::Strict.updates(times(30, 20), Time::secs(30)));
         assert!(!Atime::Never.updates(times(10, 20), Time::secs(30)));
@@ -162,12 +162,15 @@ mod tests {
 
     #[test]
     fn an_access_time_is_visible_at_once_and_reported_once() {
-        let mut access = Access::default();
-        access.read(Time::secs(11));
-        assert_eq!(access.atime(Atime::Relative, times(10, 10)), Time::secs(11));
-        access.read(Time::secs(12));
-        assert_eq!(access.atime(Atime::Relative, times(10, 10)), Time::secs(11));
-        assert_eq!(access.take(Atime::Relative, times(10, 10)), Some(Time::secs(11)));
-        assert_eq!(access.take(Atime::Relative, times(11, 10)), None);
+        let mut tracker = AtimeTracker::default();
+        tracker.record_read(Time::secs(11));
+        assert_eq!(tracker.atime(Atime::Relative, times(10, 10)), Time::secs(11));
+        tracker.record_read(Time::secs(12));
+        assert_eq!(tracker.atime(Atime::Relative, times(10, 10)), Time::secs(11));
+        assert_eq!(
+            tracker.take_unreported(Atime::Relative, times(10, 10)),
+            Some(Time::secs(11))
+        );
+        assert_eq!(tracker.take_unreported(Atime::Relative, times(11, 10)), None);
     }
 }

@@ -36,9 +36,9 @@ pub struct Attr {
     pub size: u64,
     /// Blocks of 512 bytes.
     pub blocks: u64,
-    /// Access time: of the last read that counts by the mount's [`Atime`](crate::Atime), or as set.
+    /// Time of the last read that counts by the mount's [`Atime`](crate::Atime), or as set.
     pub atime: Time,
-    /// Modification time: of the last change of the data, or as set.
+    /// Time of the last change of the data, or as set.
     pub mtime: Time,
     /// Time of the last change of data or attributes.
     pub ctime: Time,
@@ -100,9 +100,9 @@ pub(crate) struct MdAttr {
 }
 
 impl MdAttr {
-    /// Parses the body, layout buffer and ACL buffer of a reply. An unusable layout is left out;
-    /// the operation that needs it requests it again and reports the reason. A regular file for
-    /// which the reply has a size but no layout has no objects.
+    /// Parses the body, layout buffer and ACL buffer of a reply. Ignores an unusable layout: the
+    /// operation that needs the layout requests it again and reports the error. A regular file with
+    /// a size but no layout in the reply has no objects.
     pub(crate) fn from_reply(body: &MdtBody, md: &Bytes, acl: &Bytes, precision: Precision) -> MdAttr {
         let valid = body.mbo_valid;
         let times = body.times().at(precision);
@@ -147,10 +147,11 @@ impl MdAttr {
         MdAttr { attr, layout, acl }
     }
 
-    /// Merges the size, blocks and times of the objects. If their ctime is not older than the
-    /// metadata target's, their mtime counts, even an earlier one: `utimes` sets the times of the
-    /// objects too. Otherwise the later mtime counts, because another client can call `utimes`
-    /// while this client writes under its own lock. Mtime 0 means that no object was ever written.
+    /// Merges the size, blocks and times of the objects. If the objects' ctime is not older than
+    /// the metadata target's, the objects' mtime counts, even if it is the earlier one: `utimes`
+    /// sets the times of the objects too. Otherwise the later mtime counts, because another client
+    /// can call `utimes` while this client writes under its own lock. The objects' mtime is 0 if
+    /// none was ever written.
     pub(crate) fn with_data(&self, data: &DataAttr) -> Attr {
         let mut attr = self.attr.clone();
         attr.size = data.size;

@@ -1,6 +1,6 @@
 //! A mounted file system: its targets, caches and options. The module `ops` has the operations.
 
-use crate::atime::{Atime, AtimeRule};
+use crate::atime::{Atime, AtimeRules};
 use crate::cred::Cred;
 use crate::data::Lov;
 use crate::error::ClientError;
@@ -18,7 +18,10 @@ use std::time::Duration;
 use wire::{Fid, LockTerms, Nid, Precision, Time};
 
 /// The longest time that one step of an unmount waits for an MDT or the MGS.
-pub(crate) const UMOUNT_STEP: Duration = Duration::from_secs(10);
+pub(crate) const UMOUNT_STEP_MAX: Duration = Duration::from_secs(10);
+
+/// Largest length of a file system's name, in bytes: the MGS's lock resources hold 8 bytes of it.
+const FSNAME_MAX: usize = 8;
 
 /// Returns the time of day.
 pub type Clock = Arc<dyn Fn() -> Time + Send + Sync>;
@@ -40,15 +43,15 @@ pub struct MountOptions {
     pub nanoseconds: bool,
     /// The lock terms to request from metadata targets.
     pub lock_terms: LockTerms,
-    /// The reads that update the access times of files.
+    /// Which reads update the access times of files.
     pub atime: Atime,
-    /// Whether `atime` applies to directories too. False (`nodiratime`): their reads update no
-    /// access time.
+    /// Whether `atime` applies to directories too. False (`nodiratime`): reads of directories
+    /// update no access time.
     pub diratime: bool,
     /// The directory to mount, as a path from the file system's root. Empty: the root.
     pub subdir: String,
-    /// The user that mounts. This user needs access to `subdir`, and may use FIDs
-    /// ([`Client::fid2path`]) as the superuser may.
+    /// The mounting user, who needs access to `subdir` and may use FIDs ([`Client::fid2path`])
+    /// like the superuser.
     pub mounter: Cred,
     /// Whether every user may use FIDs (mount option `user_fid2path`).
     pub user_fid2path: bool,
@@ -82,13 +85,13 @@ pub struct Client {
     pub(crate) lov: Arc<Lov>,
     pub(crate) mgc: Arc<Mgc>,
     pub(crate) config: RwLock<Arc<FsConfig>>,
-    /// Held by the one task that reads the configuration because of an unknown target.
+    /// Lets one task at a time read the configuration to learn an unknown target.
     pub(crate) unknown_targets: tokio::sync::Mutex<()>,
     pub(crate) inodes: Arc<Inodes>,
     pub(crate) kernel: Kernel,
     pub(crate) clock: Clock,
-    pub(crate) atime: AtimeRule,
-    /// UID of the mounting user. This user may use FIDs.
+    pub(crate) atime: AtimeRules,
+    /// UID of the mounting user, who may use FIDs.
     pub(crate) mounter: u32,
     /// Whether every user may use FIDs.
     pub(crate) user_fid2path: bool,
@@ -101,8 +104,8 @@ pub struct Client {
 }
 
 impl Client {
-    /// Sets the reads that update access times of files. `directories`: `atime` applies to
-    /// directories too; otherwise their reads update no access time.
+    /// Sets which reads update access times of files. `directories`: `atime` applies to directories
+    /// too; otherwise reads of directories update no access time.
     pub fn set_atime(&self, atime: Atime, directories: bool) {
         self.atime.set(atime, directories);
     }
@@ -135,8 +138,8 @@ impl Client {
 
     /// Sets the front end's kernel caches, which the client invalidates together with its own. A
     /// second call has no effect.
-    pub fn set_kernel(&self, k: Arc<dyn KernelCache>) {
-        self.kernel.set(k);
+    pub fn set_kernel(&self, cache: Arc<dyn KernelCache>) {
+        self.kernel.set(cache);
     }
 
     /// The time of day at the precision of this metadata target.
@@ -157,40 +160,39 @@ impl Client {
         }
         self.lov.umount().await;
         for mdc in self.lmv.all() {
-            if tokio::time::timeout(UMOUNT_STEP, mdc.locks.cancel_all())
+            if tokio::time::timeout(UMOUNT_STEP_MAX, mdc.locks.cancel_all())
                 .await
                 .is_err()
             {
                 tracing::warn!(
                     target = mdc.index,
-                    "unmount: locks not cancelled within {UMOUNT_STEP:?}; the server will drop them"
+                    "unmount: locks not cancelled within {UMOUNT_STEP_MAX:?}; the server will drop them"
                 );
             }
-            if tokio::time::timeout(UMOUNT_STEP, mdc.import.disconnect())
+            if tokio::time::timeout(UMOUNT_STEP_MAX, mdc.import.disconnect())
                 .await
                 .is_err()
             {
                 tracing::warn!(
                     target = mdc.index,
-                    "unmount: the MDT did not answer MDS_DISCONNECT within {UMOUNT_STEP:?}"
+                    "unmount: the MDT did not answer MDS_DISCONNECT within {UMOUNT_STEP_MAX:?}"
                 );
             }
         }
-        if tokio::time::timeout(UMOUNT_STEP, self.mgc.disconnect())
+        if tokio::time::timeout(UMOUNT_STEP_MAX, self.mgc.disconnect())
             .await
             .is_err()
         {
-            tracing::warn!("unmount: the MGS did not answer MGS_DISCONNECT within {UMOUNT_STEP:?}");
+            tracing::warn!("unmount: the MGS did not answer MGS_DISCONNECT within {UMOUNT_STEP_MAX:?}");
         }
         self.inodes.clear();
         self.param_groups.lock().clear();
     }
 
-    /// Checks a file system's name: 1 to 8 letters, digits, `-` or `_`. The MGS's lock resources
-    /// hold 8 bytes of the name.
+    /// Checks a file system's name: 1 to [`FSNAME_MAX`] letters, digits, `-` or `_`.
     pub(crate) fn check_fsname(fsname: &str) -> Result<(), ClientError> {
-        let ok = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
-        if fsname.is_empty() || fsname.len() > 8 || !fsname.chars().all(ok) {
+        let is_allowed = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
+        if fsname.is_empty() || fsname.len() > FSNAME_MAX || !fsname.chars().all(is_allowed) {
             return Err(ClientError::Name {
                 fsname: fsname.to_owned(),
             });

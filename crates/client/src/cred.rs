@@ -2,7 +2,8 @@
 //!
 //! Lustre's records have one user, one group, capabilities and at most two supplementary groups. A
 //! server without an identity database knows no other groups. So the client selects the group that
-//! matters (usually the object's) and sends it only if the caller is a member: [`Cred::suppgid`].
+//! decides about the permission, usually the file's, and sends it only if the caller is a member:
+//! [`Cred::suppgid`].
 
 use std::sync::Arc;
 
@@ -18,7 +19,7 @@ const CAP_FS_MASK: u32 = 1 | 1 << 1 | 1 << 2 | 1 << 3 | 1 << 4 | 1 << 9 | 1 << 2
 pub enum Groups {
     /// The group IDs.
     Known(Arc<[u32]>),
-    /// Looks the group IDs up. Called only when a decision depends on them.
+    /// Looks up the group IDs. The client calls it only when a decision depends on them.
     Lazy(Arc<dyn Fn() -> Arc<[u32]> + Send + Sync>),
 }
 
@@ -41,7 +42,7 @@ impl Default for Groups {
 impl std::fmt::Debug for Groups {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Groups::Known(g) => f.debug_list().entries(g.iter()).finish(),
+            Groups::Known(groups) => f.debug_list().entries(groups.iter()).finish(),
             Groups::Lazy(_) => f.write_str("looked up when needed"),
         }
     }
@@ -103,7 +104,7 @@ mod tests {
     use std::sync::Arc;
 
     #[test]
-    fn only_a_members_supplementary_group_is_sent() {
+    fn a_group_is_sent_only_if_it_is_a_supplementary_group_of_the_caller() {
         let cred = Cred {
             groups: Groups::Known(Arc::from([7, 8])),
             ..Cred::user(1, 1)

@@ -1,15 +1,15 @@
-//! Deferred closes: of files that were opened for reading and not executed, or created and not
-//! written.
+//! Deferred closes of files that were opened only for reading, or created but not written.
 //!
-//! On Nacre's lock terms ([`wire::LockTerms`]) the next request that cancels locks carries such
-//! handles. A handle that finds no such request within a short time gets a close request.
+//! On Nacre's lock terms ([`wire::LockTerms`]) the next request with an early lock cancel carries
+//! the handles of such files. If there is no such request within a short time, the client sends a
+//! close request for each handle.
 //!
-//! The delay harms no other client. All clients can open a file that is open for reading. No client
-//! can execute a created file while it is open for writing. But a program is first written, and the
-//! open for that write closes the deferred handle: this client's request carries the handle, and
-//! another client's request revokes the lock that marks the file as unwritten. This client closes
-//! the handle before it cancels that lock. The data of a file that was removed meanwhile exists
-//! until the close.
+//! The delay harms no other client. Every client can open a file that is open for reading. No
+//! client can execute a created file while its handle is open for writing. But a program must be
+//! written before it is executed, and the open for this write closes the deferred handle. An open
+//! by this client carries the handle. An open by another client revokes the DOM lock that marks the
+//! file as unwritten, and this client closes the handle before it cancels the lock. The data of a
+//! file that was removed meanwhile exists until the close.
 
 use crate::inode::OpenDenyGuard;
 use crate::mdc::Mdc;
@@ -19,13 +19,12 @@ use std::sync::Arc;
 use std::time::Duration;
 use wire::{Fid, LockTerms, MDS_CLOSE, MdtRecSetattr, REINT_SETATTR};
 
-/// Period of the closing task's rounds. A handle waits one to two periods for a request that
-/// carries it.
-const CLOSE_DELAY: Duration = Duration::from_millis(20);
-/// The closing task ends after this many successive rounds without an overdue handle if no handle
-/// waits then.
-const IDLE_ROUNDS_MAX: u32 = 50;
-/// Largest number of waiting handles of a target. A further one is closed at once.
+/// Period of the closing task. A handle waits one to two periods for a request that carries it.
+const CLOSE_PERIOD: Duration = Duration::from_millis(20);
+/// The closing task ends when this many successive periods had no overdue handle and no handle
+/// waits.
+const IDLE_PERIODS_MAX: u32 = 50;
+/// Largest number of waiting handles of a target. The client closes a further handle at once.
 const CLOSES_MAX: usize = 256;
 /// Largest number of handles that one request carries.
 const CLOSES_PER_REQUEST: usize = 16;
@@ -40,8 +39,8 @@ pub(crate) struct DeferredCloses {
 struct CloseQueue {
     /// In the order in which they were added.
     handles: Vec<PendingClose>,
-    /// This many of the first handles will be overdue in the next round.
-    old: usize,
+    /// Number of handles, from the first on, that will be overdue at the end of this period.
+    aging: usize,
     /// Whether the closing task runs.
     has_task: bool,
 }
@@ -57,24 +56,24 @@ pub(crate) struct PendingClose {
 impl CloseQueue {
     /// Takes the first handles that match, up to `max`.
     fn take(&mut self, max: usize, matches: impl Fn(&PendingClose) -> bool) -> Vec<PendingClose> {
-        let (mut taken, mut index, old) = (0, 0, self.old);
-        let takes = |closing: &mut PendingClose| {
-            let takes = taken < max && matches(closing);
-            taken += usize::from(takes);
-            self.old -= usize::from(takes && index < old);
+        let (mut taken, mut index, aging) = (0, 0, self.aging);
+        let select = |closing: &mut PendingClose| {
+            let is_selected = taken < max && matches(closing);
+            taken += usize::from(is_selected);
+            self.aging -= usize::from(is_selected && index < aging);
             index += 1;
-            takes
+            is_selected
         };
-        self.handles.extract_if(.., takes).collect()
+        self.handles.extract_if(.., select).collect()
     }
 }
 
 impl DeferredCloses {
-    /// Takes the handles that a request carries: first those of the files that the request is
-    /// about.
-    pub(crate) fn take_for_request(&self, first: impl Fn(Fid) -> bool) -> Vec<PendingClose> {
+    /// Takes the handles that a request carries: first the handles of the files that the request is
+    /// about (`is_file_of_request`).
+    pub(crate) fn take_for_request(&self, is_file_of_request: impl Fn(Fid) -> bool) -> Vec<PendingClose> {
         let mut waiting = self.waiting.lock();
-        let mut taken = waiting.take(CLOSES_PER_REQUEST, |closing| first(closing.fid));
+        let mut taken = waiting.take(CLOSES_PER_REQUEST, |closing| is_file_of_request(closing.fid));
         taken.extend(waiting.take(CLOSES_PER_REQUEST - taken.len(), |_| true));
         taken
     }
@@ -84,16 +83,16 @@ impl DeferredCloses {
         self.waiting.lock().take(CLOSES_MAX, |closing| closing.fid == fid)
     }
 
-    /// Takes the handles that were already waiting in the last round.
+    /// Ends a period: takes the handles that have waited during all of it.
     fn take_overdue(&self) -> Vec<PendingClose> {
         let mut waiting = self.waiting.lock();
-        let old = waiting.old;
-        let overdue = waiting.handles.drain(..old).collect();
-        waiting.old = waiting.handles.len();
+        let aging = waiting.aging;
+        let overdue = waiting.handles.drain(..aging).collect();
+        waiting.aging = waiting.handles.len();
         overdue
     }
 
-    /// Returns whether no handle waits; records that the closing task then ends.
+    /// Returns whether no handle waits; if so, records that the closing task ends.
     fn stop_if_empty(&self) -> bool {
         let mut waiting = self.waiting.lock();
         waiting.has_task = !waiting.handles.is_empty();
@@ -102,7 +101,12 @@ impl DeferredCloses {
 }
 
 impl Mdc {
-    /// Queues a handle for one of the next requests. Returns it if the caller must close it now.
+    /// Queues a handle for one of the next requests.
+    ///
+    /// # Errors
+    ///
+    /// The handle itself: the queue is full, or the mount uses Lustre's lock terms. The caller must
+    /// close the handle now.
     pub(crate) fn close_later(self: &Arc<Mdc>, closing: PendingClose) -> Result<(), PendingClose> {
         if self.lock_terms() == LockTerms::Lustre {
             return Err(closing);
@@ -136,11 +140,11 @@ impl Mdc {
     }
 
     async fn close_overdue_handles(self: Arc<Mdc>) {
-        let mut idle = 0;
-        while idle < IDLE_ROUNDS_MAX || !self.closes.stop_if_empty() {
-            tokio::time::sleep(CLOSE_DELAY).await;
+        let mut idle_periods = 0;
+        while idle_periods < IDLE_PERIODS_MAX || !self.closes.stop_if_empty() {
+            tokio::time::sleep(CLOSE_PERIOD).await;
             let overdue = self.closes.take_overdue();
-            idle = if overdue.is_empty() { idle + 1 } else { 0 };
+            idle_periods = if overdue.is_empty() { idle_periods + 1 } else { 0 };
             for closing in overdue {
                 self.close_unchanged(closing).await;
             }
@@ -157,7 +161,7 @@ impl Mdc {
         let req = rpc::Request::modifying(MDS_CLOSE, pack::close(closing.handle, &rec));
         // An error needs no retry: the server closes the handles of a client that it evicts.
         if let Err(e) = self.import.call(req).await {
-            tracing::debug!(fid = %closing.fid, "close: {e}");
+            tracing::debug!(fid = %closing.fid, "deferred close failed: {e}");
         }
     }
 }
@@ -181,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn a_handle_is_carried_once_or_overdue_in_the_second_round() {
+    fn a_handle_is_carried_by_one_request_or_overdue_after_two_periods() {
         let closes = DeferredCloses::default();
         let add = |handles| add(&closes, handles, Fid::ROOT);
         let overdue = || handles(&closes.take_overdue());
@@ -200,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn handles_of_the_requests_files_are_carried_first() {
+    fn a_request_carries_the_handles_of_its_own_files_first() {
         let closes = DeferredCloses::default();
         let file = Fid::new(0x400, 1, 0);
         add(&closes, 0..100, Fid::ROOT);

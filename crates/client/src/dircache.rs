@@ -16,7 +16,7 @@ const ENTRIES_RANGE: (u64, u64) = (32 << 10, 2 << 20);
 /// A chunk of a directory's entries, from one request.
 #[derive(Debug)]
 pub(crate) struct DirChunk {
-    /// The requested hash.
+    /// The hash from which the entries were requested.
     pub(crate) start: u64,
     /// In order of their hash.
     pub(crate) entries: Vec<DirEntry>,
@@ -25,7 +25,7 @@ pub(crate) struct DirChunk {
 }
 
 impl DirChunk {
-    /// Whether the chunk contains the entries from this hash on.
+    /// Whether the chunk has the entries at this hash, if the directory has any there.
     pub(crate) fn spans(&self, hash: u64) -> bool {
         (self.start..self.next).contains(&hash)
     }
@@ -90,7 +90,7 @@ impl DirChunkFifo {
         Some((id, evicted))
     }
 
-    /// Removes a chunk, unless it was evicted.
+    /// Removes a chunk; no effect if it was evicted.
     pub(crate) fn remove(&self, id: ChunkId) {
         let mut chunks = self.chunks.lock();
         if let Some((_, count)) = chunks.order.remove(&id) {

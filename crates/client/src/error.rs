@@ -12,7 +12,7 @@ pub enum ClientError {
     Config {
         /// The file system.
         fsname: String,
-        /// The error of reading it.
+        /// The MGC's error.
         source: MgcError,
     },
     /// The configuration has no active MDT0000.
@@ -26,7 +26,7 @@ pub enum ClientError {
     Connect {
         /// The target.
         target: String,
-        /// The error of the connection.
+        /// The error of the connect request.
         source: RpcError,
     },
     /// MDT0000 lacks a required feature.
@@ -56,12 +56,12 @@ pub enum ClientError {
         errno: Errno,
     },
     /// The device argument of the mount is malformed.
-    #[error("cannot mount '{text}': {why}")]
+    #[error("cannot mount '{text}': {problem}")]
     Source {
         /// The argument.
         text: String,
-        /// The fault.
-        why: String,
+        /// The reason that the text is rejected.
+        problem: String,
     },
     /// The file system's name is invalid.
     #[error("'{fsname}' is not a file system name: use 1 to 8 letters, digits, '-' or '_'")]

@@ -1,4 +1,4 @@
-//! Allocates FIDs: sequences from the metadata target, object IDs counted here.
+//! Allocates FIDs: the metadata target allocates the sequences, the client counts the object IDs.
 //!
 //! Pure: [`FidGen`] reports when it needs a new sequence; the caller requests it.
 
@@ -7,14 +7,14 @@ use wire::{Fid, LUSTRE_METADATA_SEQ_MAX_WIDTH, LuSeqRange};
 /// The FIDs left of the current range of sequences.
 #[derive(Debug, Default)]
 pub(crate) struct FidGen {
-    /// Starts with the current sequence.
+    /// The current sequence and the unused ones after it.
     range: LuSeqRange,
     /// The last object ID allocated in the current sequence.
     last_oid: u32,
 }
 
 impl FidGen {
-    /// Allocates the next FID; `None`: a new range is needed first.
+    /// Allocates the next FID; `None`: the caller must first [`refill`](FidGen::refill).
     pub(crate) fn next(&mut self) -> Option<Fid> {
         if self.last_oid >= LUSTRE_METADATA_SEQ_MAX_WIDTH as u32 {
             self.range.lsr_start += 1;
@@ -27,7 +27,7 @@ impl FidGen {
         Some(Fid::new(self.range.lsr_start, self.last_oid, 0))
     }
 
-    /// Sets a new range of sequences. The rest of the old one stays unused.
+    /// Sets a new range of sequences. The rest of the old range stays unused.
     pub(crate) fn refill(&mut self, range: LuSeqRange) {
         self.range = range;
         self.last_oid = 0;

@@ -16,25 +16,25 @@ pub(crate) struct FldCache {
 impl FldCache {
     /// The index of the target that has this sequence, if cached.
     pub(crate) fn lookup(&self, seq: u64) -> Option<u32> {
-        let (_, r) = self.ranges.range(..=seq).next_back()?;
-        (seq < r.lsr_end).then_some(r.lsr_index)
+        let (_, range) = self.ranges.range(..=seq).next_back()?;
+        (seq < range.lsr_end).then_some(range.lsr_index)
     }
 
-    /// Adds a range, which replaces the ranges that it covers. An empty range is ignored.
-    pub(crate) fn insert(&mut self, r: LuSeqRange) {
-        if r.lsr_start >= r.lsr_end {
+    /// Adds a range, which replaces the ranges that it covers. Ignores an empty range.
+    pub(crate) fn insert(&mut self, new: LuSeqRange) {
+        if new.lsr_start >= new.lsr_end {
             return;
         }
         let covered: Vec<u64> = self
             .ranges
-            .range(r.lsr_start..r.lsr_end)
-            .filter(|(_, old)| old.lsr_end <= r.lsr_end)
+            .range(new.lsr_start..new.lsr_end)
+            .filter(|(_, old)| old.lsr_end <= new.lsr_end)
             .map(|(start, _)| *start)
             .collect();
         for start in covered {
             self.ranges.remove(&start);
         }
-        self.ranges.insert(r.lsr_start, r);
+        self.ranges.insert(new.lsr_start, new);
     }
 }
 
@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wider_range_replaces_those_that_it_covers() {
+    fn a_wider_range_replaces_the_ranges_that_it_covers() {
         let mut fld = FldCache::default();
         fld.insert(range(12, 13, 0));
         fld.insert(range(10, 20, 2));

@@ -2,9 +2,9 @@
 //! other NIDs.
 //!
 //! The MGS revokes the mount's lock when the configuration changes, so the mount learns of the
-//! change within a second. The metadata target may be faster and allocate an object on a target
-//! that the mount does not know. The mount then reads the configuration at once, and operations
-//! that need the target wait.
+//! change within a second. Before that, the metadata target may allocate an object on a target that
+//! the mount does not know. The mount then reads the configuration at once, and operations that
+//! need the target wait.
 
 use crate::client::Client;
 use crate::data::DataFile;
@@ -16,8 +16,8 @@ use std::time::Duration;
 use tokio::sync::watch;
 use wire::Fid;
 
-/// The longest wait of an operation for the configuration that names an unknown target.
-const LEARN_TARGETS_MAX: Duration = Duration::from_secs(20);
+/// The longest time that an operation waits for the configuration with an unknown target.
+const LEARN_TARGETS_WAIT_MAX: Duration = Duration::from_secs(20);
 
 /// Applies each change of the configuration until the client is unmounted or dropped.
 pub(crate) async fn follow(client: Weak<Client>, mut log: watch::Receiver<Arc<FsConfig>>) {
@@ -41,13 +41,13 @@ impl Client {
         *self.config.write() = config;
     }
 
-    /// The data of a file. If the mount does not know a target of its layout, it reads the
-    /// configuration first. An object on a target that is unknown even then is missing in the
+    /// The data of a file. If the mount does not know a target of the layout, it reads the
+    /// configuration first. If the target is still unknown then, its object is missing in the
     /// result.
     pub(crate) async fn data(&self, fid: Fid, layout: Arc<FileLayout>) -> Arc<DataFile> {
-        if !self.lov.knows(&layout) {
-            let learned = tokio::time::timeout(LEARN_TARGETS_MAX, self.learn_targets(&layout)).await;
-            if learned.is_err() || !self.lov.knows(&layout) {
+        if !self.lov.knows_targets(&layout) {
+            let read_config = tokio::time::timeout(LEARN_TARGETS_WAIT_MAX, self.learn_targets(&layout)).await;
+            if read_config.is_err() || !self.lov.knows_targets(&layout) {
                 lnet::warn_rate_limited!(%fid, "the file has an object on an OST that the mount does not know: its data there cannot be accessed");
             }
         }
@@ -60,13 +60,13 @@ impl Client {
     /// handles moves, because it sees all changes in order.
     async fn learn_targets(&self, layout: &FileLayout) {
         let _one_at_a_time = self.unknown_targets.lock().await;
-        if self.lov.knows(layout) {
+        if self.lov.knows_targets(layout) {
             return;
         }
         match self.mgc.read_config(&format!("{}-client", self.fsname)).await {
-            Ok(config) if !self.unmounted.load(Ordering::Acquire) => self.lov.add_new(&config),
+            Ok(config) if !self.unmounted.load(Ordering::Acquire) => self.lov.add_new_targets(&config),
             Ok(_) => {}
-            Err(e) => lnet::warn_rate_limited!("{e}"),
+            Err(e) => lnet::warn_rate_limited!("cannot read the configuration for an unknown OST: {e}"),
         }
     }
 }

@@ -2,8 +2,9 @@
 //!
 //! A front end that lets the kernel cache names, attributes or pages gives the client an
 //! implementation of [`KernelCache`]. The client calls it before it cancels a revoked lock that
-//! covered them, and after it has lost such a lock in another way. The cancellation waits a bounded
-//! time only: the kernel may hold the same inode for a request that waits for this lock.
+//! covered cached state, and after it has lost such a lock in another way. The cancellation waits
+//! for the kernel only a bounded time: the kernel may hold the same inode for a request that waits
+//! for this lock.
 
 use cpt::BoxFuture;
 use parking_lot::Mutex;
@@ -20,18 +21,18 @@ pub trait KernelCache: Send + Sync + 'static {
     fn inval_inode(&self, fid: Fid, offset: i64, len: i64) -> BoxFuture<'_, ()>;
 }
 
-/// The pages that the kernel holds for reads in progress: each a file and a byte range.
-type Awaited = Mutex<Vec<(Fid, Range<u64>)>>;
+/// Reads in progress for which the kernel holds pages: each a file and a byte range.
+type PendingReads = Mutex<Vec<(Fid, Range<u64>)>>;
 
-/// Number of shards of the awaited pages, by the object ID in the file's FID.
+/// Number of shards of the pending reads. The object ID in the file's FID selects the shard.
 const SHARDS: u64 = 16;
 
-/// A client's [`KernelCache`], if set, and the pages that reads in progress hold. Shared by the
-/// code for names and the code for data.
+/// A client's [`KernelCache`], if set, and the reads for which the kernel holds pages. The code for
+/// names and the code for data share it.
 #[derive(Clone, Default)]
 pub struct Kernel {
     cache: Arc<OnceLock<Arc<dyn KernelCache>>>,
-    awaited: Arc<[Awaited; SHARDS as usize]>,
+    pending_reads: Arc<[PendingReads; SHARDS as usize]>,
 }
 
 impl Kernel {
@@ -45,33 +46,33 @@ impl Kernel {
         self.cache.get().map(|c| &**c)
     }
 
-    fn awaited(&self, file: Fid) -> &Awaited {
-        &self.awaited[(u64::from(file.f_oid) % SHARDS) as usize]
+    fn pending_reads(&self, file: Fid) -> &PendingReads {
+        &self.pending_reads[(u64::from(file.f_oid) % SHARDS) as usize]
     }
 
-    /// Marks pages that the kernel holds locked for a read in progress. [`Kernel::forget_pages`]
-    /// skips them until the guard is dropped: they hold no data yet, and their read may wait for
-    /// the very lock that is being cancelled.
-    pub(crate) fn await_pages(&self, file: Fid, pages: Range<u64>) -> AwaitedPages<'_> {
-        self.awaited(file).lock().push((file, pages.clone()));
-        AwaitedPages {
+    /// Marks pages (a byte range) that the kernel holds locked for a read in progress.
+    /// [`Kernel::invalidate_file`] skips them until the guard is dropped: they have no data yet,
+    /// and their read may wait for the lock that this client is cancelling.
+    pub(crate) fn begin_read(&self, file: Fid, pages: Range<u64>) -> PendingRead<'_> {
+        self.pending_reads(file).lock().push((file, pages.clone()));
+        PendingRead {
             kernel: self,
             file,
             pages,
         }
     }
 
-    /// Invalidates a file's attributes and its pages, except those that a read in progress holds.
-    pub(crate) async fn forget_pages(&self, file: Fid) {
+    /// Invalidates a file's attributes and its pages, except the pages of reads in progress.
+    pub(crate) async fn invalidate_file(&self, file: Fid) {
         let Some(cache) = self.get() else { return };
-        let mut awaited: Vec<Range<u64>> = {
-            let all = self.awaited(file).lock();
-            let of_file = all.iter().filter(|(awaited_file, _)| *awaited_file == file);
+        let mut pending: Vec<Range<u64>> = {
+            let all = self.pending_reads(file).lock();
+            let of_file = all.iter().filter(|(read_file, _)| *read_file == file);
             of_file.map(|(_, pages)| pages.clone()).collect()
         };
-        awaited.sort_by_key(|pages| pages.start);
+        pending.sort_by_key(|pages| pages.start);
         let mut from = 0;
-        for pages in awaited {
+        for pages in pending {
             if from < pages.start {
                 cache
                     .inval_inode(file, from as i64, (pages.start - from) as i64)
@@ -83,16 +84,16 @@ impl Kernel {
     }
 }
 
-/// Guard of [`Kernel::await_pages`].
-pub(crate) struct AwaitedPages<'a> {
+/// Guard of [`Kernel::begin_read`].
+pub(crate) struct PendingRead<'a> {
     kernel: &'a Kernel,
     file: Fid,
     pages: Range<u64>,
 }
 
-impl Drop for AwaitedPages<'_> {
+impl Drop for PendingRead<'_> {
     fn drop(&mut self) {
-        let mut all = self.kernel.awaited(self.file).lock();
+        let mut all = self.kernel.pending_reads(self.file).lock();
         let is_same = |(file, pages): &(Fid, Range<u64>)| *file == self.file && *pages == self.pages;
         if let Some(index) = all.iter().position(is_same) {
             all.swap_remove(index);
@@ -132,19 +133,19 @@ mod tests {
             f_oid,
             f_ver: 0,
         };
-        let _other = kernel.await_pages(file(17), 0..4096);
-        let late = kernel.await_pages(file(1), 8192..12288);
-        let early = kernel.await_pages(file(1), 0..4096);
-        kernel.forget_pages(file(1)).await;
+        let _other = kernel.begin_read(file(17), 0..4096);
+        let late = kernel.begin_read(file(1), 8192..12288);
+        let early = kernel.begin_read(file(1), 0..4096);
+        kernel.invalidate_file(file(1)).await;
         assert_eq!(
             std::mem::take(&mut *recorded.0.lock()),
             [(4096, 4096), (12288, 0)]
         );
         drop(late);
-        kernel.forget_pages(file(1)).await;
+        kernel.invalidate_file(file(1)).await;
         assert_eq!(std::mem::take(&mut *recorded.0.lock()), [(4096, 0)]);
         drop(early);
-        kernel.forget_pages(file(1)).await;
+        kernel.invalidate_file(file(1)).await;
         assert_eq!(std::mem::take(&mut *recorded.0.lock()), [(0, 0)]);
     }
 }

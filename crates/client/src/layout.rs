@@ -1,10 +1,10 @@
 //! A file's layout: its objects, and the arithmetic of RAID0 striping.
 //!
-//! Parsed from the layout EA (`lov_mds_md` v1 or v3) of a metadata target. Pure. Composite layouts
-//! are rejected for I/O; tools get their bytes from the extended attribute.
+//! A metadata target sends the layout as an extended attribute (EA): `lov_mds_md` v1 or v3. Pure.
+//! Composite layouts are rejected for I/O; tools read them from the extended attribute.
 
 use bytes::Bytes;
-use wire::striping::LovLayout as Parsed;
+use wire::striping::LovLayout;
 use wire::{Errno, LOV_PATTERN_F_RELEASED, LOV_PATTERN_RAID0, OstId, OstIndex, StripeIndex};
 
 /// Largest stripe count of a file.
@@ -37,7 +37,7 @@ pub struct StripeExtent {
 /// A file's layout.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileLayout {
-    /// The EA as received; empty: the file has none.
+    /// The layout EA as received; empty: the file has none.
     pub raw: Bytes,
     /// `LOV_MAGIC_V1` or `LOV_MAGIC_V3`; 0 without an EA.
     pub lmm_magic: u32,
@@ -67,18 +67,18 @@ impl FileLayout {
         }
     }
 
-    /// Parses a layout EA and keeps a copy: a slice would pin the whole reply. Without bytes, or
-    /// released: a file without objects.
+    /// Parses a layout EA and keeps a copy: a slice would pin the whole reply. An empty EA and a
+    /// released file give a layout without objects.
     ///
     /// # Errors
     ///
-    /// `EOPNOTSUPP`: a layout other than plain RAID0 that is not released. `EPROTO`: malformed
-    /// bytes, stripe count or size.
+    /// `EOPNOTSUPP`: a composite layout, or one that is neither RAID0 nor released. `EPROTO`:
+    /// malformed bytes, or an invalid stripe count or size.
     pub fn parse(raw: Bytes) -> Result<FileLayout, Errno> {
         if raw.is_empty() {
             return Ok(FileLayout::empty());
         }
-        let Parsed::Plain(plain) = Parsed::parse(&raw)? else {
+        let LovLayout::Plain(plain) = LovLayout::parse(&raw)? else {
             return Err(Errno::EOPNOTSUPP);
         };
         let released = plain.pattern & LOV_PATTERN_F_RELEASED != 0;
@@ -86,8 +86,8 @@ impl FileLayout {
             return Err(Errno::EOPNOTSUPP);
         }
         let count = if released { 0 } else { plain.objects.len() };
-        let sizes_ok = plain.stripe_size != 0 && plain.stripe_size % STRIPE_SIZE_MIN == 0;
-        if count > STRIPES_MAX || (count > 0 && (!sizes_ok || count != usize::from(plain.stripe_count))) {
+        let size_valid = plain.stripe_size != 0 && plain.stripe_size % STRIPE_SIZE_MIN == 0;
+        if count > STRIPES_MAX || (count > 0 && (!size_valid || count != usize::from(plain.stripe_count))) {
             return Err(Errno::EPROTO);
         }
         let stripe = |o: &wire::LovOstDataV1| Stripe {
@@ -144,7 +144,8 @@ impl FileLayout {
             .unwrap_or(u64::MAX)
     }
 
-    /// Splits a range of the file into extents, in file order; no extents without objects.
+    /// Splits a range of the file into extents, in file order; into none if the file has no
+    /// objects.
     pub fn extents(&self, offset: u64, len: u64) -> impl Iterator<Item = StripeExtent> + '_ {
         let end = offset.saturating_add(len);
         let mut position = offset;
@@ -166,8 +167,7 @@ impl FileLayout {
         })
     }
 
-    /// The size of object `stripe` when the file has `file_size` bytes: the object size for a
-    /// truncate.
+    /// The size of object `stripe` after a truncate of the file to `file_size` bytes.
     pub fn object_size(&self, stripe: StripeIndex, file_size: u64) -> u64 {
         let size = u64::from(self.lmm_stripe_size);
         let start = u64::from(stripe.0) * size;
@@ -233,10 +233,10 @@ mod tests {
 
     #[test]
     fn a_parsed_layout_has_its_objects() {
-        let l = FileLayout::parse(ea(2, 1 << 20)).unwrap();
-        assert_eq!((l.lmm_stripe_size, l.lmm_layout_gen), (1 << 20, 3));
+        let layout = FileLayout::parse(ea(2, 1 << 20)).unwrap();
+        assert_eq!((layout.lmm_stripe_size, layout.lmm_layout_gen), (1 << 20, 3));
         assert_eq!(
-            l.stripes[1],
+            layout.stripes[1],
             Stripe {
                 oi: OstId {
                     oi_id: 0x1000,
@@ -264,18 +264,18 @@ mod tests {
 
     #[test]
     fn file_offset_inverts_locate() {
-        let l = FileLayout::parse(ea(3, 65536)).unwrap();
+        let layout = FileLayout::parse(ea(3, 65536)).unwrap();
         for off in [0, 1, 65535, 65536, 3 * 65536, 3 * 65536 + 7, 12345678, 1 << 40] {
-            let (stripe, obj) = l.locate(off);
-            assert_eq!(l.file_offset(stripe, obj), off);
+            let (stripe, obj) = layout.locate(off);
+            assert_eq!(layout.file_offset(stripe, obj), off);
         }
-        assert_eq!(l.locate(3 * 65536 + 7), (StripeIndex(0), 65536 + 7));
+        assert_eq!(layout.locate(3 * 65536 + 7), (StripeIndex(0), 65536 + 7));
     }
 
     #[test]
     fn a_range_is_split_at_stripe_boundaries() {
-        let l = FileLayout::parse(ea(2, 65536)).unwrap();
-        let pieces: Vec<_> = l.extents(65530, 65546).collect();
+        let layout = FileLayout::parse(ea(2, 65536)).unwrap();
+        let pieces: Vec<_> = layout.extents(65530, 65546).collect();
         assert_eq!(
             pieces,
             [
@@ -303,14 +303,14 @@ mod tests {
 
     #[test]
     fn sizes_of_objects_and_file_agree() {
-        let l = FileLayout::parse(ea(3, 65536)).unwrap();
+        let layout = FileLayout::parse(ea(3, 65536)).unwrap();
         for size in [0, 1, 65536, 65537, 200_000, 10_000_000] {
             let file_size = StripeIndex::all(3)
-                .map(|i| l.file_size(i, l.object_size(i, size)))
+                .map(|i| layout.file_size(i, layout.object_size(i, size)))
                 .max()
                 .unwrap();
             assert_eq!(file_size, size);
-            let total: u64 = StripeIndex::all(3).map(|i| l.object_size(i, size)).sum();
+            let total: u64 = StripeIndex::all(3).map(|i| layout.object_size(i, size)).sum();
             assert_eq!(total, size);
         }
     }

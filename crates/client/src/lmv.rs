@@ -41,8 +41,8 @@ impl Lmv {
         &self.mdcs
     }
 
-    /// The target that has this file. `ENODEV`: the mount does not know the target.
-    pub(crate) async fn of(&self, fid: Fid) -> Result<&Arc<Mdc>, Errno> {
+    /// The metadata target that has this file. `ENODEV`: the mount does not know the target.
+    pub(crate) async fn mdc_of(&self, fid: Fid) -> Result<&Arc<Mdc>, Errno> {
         let known = self.fld.read().lookup(fid.f_seq);
         let index = match known {
             Some(index) => index,

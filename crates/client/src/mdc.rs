@@ -22,7 +22,7 @@ use wire::{
 const REPLY_LEN: u32 = 8192;
 /// Index of the buffer with the directory's attributes, in the reply to an open that created a
 /// name.
-const PARENT_OF_OPEN: usize = 11;
+const OPEN_REPLY_PARENT_ATTR: usize = 11;
 
 /// Reply space in bytes for each intent of a batch, with a short layout. Longer replies use the
 /// space of others.
@@ -37,7 +37,8 @@ pub(crate) struct Mdc {
     kernel: Kernel,
     pub(crate) closes: DeferredCloses,
     pub(crate) flocks: Flocks,
-    /// The FIDs left. Stays locked during a request for more sequences.
+    /// Unused FIDs. Stays locked during a request for more sequences, so one request serves all
+    /// waiting callers.
     fids: tokio::sync::Mutex<FidGen>,
 }
 
@@ -120,7 +121,7 @@ impl IntentReply {
         self.disposition & DISP_LOOKUP_POS != 0 && !self.created_file()
     }
 
-    /// Whether the open found no such name, and so created the file unless it failed.
+    /// Whether the open found no such name. It has then created the file, or failed.
     pub(crate) fn created_file(&self) -> bool {
         self.disposition & (DISP_OPEN_CREATE | DISP_LOOKUP_NEG) != 0
     }
@@ -137,7 +138,7 @@ impl IntentReply {
 }
 
 /// The lock request of an intent, and the state to keep until its reply.
-fn enqueue(intent: IntentRequest) -> (Enqueue, Elc) {
+fn build_enqueue(intent: IntentRequest) -> (Enqueue, Elc) {
     let mut enqueue = Enqueue::new(intent.res.res_id(), intent.mode, Policy::ibits(intent.bits));
     enqueue.intent = Some(Intent {
         opc: intent.opc,
@@ -222,27 +223,27 @@ impl Mdc {
     }
 
     /// Whether the target has agreed to accept flags of renames.
-    pub(crate) fn takes_rename_flags(&self) -> bool {
+    pub(crate) fn accepts_rename_flags(&self) -> bool {
         RenameFlags::agreed(&self.import.connect_data())
     }
 
     /// Whether the target supports batches of intents in one request.
-    pub(crate) fn takes_batches(&self) -> bool {
+    pub(crate) fn supports_batches(&self) -> bool {
         self.import.has2(OBD_CONNECT2_BATCH_RPC)
     }
 
     /// Sends many lookups in one request. The server answers each without waiting for a lock.
     pub(crate) async fn intents(
         &self,
-        all: Vec<IntentRequest>,
+        lookups: Vec<IntentRequest>,
     ) -> Result<Vec<Result<IntentReply, Errno>>, Errno> {
-        let mut enqueues = Vec::with_capacity(all.len());
-        for intent in all {
-            let (mut enqueue, _) = enqueue(intent);
+        let mut enqueues = Vec::with_capacity(lookups.len());
+        for intent in lookups {
+            let (mut enqueue, _) = build_enqueue(intent);
             enqueue.request.reply_len = BATCHED_REPLY_LEN;
             enqueues.push(enqueue);
         }
-        let sent_at = self.inodes.now();
+        let sent_at = self.inodes.change_stamp();
         let replies = self.locks.enqueue_batch(enqueues).await?;
         let replies = replies.into_iter().map(|reply| self.parse_reply(reply?, sent_at));
         Ok(replies.collect())
@@ -250,8 +251,8 @@ impl Mdc {
 
     /// Sends an intent and waits for its reply.
     pub(crate) async fn intent(&self, intent: IntentRequest) -> Result<IntentReply, Errno> {
-        let (enqueue, _elc_until_reply) = enqueue(intent);
-        let sent_at = self.inodes.now();
+        let (enqueue, _elc_until_reply) = build_enqueue(intent);
+        let sent_at = self.inodes.change_stamp();
         let reply = self.locks.enqueue(enqueue).await?;
         self.parse_reply(reply, sent_at)
     }
@@ -280,13 +281,13 @@ impl Mdc {
     }
 
     /// Collects the client's own locks that an operation would revoke; the request carries their
-    /// handles. Locks on the changed directories are included on Lustre's terms only. Deferred
-    /// closes are added, those of `files` first. Names that the operation does not touch stay
-    /// cached: their removal would need an invalidation in the kernel first, which is not always
-    /// possible.
+    /// handles. Includes locks on the changed directories on Lustre's terms only. Adds deferred
+    /// closes, first the closes of `files`. Names that the operation does not touch stay cached: to
+    /// remove them, the client would have to invalidate them in the kernel first, which may hold
+    /// their directory.
     pub(crate) fn elc(&self, dirs: &[Fid], files: &[(Fid, u64)]) -> Elc {
         let own_locks = |(fid, bits): (Fid, u64)| {
-            // The locks of a file that loses a name are cancelled whole, with bits beyond these.
+            // A file that loses a name loses its locks with all their bits.
             let whole = bits & MDS_INODELOCK_LOOKUP != 0;
             self.locks.elc(&fid.res_id(), bits, whole)
         };
@@ -313,15 +314,16 @@ impl Mdc {
     }
 
     /// Begins a change of names in a directory. `new_name` is a name that the change creates.
-    pub(crate) fn begin(&self, cred: &Cred, dir: Fid, new_name: Option<&[u8]>) -> DirChange {
-        let held_lock = self.find(dir, LockMode::Pr, ATTR_BITS);
-        let cookie = held_lock.map(|lock| lock.info().cookie);
+    pub(crate) fn begin_change(&self, cred: &Cred, dir: Fid, new_name: Option<&[u8]>) -> DirChange {
+        let attr_lock = self.find(dir, LockMode::Pr, ATTR_BITS);
+        let cookie = attr_lock.map(|lock| lock.info().cookie);
         self.inodes.begin_change((dir, cred.pid), new_name, cookie)
     }
 
-    /// Sends the request for these changes (`REINT_*`). It runs to its end even if the caller stops
-    /// waiting. `attr_index`: index of the reply's buffer for the directory's attributes, if any.
-    pub(crate) async fn change(
+    /// Sends the request for these changes (`REINT_*`). The request runs to its end even if the
+    /// caller stops waiting. `attr_index`: index of the reply's buffer with the directory's
+    /// attributes, if any.
+    pub(crate) async fn send_changes(
         self: &Arc<Mdc>,
         changes: impl IntoIterator<Item = DirChange, IntoIter: Send> + Send + 'static,
         bufs: Vec<Bytes>,
@@ -340,8 +342,8 @@ impl Mdc {
         cpt::detach_on_drop(request).await
     }
 
-    /// Sends an open that creates the name if it is missing. Runs to its end as [`Mdc::change`]
-    /// does.
+    /// Sends an open that creates the name if it is missing. The request runs to its end even if
+    /// the caller stops waiting.
     pub(crate) async fn open_or_create(
         self: &Arc<Mdc>,
         change: DirChange,
@@ -353,13 +355,13 @@ impl Mdc {
             match &reply {
                 Ok(reply) if reply.name_existed() => {
                     let lock = mdc.find(change.dir(), LockMode::Pr, ATTR_BITS);
-                    let locked = lock
+                    let still_locked = lock
                         .as_ref()
-                        .is_some_and(|l| change.is_under_lock(l.info().cookie));
-                    change.finish_unchanged(locked);
+                        .is_some_and(|lock| change.is_under_lock(lock.info().cookie));
+                    change.finish_unchanged(still_locked);
                 }
                 _ => {
-                    let attr_buf = reply.as_ref().ok().map(|r| (&r.reply, PARENT_OF_OPEN));
+                    let attr_buf = reply.as_ref().ok().map(|r| (&r.reply, OPEN_REPLY_PARENT_ATTR));
                     let stale_dir = mdc.apply_parent_attr(change, attr_buf);
                     mdc.invalidate_dir_attr(stale_dir).await;
                 }
@@ -369,14 +371,15 @@ impl Mdc {
         cpt::detach_on_drop(request).await
     }
 
-    /// Finishes a change, with the directory's attributes from a buffer of the reply. They are
-    /// cached if a lock covered them without interruption. Returns the directory if its attributes
-    /// in the kernel must be invalidated.
+    /// Finishes a change, with the directory's attributes from a buffer of the reply. Caches the
+    /// attributes if a lock covered them without interruption. Returns the directory if its
+    /// attributes in the kernel must be invalidated.
     fn apply_parent_attr(&self, change: DirChange, attr_buf: Option<(&ReplyMsg, usize)>) -> Option<Fid> {
         let dir = change.dir();
         let nacre_terms = self.lock_terms() == LockTerms::Nacre;
-        let attr_buf = attr_buf.filter(|(r, i)| nacre_terms && r.buf(*i).len() >= MdtBody::SIZE);
-        let body = attr_buf.and_then(|(r, i)| r.get::<MdtBody>(i).ok());
+        let attr_buf =
+            attr_buf.filter(|(reply, index)| nacre_terms && reply.buf(*index).len() >= MdtBody::SIZE);
+        let body = attr_buf.and_then(|(reply, index)| reply.get::<MdtBody>(index).ok());
         let lock = self.find(dir, LockMode::Pr, ATTR_BITS);
         let stale = match (body, &lock) {
             (Some(body), Some(lock)) if body.mbo_fid1 == dir && change.is_under_lock(lock.info().cookie) => {
@@ -388,9 +391,9 @@ impl Mdc {
         stale.then_some(dir)
     }
 
-    /// Invalidates a directory's attributes in the kernel. The kernel may be about to return the
-    /// old attributes to another task, and would cache them. This notification reaches the kernel
-    /// before the answer to the change does; the kernel then does not cache the old attributes.
+    /// Invalidates a directory's attributes in the kernel. The kernel may be about to cache old
+    /// attributes from an answer to another task. The invalidation reaches the kernel before the
+    /// answer to the change does, so the kernel does not cache the old attributes.
     async fn invalidate_dir_attr(&self, dir: Option<Fid>) {
         if let (Some(dir), Some(cache)) = (dir, self.kernel.get()) {
             cache.inval_inode(dir, -1, 0).await;

@@ -1,7 +1,7 @@
 //! Mounting: reads the configuration from the MGS, connects to MDT0000, finds the root. The other
 //! targets connect in the background.
 
-use crate::atime::AtimeRule;
+use crate::atime::AtimeRules;
 use crate::client::{Client, MountOptions};
 use crate::cred::NO_GROUP;
 use crate::data::{DataConfig, Lov};
@@ -35,11 +35,13 @@ use wire::{
 };
 
 /// Connect flags that MDT0000 must grant.
-const REQUIRED: u64 = OBD_CONNECT_FID | OBD_CONNECT_ATTRFID | OBD_CONNECT_FULL20;
+const REQUIRED_FLAGS: u64 = OBD_CONNECT_FID | OBD_CONNECT_ATTRFID | OBD_CONNECT_FULL20;
 /// `max_rpcs_in_flight` of a metadata import.
 const MDC_RPCS_IN_FLIGHT: u32 = 64;
 /// Largest bulk of directory pages, in bytes.
 pub(crate) const MDC_BRW_SIZE: u32 = 1 << 20;
+/// Largest layout or extended attribute that the client accepts in a reply, in bytes.
+const EASIZE_MAX: u32 = 64 << 10;
 /// `max_mod_rpcs_in_flight` to request.
 const MDC_MOD_RPCS: u16 = 63;
 
@@ -56,7 +58,7 @@ fn connect_data(opts: &MountOptions) -> ObdConnectData {
         } else {
             0
         },
-        ocd_connect_flags: REQUIRED
+        ocd_connect_flags: REQUIRED_FLAGS
             | OBD_CONNECT_VERSION
             | OBD_CONNECT_AT
             | OBD_CONNECT_IBITS
@@ -87,7 +89,7 @@ fn connect_data(opts: &MountOptions) -> ObdConnectData {
         ocd_version: LUSTRE_VERSION_CODE,
         ocd_ibits_known: MDS_INODELOCK_FULL,
         ocd_brw_size: MDC_BRW_SIZE,
-        ocd_max_easize: 65536,
+        ocd_max_easize: EASIZE_MAX,
         ocd_maxmodrpcs: MDC_MOD_RPCS,
         ..ObdConnectData::default()
     }
@@ -104,14 +106,14 @@ pub(crate) fn splitmix64(seed: &mut u64) -> u64 {
 
 /// The next UUID (version 4) of a seed's sequence, in its text form.
 fn uuid(seed: &mut u64) -> String {
-    let (a, b) = (splitmix64(seed), splitmix64(seed));
+    let (high, low) = (splitmix64(seed), splitmix64(seed));
     format!(
         "{:08x}-{:04x}-4{:03x}-{:04x}-{:012x}",
-        a >> 32,
-        a >> 16 & 0xffff,
-        a & 0xfff,
-        b >> 48 & 0x3fff | 0x8000,
-        b & 0xffff_ffff_ffff
+        high >> 32,
+        high >> 16 & 0xffff,
+        high & 0xfff,
+        low >> 48 & 0x3fff | 0x8000,
+        low & 0xffff_ffff_ffff
     )
 }
 
@@ -175,7 +177,7 @@ struct MountContext<'a> {
     opts: &'a MountOptions,
     config: &'a Arc<FsConfig>,
     client_uuid: String,
-    /// Distinguishes this mount's names of parameters and imports from those of other mounts.
+    /// Suffix of this mount's parameter and import names; different for each mount.
     instance: String,
     /// First cookie of MDT locks.
     seed: u64,
@@ -196,7 +198,7 @@ impl MountContext<'_> {
         let (mut mdcs, mut owners, mut param_groups) = (Vec::new(), Vec::new(), Vec::new());
         for target in mdts {
             let owner = MdcOwner::new(inodes.clone(), kernel.clone(), Handle::current());
-            let mdc = Arc::new(self.mdc(target, &owner, &kernel));
+            let mdc = Arc::new(self.new_mdc(target, &owner, &kernel));
             owner.set_mdc(&mdc);
             let name = format!("{}-mdc-{}", target.name, self.instance);
             param_groups.push(mdc.locks.show(&self.opts.params, &name));
@@ -217,8 +219,8 @@ impl MountContext<'_> {
             })?;
         let subdir = &self.opts.subdir;
         let required = match subdir.is_empty() {
-            true => REQUIRED,
-            false => REQUIRED | OBD_CONNECT_SUBTREE,
+            true => REQUIRED_FLAGS,
+            false => REQUIRED_FLAGS | OBD_CONNECT_SUBTREE,
         };
         let missing = required & !granted.ocd_connect_flags;
         if missing != 0 {
@@ -273,7 +275,7 @@ impl MountContext<'_> {
             inodes,
             kernel,
             clock: self.opts.clock.clone(),
-            atime: AtimeRule::new(self.opts.atime, self.opts.diratime),
+            atime: AtimeRules::new(self.opts.atime, self.opts.diratime),
             mounter: mounter.uid,
             user_fid2path: self.opts.user_fid2path,
             open_dirs: Arc::default(),
@@ -283,7 +285,7 @@ impl MountContext<'_> {
         }))
     }
 
-    fn mdc(&self, target: &TargetConf, owner: &Arc<MdcOwner>, kernel: &Kernel) -> Mdc {
+    fn new_mdc(&self, target: &TargetConf, owner: &Arc<MdcOwner>, kernel: &Kernel) -> Mdc {
         let locks = LockClient::new(
             owner.clone(),
             LockClientConfig {
@@ -317,10 +319,10 @@ mod tests {
 
     #[test]
     fn equal_seeds_give_equal_uuids() {
-        let (mut a, mut b) = (1, 1);
-        let first = uuid(&mut a);
-        assert_eq!(first, uuid(&mut b));
-        assert_ne!(first, uuid(&mut a));
+        let (mut seed, mut equal_seed) = (1, 1);
+        let first = uuid(&mut seed);
+        assert_eq!(first, uuid(&mut equal_seed));
+        assert_ne!(first, uuid(&mut seed));
         assert_eq!(first.len(), 36);
     }
 

@@ -1,9 +1,9 @@
-//! Callbacks and events of a metadata target: blocking ASTs and evictions.
+//! Handles the callbacks and events of a metadata target: blocking ASTs and evictions.
 //!
 //! The lock client acknowledges a blocking AST at once. When the lock has no reference left, this
-//! module drops the state that the lock covered, invalidates the kernel's copy, and then lets the
-//! lock client cancel. The wait for the kernel is bounded, because the kernel may hold the inode or
-//! name for a request that itself waits for this lock.
+//! module drops the state that the lock covered and invalidates the kernel's copy. Then the lock
+//! client cancels the lock. The wait for the kernel is bounded, because the kernel may hold the
+//! inode or name for a request that itself waits for this lock.
 
 use crate::data::Lov;
 use crate::inode::Inodes;
@@ -19,7 +19,7 @@ use wire::{Errno, Fid, MDS_INODELOCK_DOM, MDS_INODELOCK_LAYOUT, Message, OstLvb}
 
 /// The longest time for which the cancellation of a lock, or the answer to a getattr or setattr,
 /// waits for the kernel's invalidation.
-pub(crate) const KERNEL_WAIT: Duration = Duration::from_millis(500);
+pub(crate) const KERNEL_WAIT_MAX: Duration = Duration::from_millis(500);
 
 /// The longest time for which the cancellation of a layout lock waits for the write-back of the
 /// file's data. Less than the server waits for the cancellation.
@@ -55,17 +55,18 @@ impl MdcOwner {
         let _ = self.lov.set(Arc::downgrade(lov));
     }
 
-    /// Before a layout lock ends: drops the file's pages in the kernel, which writes back those of
-    /// mappings, and sends the dirty data, because another file may have the objects next. Waits at
-    /// most [`FLUSH_WAIT_MAX`]: data sent later is refused if another file has its object, and the
-    /// file's descriptors fail.
+    /// Writes a file's data back before its layout lock is cancelled, because another file may have
+    /// the objects next. First drops the file's pages in the kernel, which writes back the dirty
+    /// pages of mappings; then sends the dirty data. Waits at most [`FLUSH_WAIT_MAX`]. If another
+    /// file has the object by then, the target refuses data sent later, and the file's descriptors
+    /// fail.
     async fn flush_layout(&self, fid: Fid, layout: Arc<FileLayout>) {
         let lov = self.lov.get().and_then(Weak::upgrade);
         let Some(data) = lov.and_then(|lov| lov.file_in_use(fid, layout)) else {
             return;
         };
         let flush = async {
-            let _ = tokio::time::timeout(KERNEL_WAIT, self.kernel.forget_pages(fid)).await;
+            let _ = tokio::time::timeout(KERNEL_WAIT_MAX, self.kernel.invalidate_file(fid)).await;
             let _ = data.flush().await;
         };
         if tokio::time::timeout(FLUSH_WAIT_MAX, flush).await.is_err() {
@@ -109,7 +110,7 @@ impl LockOwner for MdcOwner {
             {
                 mdc.close_now(fid).await;
             }
-            if tokio::time::timeout(KERNEL_WAIT, invalidate_kernel(&self.kernel, fid, &names))
+            if tokio::time::timeout(KERNEL_WAIT_MAX, invalidate_kernel(&self.kernel, fid, &names))
                 .await
                 .is_err()
             {
@@ -123,7 +124,7 @@ impl LockOwner for MdcOwner {
     }
 
     /// The client lost a lock without a blocking AST: with a request (ELC), or by an eviction. The
-    /// kernel knows the effect of a request, but not on the file's other names (hard links). The
+    /// kernel knows the effect of its request, except on the file's other names (hard links). The
     /// client does not wait for the invalidation, because the kernel may hold the directory of
     /// these names for the request.
     fn dropped(&self, lock: LockInfo, bits: u64) {
@@ -149,12 +150,17 @@ impl ImportOwner for MdcOwner {
         })
     }
 
-    fn event(&self, e: ImportEvent) {
-        if !matches!(e, ImportEvent::Evicted) {
+    fn event(&self, event: ImportEvent) {
+        if !matches!(event, ImportEvent::Evicted) {
             return;
         }
-        tracing::warn!("evicted by the MDT: its locks and cached attributes are dropped");
-        if let Some(mdc) = self.mdc() {
+        let mdc = self.mdc();
+        let target = mdc.as_ref().map(|mdc| mdc.import.name());
+        tracing::warn!(
+            target,
+            "evicted by the MDT: its locks and cached attributes are dropped"
+        );
+        if let Some(mdc) = &mdc {
             mdc.locks.clear();
             mdc.flocks.fail_all();
         }

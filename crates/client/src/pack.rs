@@ -25,14 +25,14 @@ pub(crate) fn elc_buf(handles: &[u64]) -> Bytes {
         lock_count: handles.len() as u32,
         ..LdlmRequest::default()
     };
-    let mut v = head.to_bytes().to_vec();
+    let mut buf = head.to_bytes().to_vec();
     // The structure ends with space for two handles.
-    v.truncate(LdlmRequest::SIZE - 16);
-    for h in handles {
-        v.extend_from_slice(&h.to_le_bytes());
+    buf.truncate(LdlmRequest::SIZE - 16);
+    for handle in handles {
+        buf.extend_from_slice(&handle.to_le_bytes());
     }
-    v.resize(v.len().max(LdlmRequest::SIZE), 0);
-    v.into()
+    buf.resize(buf.len().max(LdlmRequest::SIZE), 0);
+    buf.into()
 }
 
 /// The body of a request about `fid1` (and `fid2`), on behalf of `cred`. Lustre's servers read a
@@ -53,7 +53,7 @@ pub(crate) fn body(cred: &Cred, fid1: Fid, fid2: Fid, valid: u64, suppgid: u32) 
     }
 }
 
-/// The two supplementary groups of a record, or [`NO_GROUP`]: for the first and the second FID.
+/// The supplementary groups of a record for its first and its second FID, or [`NO_GROUP`].
 #[derive(Clone, Copy)]
 pub(crate) struct Suppgids(pub(crate) u32, pub(crate) u32);
 
@@ -72,32 +72,32 @@ pub(crate) struct CreateRec {
     pub(crate) suppgids: Suppgids,
 }
 
-fn create_rec(cred: &Cred, opcode: u32, c: &CreateRec) -> Bytes {
+fn create_rec(cred: &Cred, opcode: u32, params: &CreateRec) -> Bytes {
     MdtRecCreate {
         cr_opcode: opcode,
         cr_cap: cred.cap(),
         cr_fsuid: cred.uid,
         cr_fsgid: cred.gid,
-        cr_suppgid1: c.suppgids.0,
-        cr_suppgid2: c.suppgids.1,
-        cr_fid1: c.parent,
-        cr_fid2: c.child,
-        cr_rdev: c.rdev,
-        cr_mode: c.mode,
-        cr_flags_l: c.flags as u32,
-        cr_flags_h: (c.flags >> 32) as u32,
+        cr_suppgid1: params.suppgids.0,
+        cr_suppgid2: params.suppgids.1,
+        cr_fid1: params.parent,
+        cr_fid2: params.child,
+        cr_rdev: params.rdev,
+        cr_mode: params.mode,
+        cr_flags_l: params.flags as u32,
+        cr_flags_h: (params.flags >> 32) as u32,
         cr_umask: cred.umask,
         ..MdtRecCreate::default()
     }
-    .with_time(c.time)
+    .with_time(params.time)
     .to_bytes()
 }
 
 /// The buffers of an open intent, after the `ldlm_intent`.
-pub(crate) fn open_intent(cred: &Cred, c: &CreateRec, name: &[u8], eadata: Bytes) -> Vec<Bytes> {
+pub(crate) fn open_intent(cred: &Cred, params: &CreateRec, name: &[u8], eadata: Bytes) -> Vec<Bytes> {
     let empty = Bytes::new;
     vec![
-        create_rec(cred, REINT_OPEN, c),
+        create_rec(cred, REINT_OPEN, params),
         empty(),
         empty(),
         nul_terminated(name),
@@ -111,7 +111,13 @@ pub(crate) fn open_intent(cred: &Cred, c: &CreateRec, name: &[u8], eadata: Bytes
 
 /// The buffers to create a file of any type without opening it. `symlink`: the target of a symbolic
 /// link, else empty.
-pub(crate) fn create(cred: &Cred, c: &CreateRec, name: &[u8], symlink: &[u8], elc: &[u64]) -> Vec<Bytes> {
+pub(crate) fn create(
+    cred: &Cred,
+    params: &CreateRec,
+    name: &[u8],
+    symlink: &[u8],
+    elc: &[u64],
+) -> Vec<Bytes> {
     let empty = Bytes::new;
     let target = if symlink.is_empty() {
         empty()
@@ -119,7 +125,7 @@ pub(crate) fn create(cred: &Cred, c: &CreateRec, name: &[u8], symlink: &[u8], el
         nul_terminated(symlink)
     };
     vec![
-        create_rec(cred, REINT_CREATE, c),
+        create_rec(cred, REINT_CREATE, params),
         empty(),
         nul_terminated(name),
         target,
@@ -174,7 +180,7 @@ pub(crate) fn fid2path_key(query: &GetinfoFid2path, root: &[u8]) -> Bytes {
     key.into()
 }
 
-/// The parameters of the removal of a name.
+/// The parameters of an unlink or rmdir.
 pub(crate) struct UnlinkRec {
     pub(crate) parent: Fid,
     /// Zero if unknown.
@@ -187,21 +193,21 @@ pub(crate) struct UnlinkRec {
 
 /// The buffers to remove a name: with its file (`REINT_UNLINK`), or the name alone
 /// (`REINT_RMENTRY`).
-pub(crate) fn unlink(cred: &Cred, opcode: u32, u: &UnlinkRec, name: &[u8], elc: &[u64]) -> Vec<Bytes> {
+pub(crate) fn unlink(cred: &Cred, opcode: u32, params: &UnlinkRec, name: &[u8], elc: &[u64]) -> Vec<Bytes> {
     let empty = Bytes::new;
     let rec = MdtRecUnlink {
         ul_opcode: opcode,
         ul_cap: cred.cap(),
         ul_fsuid: cred.uid,
         ul_fsgid: cred.gid,
-        ul_suppgid1: u.suppgids.0,
-        ul_suppgid2: u.suppgids.1,
-        ul_fid1: u.parent,
-        ul_fid2: u.child,
-        ul_mode: u.mode,
+        ul_suppgid1: params.suppgids.0,
+        ul_suppgid2: params.suppgids.1,
+        ul_fid1: params.parent,
+        ul_fid2: params.child,
+        ul_mode: params.mode,
         ..MdtRecUnlink::default()
     }
-    .with_time(u.time);
+    .with_time(params.time);
     vec![
         rec.to_bytes(),
         empty(),
@@ -222,33 +228,33 @@ pub(crate) struct RenameRec<'a> {
     pub(crate) time: Time,
     pub(crate) suppgids: Suppgids,
     pub(crate) flags: RenameFlags,
-    /// The FID for the whiteout; zero: none.
+    /// The FID for the whiteout; zero: the rename leaves no whiteout.
     pub(crate) whiteout: Fid,
 }
 
 /// The buffers of a rename.
-pub(crate) fn rename(cred: &Cred, r: &RenameRec<'_>, elc: &[u64]) -> Vec<Bytes> {
+pub(crate) fn rename(cred: &Cred, params: &RenameRec<'_>, elc: &[u64]) -> Vec<Bytes> {
     let empty = Bytes::new;
     let rec = MdtRecRename {
         rn_opcode: REINT_RENAME,
         rn_cap: cred.cap(),
         rn_fsuid: cred.uid,
         rn_fsgid: cred.gid,
-        rn_suppgid1: r.suppgids.0,
-        rn_suppgid2: r.suppgids.1,
-        rn_fid1: r.from.0,
-        rn_fid2: r.to.0,
-        rn_mode: r.mode,
+        rn_suppgid1: params.suppgids.0,
+        rn_suppgid2: params.suppgids.1,
+        rn_fid1: params.from.0,
+        rn_fid2: params.to.0,
+        rn_mode: params.mode,
         ..MdtRecRename::default()
     }
-    .with_flags(r.flags, r.whiteout)
-    .with_time(r.time);
+    .with_flags(params.flags, params.whiteout)
+    .with_time(params.time);
     vec![
         rec.to_bytes(),
         empty(),
         empty(),
-        nul_terminated(r.from.1),
-        nul_terminated(r.to.1),
+        nul_terminated(params.from.1),
+        nul_terminated(params.to.1),
         elc_buf(elc),
         empty(),
     ]
@@ -291,14 +297,14 @@ pub(crate) fn setattr_rec(cred: &Cred, fid: Fid, set: &SetAttr, now: Time, suppg
         rec.sa_size = size;
         times.mtime = now;
     }
-    let explicit = |t: SetTime, flag: u64| if t == SetTime::Now { 0 } else { flag };
-    if let Some(t) = set.atime {
-        valid |= MDS_ATTR_ATIME | explicit(t, MDS_ATTR_ATIME_SET);
-        times.atime = t.resolve(now);
+    let mark_if_explicit = |time: SetTime, mark: u64| if time == SetTime::Now { 0 } else { mark };
+    if let Some(atime) = set.atime {
+        valid |= MDS_ATTR_ATIME | mark_if_explicit(atime, MDS_ATTR_ATIME_SET);
+        times.atime = atime.resolve(now);
     }
-    if let Some(t) = set.mtime {
-        valid |= MDS_ATTR_MTIME | explicit(t, MDS_ATTR_MTIME_SET);
-        times.mtime = t.resolve(now);
+    if let Some(mtime) = set.mtime {
+        valid |= MDS_ATTR_MTIME | mark_if_explicit(mtime, MDS_ATTR_MTIME_SET);
+        times.mtime = mtime.resolve(now);
     }
     rec.sa_valid = valid;
     rec.set_times(times);
@@ -306,9 +312,9 @@ pub(crate) fn setattr_rec(cred: &Cred, fid: Fid, set: &SetAttr, now: Time, suppg
 }
 
 /// Adapts the times of a record to the peer. A peer with times in seconds may be a Lustre server,
-/// which honours only times that are marked as explicit, so all are marked. A Nacre server takes an
-/// unmarked time as "now" and does not let it precede the last change.
-pub(crate) fn times_for(peer: Precision, rec: &mut MdtRecSetattr) {
+/// which honours only times that are marked as explicit, so all times get the mark. A Nacre server
+/// takes an unmarked time as "now" and does not let it precede the last change.
+pub(crate) fn adapt_times(peer: Precision, rec: &mut MdtRecSetattr) {
     rec.set_times(rec.times().at(peer));
     if peer == Precision::Seconds {
         for (time, mark) in [
@@ -323,16 +329,23 @@ pub(crate) fn times_for(peer: Precision, rec: &mut MdtRecSetattr) {
     }
 }
 
-/// The buffers of a setattr. `open`: the caller's open handle, with which a truncate needs no
+/// The buffers of a setattr. `handle`: the caller's open handle, with which a truncate needs no
 /// further permission; `eadata`: a directory's default layout to set, or empty.
-pub(crate) fn setattr(rec: &MdtRecSetattr, open: Option<u64>, eadata: Bytes, elc: &[u64]) -> Vec<Bytes> {
+pub(crate) fn setattr(rec: &MdtRecSetattr, handle: Option<u64>, eadata: Bytes, elc: &[u64]) -> Vec<Bytes> {
     let empty = Bytes::new;
-    let epoch = open.map_or_else(empty, epoch);
-    vec![rec.to_bytes(), empty(), epoch, eadata, empty(), elc_buf(elc)]
+    let open_handle = handle.map_or_else(empty, open_handle_buf);
+    vec![
+        rec.to_bytes(),
+        empty(),
+        open_handle,
+        eadata,
+        empty(),
+        elc_buf(elc),
+    ]
 }
 
 /// The buffer that carries an open handle.
-fn epoch(cookie: u64) -> Bytes {
+fn open_handle_buf(cookie: u64) -> Bytes {
     MdtIoepoch {
         mio_open_handle: LustreHandle { cookie },
         ..MdtIoepoch::default()
@@ -340,9 +353,9 @@ fn epoch(cookie: u64) -> Bytes {
     .to_bytes()
 }
 
-/// The buffers of a close of the open handle `open`, with the times and sizes in the record.
-pub(crate) fn close(open: u64, rec: &MdtRecSetattr) -> Vec<Bytes> {
-    vec![epoch(open), rec.to_bytes(), Bytes::new()]
+/// The buffers of a close of an open handle. The record has the file's times and size.
+pub(crate) fn close(handle: u64, rec: &MdtRecSetattr) -> Vec<Bytes> {
+    vec![open_handle_buf(handle), rec.to_bytes(), Bytes::new()]
 }
 
 /// A change of one extended attribute.
@@ -358,31 +371,31 @@ pub(crate) struct XattrRec<'a> {
 }
 
 /// The buffers to set or remove an extended attribute.
-pub(crate) fn setxattr(cred: &Cred, x: XattrRec<'_>, elc: &[u64]) -> Vec<Bytes> {
+pub(crate) fn setxattr(cred: &Cred, params: XattrRec<'_>, elc: &[u64]) -> Vec<Bytes> {
     let empty = Bytes::new;
     let rec = MdtRecSetxattr {
         sx_opcode: REINT_SETXATTR,
         sx_cap: cred.cap(),
         sx_fsuid: cred.uid,
         sx_fsgid: cred.gid,
-        sx_suppgid1: x.suppgid,
+        sx_suppgid1: params.suppgid,
         sx_suppgid2: NO_GROUP,
-        sx_fid: x.fid,
-        sx_valid: if x.value.is_some() {
+        sx_fid: params.fid,
+        sx_valid: if params.value.is_some() {
             OBD_MD_FLXATTR | OBD_MD_FLCTIME
         } else {
             OBD_MD_FLXATTRRM | OBD_MD_FLCTIME
         },
-        sx_size: x.value.as_ref().map_or(0, |v| v.len() as u32),
-        sx_flags: x.flags,
+        sx_size: params.value.as_ref().map_or(0, |v| v.len() as u32),
+        sx_flags: params.flags,
         ..MdtRecSetxattr::default()
     }
-    .with_time(x.time);
-    let value = x.value.unwrap_or_default();
+    .with_time(params.time);
+    let value = params.value.unwrap_or_default();
     vec![
         rec.to_bytes(),
         empty(),
-        nul_terminated(x.name),
+        nul_terminated(params.name),
         value,
         elc_buf(elc),
         empty(),
@@ -392,7 +405,7 @@ pub(crate) fn setxattr(cred: &Cred, x: XattrRec<'_>, elc: &[u64]) -> Vec<Bytes> 
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use super::{elc_buf, setattr_rec, times_for};
+    use super::{adapt_times, elc_buf, setattr_rec};
     use crate::attr::{SetAttr, SetTime};
     use crate::cred::{Cred, NO_GROUP};
     use wire::{
@@ -418,9 +431,12 @@ mod tests {
             ..SetAttr::default()
         };
         let rec = setattr_rec(&Cred::root(), Fid::ROOT, &set, Time::new(100, 1), NO_GROUP);
-        let t = rec.times();
+        let times = rec.times();
         let now = Time::new(100, 1);
-        assert_eq!((t.atime, t.mtime, t.ctime), (now, Time::new(5, 6), now));
+        assert_eq!(
+            (times.atime, times.mtime, times.ctime),
+            (now, Time::new(5, 6), now)
+        );
         assert_eq!(
             rec.sa_valid,
             MDS_ATTR_CTIME | MDS_ATTR_ATIME | MDS_ATTR_MTIME | MDS_ATTR_MTIME_SET
@@ -434,9 +450,9 @@ mod tests {
             ..SetAttr::default()
         };
         let mut rec = setattr_rec(&Cred::root(), Fid::ROOT, &set, Time::new(100, 1), NO_GROUP);
-        times_for(Precision::Nanoseconds, &mut rec);
+        adapt_times(Precision::Nanoseconds, &mut rec);
         assert_eq!(rec.sa_valid, MDS_ATTR_CTIME | MDS_ATTR_MTIME);
-        times_for(Precision::Seconds, &mut rec);
+        adapt_times(Precision::Seconds, &mut rec);
         let marks = MDS_ATTR_CTIME_SET | MDS_ATTR_MTIME_SET;
         assert_eq!(rec.sa_valid, MDS_ATTR_CTIME | MDS_ATTR_MTIME | marks);
     }

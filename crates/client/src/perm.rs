@@ -8,37 +8,39 @@ use wire::acl::{ACL_GROUP, ACL_GROUP_OBJ, ACL_MASK, ACL_OTHER, ACL_USER, ACL_USE
 
 /// The permission bit to read a file or list a directory.
 pub(crate) const READ: u32 = 4;
+/// The permission bit to execute a file or search a directory.
+pub(crate) const EXECUTE: u32 = 1;
 
-/// Checks that the caller has the permissions `want`: a sum of `READ`, 2 to write, 1 to execute or
-/// search.
-pub(crate) fn check(cred: &Cred, md: &MdAttr, want: u32) -> Result<(), Errno> {
+/// Checks that the caller has the permissions `wanted`: a sum of [`READ`], 2 to write and
+/// [`EXECUTE`].
+pub(crate) fn check(cred: &Cred, md: &MdAttr, wanted: u32) -> Result<(), Errno> {
     let attr = &md.attr;
-    if cred.uid == 0 && (want & 1 == 0 || attr.is_dir() || attr.mode & 0o111 != 0) {
+    if cred.uid == 0 && (wanted & EXECUTE == 0 || attr.is_dir() || attr.mode & 0o111 != 0) {
         return Ok(());
     }
-    let member = |gid: u32| gid == cred.gid || cred.suppgid(gid) == gid;
+    let is_member = |gid: u32| gid == cred.gid || cred.suppgid(gid) == gid;
     let acl = md
         .acl
         .as_ref()
         .filter(|a| !a.is_empty())
         .and_then(|a| PosixAcl::parse(a).ok());
     let granted = match acl {
-        Some(acl) => permissions_by_acl(&acl, cred.uid, attr.uid, attr.gid, member, want),
+        Some(acl) => permissions_by_acl(&acl, cred.uid, attr.uid, attr.gid, is_member, wanted),
         None if cred.uid == attr.uid => attr.mode >> 6 & 7,
-        None if member(attr.gid) => attr.mode >> 3 & 7,
+        None if is_member(attr.gid) => attr.mode >> 3 & 7,
         None => attr.mode & 7,
     };
-    if granted & want == want {
+    if granted & wanted == wanted {
         Ok(())
     } else {
         Err(Errno::EACCES)
     }
 }
 
-/// The supplementary group that a request about a file carries; the request has space for one. It
-/// is the file's group, or, if the ACL has entries of other groups, the caller's supplementary
-/// group with the highest permission bits in the ACL. [`NO_GROUP`]: none of these is a
-/// supplementary group of the caller, or the caller is the superuser.
+/// The supplementary group that a request about a file carries; the request has space for one.
+/// Without an ACL that names groups, it is the file's group. With one, it is the caller's
+/// supplementary group with the highest permission bits in the ACL. [`NO_GROUP`]: no such group is
+/// a supplementary group of the caller, or the caller is the superuser.
 pub(crate) fn suppgid(cred: &Cred, md: &MdAttr) -> u32 {
     let has_named_groups = |acl: &PosixAcl| acl.entries.iter().any(|e| e.e_tag == ACL_GROUP);
     let Some(acl) = md
@@ -66,14 +68,14 @@ pub(crate) fn suppgid(cred: &Cred, md: &MdAttr) -> u32 {
 }
 
 /// The permission bits that an ACL grants to user `uid`. Of several entries for groups of the user,
-/// the first that grants `want` counts; else the first.
+/// the first that grants `wanted` counts; else the first.
 fn permissions_by_acl(
     acl: &PosixAcl,
     uid: u32,
     owner: u32,
     group: u32,
-    member: impl Fn(u32) -> bool,
-    want: u32,
+    is_member: impl Fn(u32) -> bool,
+    wanted: u32,
 ) -> u32 {
     let entry_perm = |tag: u16| {
         acl.entries
@@ -92,13 +94,13 @@ fn permissions_by_acl(
         .entries
         .iter()
         .filter(|e| match e.e_tag {
-            ACL_GROUP_OBJ => member(group),
-            ACL_GROUP => member(e.e_id),
+            ACL_GROUP_OBJ => is_member(group),
+            ACL_GROUP => is_member(e.e_id),
             _ => false,
         })
         .map(|e| u32::from(e.e_perm) & mask)
         .collect();
-    match groups.iter().find(|p| **p & want == want).or(groups.first()) {
+    match groups.iter().find(|p| **p & wanted == wanted).or(groups.first()) {
         Some(perm) => *perm,
         None => entry_perm(ACL_OTHER).unwrap_or(0),
     }

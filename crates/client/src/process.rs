@@ -6,17 +6,20 @@ use std::io;
 use std::sync::Arc;
 
 /// Signals that request a program's end.
-const TERMINATION_SIGNALS: u64 =
-    bit(libc::SIGHUP) | bit(libc::SIGINT) | bit(libc::SIGQUIT) | bit(libc::SIGKILL) | bit(libc::SIGTERM);
+const TERMINATION_SIGNALS: u64 = signal_bit(libc::SIGHUP)
+    | signal_bit(libc::SIGINT)
+    | signal_bit(libc::SIGQUIT)
+    | signal_bit(libc::SIGKILL)
+    | signal_bit(libc::SIGTERM);
 /// Signals that do not terminate the process by default.
-const NONFATAL_SIGNALS: u64 = bit(libc::SIGSTOP)
-    | bit(libc::SIGTSTP)
-    | bit(libc::SIGTTIN)
-    | bit(libc::SIGTTOU)
-    | bit(libc::SIGCONT)
-    | bit(libc::SIGCHLD)
-    | bit(libc::SIGURG)
-    | bit(libc::SIGWINCH);
+const NONFATAL_SIGNALS: u64 = signal_bit(libc::SIGSTOP)
+    | signal_bit(libc::SIGTSTP)
+    | signal_bit(libc::SIGTTIN)
+    | signal_bit(libc::SIGTTOU)
+    | signal_bit(libc::SIGCONT)
+    | signal_bit(libc::SIGCHLD)
+    | signal_bit(libc::SIGURG)
+    | signal_bit(libc::SIGWINCH);
 /// Task flags from `/proc/PID/stat`: exiting, kernel thread.
 const PF_EXITING: u64 = 0x4;
 const PF_KTHREAD: u64 = 0x0020_0000;
@@ -29,12 +32,12 @@ const LINK_CALLS: &[libc::c_long] = &[
 ];
 
 /// The bit of a signal in a mask.
-const fn bit(signal: libc::c_int) -> u64 {
+const fn signal_bit(signal: libc::c_int) -> u64 {
     1 << (signal - 1)
 }
 
-/// Whether a task is exiting, or is a kernel thread, which closes files for exited tasks. No
-/// program waits for a request of such a task. False if the task is gone.
+/// Whether a task is exiting, or is a kernel thread that closes files for exited tasks. No program
+/// waits for a request of such a task. False if the task is gone.
 pub fn is_exiting(pid: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     flags_of(&stat).is_some_and(|flags| flags & (PF_EXITING | PF_KTHREAD) != 0)
@@ -75,13 +78,13 @@ impl ProcessStatus {
         groups.filter_map(|g| g.parse().ok()).collect()
     }
 
-    /// Whether a pending signal is neither blocked nor ignored. A wait without a time limit must
-    /// then end.
+    /// Whether a pending signal is neither blocked nor ignored. Such a signal must end a wait
+    /// without a time limit.
     pub fn has_unblocked_signal(&self) -> bool {
         self.unblocked_signals() != 0
     }
 
-    /// A signal mask of the status; empty if the field is missing.
+    /// The signals in a mask of the status ([`signal_bit`]); 0 if the field is missing.
     fn mask(&self, name: &str) -> u64 {
         let set = self.field(name);
         set.and_then(|v| u64::from_str_radix(v, 16).ok()).unwrap_or(0)
@@ -93,8 +96,8 @@ impl ProcessStatus {
         pending & !self.mask("SigBlk") & !self.mask("SigIgn")
     }
 
-    /// Whether an unhandled pending signal would terminate the process if it were not waiting for
-    /// this client.
+    /// Whether a pending signal without a handler will terminate the process as soon as it stops
+    /// waiting for this client.
     pub fn has_fatal_signal(&self) -> bool {
         self.unblocked_signals() & !self.mask("SigCgt") & !NONFATAL_SIGNALS != 0
     }
@@ -105,14 +108,14 @@ impl ProcessStatus {
     }
 
     /// The effective ID in the field `Uid` or `Gid`.
-    fn effective(&self, name: &str) -> Option<u32> {
+    fn effective_id(&self, name: &str) -> Option<u32> {
         self.field(name)?.split_whitespace().nth(1)?.parse().ok()
     }
 
     fn cred(&self, pid: u32) -> Option<Cred> {
         Some(Cred {
-            uid: self.effective("Uid")?,
-            gid: self.effective("Gid")?,
+            uid: self.effective_id("Uid")?,
+            gid: self.effective_id("Gid")?,
             groups: Groups::Known(self.groups()),
             umask: u32::from_str_radix(self.field("Umask")?, 8).ok()?,
             pid,
@@ -177,10 +180,10 @@ mod tests {
     #[test]
     fn unhandled_signals_terminate_and_termination_signals_request_the_end() {
         let with = |pending: i32, caught: i32| {
-            let caught = if caught == 0 { 0 } else { super::bit(caught) };
+            let caught = if caught == 0 { 0 } else { super::signal_bit(caught) };
             status(&format!(
                 "ShdPnd:\t{:016x}\nSigCgt:\t{caught:016x}\n",
-                super::bit(pending)
+                super::signal_bit(pending)
             ))
         };
         let outcome = |status: ProcessStatus| (status.has_termination_signal(), status.has_fatal_signal());

@@ -23,9 +23,9 @@ pub struct Source {
 /// [`ClientError::Name`]: an invalid file system name. [`ClientError::Source`]: a text of another
 /// form than [`Source`], or a directory path with `..`.
 pub fn parse_source(text: &str) -> Result<Source, ClientError> {
-    let malformed = |why: String| ClientError::Source {
+    let malformed = |problem: String| ClientError::Source {
         text: text.to_owned(),
-        why,
+        problem,
     };
     let (nids, path) = text
         .split_once(":/")
@@ -64,7 +64,7 @@ mod tests {
     use super::parse_source;
 
     #[test]
-    fn a_source_names_the_mgs_and_the_file_system() {
+    fn a_source_has_an_mgs_and_a_valid_file_system_name() {
         let source = parse_source("10.0.0.1@tcp,10.0.0.2@tcp1:/lus").unwrap();
         assert_eq!((source.mgs.len(), source.fsname.as_str()), (2, "lus"));
         assert_eq!(source.subdir, "");

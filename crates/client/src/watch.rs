@@ -10,7 +10,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::time::{Instant, sleep};
 
-/// How long requests wait before the log reports it.
+/// The log reports a target when a request has waited this long for its answer.
 const REPORT_AFTER: Duration = Duration::from_secs(10);
 /// How often the targets are polled.
 const POLL_PERIOD: Duration = Duration::from_secs(1);
@@ -27,14 +27,14 @@ pub(crate) async fn watch(client: Weak<Client>) {
         for import in client.imports() {
             match reported.update(import.name(), import.pending_requests(), import.silence()) {
                 None => {}
-                Some(Report::Silent(waits)) => {
+                Some(Report::Silent(pending)) => {
                     let (target, nid) = (import.name(), import.peer());
-                    let (since, requests) = (time_of_day(waits.since), waits.requests);
+                    let (since, requests) = (time_of_day(pending.since), pending.requests);
                     tracing::warn!(
                         target,
                         %nid,
                         requests,
-                        "no answer since {since} UTC; programs that wait can be interrupted by signals"
+                        "no answer since {since} UTC; a signal interrupts a program that waits for the target"
                     );
                 }
                 Some(Report::Answering(after)) => {
@@ -63,26 +63,25 @@ enum Report {
     Answering(Duration),
 }
 
-/// The names of the targets reported as not answering, each with the time since which requests
-/// wait.
+/// The targets reported as silent: by name, the time since which requests have waited.
 #[derive(Default)]
 struct ReportedTargets(Mutex<HashMap<String, Instant>>);
 
 impl ReportedTargets {
     /// Records the state of a target; returns a change that the log must report. `silence`: how
-    /// long the target has left a request unanswered, including requests that no longer wait.
+    /// long the target has left a request unanswered, including interrupted requests.
     fn update(
         &self,
         target: &str,
-        waits: Option<PendingRequests>,
+        pending: Option<PendingRequests>,
         silence: Option<Duration>,
     ) -> Option<Report> {
         let mut reported = self.0.lock();
-        let long = waits.filter(|w| w.since.elapsed() >= REPORT_AFTER);
-        match (reported.get(target).copied(), long) {
-            (None, Some(waits)) => {
-                reported.insert(target.to_owned(), waits.since);
-                Some(Report::Silent(waits))
+        let overdue = pending.filter(|pending| pending.since.elapsed() >= REPORT_AFTER);
+        match (reported.get(target).copied(), overdue) {
+            (None, Some(pending)) => {
+                reported.insert(target.to_owned(), pending.since);
+                Some(Report::Silent(pending))
             }
             (Some(since), None) if silence.is_none_or(|time| time < REPORT_AFTER) => {
                 reported.remove(target);
@@ -109,7 +108,7 @@ mod tests {
     use tokio::time::{Instant, advance};
 
     #[tokio::test(start_paused = true)]
-    async fn a_long_wait_and_its_end_are_each_reported_once() {
+    async fn a_silent_target_and_its_next_answer_are_each_reported_once() {
         let reported = ReportedTargets::default();
         let waits = PendingRequests {
             since: Instant::now(),

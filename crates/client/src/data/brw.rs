@@ -49,8 +49,8 @@ pub(super) struct WriteArgs<'a> {
     pub object: ObjectId,
     /// Ranges and their bytes, in ascending order.
     pub ranges: &'a [(Range<u64>, Vec<Bytes>)],
-    /// Whether the bytes are reserved from the grant. If not, the server may return ENOSPC, and
-    /// writes to its disk before it replies.
+    /// Whether the client has reserved the bytes from the grant. If not, the server may return
+    /// ENOSPC, and writes to its disk before it replies.
     pub granted: bool,
     /// Modification and change time; the access time is not sent.
     pub times: Times,
@@ -95,7 +95,7 @@ fn put_checksum(oa: &mut Obdo, kind: ChecksumType, value: u32) {
 }
 
 /// A read or write request. `short`: the data of a short write.
-fn request(
+fn build_request(
     opc: u32,
     oa: Obdo,
     params: &BrwParams,
@@ -152,10 +152,10 @@ pub(super) fn write_request(args: &WriteArgs<'_>, params: &BrwParams) -> Request
     let mut request = if params.short_io && niobufs.len() == 1 && bytes <= SHORT_IO_BYTES_MAX {
         oa.o_valid |= OBD_MD_FLFLAGS;
         oa.o_flags |= OBD_FL_SHORT_IO;
-        request(OST_WRITE, oa, params, &niobufs, Some(payload.into_bytes()))
+        build_request(OST_WRITE, oa, params, &niobufs, Some(payload.into_bytes()))
     } else {
         let lengths = md_lengths(args.ranges.iter().map(|(r, _)| r.clone()));
-        let mut request = request(OST_WRITE, oa, params, &niobufs, None);
+        let mut request = build_request(OST_WRITE, oa, params, &niobufs, None);
         request.bulk = Some(Bulk::Source(split(&payload, &lengths)));
         request
     };
@@ -163,7 +163,7 @@ pub(super) fn write_request(args: &WriteArgs<'_>, params: &BrwParams) -> Request
     request
 }
 
-/// Splits a payload into memory descriptors of the given lengths, by reference.
+/// Splits a payload into memory descriptors of the given lengths, without a copy.
 fn split(payload: &Payload, lengths: &[u32]) -> Vec<Payload> {
     let mut pieces = payload.iter().cloned();
     let mut rest = Bytes::new();
@@ -193,14 +193,14 @@ fn split(payload: &Payload, lengths: &[u32]) -> Vec<Payload> {
 pub(super) struct WriteReply {
     /// New grant in bytes.
     pub granted: u64,
-    /// The server computed another checksum: the client must send the data again.
+    /// Whether the server computed another checksum: the client must then send the data again.
     pub corrupted: bool,
     /// Blocks of the object, of 512 bytes each, if reported.
     pub blocks: Option<u64>,
 }
 
 /// Parses the reply to an OST_WRITE.
-pub(super) fn write_reply(
+pub(super) fn parse_write_reply(
     reply: &ReplyMsg,
     sent: &WriteArgs<'_>,
     params: &BrwParams,
@@ -249,18 +249,18 @@ pub(super) fn read_request(
     if params.short_io && bytes <= SHORT_IO_BYTES_MAX {
         oa.o_valid |= OBD_MD_FLFLAGS;
         oa.o_flags |= OBD_FL_SHORT_IO;
-        let mut request = request(OST_READ, oa, params, &niobufs, None);
+        let mut request = build_request(OST_READ, oa, params, &niobufs, None);
         request.reply_len = OstBody::SIZE as u32 + bytes as u32;
         request
     } else {
-        let mut request = request(OST_READ, oa, params, &niobufs, None);
+        let mut request = build_request(OST_READ, oa, params, &niobufs, None);
         request.reply_len = OstBody::SIZE as u32;
         request.bulk = Some(Bulk::Sink(md_lengths([range.clone()])));
         request
     }
 }
 
-/// The file that a data request changes; `None`: it changes none.
+/// The file that a data request changes; `None`: the request changes no file.
 pub(super) fn changed_file(request: &Bytes) -> Option<Fid> {
     let msg = Message::parse(request).ok()?;
     let opc = msg.get::<PtlrpcBody>(bufs::PTLRPC_BODY).ok()?.pb_opc;
@@ -278,12 +278,12 @@ pub(super) struct ReadReply {
     pub data: Vec<Bytes>,
     /// New grant in bytes.
     pub granted: u64,
-    /// The checksum does not match: the client must read again.
+    /// Whether the checksum does not match: the client must then read again.
     pub corrupted: bool,
 }
 
 /// Parses the reply to an OST_READ of `range`.
-pub(super) fn read_reply(reply: &ReplyMsg, range: &Range<u64>) -> Result<ReadReply, Errno> {
+pub(super) fn parse_read_reply(reply: &ReplyMsg, range: &Range<u64>) -> Result<ReadReply, Errno> {
     let oa = reply.get::<OstBody>(bufs::OST_BODY)?.oa;
     let mut left = reply.status.max(0) as usize;
     let pieces: Vec<Bytes> = if reply.bulk.is_empty() {

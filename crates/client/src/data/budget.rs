@@ -1,6 +1,6 @@
 //! The budget for dirty data of one OST: the grant from its server, and `max_dirty_mb`. A write
-//! reserves bytes before it may stay in the cache. Without a reservation, its data goes to the
-//! server at once.
+//! reserves bytes before its data may stay in the cache. Without a reservation, the data goes to
+//! the server at once.
 
 use parking_lot::Mutex;
 use tokio::sync::Notify;
@@ -46,7 +46,7 @@ pub(super) struct Budget {
 pub(super) enum Reservation {
     /// The bytes are reserved.
     Reserved,
-    /// Not now: dirty data must be written first.
+    /// Not possible before some dirty data is written.
     Wait,
     /// Nothing is dirty, so a wait would not help: the grant or the limit is too small.
     NoGrant,
@@ -81,10 +81,10 @@ impl Budget {
 
     /// Sets the total grant in bytes, after a connect or an idle disconnect.
     pub(super) fn set_grant(&self, grant: u64) {
-        let mut s = self.state.lock();
-        s.available = grant.saturating_sub(s.dirty);
-        s.dropped = 0;
-        drop(s);
+        let mut state = self.state.lock();
+        state.available = grant.saturating_sub(state.dirty);
+        state.dropped = 0;
+        drop(state);
         self.freed.notify_waiters();
     }
 
@@ -101,26 +101,26 @@ impl Budget {
     /// Whether dirty data should be written back at once: a writer waits, or over half of
     /// `max_dirty_mb` is dirty.
     pub(super) fn under_pressure(&self) -> bool {
-        let s = self.state.lock();
-        s.waiting > 0 || s.dirty > s.dirty_max / 2
+        let state = self.state.lock();
+        state.waiting > 0 || state.dirty > state.dirty_max / 2
     }
 
     /// Reserves `bytes` if possible now.
     pub(super) fn try_reserve(&self, bytes: u64) -> Reservation {
-        let mut s = self.state.lock();
-        if s.available >= bytes && s.dirty + bytes <= s.dirty_max {
-            s.available -= bytes;
-            s.dirty += bytes;
+        let mut state = self.state.lock();
+        if state.available >= bytes && state.dirty + bytes <= state.dirty_max {
+            state.available -= bytes;
+            state.dirty += bytes;
             Reservation::Reserved
-        } else if s.dirty > 0 {
+        } else if state.dirty > 0 {
             Reservation::Wait
         } else {
             Reservation::NoGrant
         }
     }
 
-    /// Reserves `bytes`; waits while dirty data can be written. Calls `start_write_back` before
-    /// each wait. False: nothing is dirty, so a wait would free no bytes.
+    /// Reserves `bytes`; if that is not possible yet, waits until dirty data is written. Calls
+    /// `start_write_back` before each wait. False: no data is dirty, so a wait would free no bytes.
     pub(super) async fn reserve(&self, bytes: u64, start_write_back: impl Fn()) -> bool {
         loop {
             let freed = self.freed.notified();
@@ -140,31 +140,31 @@ impl Budget {
 
     /// Returns an unused reservation.
     pub(super) fn unreserve(&self, bytes: u64) {
-        let mut s = self.state.lock();
-        s.dirty = s.dirty.saturating_sub(bytes);
-        s.available += bytes;
-        drop(s);
+        let mut state = self.state.lock();
+        state.dirty = state.dirty.saturating_sub(bytes);
+        state.available += bytes;
+        drop(state);
         self.freed.notify_waiters();
     }
 
     /// Records the end of an RPC: its data had `reserved` bytes reserved (0: none), and its reply
     /// added `granted` bytes of grant.
-    pub(super) fn written(&self, reserved: u64, granted: u64) {
-        let mut s = self.state.lock();
-        s.dirty = s.dirty.saturating_sub(reserved);
-        s.available += granted;
-        drop(s);
+    pub(super) fn finish_rpc(&self, reserved: u64, granted: u64) {
+        let mut state = self.state.lock();
+        state.dirty = state.dirty.saturating_sub(reserved);
+        state.available += granted;
+        drop(state);
         self.freed.notify_waiters();
     }
 
     /// The grant state for the next RPC. Dropped bytes are reported once.
     pub(super) fn report(&self) -> GrantReport {
-        let mut s = self.state.lock();
-        let dropped = std::mem::take(&mut s.dropped);
+        let mut state = self.state.lock();
+        let dropped = std::mem::take(&mut state.dropped);
         GrantReport {
-            dirty: s.dirty,
-            undirty: s.dirty_max,
-            available: s.available,
+            dirty: state.dirty,
+            undirty: state.dirty_max,
+            available: state.available,
             dropped,
         }
     }
@@ -196,12 +196,12 @@ mod tests {
         let budget = Arc::new(Budget::new(8192));
         budget.set_grant(1 << 20);
         assert!(budget.reserve(8192, || ()).await);
-        let b = budget.clone();
-        let waiter = tokio::spawn(async move { b.reserve(4096, || ()).await });
+        let shared = budget.clone();
+        let waiter = tokio::spawn(async move { shared.reserve(4096, || ()).await });
         while !budget.under_pressure() || budget.state.lock().waiting == 0 {
             tokio::task::yield_now().await;
         }
-        budget.written(4096, 4096);
+        budget.finish_rpc(4096, 4096);
         assert!(waiter.await.expect("the waiter ends"));
         assert_eq!(budget.dirty(), 8192);
         assert_eq!(budget.state.lock().waiting, 0);

@@ -1,8 +1,8 @@
 //! One object's cached bytes: extents of reference-counted buffers, with their dirty and in-flight
 //! ranges.
 //!
-//! Pure: no lock, no network, no clock. An in-flight buffer is never changed; an overwrite replaces
-//! it, so its checksum stays right while the program continues.
+//! Pure: no lock, no network, no clock. An in-flight buffer never changes, so its checksum stays
+//! right while the program continues: an overwrite replaces the buffer.
 
 use super::cache_limit::SweepResult;
 use super::ranges::RangeSet;
@@ -39,7 +39,7 @@ pub(super) struct Writeback {
 #[derive(Debug)]
 struct Extent {
     data: Bytes,
-    /// New, or used since the last pass of [`ObjectCache::sweep`].
+    /// Whether the extent is new, or was used since the last pass of [`ObjectCache::sweep`].
     used: bool,
 }
 
@@ -56,10 +56,10 @@ impl Extent {
 /// The cache of one object.
 #[derive(Debug, Default)]
 pub(super) struct ObjectCache {
-    /// By offset; disjoint.
+    /// By offset in bytes; disjoint.
     extents: BTreeMap<u64, Extent>,
     dirty: RangeSet,
-    /// In flight to the server.
+    /// The ranges in flight to the server.
     writing: RangeSet,
     /// Whole pages with a reservation that no RPC carries yet.
     reserved: RangeSet,
@@ -72,14 +72,14 @@ fn pages(range: &Range<u64>) -> Range<u64> {
     range.start / PAGE_SIZE * PAGE_SIZE..range.end.div_ceil(PAGE_SIZE).saturating_mul(PAGE_SIZE)
 }
 
-/// The end of an RPC that starts at `range.start`, limited to the pages of `bytes_max`. Partial
-/// pages count whole.
+/// The end of an RPC that starts at `range.start` and carries at most `bytes_max`. A partial page
+/// counts as a whole page.
 pub(super) fn rpc_end(range: &Range<u64>, bytes_max: u64) -> u64 {
     range.end.min(range.start / PAGE_SIZE * PAGE_SIZE + bytes_max)
 }
 
 /// Length in bytes.
-fn span(range: &Range<u64>) -> u64 {
+fn range_len(range: &Range<u64>) -> u64 {
     range.end - range.start
 }
 
@@ -111,7 +111,7 @@ impl ObjectCache {
 
     /// Dirty bytes of `range`.
     pub(super) fn dirty_in(&self, range: Range<u64>) -> u64 {
-        self.dirty.overlaps(range).map(|r| span(&r)).sum()
+        self.dirty.overlaps(range).map(|r| range_len(&r)).sum()
     }
 
     /// Whether `range` has in-flight bytes.
@@ -119,9 +119,9 @@ impl ObjectCache {
         self.writing.intersects(range)
     }
 
-    /// Bytes that a write of `range` must reserve beyond the existing reservation.
+    /// Bytes that a write of `range` must reserve in addition to the existing reservation.
     pub(super) fn reservation(&self, range: Range<u64>) -> u64 {
-        self.reserved.gaps(pages(&range)).iter().map(span).sum()
+        self.reserved.gaps(pages(&range)).iter().map(range_len).sum()
     }
 
     /// The cached parts and gaps of `range`, in order.
@@ -233,8 +233,8 @@ impl ObjectCache {
     }
 
     /// Takes up to `bytes_max` dirty bytes of `within` for one RPC; they are in flight until
-    /// [`ObjectCache::written`]. Data that overlaps an in-flight range waits, so that the server
-    /// receives writes of the same bytes in order. `None`: nothing to take now.
+    /// [`ObjectCache::finish_write`]. Data that overlaps an in-flight range waits: the server must
+    /// receive writes of the same bytes in order. `None`: nothing to take now.
     pub(super) fn take_dirty(
         &mut self,
         within: Range<u64>,
@@ -251,15 +251,14 @@ impl ObjectCache {
             .collect();
         let mut bytes_left = bytes_max;
         for mut range in ready {
-            // A partial page counts as a whole one. Ends at a page boundary, so that no page is
-            // shared with the next RPC.
+            // Ends at a page boundary, or with the range: two concurrent RPCs must share no page.
             range.end = rpc_end(&range, bytes_left);
             if range.start >= range.end || range.start < last_page_end || batch.ranges.len() == ranges_max {
                 break;
             }
             last_page_end = pages(&range).end;
-            batch.bytes += span(&range);
-            bytes_left -= span(&pages(&range));
+            batch.bytes += range_len(&range);
+            bytes_left -= range_len(&pages(&range));
             batch.ranges.push((range, Vec::new()));
         }
         for (range, data) in &mut batch.ranges {
@@ -269,7 +268,7 @@ impl ObjectCache {
             batch.reserved += self
                 .reserved
                 .overlaps(covered.clone())
-                .map(|r| span(&r))
+                .map(|r| range_len(&r))
                 .sum::<u64>();
             self.reserved.remove(covered);
             data.extend(self.read(range.clone()).into_iter().filter_map(|run| match run {
@@ -282,7 +281,7 @@ impl ObjectCache {
 
     /// Records the end of a write RPC. The data becomes clean. With `lost`, the data is dropped
     /// except where a later write has replaced it.
-    pub(super) fn written<'a>(&mut self, ranges: impl IntoIterator<Item = &'a Range<u64>>, lost: bool) {
+    pub(super) fn finish_write<'a>(&mut self, ranges: impl IntoIterator<Item = &'a Range<u64>>, lost: bool) {
         for range in ranges {
             self.writing.remove(range.clone());
             if lost {
@@ -297,16 +296,16 @@ impl ObjectCache {
     pub(super) fn discard(&mut self, range: Range<u64>) -> u64 {
         self.remove_extents(range.clone());
         self.dirty.remove(range.clone());
-        // The first page keeps its reservation if it begins before the range.
+        // The first page keeps its reservation if the range starts within it.
         let inner = range.start.div_ceil(PAGE_SIZE).saturating_mul(PAGE_SIZE)..range.end;
-        let freed = self.reserved.overlaps(inner.clone()).map(|r| span(&r)).sum();
+        let freed = self.reserved.overlaps(inner.clone()).map(|r| range_len(&r)).sum();
         self.reserved.remove(inner);
         freed
     }
 
     /// Moves the hand of the eviction clock ([`super::cache_limit`]) from `from` over at most
     /// `steps_max` extents until at least `bytes` are freed. Drops clean extents that were not used
-    /// since the last pass, except those to `keep`.
+    /// since the last pass, except the extents for which `keep` returns true.
     pub(super) fn sweep(
         &mut self,
         from: u64,
@@ -349,7 +348,7 @@ mod tests {
         for run in cache.read(range) {
             match run {
                 Run::Data(d) => out.extend(d.iter().map(|&b| Some(b))),
-                Run::Gap(g) => out.extend(std::iter::repeat_n(None, span(&g) as usize)),
+                Run::Gap(g) => out.extend(std::iter::repeat_n(None, range_len(&g) as usize)),
             }
         }
         out
@@ -368,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn in_flight_data_is_not_sent_twice_and_an_overwrite_waits() {
+    fn in_flight_data_is_not_sent_twice_and_its_overwrite_is_sent_later() {
         let mut cache = ObjectCache::default();
         cache.write(0, Bytes::from_static(&[1; 100]));
         let first = cache.take_dirty(0..u64::MAX, 1 << 20, 16).unwrap();
@@ -376,10 +375,10 @@ mod tests {
         cache.write(50, Bytes::from_static(&[2; 10]));
         assert!(cache.take_dirty(0..u64::MAX, 1 << 20, 16).is_none());
         assert_eq!(first.ranges[0].1[0][55], 1, "in-flight bytes do not change");
-        cache.written([&(0..100)], false);
+        cache.finish_write([&(0..100)], false);
         let second = cache.take_dirty(0..u64::MAX, 1 << 20, 16).unwrap();
         assert_eq!(second.ranges[0].0, 50..60);
-        cache.written([&(50..60)], false);
+        cache.finish_write([&(50..60)], false);
         assert!(!cache.is_dirty(0..u64::MAX) && !cache.is_writing(0..u64::MAX));
     }
 
@@ -411,15 +410,15 @@ mod tests {
             assert!(wire::brw::md_lengths(sent.clone()).len() <= 4);
             ranges.extend(sent);
         }
-        assert_eq!(ranges.iter().map(span).sum::<u64>(), 400 * 22528);
-        // The first page counts whole, though the RPC carries a part of it.
+        assert_eq!(ranges.iter().map(range_len).sum::<u64>(), 400 * 22528);
+        // The first page counts as a whole page, though the RPC carries only a part of it.
         let end = rpc_end(&(5..u64::MAX), 4 << 20);
         assert_eq!(end, 4 << 20);
         assert_eq!(wire::brw::md_lengths(std::iter::once(5..end)).len(), 4);
     }
 
     #[test]
-    fn used_extents_outlast_unused_ones_and_dirty_ones_stay() {
+    fn eviction_drops_unused_extents_first_and_never_dirty_ones() {
         let mut cache = ObjectCache::default();
         let page = || Bytes::from_static(&[1; 4096]);
         (0..4).for_each(|i| cache.fill(i * 4096, page()));
@@ -475,7 +474,7 @@ mod tests {
                         in_flight.push(w);
                     },
                     4 => if let Some(w) = in_flight.pop() {
-                        cache.written(w.ranges.iter().map(|r| &r.0), false);
+                        cache.finish_write(w.ranges.iter().map(|r| &r.0), false);
                     },
                     _ => {
                         cache.sweep(start, len, 5, |_| false);

@@ -2,9 +2,9 @@
 //!
 //! Eviction is a second-chance clock. Above the limit, a hand moves over all cached extents: target
 //! by target, object by object, from start to end. An extent used since the hand's last pass stays
-//! for one more round; an unused clean one is dropped. So a read only marks its extents, under the
-//! object's own lock. One task at a time moves the hand, a bounded number of steps; a task that
-//! finds the hand in use continues without it.
+//! for one more round; an unused clean extent is dropped. So a read only marks its extents, under
+//! the object's own lock. One task at a time moves the hand, by a bounded number of steps. A task
+//! that finds another task at the hand evicts nothing.
 
 use super::osc::Osc;
 use params::{Group, Param, Registry};
@@ -29,7 +29,7 @@ pub(super) struct CacheLimit {
     hand: Mutex<ClockHand>,
 }
 
-/// Position of the hand: everything before it was visited in this round.
+/// Position of the hand. In this round the hand has visited everything before it.
 #[derive(Debug, Default)]
 struct ClockHand {
     /// Index in [`CacheLimit::oscs`].
@@ -106,7 +106,7 @@ impl CacheLimit {
             }
             let swept = object.sweep(hand.offset, self.excess_bytes(), steps);
             steps -= swept.steps.min(steps);
-            // The object's last user may have released it meanwhile.
+            // The last task that used the object may have dropped its reference meanwhile.
             osc.drop_if_unused(object);
             match swept.next {
                 Some(offset) => hand.offset = offset,
@@ -115,7 +115,7 @@ impl CacheLimit {
         }
     }
 
-    /// The target at the hand. Behind the last target the hand returns to the first.
+    /// The target at the hand. After the last target, the hand returns to the first.
     fn osc_at(&self, hand: &mut ClockHand) -> Option<Arc<Osc>> {
         let oscs = self.oscs.read();
         if hand.osc >= oscs.len() {
@@ -127,12 +127,12 @@ impl CacheLimit {
     /// Registers `max_cached_mb`, in Lustre's format.
     pub(super) fn show(self: &Arc<Self>, registry: &Registry, name: &str) -> Group {
         let mut group = registry.group(format!("llite.{name}"));
-        let (shown, set) = (self.clone(), self.clone());
+        let (shown, changed) = (self.clone(), self.clone());
         let param = Param::read_write(
             move || shown.show_value(),
             move |text| {
-                set.set(text)?;
-                set.evict();
+                changed.set(text)?;
+                changed.evict();
                 Ok(())
             },
         );
@@ -170,7 +170,7 @@ impl CacheLimit {
     }
 }
 
-/// The resource that follows one in the order of the map.
+/// The resource directly after `res` in the order of resources.
 fn successor(res: LdlmResId) -> LdlmResId {
     let mut name = res.name;
     for word in name.iter_mut().rev() {

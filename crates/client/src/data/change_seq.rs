@@ -1,9 +1,9 @@
 //! Detects a change of a file during a section of code: a sequence lock for any number of
 //! concurrent writers.
 //!
-//! A read gets its bytes and the file's size one after the other. If a write or truncate on this
-//! mount comes between them, the two do not match. Changes by other mounts cannot come between: the
-//! read holds its extent locks.
+//! A read gets its bytes and the file's size one after the other. If this mount writes or truncates
+//! the file in between, the bytes do not match the size. Other mounts cannot change the file in
+//! between, because the read holds its extent locks.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -20,7 +20,7 @@ pub(super) struct ChangeGuard<'a>(&'a ChangeSeq);
 
 /// Watches for changes, from the moment of its creation on.
 #[derive(Debug)]
-pub(super) struct Watch<'a> {
+pub(super) struct ChangeWatch<'a> {
     seq: &'a ChangeSeq,
     /// Number of changes that had begun; `None`: one was in progress.
     begun: Option<u64>,
@@ -34,18 +34,18 @@ impl ChangeSeq {
     }
 
     /// Watches for changes from now on.
-    pub(super) fn watch(&self) -> Watch<'_> {
+    pub(super) fn watch(&self) -> ChangeWatch<'_> {
         // In this order: a change that ends between the two loads counts as in progress.
         let ended = self.ended.load(Ordering::SeqCst);
         let begun = self.begun.load(Ordering::SeqCst);
-        Watch {
+        ChangeWatch {
             seq: self,
             begun: (begun == ended).then_some(begun),
         }
     }
 }
 
-impl Watch<'_> {
+impl ChangeWatch<'_> {
     /// Whether no change has been in progress since the watch began.
     pub(super) fn is_quiet(&self) -> bool {
         self.begun == Some(self.seq.begun.load(Ordering::SeqCst))

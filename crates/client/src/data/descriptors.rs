@@ -1,9 +1,9 @@
 //! The open descriptors of a mount by file. Descriptors with lost data or locks fail.
 //!
 //! A failed descriptor returns `EIO` permanently: the data that its program wrote is not in the
-//! file. A new open works. While a descriptor of a file is failed, the client reads no page of the
-//! file for a mapping: all mappings share the kernel's pages, and an existing mapping must not
-//! change to other bytes.
+//! file. A new open works. While a file has a failed descriptor, the client reads no page of the
+//! file for a mapping: all mappings share the kernel's pages, and the bytes of an existing mapping
+//! must not change.
 
 use foldhash::HashMap;
 use parking_lot::Mutex;
@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use wire::{Errno, Fid};
 
-/// Number of shards of the table, by the object ID in the file's FID.
+/// Number of shards of the table. The object ID in the file's FID selects the shard.
 const SHARDS: usize = 16;
 
 /// All open descriptors of a mount.
@@ -53,7 +53,7 @@ impl Descriptors {
 
     /// Fails all current descriptors of a file after a loss of data. Returns the number that newly
     /// failed.
-    pub(super) fn data_lost(&self, file: Fid) -> usize {
+    pub(super) fn fail_descriptors(&self, file: Fid) -> usize {
         let shard = self.shard(file).lock();
         let open = shard.get(&file).into_iter().flatten();
         let newly = open.filter(|lost| !lost.swap(true, Ordering::AcqRel)).count();
@@ -81,7 +81,7 @@ impl Descriptor {
     }
 
     /// Fails this descriptor after the loss of a lock taken through it.
-    pub(crate) fn lock_lost(&self) {
+    pub(crate) fn mark_lock_lost(&self) {
         self.lost_lock.store(true, Ordering::Release);
     }
 }
@@ -90,7 +90,7 @@ impl Drop for Descriptor {
     fn drop(&mut self) {
         let mut shard = self.all.shard(self.file).lock();
         if let Some(open) = shard.get_mut(&self.file) {
-            open.retain(|one| !Arc::ptr_eq(one, &self.lost_data));
+            open.retain(|lost_data| !Arc::ptr_eq(lost_data, &self.lost_data));
             if open.is_empty() {
                 shard.remove(&self.file);
             }
@@ -114,8 +114,8 @@ mod tests {
     fn descriptors_open_at_a_loss_fail_permanently_and_later_ones_do_not() {
         let all = Arc::new(Descriptors::default());
         let (one, two, other) = (all.open(FILE), all.open(FILE), all.open(OTHER));
-        assert_eq!(all.data_lost(FILE), 2);
-        assert_eq!(all.data_lost(FILE), 0);
+        assert_eq!(all.fail_descriptors(FILE), 2);
+        assert_eq!(all.fail_descriptors(FILE), 0);
         let later = all.open(FILE);
         assert_eq!((one.check(), two.check()), (Err(Errno::EIO), Err(Errno::EIO)));
         assert_eq!((other.check(), later.check()), (Ok(()), Ok(())));
@@ -132,7 +132,7 @@ mod tests {
     fn a_descriptor_that_lost_a_lock_fails_alone() {
         let all = Arc::new(Descriptors::default());
         let (one, two) = (all.open(FILE), all.open(FILE));
-        one.lock_lost();
+        one.mark_lock_lost();
         assert_eq!((one.check(), two.check()), (Err(Errno::EIO), Ok(())));
         assert!(!all.has_lost_data(FILE));
     }

@@ -8,7 +8,7 @@ use super::object::{CapabilityUser, Object};
 use super::ranged_ops::Seek;
 use super::read_ahead::ReadAhead;
 use super::striped_io::StripedRead;
-use crate::atime::Access;
+use crate::atime::AtimeTracker;
 use crate::attr::DataAttr;
 use crate::layout::FileLayout;
 use bytes::Bytes;
@@ -23,8 +23,8 @@ use tokio::sync::RwLock;
 use tokio::task::JoinSet;
 use wire::{Errno, Fid, OBD_OBJECT_EOF, StripeIndex};
 
-/// The longest wait for object targets by an operation that must answer the kernel soon: for a
-/// file's size, or for the write lock of a new file.
+/// The longest time that an operation which must answer the kernel soon waits for object targets:
+/// for a file's size, or for the write lock of a new file.
 const SIZE_WAIT_MAX: Duration = Duration::from_millis(500);
 
 /// The data of one file.
@@ -37,9 +37,9 @@ pub struct DataFile {
     ahead: Mutex<ReadAhead>,
     /// Whether the objects know that they belong to this file ([`DataFile::own_objects`]).
     owns_objects: AtomicBool,
-    access: Mutex<Access>,
-    /// Exclusive for appends, truncates, fallocates and repeated reads; shared for other writes
-    /// except those of mappings.
+    atime_tracker: Mutex<AtimeTracker>,
+    /// Taken exclusively by appends, truncates, fallocates and repeated reads, and shared by other
+    /// writes. Writes of mappings do not take it.
     change_lock: RwLock<()>,
     /// Writes by this mount. A read detects an overlapping write.
     writes: ChangeSeq,
@@ -55,16 +55,16 @@ impl DataFile {
             objects,
             ahead: Mutex::default(),
             owns_objects: AtomicBool::new(false),
-            access: Mutex::default(),
+            atime_tracker: Mutex::default(),
             change_lock: RwLock::new(()),
             writes: ChangeSeq::default(),
             space_changes: ChangeSeq::default(),
         }
     }
 
-    /// The file's reads, for its access time.
-    pub(crate) fn access(&self) -> MutexGuard<'_, Access> {
-        self.access.lock()
+    /// The file's access time by this client's reads.
+    pub(crate) fn atime_tracker(&self) -> MutexGuard<'_, AtimeTracker> {
+        self.atime_tracker.lock()
     }
 
     /// The layout of this data.
@@ -72,10 +72,10 @@ impl DataFile {
         &self.layout
     }
 
-    /// Tells the objects that they belong to this file: after a swap of layouts they still
-    /// name their former file. The caller knows that this is the file's current layout and excludes
-    /// a change of it. A layout never returns, because each swap creates new generations, so
-    /// the first call suffices.
+    /// Tells the objects that they belong to this file. After a swap of layouts they still name
+    /// their former file. The caller knows that this is the file's current layout, and excludes
+    /// that it changes meanwhile. The first call suffices: an old layout never returns, because
+    /// each swap creates new generations.
     pub(crate) fn own_objects(&self) {
         if self.owns_objects() {
             return;
@@ -159,10 +159,10 @@ impl DataFile {
         self.read_consistently(read).await
     }
 
-    /// Runs `read` so that its bytes and the file size belong together. If a write by this mount
-    /// overlapped, the added zeros may be wrong; if a truncate or fallocate did, all bytes may be.
-    /// Then `read` runs again with changes excluded, by a lock that is taken before the extent
-    /// locks, as in a write.
+    /// Runs `read` so that its bytes match the file size. If a write by this mount was concurrent,
+    /// the added zeros may be wrong. If a truncate or fallocate was concurrent, all bytes may be
+    /// wrong. Then `read` runs again under `change_lock`, which excludes changes. As in a write,
+    /// the task takes `change_lock` before the extent locks.
     async fn read_consistently<F>(&self, read: impl Fn() -> F) -> Result<Vec<Bytes>, Errno>
     where
         F: Future<Output = Result<StripedRead, Errno>>,
@@ -176,9 +176,9 @@ impl DataFile {
         Ok(read().await?.data)
     }
 
-    /// Reads pages for a mapping. The kernel does not report writes to a writable mapping, so its
-    /// pages are locked for writing at once (`may_change`). Their write-back then has its lock, and
-    /// overwrites no other client's bytes of the same page.
+    /// Reads pages for a mapping. The kernel does not report writes to a writable mapping, so the
+    /// client locks its pages for writing at once (`may_change`). The later write-back then has its
+    /// lock, and overwrites no other client's bytes of the same page.
     ///
     /// # Errors
     ///
@@ -187,11 +187,11 @@ impl DataFile {
         let mode = if may_change { LockMode::Pw } else { LockMode::Pr };
         let end = offset.saturating_add(len as u64);
         let first = self.objects.iter().flatten().next();
-        let awaited = first.map(|object| object.osc().kernel().await_pages(self.fid, offset..end));
+        let pending_read = first.map(|object| object.osc().kernel().begin_read(self.fid, offset..end));
         let locks = self.lock(mode, offset, end).await?;
-        drop(awaited);
-        // Not by `read_consistently`: the kernel holds these pages, and a change may wait for the
-        // kernel to drop them. A change invalidates the kernel's pages at its end.
+        drop(pending_read);
+        // `read_consistently` could deadlock: the kernel holds these pages, and a change may wait
+        // for the kernel to drop them. A change invalidates the kernel's pages at its end.
         Ok(self.read_locked(locks, offset, len).await?.data)
     }
 
@@ -203,28 +203,28 @@ impl DataFile {
         }
         let pieces: Vec<_> = self.layout.extents(offset, len as u64).collect();
         if pieces.len() > 1 {
-            for p in &pieces {
-                self.object(p.stripe)?
-                    .prefetch(p.object_offset..p.object_offset + p.len);
+            for piece in &pieces {
+                self.object(piece.stripe)?
+                    .prefetch(piece.object_offset..piece.object_offset + piece.len);
             }
         }
         self.read_ahead(offset, len as u64);
         let mut out = StripedRead::default();
-        for p in &pieces {
-            let object = self.object(p.stripe)?;
-            let range = p.object_offset..p.object_offset + p.len;
+        for piece in &pieces {
+            let object = self.object(piece.stripe)?;
+            let range = piece.object_offset..piece.object_offset + piece.len;
             let data = object.read(range, lock_on(&locks, object)?).await?;
-            out.push(data, p.len);
+            out.push(data, piece.len);
         }
-        let read = self.end_at_size(out, offset, end).await;
+        let read = self.fill_to_size(out, offset, end).await;
         drop(locks);
         read
     }
 
     /// Fills the missing end of a read with zeros up to the file's size: an object ends at its last
     /// written byte, but the file may continue in this or another object. The caller holds a lock
-    /// on the range, so the hole cannot change.
-    async fn end_at_size(&self, mut out: StripedRead, offset: u64, end: u64) -> Result<StripedRead, Errno> {
+    /// on the range, so no other client can write there meanwhile.
+    async fn fill_to_size(&self, mut out: StripedRead, offset: u64, end: u64) -> Result<StripedRead, Errno> {
         if out.missing > 0 {
             let size = self.size().await?.size;
             out.fill_to(size.min(end).saturating_sub(offset));
@@ -246,19 +246,19 @@ impl DataFile {
         let end = offset.saturating_add(len as u64);
         let _locks = self.lock(LockMode::Pr, offset, end).await?;
         let mut out = StripedRead::default();
-        for p in self.layout.extents(offset, len as u64) {
+        for piece in self.layout.extents(offset, len as u64) {
             let data = self
-                .object(p.stripe)?
-                .read_direct(p.object_offset..p.object_offset + p.len)
+                .object(piece.stripe)?
+                .read_direct(piece.object_offset..piece.object_offset + piece.len)
                 .await?;
-            out.push(data, p.len);
+            out.push(data, piece.len);
         }
-        self.end_at_size(out, offset, end).await
+        self.fill_to_size(out, offset, end).await
     }
 
     /// Starts read-ahead for sequential reads.
     fn read_ahead(&self, offset: u64, len: u64) {
-        let Some(ahead) = self.ahead.lock().next(offset, len) else {
+        let Some(ahead) = self.ahead.lock().record_read(offset, len) else {
             return;
         };
         for (stripe, object) in StripeIndex::all(self.objects.len()).zip(&self.objects) {
@@ -320,7 +320,7 @@ impl DataFile {
         Ok(())
     }
 
-    /// The file's size, blocks and times from those of its objects, in stripe order.
+    /// Merges the size, blocks and times of the file's objects (in stripe order) into the file's.
     fn merge(&self, attrs: &[DataAttr]) -> DataAttr {
         let mut all = DataAttr::default();
         for (stripe, attr) in StripeIndex::all(attrs.len()).zip(attrs) {
@@ -362,14 +362,14 @@ impl DataFile {
 
     /// Whether one of the file's targets has been silent for [`SIZE_WAIT_MAX`].
     fn has_silent_target(&self) -> bool {
-        let silent = |object: &Arc<Object>| {
+        let is_silent = |object: &Arc<Object>| {
             object
                 .osc()
                 .import()
                 .silence()
-                .is_some_and(|s| s >= SIZE_WAIT_MAX)
+                .is_some_and(|silence| silence >= SIZE_WAIT_MAX)
         };
-        self.objects.iter().flatten().any(silent)
+        self.objects.iter().flatten().any(is_silent)
     }
 
     /// Size and times if locks exclude changes by other clients.
@@ -382,8 +382,8 @@ impl DataFile {
         Some(self.merge(&attrs?))
     }
 
-    /// Takes the write lock of a new file with one object in advance; its size is then known too.
-    /// Errors and timeouts are ignored: the write reports them.
+    /// Takes the write lock of a new file with one object in advance; the file's size is then known
+    /// too. Ignores errors and timeouts: the write reports them.
     pub(crate) async fn lock_for_writing(&self) {
         if let [Some(object)] = &self.objects[..]
             && !self.has_silent_target()
@@ -393,8 +393,9 @@ impl DataFile {
         }
     }
 
-    /// Requests capabilities for a user's change of data or attributes (one of `CAPA_OPC_*`) from
-    /// the metadata target, if the object targets require them. For changes without an open file.
+    /// Requests capabilities for a user's change of data or attributes (`rights`: one of
+    /// `CAPA_OPC_*`) from the metadata target, if the object targets require them. For changes
+    /// without an open file.
     pub(crate) async fn authorize(&self, rights: u64, user: &CapabilityUser) -> Result<(), Errno> {
         self.for_each_object(|_, object| {
             let user = user.clone();

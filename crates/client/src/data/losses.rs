@@ -2,9 +2,9 @@
 //!
 //! After a loss that the program cannot handle (an eviction, a disk error), every descriptor open
 //! at that time fails permanently ([`super::descriptors`]). For lack of space, the rule of Linux's
-//! `errseq_t` holds: each descriptor reports each loss once, at an fsync. A close reports it too,
-//! which does not count, because many programs ignore the result of a close. A descriptor opened
-//! later reports a loss that no other has reported.
+//! `errseq_t` holds: each descriptor reports each loss once, at an fsync. A close returns the error
+//! too, but the loss stays unreported, because many programs ignore the result of a close. A
+//! descriptor opened later reports a loss that no other descriptor has reported.
 
 use super::descriptors::{Descriptor, Descriptors};
 use parking_lot::Mutex;
@@ -13,15 +13,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use wire::{Errno, Fid};
 
-/// Largest number of remembered files. At this number, the files with reported losses are
-/// forgotten. If that is not enough, so are all files without one of the mount's last `FILES_MAX /
-/// 2` losses.
+/// Largest number of remembered files. At this number, the client forgets the files with reported
+/// losses. If there are none, it forgets all losses except the mount's last `FILES_MAX / 2`.
 const FILES_MAX: usize = 64 << 10;
 
 /// The losses of a mount.
 #[derive(Debug, Default)]
 pub(crate) struct Losses {
-    /// The number of the mount's last loss. A descriptor that has reported this one is up to date.
+    /// The number of the mount's last loss; 0: none so far. A descriptor with this number in its
+    /// cursor has nothing to report.
     last: AtomicU64,
     files: Mutex<HashMap<Fid, Loss>>,
     descriptors: Arc<Descriptors>,
@@ -30,7 +30,7 @@ pub(crate) struct Losses {
 /// The last loss of a file.
 #[derive(Clone, Copy, Debug)]
 struct Loss {
-    /// In the order of all losses of the mount, from 1.
+    /// Numbers the losses of the mount in order, from 1.
     number: u64,
     error: Errno,
     /// Whether an fsync has reported it.
@@ -58,7 +58,7 @@ impl Losses {
         if matches!(error, Errno::ENOSPC | Errno::EDQUOT | Errno::EFBIG) {
             return 0;
         }
-        self.descriptors.data_lost(file)
+        self.descriptors.fail_descriptors(file)
     }
 
     fn record(&self, file: Fid, error: Errno) {
@@ -100,18 +100,19 @@ impl Losses {
         LossCursor(AtomicU64::new(number))
     }
 
-    /// The error of an unreported loss, which stays unreported.
+    /// Fails with the error of an unreported loss, which stays unreported.
     pub(crate) fn check(&self, file: Fid, cursor: &LossCursor) -> Result<(), Errno> {
         self.next_error(file, cursor, false)
     }
 
-    /// The error of an unreported loss, which counts as reported from now on.
+    /// Fails with the error of an unreported loss, which counts as reported from now on.
     pub(crate) fn report(&self, file: Fid, cursor: &LossCursor) -> Result<(), Errno> {
         self.next_error(file, cursor, true)
     }
 
-    /// The error of the file's loss after the cursor. `counts`: the loss is reported from now on.
-    fn next_error(&self, file: Fid, cursor: &LossCursor, counts: bool) -> Result<(), Errno> {
+    /// Fails with the error of the file's loss after the cursor. `marks_reported`: the loss counts
+    /// as reported from now on.
+    fn next_error(&self, file: Fid, cursor: &LossCursor, marks_reported: bool) -> Result<(), Errno> {
         let last = self.last.load(Ordering::Acquire);
         if cursor.0.load(Ordering::Acquire) >= last {
             return Ok(());
@@ -122,7 +123,7 @@ impl Losses {
             cursor.0.fetch_max(last, Ordering::AcqRel);
             return Ok(());
         };
-        if counts {
+        if marks_reported {
             loss.reported = true;
             cursor.0.fetch_max(loss.number, Ordering::AcqRel);
         }
@@ -189,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn remembered_losses_are_bounded_and_reported_ones_are_forgotten_first() {
+    fn the_number_of_losses_is_bounded_and_reported_losses_are_forgotten_first() {
         let losses = Losses::default();
         losses.add(OTHER, Errno::EIO);
         let file = |i: usize| Fid::new(0x500, i as u32, 0);

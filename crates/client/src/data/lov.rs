@@ -54,8 +54,8 @@ pub struct Lov {
 }
 
 impl Lov {
-    /// Creates an OSC for every object target. They connect in the background and reconnect after a
-    /// loss.
+    /// Creates an OSC for every object target. The OSCs connect in the background, and reconnect
+    /// when a connection is lost.
     pub fn new(rpc: &Arc<Ptlrpc>, conf: &FsConfig, cfg: DataConfig) -> Arc<Lov> {
         let cache_limit = Arc::<CacheLimit>::default();
         let limit_params = cache_limit.show(&cfg.params, &format!("{}-{}", conf.fsname, cfg.instance));
@@ -68,12 +68,12 @@ impl Lov {
             files: Mutex::default(),
             losses: Arc::default(),
         };
-        lov.add_new(conf);
+        lov.add_new_targets(conf);
         Arc::new(lov)
     }
 
     /// Adds targets that joined the file system.
-    pub(crate) fn add_new(&self, conf: &FsConfig) {
+    pub(crate) fn add_new_targets(&self, conf: &FsConfig) {
         let mut oscs = self.oscs.write();
         for ost in &conf.osts {
             oscs.entry(OstIndex(ost.index)).or_insert_with(|| {
@@ -97,7 +97,7 @@ impl Lov {
 
     /// Adds targets that joined, and sets the NIDs of targets that moved.
     pub(crate) fn update(&self, conf: &FsConfig) {
-        self.add_new(conf);
+        self.add_new_targets(conf);
         let oscs = self.oscs.read();
         for ost in &conf.osts {
             if let Some(osc) = oscs.get(&OstIndex(ost.index)) {
@@ -107,12 +107,12 @@ impl Lov {
     }
 
     /// Whether all targets of a layout are known.
-    pub(crate) fn knows(&self, layout: &FileLayout) -> bool {
+    pub(crate) fn knows_targets(&self, layout: &FileLayout) -> bool {
         let oscs = self.oscs.read();
         layout.stripes.iter().all(|s| oscs.contains_key(&s.ost))
     }
 
-    /// The parameters of this half of the mount.
+    /// The inputs with which this `Lov` was created.
     pub(crate) fn config(&self) -> &DataConfig {
         &self.cfg
     }
@@ -153,14 +153,14 @@ impl Lov {
             .collect();
         let file = Arc::new(DataFile::new(fid, layout, objects));
         files.insert(fid, Arc::downgrade(&file));
-        if files.len() > 2 * FILES_SWEEP.max(files.capacity() / 4) {
+        if files.len() > 2 * FILES_SWEEP_MIN.max(files.capacity() / 4) {
             files.retain(|_, file| file.strong_count() > 0);
         }
         file
     }
 
-    /// The data of a file by the layout used last, while it is in use.
-    pub(crate) fn current(&self, fid: Fid) -> Option<Arc<DataFile>> {
+    /// The data of a file by the layout used last; `None`: no task uses it.
+    pub(crate) fn find_file(&self, fid: Fid) -> Option<Arc<DataFile>> {
         self.files.lock().get(&fid).and_then(Weak::upgrade)
     }
 
@@ -221,9 +221,9 @@ impl Lov {
     }
 }
 
-/// Entries of unused files are removed from the file table when it has more than twice this number
-/// of entries and fills more than half of its capacity.
-const FILES_SWEEP: usize = 1024;
+/// The file table is swept of unused files when it has more than twice this number of entries and
+/// fills more than half of its capacity.
+const FILES_SWEEP_MIN: usize = 1024;
 
 /// The ID of a file's object, with its stripe number.
 fn object_id(file: Fid, index: StripeIndex, stripe: &Stripe) -> ObjectId {

@@ -1,7 +1,7 @@
 //! File data: objects on their OSTs, extent locks, page cache, read-ahead and write-back.
 //!
-//! [`Lov`] has the targets, an `Osc` is the client of one OST, an `Object` is the cache of one
-//! object under its locks, and a [`DataFile`] stripes a file over its objects by its layout.
+//! [`Lov`] has the targets. An `Osc` is the client of one OST. An `Object` caches one object under
+//! its locks. A [`DataFile`] stripes a file over its objects by its layout.
 
 mod brw;
 mod budget;

@@ -1,5 +1,5 @@
-//! The client of one OST: its connection, its locks, the budget for dirty data, and the task that
-//! writes dirty data back: old data, whole RPCs, and under pressure everything.
+//! The client of one OST: its connection, its locks, the budget for dirty data, and the write-back
+//! task. The task writes back old data and whole RPCs; under pressure, all dirty data.
 
 mod eviction;
 mod file_of;
@@ -45,21 +45,26 @@ use wire::{
 };
 
 /// Default of `osc.*.max_rpcs_in_flight`.
-const RPCS_IN_FLIGHT: u32 = 8;
-/// Largest default of `osc.*.max_dirty_mb`, MiB.
-const DIRTY_MB: u64 = 64;
-/// The default is at most the process's memory divided by this, but at least 1 MiB.
+const DEFAULT_RPCS_IN_FLIGHT: u32 = 8;
+/// Largest default of `osc.*.max_dirty_mb`, in MiB.
+const DEFAULT_DIRTY_MIB_MAX: u64 = 64;
+/// The default of `osc.*.max_dirty_mb` is at most the process's memory divided by this, but at
+/// least 1 MiB.
 const DIRTY_MEMORY_DIVISOR: u64 = 16;
 /// Largest bulk of one RPC in bytes.
 const BRW_BYTES_MAX: u32 = 4 << 20;
+/// Least bulk of one RPC in bytes: a page. Also the bulk for targets without `OBD_CONNECT_BRW_SIZE`.
+const BRW_BYTES_MIN: u32 = 4096;
 /// Grant to request at connect, in bytes.
 const GRANT_REQUESTED: u32 = 32 << 20;
 /// Default of `osc.*.idle_timeout`.
-const IDLE_TIMEOUT: Duration = Duration::from_secs(20);
+const DEFAULT_IDLE_TIMEOUT: Duration = Duration::from_secs(20);
 /// Longest wait of the write-back task between two rounds while data is dirty.
 const FLUSH_PERIOD: Duration = Duration::from_millis(100);
+/// The longest time that a statfs waits for one OST.
+const STATFS_TIMEOUT: Duration = Duration::from_secs(5);
 /// The longest time of each step of an unmount for one OST.
-const UMOUNT_TIME_MAX: Duration = Duration::from_secs(20);
+const UMOUNT_STEP_MAX: Duration = Duration::from_secs(20);
 
 /// Identity of an OST and its client.
 #[derive(Clone, Debug)]
@@ -90,18 +95,18 @@ pub(super) struct Osc {
     /// All objects that are in use or locked.
     objects: Mutex<BTreeMap<LdlmResId, Arc<Object>>>,
     /// Objects to write back, in the order in which they were queued.
-    dirty: Mutex<VecDeque<Arc<Object>>>,
-    /// Notified when the write-back task has work before the end of its period.
-    wake: Notify,
+    dirty_objects: Mutex<VecDeque<Arc<Object>>>,
+    /// Wakes the write-back task before the end of its period.
+    wake_write_back: Notify,
     /// One permit for each concurrent write RPC.
     write_slots: Arc<Semaphore>,
     cache_limit: Arc<CacheLimit>,
     /// Largest object size in bytes, as the target reported it.
     object_bytes_max: AtomicU64,
     /// The write-back task.
-    flusher: Mutex<Option<AbortHandle>>,
+    write_back_task: Mutex<Option<AbortHandle>>,
     params: Mutex<Vec<Group>>,
-    me: Weak<Osc>,
+    weak_self: Weak<Osc>,
 }
 
 impl fmt::Debug for Osc {
@@ -121,13 +126,13 @@ impl Osc {
         cache_limit: &Arc<CacheLimit>,
         losses: Arc<Losses>,
     ) -> Arc<Osc> {
-        let osc = Arc::new_cyclic(|me| Osc {
-            me: me.clone(),
+        let osc = Arc::new_cyclic(|weak_self: &Weak<Osc>| Osc {
+            weak_self: weak_self.clone(),
             target: target.clone(),
             import: OnceLock::new(),
             locks: OnceLock::new(),
             budget: Budget::new(
-                (DIRTY_MB << 20)
+                (DEFAULT_DIRTY_MIB_MAX << 20)
                     .min(cpt::memory_bytes() / DIRTY_MEMORY_DIVISOR)
                     .max(1 << 20),
             ),
@@ -139,12 +144,12 @@ impl Osc {
             requires_capabilities: AtomicBool::new(false),
             runtime: Handle::current(),
             objects: Mutex::default(),
-            dirty: Mutex::default(),
-            wake: Notify::new(),
-            write_slots: Arc::new(Semaphore::new(RPCS_IN_FLIGHT as usize)),
+            dirty_objects: Mutex::default(),
+            wake_write_back: Notify::new(),
+            write_slots: Arc::new(Semaphore::new(DEFAULT_RPCS_IN_FLIGHT as usize)),
             cache_limit: cache_limit.clone(),
             object_bytes_max: AtomicU64::new(u64::MAX),
-            flusher: Mutex::default(),
+            write_back_task: Mutex::default(),
             params: Mutex::default(),
         });
         cache_limit.add(&osc);
@@ -158,11 +163,11 @@ impl Osc {
                 nids: target.nids.clone(),
                 kind: ImportKind::Osc,
                 connect: connect_data(cfg.nanoseconds),
-                max_rpcs_in_flight: RPCS_IN_FLIGHT,
+                max_rpcs_in_flight: DEFAULT_RPCS_IN_FLIGHT,
                 owner: owner.clone(),
             },
         );
-        // The lock cookies of different targets differ.
+        // Makes the lock cookies of different targets different.
         let seed = u64::from(target.index.0).wrapping_add(1) << 48;
         let locks = LockClient::new(
             owner,
@@ -173,13 +178,13 @@ impl Osc {
             },
         );
         locks.set_import(import.clone());
-        // Set once, before another task can see the OSC.
+        // Set here only, before another task can use the OSC.
         let _ = osc.locks.set(locks);
         let _ = osc.import.set(import.clone());
         *osc.params.lock() = vec![osc.show(&cfg.params), osc.locks().show(&cfg.params, &target.name)];
         let task = tokio::spawn(write_back(Arc::downgrade(&osc)));
-        *osc.flusher.lock() = Some(task.abort_handle());
-        import.set_idle_timeout(Some(IDLE_TIMEOUT));
+        *osc.write_back_task.lock() = Some(task.abort_handle());
+        import.set_idle_timeout(Some(DEFAULT_IDLE_TIMEOUT));
         import.start_connecting();
         tokio::spawn(async move {
             if let Err(error) = import.connect().await {
@@ -240,9 +245,9 @@ impl Osc {
     pub(super) fn record_loss(&self, file: Fid, error: Errno) -> usize {
         let newly = self.losses.add(file, error);
         if newly > 0
-            && let Some(osc) = self.me.upgrade()
+            && let Some(osc) = self.weak_self.upgrade()
         {
-            self.spawn(async move { osc.forget_in_kernel(file).await });
+            self.spawn(async move { osc.invalidate_in_kernel(file).await });
         }
         newly
     }
@@ -265,8 +270,8 @@ impl Osc {
     pub(super) fn brw_params(&self) -> BrwParams {
         let data = self.import().connect_data();
         let agreed = match data.ocd_connect_flags & OBD_CONNECT_BRW_SIZE {
-            0 => 4096,
-            _ => data.ocd_brw_size.clamp(4096, BRW_BYTES_MAX),
+            0 => BRW_BYTES_MIN,
+            _ => data.ocd_brw_size.clamp(BRW_BYTES_MIN, BRW_BYTES_MAX),
         };
         BrwParams {
             brw_bytes_max: u64::from(agreed),
@@ -289,19 +294,17 @@ impl Osc {
         }
     }
 
-    /// The configured type if the server supports it; else the best agreed one.
+    /// The configured checksum type if it is among the agreed ones; else the best agreed type.
     fn checksum_type(&self) -> ChecksumType {
         let types = self.checksum_types();
-        let set = types & self.tunables.checksum_type.load(Ordering::Relaxed);
-        ChecksumType::preferred(if set != 0 { set } else { types })
+        let configured = types & self.tunables.checksum_type.load(Ordering::Relaxed);
+        ChecksumType::preferred(if configured != 0 { configured } else { types })
     }
 
-    /// Largest object size in bytes; `u64::MAX` until the target has reported it.
+    /// Largest object size in bytes; `u64::MAX`: the target has reported none yet.
     pub(super) fn object_bytes_max(&self) -> u64 {
         self.object_bytes_max.load(Ordering::Relaxed)
     }
-
-    // --- objects
 
     /// The object with this ID: one value for all callers while it is in use or locked.
     pub(super) fn object(self: &Arc<Self>, id: ObjectId) -> Arc<Object> {
@@ -344,22 +347,21 @@ impl Osc {
         next.map(|(_, object)| object.clone())
     }
 
-    // --- write-back
-
     /// Waits for one of the slots of concurrent write RPCs.
-    pub(super) async fn write_slot(&self) -> Option<OwnedSemaphorePermit> {
+    pub(super) async fn acquire_write_slot(&self) -> Option<OwnedSemaphorePermit> {
         self.write_slots.clone().acquire_owned().await.ok()
     }
 
-    /// Records new dirty data; wakes the write-back task if necessary.
+    /// Records a write of `bytes` into the cache of an object. Wakes the write-back task if
+    /// necessary. `newly_dirty`: the object had no dirty data before.
     pub(super) fn note_write(&self, object: &Arc<Object>, newly_dirty: bool, bytes: u64) {
-        let first = newly_dirty && {
-            let mut dirty = self.dirty.lock();
+        let is_first_dirty = newly_dirty && {
+            let mut dirty = self.dirty_objects.lock();
             dirty.push_back(object.clone());
             dirty.len() == 1
         };
-        if first || self.budget.under_pressure() || object.has_whole_rpc(bytes) {
-            self.wake.notify_one();
+        if is_first_dirty || self.budget.under_pressure() || object.completed_whole_rpc(bytes) {
+            self.wake_write_back.notify_one();
         }
     }
 
@@ -368,14 +370,14 @@ impl Osc {
     }
 
     /// Invalidates a file's pages and attributes in the kernel.
-    pub(super) async fn forget_in_kernel(&self, file: Fid) {
-        // A page with a read in progress is locked and may wait for the lock being cancelled, so
-        // this wait is bounded.
-        let _ = tokio::time::timeout(KERNEL_WAIT_MAX, self.kernel.forget_pages(file)).await;
+    pub(super) async fn invalidate_in_kernel(&self, file: Fid) {
+        // The kernel may hold a page for a read that waits for the lock that this client is
+        // cancelling, so this wait is bounded.
+        let _ = tokio::time::timeout(KERNEL_WAIT_MAX, self.kernel.invalidate_file(file)).await;
     }
 
-    /// Drops the cache of an object that will be destroyed, dirty or not, and cancels its unused
-    /// locks, so that the target need not revoke them.
+    /// Drops the cached data, dirty or not, of an object that the target will destroy. Cancels its
+    /// unused locks, so that the target need not revoke them.
     pub(super) fn discard(&self, id: &ObjectId) {
         let res = resource(id);
         if let Some(object) = self.find_object(&res) {
@@ -390,40 +392,37 @@ impl Osc {
 
     /// Starts write-back for a writer that waits for the budget.
     pub(super) fn start_write_back(&self) {
-        self.wake.notify_one();
+        self.wake_write_back.notify_one();
     }
 
-    /// One round of write-back: under pressure everything, else old data and whole RPCs.
+    /// One round of write-back: under pressure all dirty data, else old data and whole RPCs.
     async fn write_back_round(&self) {
-        let queued: Vec<Arc<Object>> = self.dirty.lock().drain(..).collect();
+        let queued: Vec<Arc<Object>> = self.dirty_objects.lock().drain(..).collect();
         for object in queued {
             let Some(since) = object.dirty_since() else {
                 self.drop_if_unused(object);
                 continue;
             };
-            let old = since.elapsed() >= DIRTY_AGE_MAX;
-            object
-                .start_writing(0..u64::MAX, !old && !self.budget.under_pressure())
-                .await;
+            let is_old = since.elapsed() >= DIRTY_AGE_MAX;
+            let full_only = !is_old && !self.budget.under_pressure();
+            object.start_writing(0..u64::MAX, full_only).await;
             match object.dirty_since() {
-                Some(_) => self.dirty.lock().push_back(object),
+                Some(_) => self.dirty_objects.lock().push_back(object),
                 None => self.drop_if_unused(object),
             }
         }
     }
 
-    // --- the target
-
     /// The space of the target.
     pub(super) async fn statfs(&self) -> Result<ObdStatfs, Errno> {
         let mut request = Request::new(OST_STATFS, Vec::new());
-        request.timeout = Some(Duration::from_secs(5));
+        request.timeout = Some(STATFS_TIMEOUT);
         request.no_delay = true;
         self.call(request).await?.get::<ObdStatfs>(bufs::OBD_STATFS)
     }
 
     /// Writes dirty data, cancels locks and disconnects. Each step is bounded by
-    /// [`UMOUNT_TIME_MAX`].
+    /// [`UMOUNT_STEP_MAX`].
     pub(super) async fn umount(&self) {
         let write_and_cancel = async {
             for object in self.all_objects() {
@@ -431,34 +430,34 @@ impl Osc {
             }
             self.locks().cancel_all().await;
         };
-        if tokio::time::timeout(UMOUNT_TIME_MAX, write_and_cancel)
+        if tokio::time::timeout(UMOUNT_STEP_MAX, write_and_cancel)
             .await
             .is_err()
         {
             tracing::error!(
                 import = self.name(),
-                "unmount: the OST does not answer; data that was not synced may be lost"
+                "unmount: the OST did not take the dirty data and lock cancellations within {UMOUNT_STEP_MAX:?}; data that was not synced may be lost"
             );
         }
-        if let Some(task) = self.flusher.lock().take() {
+        if let Some(task) = self.write_back_task.lock().take() {
             task.abort();
         }
-        if tokio::time::timeout(UMOUNT_TIME_MAX, self.import().disconnect())
+        if tokio::time::timeout(UMOUNT_STEP_MAX, self.import().disconnect())
             .await
             .is_err()
         {
             tracing::warn!(
                 import = self.name(),
-                "unmount: the OST did not answer OST_DISCONNECT within {UMOUNT_TIME_MAX:?}"
+                "unmount: the OST did not answer OST_DISCONNECT within {UMOUNT_STEP_MAX:?}"
             );
         }
         self.params.lock().clear();
         self.objects.lock().clear();
-        self.dirty.lock().clear();
+        self.dirty_objects.lock().clear();
     }
 
     /// Stores the grant and the largest object size from a connect reply.
-    fn connected(&self, data: &ObdConnectData) {
+    fn handle_connect(&self, data: &ObdConnectData) {
         let grant = if data.ocd_connect_flags & OBD_CONNECT_GRANT != 0 {
             data.ocd_grant
         } else {
@@ -509,18 +508,18 @@ const KERNEL_WAIT_MAX: Duration = Duration::from_secs(1);
 async fn write_back(osc: Weak<Osc>) {
     loop {
         let Some(osc) = osc.upgrade() else { return };
-        if osc.dirty.lock().is_empty() {
-            osc.wake.notified().await;
+        if osc.dirty_objects.lock().is_empty() {
+            osc.wake_write_back.notified().await;
         } else {
-            // Wakes at the latest after a period, because dirty data ages.
-            let _ = tokio::time::timeout(FLUSH_PERIOD, osc.wake.notified()).await;
+            // Wakes at the latest after a period: by then some dirty data may be old.
+            let _ = tokio::time::timeout(FLUSH_PERIOD, osc.wake_write_back.notified()).await;
         }
         osc.write_back_round().await;
     }
 }
 
-/// Connects the import and lock client to the OSC by a weak reference, so that they do not keep the
-/// OSC alive.
+/// Passes the callbacks of the import and the lock client to the OSC. The reference is weak, so the
+/// import and the lock client do not keep the OSC alive.
 struct OscOwner(Weak<Osc>);
 
 impl ImportOwner for OscOwner {
@@ -534,8 +533,8 @@ impl ImportOwner for OscOwner {
     fn event(&self, event: ImportEvent) {
         let Some(osc) = self.0.upgrade() else { return };
         match event {
-            ImportEvent::Connected(data) => osc.connected(&data),
-            ImportEvent::Evicted => osc.evicted(),
+            ImportEvent::Connected(data) => osc.handle_connect(&data),
+            ImportEvent::Evicted => osc.handle_eviction(),
             // An idle disconnect returns the grant.
             ImportEvent::Idle => osc.budget.set_grant(0),
             ImportEvent::Disconnected | ImportEvent::Closed => {}
@@ -552,7 +551,7 @@ impl ImportOwner for OscOwner {
 }
 
 /// The byte range of an extent lock; everything for a lock of another type.
-fn range(policy: &Policy) -> Range<u64> {
+fn lock_range(policy: &Policy) -> Range<u64> {
     match policy {
         Policy::Extent(e) => e.start..e.end.saturating_add(1),
         _ => 0..OBD_OBJECT_EOF,
@@ -563,7 +562,7 @@ impl LockOwner for OscOwner {
     fn granted(&self, lock: LockInfo, lvb: &[u8]) {
         let object = self.0.upgrade().and_then(|osc| osc.find_object(&lock.res));
         if let (Some(object), Ok(lvb)) = (object, OstLvb::from_bytes(lvb)) {
-            object.granted(lock.cookie, range(&lock.policy), &lvb);
+            object.add_lock(lock.cookie, lock_range(&lock.policy), &lvb);
         }
     }
 
@@ -574,11 +573,11 @@ impl LockOwner for OscOwner {
                 return;
             };
             if lock.discard {
-                object.forget(range(&lock.policy));
+                object.forget(lock_range(&lock.policy));
             }
             // The kernel first: it writes back dirty pages of mappings, still under this lock.
-            osc.forget_in_kernel(object.file()).await;
-            object.release(range(&lock.policy)).await;
+            osc.invalidate_in_kernel(object.file()).await;
+            object.flush_and_forget(lock_range(&lock.policy)).await;
             object.remove_lock(lock.cookie);
             osc.drop_if_unused(object);
         })
@@ -593,7 +592,7 @@ impl LockOwner for OscOwner {
         let Some(object) = osc.find_object(&lock.res) else {
             return;
         };
-        object.drop_lost(range(&lock.policy));
+        object.drop_lost(lock_range(&lock.policy));
         object.remove_lock(lock.cookie);
         osc.drop_if_unused(object);
     }

@@ -24,41 +24,41 @@ impl RangeSet {
         self.ranges.last_key_value().map_or(0, |(_, end)| *end)
     }
 
-    /// Adds a range and merges it with those that it touches.
+    /// Adds a range and merges it with the ranges that it overlaps or touches.
     pub(crate) fn insert(&mut self, range: Range<u64>) {
         if range.start >= range.end {
             return;
         }
         let (mut start, mut end) = (range.start, range.end);
-        while let Some((&s, &e)) = self.ranges.range(..=end).next_back() {
-            if e < start {
+        while let Some((&old_start, &old_end)) = self.ranges.range(..=end).next_back() {
+            if old_end < start {
                 break;
             }
-            start = start.min(s);
-            end = end.max(e);
-            self.ranges.remove(&s);
-            self.len -= e - s;
+            start = start.min(old_start);
+            end = end.max(old_end);
+            self.ranges.remove(&old_start);
+            self.len -= old_end - old_start;
         }
         self.ranges.insert(start, end);
         self.len += end - start;
     }
 
-    /// Removes a range; splits the ranges that it cuts.
+    /// Removes the bytes of a range; ranges that contain some of them are cut or split.
     pub(crate) fn remove(&mut self, range: Range<u64>) {
         if range.start >= range.end {
             return;
         }
-        while let Some((&s, &e)) = self.ranges.range(..range.end).next_back() {
-            if e <= range.start {
+        while let Some((&old_start, &old_end)) = self.ranges.range(..range.end).next_back() {
+            if old_end <= range.start {
                 break;
             }
-            self.ranges.remove(&s);
-            self.len -= e.min(range.end) - s.max(range.start);
-            if e > range.end {
-                self.ranges.insert(range.end, e);
+            self.ranges.remove(&old_start);
+            self.len -= old_end.min(range.end) - old_start.max(range.start);
+            if old_end > range.end {
+                self.ranges.insert(range.end, old_end);
             }
-            if s < range.start {
-                self.ranges.insert(s, range.start);
+            if old_start < range.start {
+                self.ranges.insert(old_start, range.start);
             }
         }
     }
@@ -66,13 +66,13 @@ impl RangeSet {
     /// The parts of `within` that are in the set, in order.
     pub(super) fn overlaps(&self, within: Range<u64>) -> impl Iterator<Item = Range<u64>> + '_ {
         let first = match self.ranges.range(..=within.start).next_back() {
-            Some((&s, &e)) if e > within.start => s,
+            Some((&start, &end)) if end > within.start => start,
             _ => within.start,
         };
         let (from, to) = (within.start, within.end);
         self.ranges
             .range(first..to.max(first))
-            .map(move |(&s, &e)| s.max(from)..e.min(to))
+            .map(move |(&start, &end)| start.max(from)..end.min(to))
             .filter(|r| r.start < r.end)
     }
 
@@ -85,11 +85,11 @@ impl RangeSet {
     pub(super) fn gaps(&self, within: Range<u64>) -> Vec<Range<u64>> {
         let mut gaps = Vec::new();
         let mut gap_start = within.start;
-        for r in self.overlaps(within.clone()) {
-            if gap_start < r.start {
-                gaps.push(gap_start..r.start);
+        for overlap in self.overlaps(within.clone()) {
+            if gap_start < overlap.start {
+                gaps.push(gap_start..overlap.start);
             }
-            gap_start = r.end;
+            gap_start = overlap.end;
         }
         if gap_start < within.end {
             gaps.push(gap_start..within.end);

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-/// Smallest window in bytes: that of the first sequential read.
+/// Smallest window in bytes; the first sequential read gets it.
 const AHEAD_MIN: u64 = 256 << 10;
 /// Largest window in bytes.
 const AHEAD_MAX: u64 = 8 << 20;
@@ -23,7 +23,7 @@ pub(super) struct ReadAhead {
 
 impl ReadAhead {
     /// Records a read; returns the range to read ahead, if any.
-    pub(super) fn next(&mut self, offset: u64, len: u64) -> Option<Range<u64>> {
+    pub(super) fn record_read(&mut self, offset: u64, len: u64) -> Option<Range<u64>> {
         if offset.abs_diff(self.expected) > SEQUENTIAL_GAP_MAX.min(self.expected + len) {
             *self = ReadAhead {
                 expected: offset + len,
@@ -51,7 +51,7 @@ mod tests {
     fn sequential_reads_grow_the_window() {
         let (mut ahead, mut requested_end, mut at) = (ReadAhead::default(), 0, 0);
         for _ in 0..1000 {
-            let next = ahead.next(at, 4096);
+            let next = ahead.record_read(at, 4096);
             at += 4096;
             if let Some(range) = next {
                 assert!(
@@ -68,9 +68,12 @@ mod tests {
     #[test]
     fn a_read_at_another_offset_resets_the_window() {
         let mut ahead = ReadAhead::default();
-        assert!(ahead.next(0, 4096).is_some());
-        assert_eq!(ahead.next(1 << 30, 4096), None);
+        assert!(ahead.record_read(0, 4096).is_some());
+        assert_eq!(ahead.record_read(1 << 30, 4096), None);
         let next = (1 << 30) + 8192;
-        assert_eq!(ahead.next((1 << 30) + 4096, 4096), Some(next..next + AHEAD_MIN));
+        assert_eq!(
+            ahead.record_read((1 << 30) + 4096, 4096),
+            Some(next..next + AHEAD_MIN)
+        );
     }
 }

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use wire::Fid;
 
-/// A point in the sequence of a mount's changes; each change begins and ends at its own stamp.
+/// A point in the sequence of a mount's changes. The begin and the end of each change get a stamp.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct ChangeStamp(pub(super) u64);
 
@@ -43,8 +43,8 @@ pub(crate) struct DirChangeState {
 }
 
 impl DirChangeState {
-    /// The state of a directory that becomes cached. If this client changed the directory before,
-    /// the change was at `last` or earlier.
+    /// The state of a directory that becomes cached. This client's last change of the directory, if
+    /// any, was at `last` or earlier.
     pub(crate) fn since(last: ChangeStamp) -> DirChangeState {
         DirChangeState { in_progress: 0, last }
     }
@@ -59,7 +59,8 @@ impl DirChangeState {
         self.in_progress > 0
     }
 
-    /// Whether the change that began at `began` is in progress and no other was since then.
+    /// Whether the change that began at `began` is in progress, and no other change has begun or
+    /// ended since then.
     pub(crate) fn is_only_change(&self, began: ChangeStamp) -> bool {
         self.in_progress == 1 && self.last == began
     }
@@ -83,35 +84,35 @@ impl DirChangeState {
 }
 
 /// The tasks to which the kernel returned a directory's attributes. The kernel caches the
-/// attributes with each such answer, perhaps late: after another task's change, for which it has
-/// already updated its copy.
+/// attributes from each such answer, perhaps late: after another task's change, for which the
+/// kernel has already updated its copy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum KernelViewers {
     #[default]
-    Nobody,
+    NoTask,
     /// Only this task.
-    One(u32),
+    OneTask(u32),
     /// Several tasks, or an unknown one.
-    Several,
+    SeveralTasks,
 }
 
 impl KernelViewers {
     /// Adds a task. Task 0, an unknown one, counts as several.
     pub(crate) fn add(&mut self, task: u32) {
         *self = match *self {
-            KernelViewers::Nobody if task != 0 => KernelViewers::One(task),
-            KernelViewers::One(same) if same == task => KernelViewers::One(task),
-            _ => KernelViewers::Several,
+            KernelViewers::NoTask if task != 0 => KernelViewers::OneTask(task),
+            KernelViewers::OneTask(same) if same == task => KernelViewers::OneTask(task),
+            _ => KernelViewers::SeveralTasks,
         };
     }
 
-    /// Whether another task than `task` may have received the attributes. `task` does not matter:
-    /// it sends a request only after the kernel has stored the answer to its last request.
+    /// Whether a task other than `task` may have received the attributes. `task` itself does no
+    /// harm: it sends a request only after the kernel has stored the answer to its last request.
     fn includes_other_than(self, task: u32) -> bool {
         match self {
-            KernelViewers::Nobody => false,
-            KernelViewers::One(one) => one != task,
-            KernelViewers::Several => true,
+            KernelViewers::NoTask => false,
+            KernelViewers::OneTask(one) => one != task,
+            KernelViewers::SeveralTasks => true,
         }
     }
 }
@@ -133,7 +134,7 @@ pub(crate) struct DirChange {
 
 impl Inodes {
     /// Begins a change of names in a directory by a task. The name `new_name` may exist from now
-    /// on. `lock_cookie`: of the held lock on the directory's attributes, if any.
+    /// on. `lock_cookie`: the cookie of the client's lock on the directory's attributes, if any.
     pub(crate) fn begin_change(
         self: &Arc<Inodes>,
         (dir, changing_task): (Fid, u32),
@@ -143,16 +144,16 @@ impl Inodes {
         let inode = self.entry(dir);
         let (began, had_attr);
         {
-            let mut s = inode.state.lock();
+            let mut state = inode.state.lock();
             began = self.changes.next();
-            s.changed.begin(began);
-            let md = s.md.take();
+            state.changed.begin(began);
+            let md = state.md.take();
             had_attr = md.is_some();
             if let Some(md) = md {
-                s.last_known = Some((md, true));
+                state.last_known = Some((md, true));
             }
             if let Some(name) = new_name {
-                self.note_created(&mut s, name);
+                self.note_created(&mut state, name);
             }
         }
         DirChange {
@@ -179,34 +180,35 @@ impl DirChange {
     }
 
     /// Ends the change. Returns whether the directory's attributes must be invalidated in the
-    /// kernel, which may hold older ones, or still store them.
+    /// kernel, which may hold older attributes or store them later.
     #[must_use]
     pub(crate) fn finish(self) -> bool {
         self.end(|_, _| ChangeOutcome::Changed)
     }
 
-    /// Ends the change with the directory's new attributes from the reply. They are cached if no
-    /// other change was in progress and a lock covered the permissions meanwhile. The caller holds
-    /// a lock on the attributes. Returns the same as [`DirChange::finish`].
+    /// Ends the change with the directory's new attributes from the reply. Caches the attributes if
+    /// no other change was in progress and a lock covered the permissions during the change. The
+    /// caller holds a lock on the attributes. Returns the same as [`DirChange::finish`].
     #[must_use]
     pub(crate) fn finish_with_attr(self, attr: Attr) -> bool {
-        self.end(|this, s| {
-            // The reply has no ACL: the old one is right if a lock covered it without interruption.
-            if s.changed.is_only_change(this.began)
-                && let Some((last_known, _)) = s.last_known.take_if(|(_, covered)| *covered)
+        self.end(|change, state| {
+            // The reply has no ACL. The old ACL is right if a lock covered it without interruption.
+            if state.changed.is_only_change(change.began)
+                && let Some((last_known, _)) = state.last_known.take_if(|(_, covered)| *covered)
             {
-                s.md = Some(MdAttr { attr, ..last_known });
+                state.md = Some(MdAttr { attr, ..last_known });
             }
             ChangeOutcome::Changed
         })
     }
 
-    /// Ends a change without effect: the attributes from before are cached again if no other change
-    /// was in progress. `locked`: the lock under which the change began is still held.
-    pub(crate) fn finish_unchanged(self, locked: bool) {
-        let _ = self.end(|this, s| {
-            if locked && this.had_attr && s.changed.is_only_change(this.began) {
-                s.md = s
+    /// Ends a change without effect: caches the attributes from before the change again if no other
+    /// change was in progress. `still_locked`: the client still holds the lock under which the
+    /// change began.
+    pub(crate) fn finish_unchanged(self, still_locked: bool) {
+        let _ = self.end(|change, state| {
+            if still_locked && change.had_attr && state.changed.is_only_change(change.began) {
+                state.md = state
                     .last_known
                     .take_if(|(_, covered)| *covered)
                     .map(|(last_known, _)| last_known);
@@ -217,16 +219,16 @@ impl DirChange {
 
     fn end(self, apply: impl FnOnce(&DirChange, &mut InodeState) -> ChangeOutcome) -> bool {
         let (empty, stale) = {
-            let mut s = self.inode.state.lock();
-            let stale = match apply(&self, &mut s) {
+            let mut state = self.inode.state.lock();
+            let stale = match apply(&self, &mut state) {
                 ChangeOutcome::Changed => {
-                    self.inodes.drop_chunks(&mut s);
-                    std::mem::take(&mut s.kernel_viewers).includes_other_than(self.changing_task)
+                    self.inodes.drop_chunks(&mut state);
+                    std::mem::take(&mut state.kernel_viewers).includes_other_than(self.changing_task)
                 }
                 ChangeOutcome::Unchanged => false,
             };
-            s.changed.end(self.inodes.changes.next());
-            (s.is_empty(), stale)
+            state.changed.end(self.inodes.changes.next());
+            (state.is_empty(), stale)
         };
         if empty {
             self.inodes.prune(self.dir, self.inode);

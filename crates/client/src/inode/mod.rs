@@ -2,10 +2,11 @@
 //! cover the state.
 //!
 //! This cache does not check its own validity. A reader first gets a lock with the right bits from
-//! the lock client; a writer holds one while it stores. When a lock is revoked and its last
-//! reference is gone, [`Inodes::forget`] drops the state that it covered. So cached state does not
-//! outlive its lock, with two exceptions: a symbolic link's target, which never changes, and a
-//! directory's last known attributes, for callers that need only its type or check them again.
+//! the lock client; a writer holds such a lock while it stores. When the server revokes a lock and
+//! no task uses it any more, [`Inodes::forget`] drops the state that the lock covered. So cached
+//! state does not outlive its lock, with two exceptions: a symbolic link's target, which never
+//! changes, and a directory's last known attributes, for callers that need only the type or check
+//! the attributes again.
 //!
 //! | bits | covered state |
 //! |---|---|
@@ -78,8 +79,8 @@ pub(crate) struct InodeState {
     names: HashMap<(Fid, Box<[u8]>), bool>,
     /// A directory's chunks of entries, by the hash at which each starts.
     chunks: BTreeMap<u64, (ChunkId, Arc<DirChunk>)>,
-    /// The names that a directory may have, if listed.
-    names_listed: Option<Box<DirNameSet>>,
+    /// The names that a directory may have, as far as the client has listed them.
+    name_set: Option<Box<DirNameSet>>,
     /// This client's own changes to a directory's names.
     changed: DirChangeState,
     /// The tasks to which the kernel returned the directory's attributes.
@@ -105,8 +106,8 @@ impl InodeState {
         chunk.spans(hash).then(|| chunk.clone())
     }
 
-    /// Whether this client has not changed the directory since `sent_at`, so that a reply to a
-    /// request sent then is still right.
+    /// Whether this client has not changed the directory since `sent_at`. The reply to a request
+    /// sent at that stamp is then still right.
     pub(crate) fn unchanged_since(&self, sent_at: ChangeStamp) -> bool {
         self.changed.unchanged_since(sent_at)
     }
@@ -120,15 +121,15 @@ impl InodeState {
             && self.children.is_empty()
             && self.names.is_empty()
             && self.chunks.is_empty()
-            && self.names_listed.is_none()
+            && self.name_set.is_none()
             && !self.changed.is_in_progress()
             && !self.unwritten
             && self.deny_count == 0
     }
 }
 
-/// This client has a file open for writing or execution, which makes opens for the other fail with
-/// `ETXTBSY`. Held until the server has closed the handle.
+/// Guard of an open for writing or execution: while a file is open for one of them, an open for the
+/// other fails with `ETXTBSY`. Lives until the server has closed the handle.
 pub(crate) struct OpenDenyGuard {
     fid: Fid,
     inodes: Arc<Inodes>,
@@ -139,9 +140,9 @@ impl Drop for OpenDenyGuard {
     fn drop(&mut self) {
         let Some(inode) = self.inode.take() else { return };
         let empty = {
-            let mut s = inode.state.lock();
-            s.deny_count -= 1;
-            s.is_empty()
+            let mut state = inode.state.lock();
+            state.deny_count -= 1;
+            state.is_empty()
         };
         if empty {
             self.inodes.prune(self.fid, inode);
@@ -152,15 +153,13 @@ impl Drop for OpenDenyGuard {
 /// The cached state of all files, by FID.
 pub(crate) struct Inodes {
     shards: Vec<Mutex<HashMap<Fid, Arc<Inode>>>>,
-    /// Hashes FIDs.
-    hash: RandomState,
-    /// Hashes names.
-    names: RandomState,
+    fid_hasher: RandomState,
+    name_hasher: RandomState,
     chunk_fifo: DirChunkFifo,
     name_limit: Arc<NameSetLimit>,
     changes: ChangeClock,
-    /// The [`ChangeStamp`] of the last change of any directory that is no longer cached.
-    forgotten: AtomicU64,
+    /// The largest [`ChangeStamp`] of the last changes of directories that are no longer cached.
+    last_forgotten_change: AtomicU64,
 }
 
 impl Inodes {
@@ -168,16 +167,16 @@ impl Inodes {
         Inodes {
             chunk_fifo,
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
-            hash: RandomState::default(),
-            names: RandomState::default(),
+            fid_hasher: RandomState::default(),
+            name_hasher: RandomState::default(),
             name_limit: Arc::default(),
             changes: ChangeClock::default(),
-            forgotten: AtomicU64::default(),
+            last_forgotten_change: AtomicU64::default(),
         }
     }
 
     fn shard(&self, fid: Fid) -> &Mutex<HashMap<Fid, Arc<Inode>>> {
-        &self.shards[self.hash.hash_one(fid) as usize % SHARDS]
+        &self.shards[self.fid_hasher.hash_one(fid) as usize % SHARDS]
     }
 
     /// The cached state of a file, if any.
@@ -201,7 +200,9 @@ impl Inodes {
             .entry(fid)
             .or_insert_with(|| {
                 let state = InodeState {
-                    changed: DirChangeState::since(ChangeStamp(self.forgotten.load(Ordering::Acquire))),
+                    changed: DirChangeState::since(ChangeStamp(
+                        self.last_forgotten_change.load(Ordering::Acquire),
+                    )),
                     ..InodeState::default()
                 };
                 Arc::new(Inode {
@@ -229,26 +230,29 @@ impl Inodes {
         }
     }
 
-    /// Whether this client has a file open for writing or execution, or such a close is not
-    /// complete.
+    /// Whether this client has a file open for writing or execution, until the server has closed
+    /// the last such handle.
     pub(crate) fn denies_others(&self, fid: Fid) -> bool {
         self.get(fid)
             .is_some_and(|inode| inode.state.lock().deny_count > 0)
     }
 
-    /// The current stamp. The sender of a request takes it, so that the reply is cached only if no
-    /// change came between.
-    pub(crate) fn now(&self) -> ChangeStamp {
+    /// The current stamp. The sender of a request takes it, and caches the reply only if no change
+    /// began or ended meanwhile.
+    pub(crate) fn change_stamp(&self) -> ChangeStamp {
         self.changes.now()
     }
 
-    /// A file's attributes if its permissions are current; size and times may be old. Enough to
-    /// choose the supplementary group of a request.
+    /// A file's attributes with current permissions; size and times may be old. Enough to choose
+    /// the supplementary group of a request. `None`: the permissions may be old too.
     pub(crate) fn permission_attr(&self, fid: Fid) -> Option<MdAttr> {
         let inode = self.get(fid)?;
-        let s = inode.state.lock();
-        let last_known = || s.last_known.as_ref().filter(|(_, covered)| *covered);
-        s.md.clone().or_else(|| last_known().map(|(md, _)| md.clone()))
+        let state = inode.state.lock();
+        let last_known = || state.last_known.as_ref().filter(|(_, covered)| *covered);
+        state
+            .md
+            .clone()
+            .or_else(|| last_known().map(|(md, _)| md.clone()))
     }
 
     /// The cached layout of a file.
@@ -260,25 +264,27 @@ impl Inodes {
     /// change began. The type never changes.
     pub(crate) fn last_known_attr(&self, fid: Fid) -> Option<MdAttr> {
         let inode = self.get(fid)?;
-        let s = inode.state.lock();
-        s.md.clone()
-            .or_else(|| s.last_known.as_ref().map(|(md, _)| md.clone()))
+        let state = inode.state.lock();
+        state
+            .md
+            .clone()
+            .or_else(|| state.last_known.as_ref().map(|(md, _)| md.clone()))
     }
 
     /// Caches a chunk of a directory's entries that was requested at `sent_at`, unless this client
-    /// has changed the directory since. Evicts others for it. The caller holds the directory's
-    /// UPDATE lock.
+    /// has changed the directory since. Evicts the oldest chunks if the limit requires it. The
+    /// caller holds the directory's UPDATE lock.
     pub(crate) fn add_chunk(&self, dir: Fid, chunk: Arc<DirChunk>, sent_at: ChangeStamp) {
         let inode = self.entry(dir);
         let evicted = {
-            let mut s = inode.state.lock();
-            if !s.changed.unchanged_since(sent_at) {
+            let mut state = inode.state.lock();
+            if !state.changed.unchanged_since(sent_at) {
                 return;
             }
             let Some((id, evicted)) = self.chunk_fifo.add(dir, chunk.entries.len()) else {
                 return;
             };
-            if let Some((old, _)) = s.chunks.insert(chunk.start, (id, chunk)) {
+            if let Some((old, _)) = state.chunks.insert(chunk.start, (id, chunk)) {
                 self.chunk_fifo.remove(old);
             }
             evicted
@@ -286,9 +292,9 @@ impl Inodes {
         for (dir, id) in evicted {
             let Some(inode) = self.get(dir) else { continue };
             let empty = {
-                let mut s = inode.state.lock();
-                s.chunks.retain(|_, (held, _)| *held != id);
-                s.is_empty()
+                let mut state = inode.state.lock();
+                state.chunks.retain(|_, (held, _)| *held != id);
+                state.is_empty()
             };
             if empty {
                 self.prune(dir, inode);
@@ -296,8 +302,8 @@ impl Inodes {
         }
     }
 
-    fn drop_chunks(&self, s: &mut InodeState) {
-        for (id, _) in std::mem::take(&mut s.chunks).into_values() {
+    fn drop_chunks(&self, state: &mut InodeState) {
+        for (id, _) in std::mem::take(&mut state.chunks).into_values() {
             self.chunk_fifo.remove(id);
         }
     }
@@ -310,43 +316,43 @@ impl Inodes {
         };
         let mut names = HashMap::default();
         let empty = {
-            let mut s = inode.state.lock();
+            let mut state = inode.state.lock();
             if bits & (MDS_INODELOCK_UPDATE | MDS_INODELOCK_PERM) != 0
-                && let Some(md) = s.md.take().filter(|md| md.attr.is_dir())
+                && let Some(md) = state.md.take().filter(|md| md.attr.is_dir())
             {
-                s.last_known = Some((md, true));
+                state.last_known = Some((md, true));
             }
             if bits & (MDS_INODELOCK_UPDATE | MDS_INODELOCK_PERM) != 0 {
                 // The caller invalidates the kernel's copy.
-                s.kernel_viewers = KernelViewers::default();
+                state.kernel_viewers = KernelViewers::default();
             }
             if bits & MDS_INODELOCK_PERM != 0
-                && let Some((_, covered)) = &mut s.last_known
+                && let Some((_, covered)) = &mut state.last_known
             {
                 *covered = false;
             }
             if bits & MDS_INODELOCK_UPDATE != 0 {
-                self.drop_chunks(&mut s);
-                drop_negative(&mut s);
-                s.names_listed = None;
+                self.drop_chunks(&mut state);
+                drop_negative(&mut state);
+                state.name_set = None;
             }
             if bits & MDS_INODELOCK_DOM != 0 {
-                s.unwritten = false;
+                state.unwritten = false;
             }
             if bits & MDS_INODELOCK_LAYOUT != 0 {
-                s.layout = None;
-                // Attributes stay valid, but the list of objects to ask for the size does not.
-                if let Some(md) = &mut s.md {
+                state.layout = None;
+                // The attributes stay valid, but their size must come from the new objects.
+                if let Some(md) = &mut state.md {
                     md.layout = None;
                 }
             }
             if bits & MDS_INODELOCK_XATTR != 0 {
-                s.xattrs = None;
+                state.xattrs = None;
             }
             if bits & MDS_INODELOCK_LOOKUP != 0 {
-                names = std::mem::take(&mut s.names);
+                names = std::mem::take(&mut state.names);
             }
-            s.is_empty()
+            state.is_empty()
         };
         for (parent, name) in names.keys() {
             self.remove_name(*parent, name, fid);
@@ -365,20 +371,21 @@ impl Inodes {
         if let Some(inode) = shard.get(&fid)
             && Arc::strong_count(inode) == 1
         {
-            let s = inode.state.lock();
-            if s.is_empty() {
-                let last = s.changed.last();
-                drop(s);
-                self.forgotten.fetch_max(last.0, Ordering::AcqRel);
+            let state = inode.state.lock();
+            if state.is_empty() {
+                let last = state.changed.last();
+                drop(state);
+                self.last_forgotten_change.fetch_max(last.0, Ordering::AcqRel);
                 shard.remove(&fid);
             }
         }
     }
 
-    /// Drops all state, after an eviction or at the unmount. Returns the files that had any.
+    /// Drops all state, after an eviction or at the unmount. Returns the files that had state.
     pub(crate) fn clear(&self) -> Vec<Fid> {
-        self.forgotten.fetch_max(self.changes.next().0, Ordering::AcqRel);
-        let drain = |s: &Mutex<HashMap<Fid, Arc<Inode>>>| s.lock().drain().collect::<Vec<_>>();
+        self.last_forgotten_change
+            .fetch_max(self.changes.next().0, Ordering::AcqRel);
+        let drain = |shard: &Mutex<HashMap<Fid, Arc<Inode>>>| shard.lock().drain().collect::<Vec<_>>();
         let drained = self.shards.iter().flat_map(drain);
         drained
             .map(|(fid, inode)| {
@@ -391,7 +398,7 @@ impl Inodes {
     /// Number of files with cached state.
     #[cfg(test)]
     fn len(&self) -> usize {
-        self.shards.iter().map(|s| s.lock().len()).sum()
+        self.shards.iter().map(|shard| shard.lock().len()).sum()
     }
 }
 
@@ -447,8 +454,8 @@ mod tests {
     fn loss_of_an_update_lock_drops_negative_entries_and_chunks_but_not_names() {
         let inodes = Inodes::new(DirChunkFifo::default());
         inodes.add_name(DIR, b"a", FILE);
-        inodes.add_negative(DIR, b"x", LockHandle(7), inodes.now());
-        inodes.add_chunk(DIR, chunk(0, 9), inodes.now());
+        inodes.add_negative(DIR, b"x", LockHandle(7), inodes.change_stamp());
+        inodes.add_chunk(DIR, chunk(0, 9), inodes.change_stamp());
         assert_eq!(inodes.child(DIR, b"x"), Some(Child::Absent(LockHandle(7))));
         assert!(inodes.forget(DIR, MDS_INODELOCK_UPDATE).is_empty());
         assert_eq!(inodes.child(DIR, b"x"), None);
@@ -472,7 +479,7 @@ mod tests {
             inodes.last_known_attr(DIR).unwrap().attr.is_dir(),
             "the type never changes"
         );
-        // One lock with both bits takes both.
+        // The loss of one lock with both bits drops both.
         inodes.entry(DIR).state.lock().md = Some(md());
         inodes.forget(DIR, MDS_INODELOCK_UPDATE | MDS_INODELOCK_PERM);
         assert!(inodes.permission_attr(DIR).is_none());
@@ -502,17 +509,18 @@ mod tests {
     #[test]
     fn a_change_without_effect_keeps_the_cached_state() {
         let inodes = Arc::new(Inodes::new(DirChunkFifo::default()));
-        let known = || {
+        // Whether attributes and entries are cached.
+        let cached = || {
             let inode = inodes.entry(DIR);
-            let s = inode.state.lock();
-            (s.md.is_some(), s.chunk(0).is_some())
+            let state = inode.state.lock();
+            (state.md.is_some(), state.chunk(0).is_some())
         };
         inodes.entry(DIR).state.lock().md = Some(md(0o040_750));
-        inodes.add_chunk(DIR, chunk(0, 9), inodes.now());
+        inodes.add_chunk(DIR, chunk(0, 9), inodes.change_stamp());
         let one = inodes.begin_change((DIR, 1), Some(b"a"), Some(LockHandle(7)));
-        assert_eq!(known(), (false, false));
+        assert_eq!(cached(), (false, false));
         one.finish_unchanged(true);
-        assert_eq!(known(), (true, true));
+        assert_eq!(cached(), (true, true));
         // Another change is in progress: the state is dropped. The next change begins without
         // cached attributes, so it restores none.
         let (one, other) = (
@@ -521,12 +529,12 @@ mod tests {
         );
         assert!(!one.finish());
         other.finish_unchanged(true);
-        assert_eq!(known(), (false, false));
+        assert_eq!(cached(), (false, false));
         inodes
             .begin_change((DIR, 1), Some(b"a"), Some(LockHandle(7)))
             .finish_unchanged(true);
         assert_eq!(
-            known(),
+            cached(),
             (false, false),
             "no attributes were cached when the change began"
         );
@@ -535,7 +543,7 @@ mod tests {
         inodes
             .begin_change((DIR, 1), Some(b"a"), Some(LockHandle(7)))
             .finish_unchanged(false);
-        assert_eq!(known(), (false, false));
+        assert_eq!(cached(), (false, false));
     }
 
     #[test]
@@ -552,10 +560,10 @@ mod tests {
     fn a_chunk_covers_only_the_hashes_that_it_spans() {
         let inodes = Inodes::new(DirChunkFifo::default());
         let inode = inodes.entry(DIR);
-        inodes.add_chunk(DIR, chunk(10, 20), inodes.now());
-        let s = inode.state.lock();
-        assert!(s.chunk(9).is_none() && s.chunk(20).is_none());
-        assert!(s.chunk(10).is_some() && s.chunk(19).is_some());
+        inodes.add_chunk(DIR, chunk(10, 20), inodes.change_stamp());
+        let state = inode.state.lock();
+        assert!(state.chunk(9).is_none() && state.chunk(20).is_none());
+        assert!(state.chunk(10).is_some() && state.chunk(19).is_some());
     }
 
     #[test]
@@ -564,7 +572,7 @@ mod tests {
         let dir = |i: u32| Fid::new(0x500, i, 0);
         let chunks = || (0..100).flat_map(|i| [(i, 0), (i, 50)]);
         for (i, start) in chunks() {
-            inodes.add_chunk(dir(i), chunk(start, start + 50), inodes.now());
+            inodes.add_chunk(dir(i), chunk(start, start + 50), inodes.change_stamp());
             assert!(inodes.chunk_fifo.entries() <= 1000);
         }
         let kept = |(i, start)| {
@@ -581,7 +589,7 @@ mod tests {
     fn negative_entries_are_bounded() {
         let inodes = Inodes::new(DirChunkFifo::default());
         for i in 0..10_000u32 {
-            inodes.add_negative(DIR, &i.to_le_bytes(), LockHandle(1), inodes.now());
+            inodes.add_negative(DIR, &i.to_le_bytes(), LockHandle(1), inodes.change_stamp());
         }
         assert!(inodes.get(DIR).unwrap().state.lock().children.len() <= super::names::NEGATIVE_MAX);
     }

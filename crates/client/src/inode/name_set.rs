@@ -1,11 +1,11 @@
 //! The complete set of names that a directory may have, so that lookups of other names need no
 //! request.
 //!
-//! The set is listed under the directory's UPDATE lock, one part after the second, fourth, eighth
-//! failed lookup and so on. It grows with each name that this client creates. Removed names stay in
-//! the set, because this client does not know the order in which the server removed and created a
-//! name; lookups of them need a request. If the limit is exceeded, the directory is not listed
-//! again under the same lock.
+//! The client lists a directory under its UPDATE lock, one part each after the second, fourth,
+//! eighth (and so on) failed lookup. The client adds each name that it creates. Removed names stay
+//! in the set, because the client does not know the order in which the server removed and created a
+//! name; lookups of them need a request. If the set exceeds the limit, the client does not list the
+//! directory again under the same lock.
 
 use foldhash::HashSet;
 use ldlm::LockHandle;
@@ -65,7 +65,7 @@ pub(crate) struct DirNameSet {
 }
 
 impl DirNameSet {
-    /// An empty set, of which no part is listed.
+    /// An empty set: no part of the directory is listed.
     pub(crate) fn new(cookie: LockHandle, limit: Arc<NameSetLimit>) -> DirNameSet {
         DirNameSet {
             cookie,
@@ -82,8 +82,8 @@ impl DirNameSet {
         self.cookie
     }
 
-    /// Counts a failed lookup. Returns the hash from which the directory should be listed now, if
-    /// any.
+    /// Counts a failed lookup. Returns the hash from which the caller should list the next part
+    /// now; `None`: not now.
     pub(crate) fn note_miss(&mut self) -> Option<u64> {
         self.misses = self.misses.saturating_add(1);
         // `OVER_LIMIT` is not a power of two.
@@ -118,7 +118,7 @@ impl DirNameSet {
         self.limit.names.fetch_sub(names.len(), Ordering::Relaxed);
     }
 
-    /// Whether the directory surely lacks the name.
+    /// Whether the set proves that the directory lacks the name.
     pub(crate) fn lacks(&self, name: u64) -> bool {
         self.complete && !self.names.contains(&name)
     }

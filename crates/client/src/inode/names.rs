@@ -17,9 +17,10 @@ impl Inodes {
         self.get(parent)?.state.lock().children.get(name).copied()
     }
 
-    /// Caches a name of a file. The caller holds the file's LOOKUP lock. Stores in the directory
-    /// first, in the file's list of names second. An earlier lock's cancellation may take the list
-    /// in between; the name is in the list all the same when the held lock is cancelled.
+    /// Caches a name of a file. The caller holds the file's LOOKUP lock. Stores the name in the
+    /// directory first and in the file's list of names second. If the cancellation of an earlier
+    /// lock takes the list in between, the cancellation of the held lock still finds the name in
+    /// the list.
     pub(crate) fn add_name(&self, parent: Fid, name: &[u8], child: Fid) {
         {
             let dir = self.entry(parent);
@@ -33,8 +34,8 @@ impl Inodes {
         file.state.lock().names.entry((parent, name.into())).or_default();
     }
 
-    /// Marks a name as cached by the kernel. Returns false, and marks nothing, if the name is not
-    /// cached here or leads to another file. The caller holds the file's LOOKUP lock.
+    /// Marks a name as cached by the kernel. Returns false, and marks nothing, if this client has
+    /// not cached the name or it leads to another file. The caller holds the file's LOOKUP lock.
     pub(crate) fn mark_in_kernel(&self, parent: Fid, name: &[u8], child: Fid) -> bool {
         let is_cached = self.child(parent, name) == Some(Child::File(child));
         if is_cached {
@@ -50,13 +51,15 @@ impl Inodes {
         let Some(inode) = self.get(fid) else {
             return Vec::new();
         };
-        let mut s = inode.state.lock();
-        let take = |(name, in_kernel): (&_, &mut bool)| std::mem::take(in_kernel).then(|| Clone::clone(name));
-        s.names.iter_mut().filter_map(take).collect()
+        let mut state = inode.state.lock();
+        let take_marked =
+            |(name, in_kernel): (&_, &mut bool)| std::mem::take(in_kernel).then(|| Clone::clone(name));
+        state.names.iter_mut().filter_map(take_marked).collect()
     }
 
     /// Caches a negative entry from a lookup sent at `sent_at`, under the directory's UPDATE lock
-    /// with this cookie. Returns the hash from which the directory should be listed now, if any.
+    /// with this cookie. Returns the hash from which the caller should list the next part of the
+    /// directory now; `None`: not now.
     pub(crate) fn add_negative(
         &self,
         parent: Fid,
@@ -79,48 +82,54 @@ impl Inodes {
             dir.negative += 1;
         }
         if dir
-            .names_listed
+            .name_set
             .as_ref()
             .is_none_or(|listed| listed.cookie() != cookie)
         {
-            dir.names_listed = Some(Box::new(DirNameSet::new(cookie, self.name_limit.clone())));
+            dir.name_set = Some(Box::new(DirNameSet::new(cookie, self.name_limit.clone())));
         }
-        dir.names_listed.as_mut().and_then(|listed| listed.note_miss())
+        dir.name_set.as_mut().and_then(|listed| listed.note_miss())
     }
 
     /// Adds a listed part of a directory's names; `last`: the directory ends with this part. The
     /// caller has held the UPDATE lock with this cookie while the part was listed.
     pub(crate) fn add_listed(&self, dir: Fid, cookie: LockHandle, part: &DirChunk, last: bool) {
         let Some(inode) = self.get(dir) else { return };
-        let mut s = inode.state.lock();
-        let Some(listed) = s.names_listed.as_mut().filter(|listed| listed.cookie() == cookie) else {
+        let mut state = inode.state.lock();
+        let Some(listed) = state.name_set.as_mut().filter(|listed| listed.cookie() == cookie) else {
             return;
         };
-        let names = part.entries.iter().map(|e| self.names.hash_one(&e.name[..]));
+        let names = part
+            .entries
+            .iter()
+            .map(|e| self.name_hasher.hash_one(&e.name[..]));
         listed.add_part(part.start, (!last).then_some(part.next), names);
     }
 
     /// Records that a name is about to be created.
-    pub(super) fn note_created(&self, s: &mut InodeState, name: &[u8]) {
-        if let Some(Child::Absent(_)) = s.children.get(name) {
-            s.children.remove(name);
-            s.negative -= 1;
+    pub(super) fn note_created(&self, state: &mut InodeState, name: &[u8]) {
+        if let Some(Child::Absent(_)) = state.children.get(name) {
+            state.children.remove(name);
+            state.negative -= 1;
         }
-        if let Some(listed) = &mut s.names_listed {
-            listed.add(self.names.hash_one(name));
+        if let Some(listed) = &mut state.name_set {
+            listed.add(self.name_hasher.hash_one(name));
         }
     }
 
-    /// The cookie of the UPDATE lock under which the directory lacks a name; `None`: unknown.
-    pub(crate) fn lacks(&self, dir: Fid, name: &[u8]) -> Option<LockHandle> {
+    /// The cookie of the UPDATE lock under which the cache proves that the directory lacks a name.
+    /// `None`: the name may exist. The caller checks that the client still holds this lock.
+    pub(crate) fn absence_lock(&self, dir: Fid, name: &[u8]) -> Option<LockHandle> {
         let inode = self.get(dir)?;
-        let s = inode.state.lock();
-        match s.children.get(name) {
+        let state = inode.state.lock();
+        match state.children.get(name) {
             Some(Child::Absent(cookie)) => Some(*cookie),
             Some(Child::File(_)) => None,
             None => {
-                let listed = s.names_listed.as_ref()?;
-                listed.lacks(self.names.hash_one(name)).then(|| listed.cookie())
+                let listed = state.name_set.as_ref()?;
+                listed
+                    .lacks(self.name_hasher.hash_one(name))
+                    .then(|| listed.cookie())
             }
         }
     }
@@ -130,8 +139,8 @@ impl Inodes {
     pub(crate) fn forget_name(&self, parent: Fid, name: &[u8], child: Fid) {
         let Some(inode) = self.get(child) else { return };
         {
-            let mut s = inode.state.lock();
-            s.names.remove(&(parent, name.into()));
+            let mut state = inode.state.lock();
+            state.names.remove(&(parent, name.into()));
         }
         self.remove_name(parent, name, child);
     }
@@ -140,11 +149,11 @@ impl Inodes {
     pub(super) fn remove_name(&self, parent: Fid, name: &[u8], child: Fid) {
         let Some(dir) = self.get(parent) else { return };
         let empty = {
-            let mut s = dir.state.lock();
-            if s.children.get(name) == Some(&Child::File(child)) {
-                s.children.remove(name);
+            let mut state = dir.state.lock();
+            if state.children.get(name) == Some(&Child::File(child)) {
+                state.children.remove(name);
             }
-            s.is_empty()
+            state.is_empty()
         };
         if empty {
             self.prune(parent, dir);
@@ -153,9 +162,9 @@ impl Inodes {
 }
 
 /// Drops the negative entries of a directory.
-pub(super) fn drop_negative(s: &mut InodeState) {
-    if s.negative > 0 {
-        s.children.retain(|_, c| matches!(c, Child::File(_)));
-        s.negative = 0;
+pub(super) fn drop_negative(state: &mut InodeState) {
+    if state.negative > 0 {
+        state.children.retain(|_, c| matches!(c, Child::File(_)));
+        state.negative = 0;
     }
 }

@@ -5,7 +5,7 @@ use crate::client::Client;
 use crate::cred::{Cred, NO_GROUP};
 use crate::data::{CapabilityUser, DataFile};
 use crate::mdc::Mdc;
-use crate::ops::io::check_restored;
+use crate::ops::io::check_not_released;
 use crate::ops::lookup::{FoundFile, SizeWait};
 use crate::ops::open::OpenFile;
 use crate::pack;
@@ -20,8 +20,11 @@ use wire::{
 };
 
 /// The `mbo_valid` bits of a setattr reply that has all attributes.
-const SETATTR_REPLY: u64 =
+const SETATTR_REPLY_VALID: u64 =
     OBD_MD_FLMODE | OBD_MD_FLUID | OBD_MD_FLGID | OBD_MD_FLNLINK | OBD_MD_FLMTIME | OBD_MD_FLCTIME;
+
+/// Reply space for the target of a symbolic link, in bytes.
+const LINK_SPACE: u32 = 4096;
 
 impl Client {
     /// Changes attributes. With `file`, a truncate goes through the open handle and needs no
@@ -60,8 +63,8 @@ impl Client {
         if let (Some(data), Some(size)) = (&data, set.size) {
             data.check_size(size)?;
         }
-        let mdc = self.lmv.of(fid).await?;
-        // An owner may give the file only to a group of which the owner is a member.
+        let mdc = self.lmv.mdc_of(fid).await?;
+        // The owner may give the file only to one of the owner's groups.
         let suppgid = match set.gid.map(|gid| cred.suppgid(gid)) {
             Some(gid) if gid != NO_GROUP => gid,
             // To keep the set-group-ID bit, the caller must be a member of the file's group.
@@ -69,7 +72,7 @@ impl Client {
             _ => self.suppgid(cred, fid).await,
         };
         let mut rec = pack::setattr_rec(cred, fid, set, self.now(mdc), suppgid);
-        pack::times_for(mdc.precision(), &mut rec);
+        pack::adapt_times(mdc.precision(), &mut rec);
         // A truncate may drop set-ID bits.
         let changes_permissions = set.mode.is_some()
             || set.kill_priv
@@ -98,23 +101,23 @@ impl Client {
                 return Ok(None);
             }
         }
-        if body.mbo_fid1 != fid || body.mbo_valid & SETATTR_REPLY != SETATTR_REPLY {
+        if body.mbo_fid1 != fid || body.mbo_valid & SETATTR_REPLY_VALID != SETATTR_REPLY_VALID {
             return self.getattr(cred, fid).await.map(Some);
         }
-        // Without a lock: a caller often changes several attributes in turn, and would cancel the
-        // lock with the next request.
+        // Requests no lock: a caller often changes several attributes in turn, and the next request
+        // would cancel the lock.
         let md = MdAttr::from_reply(&body, &Bytes::new(), &Bytes::new(), mdc.precision());
-        let sizes = match set.size {
+        let size_wait = match set.size {
             Some(_) => SizeWait::Full,
-            None => self.sizes_for_kernel(),
+            None => self.default_size_wait(),
         };
-        self.with_data(cred, fid, md, None, sizes).await.map(Some)
+        self.with_data(cred, fid, md, None, size_wait).await.map(Some)
     }
 
     /// Applies a setattr to the file's objects, after the metadata target. False: the file has
-    /// another layout now, so the setattr runs again. A complete truncate never runs again, because
-    /// it would cut the other file's data. If the object targets require capabilities and the
-    /// client has none for this change, `user` needs the right to this change.
+    /// another layout now, so the setattr runs again. A complete truncate never runs again: after a
+    /// swap of layouts it would cut the data of the other file. If the object targets require
+    /// capabilities and the client has none for this change, `user` needs the right to make it.
     async fn apply_to_data(
         &self,
         fid: Fid,
@@ -133,7 +136,7 @@ impl Client {
                 data.truncate(size, self.is_current(fid, data)).await
             };
             let truncated = match truncate().await {
-                // The first refusal tells the client that the target requires capabilities.
+                // From the first refusal the client learns that the target requires capabilities.
                 Err(Errno::EACCES) => truncate().await,
                 result => result,
             };
@@ -145,12 +148,13 @@ impl Client {
         if set.atime.is_none() && set.mtime.is_none() {
             return Ok(true);
         }
-        let if_set = |set: Option<SetTime>, time: Time| set.map(|_| time);
-        let t = rec.times();
+        let time_if_set = |set: Option<SetTime>, time: Time| set.map(|_| time);
+        let times = rec.times();
         let set_times = async || {
             data.authorize(rights, user).await?;
-            let (atime, mtime) = (if_set(set.atime, t.atime), if_set(set.mtime, t.mtime));
-            data.set_times(atime, mtime, t.ctime, self.is_current(fid, data))
+            let atime = time_if_set(set.atime, times.atime);
+            let mtime = time_if_set(set.mtime, times.mtime);
+            data.set_times(atime, mtime, times.ctime, self.is_current(fid, data))
                 .await
         };
         let result = match set_times().await {
@@ -163,8 +167,8 @@ impl Client {
         }
     }
 
-    /// The data that a setattr changes too, by a truncate or new times of a regular file. `None`:
-    /// it changes no objects; the MDT keeps the size of a file without objects.
+    /// The data that a setattr changes: a truncate or new times change a regular file's objects.
+    /// `None`: the setattr changes no objects. The MDT keeps the size of a file without objects.
     async fn data_to_set(
         &self,
         cred: &Cred,
@@ -189,14 +193,14 @@ impl Client {
         let md = self.md(cred, fid).await?;
         if !md.attr.is_file() {
             return if set.size.is_some() {
-                Err(not_a_file(&md.attr))
+                Err(truncate_error(&md.attr))
             } else {
                 Ok(None)
             };
         }
         let layout = self.layout(fid).await?;
         if set.size.is_some() {
-            check_restored(fid, &layout)?;
+            check_not_released(fid, &layout)?;
         }
         if layout.is_empty() {
             return Ok(None);
@@ -204,8 +208,8 @@ impl Client {
         Ok(Some(self.data(fid, layout).await))
     }
 
-    /// The record of a close. It has size and times (LSOM) if this descriptor has written and the
-    /// client knows them, and the access time if a read updated it.
+    /// The record of a close. It has the size and times (LSOM) if this descriptor has written and
+    /// the client knows them. It has the access time if a read updated it.
     pub(crate) fn close_rec(&self, mdc: &Mdc, file: &OpenFile) -> MdtRecSetattr {
         let now = self.now(mdc);
         let mut rec = MdtRecSetattr {
@@ -221,15 +225,15 @@ impl Client {
         let data = file.data.lock().clone();
         let cached = data.cached_size();
         let md = self.inodes.get(file.fid).and_then(|i| i.state.lock().md.clone());
-        // Without cached times, the times at the open. They may be older than the file's, so a read
-        // may update the access time too often; the target decides whether to store it.
+        // Without cached times, the times at the open count. They may be outdated, so the client
+        // may report an access time too often; the target decides whether to store it.
         let known = match (&md, &cached) {
             (Some(md), Some(data)) => md.with_data(data).times(),
             (Some(md), None) => md.attr.times(),
             (None, _) => file.opened_times,
         };
         let mut times = rec.times();
-        let read_at = data.access().take(self.atime.files(), known);
+        let read_at = data.atime_tracker().take_unreported(self.atime.files(), known);
         if let Some(cached) = cached.filter(|_| file.has_written()) {
             rec.sa_valid =
                 MDS_ATTR_LSIZE | MDS_ATTR_LBLOCKS | MDS_ATTR_MTIME | MDS_ATTR_CTIME | MDS_ATTR_ATIME;
@@ -242,7 +246,7 @@ impl Client {
             self.inodes.raise_atime(file.fid, mdc.precision().of(atime));
         }
         rec.set_times(times);
-        pack::times_for(mdc.precision(), &mut rec);
+        pack::adapt_times(mdc.precision(), &mut rec);
         rec
     }
 
@@ -255,9 +259,9 @@ impl Client {
         if let Some(target) = self.inodes.get(fid).and_then(|i| i.state.lock().symlink.clone()) {
             return Ok(target);
         }
-        let mdc = self.lmv.of(fid).await?;
+        let mdc = self.lmv.mdc_of(fid).await?;
         let mut body = pack::body(cred, fid, Fid::ZERO, OBD_MD_LINKNAME, NO_GROUP);
-        body.mbo_eadatasize = 4096;
+        body.mbo_eadatasize = LINK_SPACE;
         let reply = mdc.call(MDS_GETATTR, vec![body.to_bytes(), Bytes::new()]).await?;
         let reply_body: wire::MdtBody = reply.get(bufs::MDT_BODY)?;
         if reply_body.mbo_valid & OBD_MD_LINKNAME == 0 {
@@ -278,8 +282,8 @@ impl Client {
     }
 }
 
-/// The error of a truncate of another type than a regular file.
-fn not_a_file(attr: &Attr) -> Errno {
+/// The error of a truncate of a file that is not a regular file.
+fn truncate_error(attr: &Attr) -> Errno {
     if attr.is_dir() {
         Errno::EISDIR
     } else {

@@ -23,7 +23,8 @@ const PATH_SPACE: u32 = 4096;
 const PATH_SPACE_MAX: u32 = 512 << 10;
 /// Largest number of files that one request removes.
 const FIDS_PER_REQUEST: usize = 512;
-/// Reply space of a request with that many files, in bytes: 20 for each file, and the fixed parts.
+/// Reply space of a request with `FIDS_PER_REQUEST` files, in bytes: 20 for each file, and the
+/// fixed parts.
 const RMFID_REPLY_LEN: u32 = 20 * FIDS_PER_REQUEST as u32 + 4096;
 
 impl Client {
@@ -32,9 +33,9 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// `ENOENT`: no such file, or none of its names is below the mount's root; `ENODATA`: an object
-    /// that was never written does not know its file; `EPERM`: the caller may not use FIDs; or an
-    /// error of a server.
+    /// `ENOENT`: no such file, or none of its names is below the mount's root; `ENODATA`: the FID
+    /// of an object that was never written, which does not know its file; `EPERM`: the caller may
+    /// not use FIDs; or an error of a server.
     pub async fn fid2path(&self, cred: &Cred, fid: Fid) -> Result<Vec<Vec<u8>>, Errno> {
         self.check_may_use_fids(cred)?;
         let file = self.file_of(fid).await?;
@@ -63,8 +64,8 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// `EPERM`: the caller may not use FIDs; or an error of a server. Some files may then be
-    /// removed all the same.
+    /// `EPERM`: the caller may not use FIDs; or an error of a server, which may come after some of
+    /// the files were removed.
     pub async fn rmfid(&self, cred: &Cred, fids: &[Fid]) -> Result<Vec<Result<(), Errno>>, Errno> {
         self.check_may_use_fids(cred)?;
         let mut results = Vec::with_capacity(fids.len());
@@ -83,7 +84,7 @@ impl Client {
         if dir == self.root() {
             return Ok(dir);
         }
-        let mdc = self.lmv.of(dir).await?;
+        let mdc = self.lmv.mdc_of(dir).await?;
         let body = pack::body(cred, dir, Fid::ZERO, OBD_MD_FLID, self.suppgid(cred, dir).await);
         let bufs = vec![body.to_bytes(), Bytes::new(), nul_terminated(b"..")];
         let reply = mdc.call(MDS_GETATTR_NAME, bufs).await?;
@@ -98,9 +99,9 @@ impl Client {
         }
     }
 
-    /// The file of a FID, which is the FID of a file or of an object on an OST.
+    /// The FID of a file, given the FID of the file itself or of one of its objects on an OST.
     async fn file_of(&self, fid: Fid) -> Result<Fid, Errno> {
-        match self.lmv.of(fid).await {
+        match self.lmv.mdc_of(fid).await {
             Ok(_) => Ok(fid),
             Err(Errno::ENOENT) => {
                 let ost = self.lmv.ost_of(fid.f_seq).await?;
@@ -110,9 +111,10 @@ impl Client {
         }
     }
 
-    /// The paths of a file below the mount's root, and whether all its names are below it.
+    /// The paths of a file below the mount's root, and whether all names of the file are below the
+    /// root.
     async fn paths(&self, fid: Fid) -> Result<(Vec<Vec<u8>>, bool), Errno> {
-        let mdc = self.lmv.of(fid).await?;
+        let mdc = self.lmv.mdc_of(fid).await?;
         let (mut paths, mut all_below, mut link) = (Vec::new(), true, 0);
         loop {
             let next = match self.path(mdc, fid, link).await {
@@ -170,7 +172,7 @@ impl Client {
     /// Empty: the file lacks the attribute.
     async fn links(&self, fid: Fid) -> Result<Vec<(Fid, Bytes)>, Errno> {
         let link = XATTR_NAME_LINK.as_bytes();
-        match self.one_xattr(&Cred::root(), fid, link).await {
+        match self.fetch_xattr(&Cred::root(), fid, link).await {
             Ok(links) => Ok(LinkEa::parse(&links)?.links),
             Err(Errno::ENODATA) => Ok(Vec::new()),
             Err(e) => Err(e),
@@ -190,7 +192,7 @@ impl Client {
         let Some((_, first)) = below_root.first() else {
             return Ok(results);
         };
-        let mdc = self.lmv.of(*first).await?;
+        let mdc = self.lmv.mdc_of(*first).await?;
         let mut array = Vec::with_capacity(below_root.len() * Fid::SIZE);
         for (_, fid) in &below_root {
             // A deferred close would keep the file open.

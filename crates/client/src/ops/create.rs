@@ -1,7 +1,6 @@
 //! Creation of names: directories, special files, symbolic links, hard links.
 
-use crate::attr::MdAttr;
-use crate::attr::{S_IFDIR, S_IFLNK, S_IFMT};
+use crate::attr::{MdAttr, S_IFDIR, S_IFLNK, S_IFMT};
 use crate::client::Client;
 use crate::cred::{Cred, NO_GROUP};
 use crate::ops::lookup::{FoundFile, check_name};
@@ -14,9 +13,9 @@ use wire::{Errno, Fid, MDS_INODELOCK_UPDATE, MDS_INODELOCK_XATTR, MdtBody};
 const SYMLINK_MAX: usize = 4095;
 
 /// Index of the buffer with the parent directory's attributes, in the reply to a create.
-const PARENT_OF_CREATE: usize = 4;
-/// The same in the reply to a link.
-const PARENT_OF_LINK: usize = 2;
+const CREATE_REPLY_PARENT_ATTR: usize = 4;
+/// Index of the buffer with the parent directory's attributes, in the reply to a link.
+const LINK_REPLY_PARENT_ATTR: usize = 2;
 
 impl Client {
     /// Creates a directory.
@@ -72,7 +71,7 @@ impl Client {
             .await
     }
 
-    /// Creates a file of the type in `mode`. `target`: of a symbolic link; otherwise empty.
+    /// Creates a file of the type in `mode`. `target`: a symbolic link's target; otherwise empty.
     async fn create_name(
         &self,
         cred: &Cred,
@@ -83,7 +82,7 @@ impl Client {
         target: &[u8],
     ) -> Result<FoundFile, Errno> {
         check_name(name)?;
-        let mdc = self.lmv.of(parent).await?;
+        let mdc = self.lmv.mdc_of(parent).await?;
         let rec = CreateRec {
             parent,
             child: mdc.new_fid().await?,
@@ -94,10 +93,10 @@ impl Client {
             suppgids: Suppgids(self.suppgid(cred, parent).await, NO_GROUP),
         };
         let elc = mdc.elc(&[parent], &[]);
-        let change = mdc.begin(cred, parent, Some(name));
+        let change = mdc.begin_change(cred, parent, Some(name));
         let bufs = pack::create(cred, &rec, name, target, &elc);
         let body: MdtBody = mdc
-            .change([change], bufs, Some(PARENT_OF_CREATE))
+            .send_changes([change], bufs, Some(CREATE_REPLY_PARENT_ATTR))
             .await?
             .get(bufs::MDT_BODY)?;
         let md = MdAttr::from_reply(&body, &Bytes::new(), &Bytes::new(), mdc.precision());
@@ -111,13 +110,13 @@ impl Client {
     /// As [`Client::mkdir`]; `EMLINK` if the file has too many links, `EPERM` for a directory.
     pub async fn link(&self, cred: &Cred, fid: Fid, parent: Fid, name: &[u8]) -> Result<FoundFile, Errno> {
         check_name(name)?;
-        let mdc = self.lmv.of(parent).await?;
+        let mdc = self.lmv.mdc_of(parent).await?;
         let groups = Suppgids(self.suppgid(cred, fid).await, self.suppgid(cred, parent).await);
         let elc = mdc.elc(&[parent], &[(fid, MDS_INODELOCK_UPDATE | MDS_INODELOCK_XATTR)]);
         let bufs = pack::link(cred, fid, parent, name, self.now(mdc), groups, &elc);
-        let change = mdc.begin(cred, parent, Some(name));
+        let change = mdc.begin_change(cred, parent, Some(name));
         let body: MdtBody = mdc
-            .change([change], bufs, Some(PARENT_OF_LINK))
+            .send_changes([change], bufs, Some(LINK_REPLY_PARENT_ATTR))
             .await?
             .get(bufs::MDT_BODY)?;
         let found = async {
@@ -125,8 +124,7 @@ impl Client {
             self.found_by_name(cred, fid, md, (parent, name)).await
         };
         match found.await {
-            // Other clients have removed all names of the file since. The link succeeded all the
-            // same.
+            // The link succeeded, but other clients have removed all names of the file since.
             Err(Errno::ENOENT | Errno::ESTALE) if body.mbo_fid1 == fid => {
                 let md = MdAttr::from_reply(&body, &Bytes::new(), &Bytes::new(), mdc.precision());
                 Ok(FoundFile::uncached(md.attr))

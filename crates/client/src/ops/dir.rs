@@ -2,9 +2,9 @@
 //!
 //! An offset in a directory is the hash of the next entry. Several entries may have one hash, so an
 //! open directory counts the returned entries of the last hash. A reader that stops between them
-//! gets each entry once. An open directory also keeps the chunk that is being read, so a change of
-//! the directory causes no new request: entries added or removed since the reader's start may
-//! appear or not. A read from the beginning shows the current state.
+//! still gets each entry once. An open directory also keeps the chunk that is being read, so a
+//! change of the directory causes no new request: entries added or removed since the reader's start
+//! may appear or not. A read from the beginning shows the current state.
 
 use crate::atime::Atime;
 use crate::client::Client;
@@ -27,15 +27,16 @@ use wire::{
     MDS_READPAGE, OBD_MD_FLATIME, Precision, Time, Times, WireStruct,
 };
 
-/// The offset behind the last entry: the largest file offset.
+/// The offset after the last entry: the largest file offset.
 const END_OFFSET: u64 = i64::MAX as u64;
-/// Size of the first bulk of a directory, in bytes; the others have the size agreed with the MDT.
+/// Largest size of the first bulk of a directory, in bytes. The other bulks have the size agreed
+/// with the MDT.
 const FIRST_BULK_LEN: u32 = 64 << 10;
 
 /// Largest number of entries that one call returns.
 const ITEMS_MAX: usize = 1024;
 
-/// An entry and the offset behind it.
+/// An entry and the offset after it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DirItem {
     /// The entry.
@@ -50,7 +51,7 @@ pub struct DirHandle {
     pub fid: Fid,
     /// The caller that opened the directory. The requests of all readers carry these credentials.
     opener: Cred,
-    /// Reads do not update the access time (`O_NOATIME`).
+    /// Whether reads leave the access time as it is (`O_NOATIME`).
     no_atime: bool,
     position: Mutex<ReadPosition>,
     _open: OpenDirGuard,
@@ -58,9 +59,9 @@ pub struct DirHandle {
 
 #[derive(Default)]
 struct ReadPosition {
-    /// The hash at which the reader stopped, and the number of entries of that hash already
+    /// The hash at which the reader continues, and the number of entries of that hash already
     /// returned.
-    stopped: Option<(u64, usize)>,
+    resume: Option<(u64, usize)>,
     /// The chunk that is being read.
     chunk: Option<Arc<DirChunk>>,
 }
@@ -87,11 +88,11 @@ impl DirHandle {
             .take_while(|i| i.entry.hash == last.next)
             .count();
         let mut position = self.position.lock();
-        let returned_before = match position.stopped {
+        let returned_before = match position.resume {
             Some((hash, count)) if same_hash == taken && hash == last.next => count,
             _ => 0,
         };
-        position.stopped = Some((last.next, returned_before + same_hash));
+        position.resume = Some((last.next, returned_before + same_hash));
         if last.next >= END_OFFSET {
             position.chunk = None;
         }
@@ -99,9 +100,9 @@ impl DirHandle {
 
     /// Number of entries with this hash that were already returned.
     fn returned_at(&self, hash: u64) -> usize {
-        let stopped = self.position.lock().stopped;
-        stopped
-            .filter(|(stopped_at, _)| *stopped_at == hash)
+        let resume = self.position.lock().resume;
+        resume
+            .filter(|(resume_hash, _)| *resume_hash == hash)
             .map_or(0, |(_, count)| count)
     }
 
@@ -153,8 +154,8 @@ impl Client {
         Ok(Arc::new(DirHandle::new(fid, opener, flags.no_atime, open)))
     }
 
-    /// Entries from `offset` on (0: the beginning): the rest of a chunk, at most 1024. Empty: the
-    /// end, or the directory was removed.
+    /// Entries from `offset` on (0: the beginning): the rest of a chunk, at most 1024 entries.
+    /// Empty: no entries follow, or the directory was removed.
     ///
     /// # Errors
     ///
@@ -175,7 +176,7 @@ impl Client {
             } else {
                 0
             };
-            let items = items(&chunk, hash, skip);
+            let items = dir_items(&chunk, hash, skip);
             if !items.is_empty() {
                 return Ok(items);
             }
@@ -187,7 +188,7 @@ impl Client {
     /// The chunk of entries that spans `hash`: cached, or requested.
     async fn dir_chunk(&self, dir: &DirHandle, hash: u64) -> Result<Arc<DirChunk>, Errno> {
         let fid = dir.fid;
-        let mdc = self.lmv.of(fid).await?;
+        let mdc = self.lmv.mdc_of(fid).await?;
         let cached = || {
             let _held = mdc.find(fid, LockMode::Pr, MDS_INODELOCK_UPDATE)?;
             self.inodes.get(fid)?.state.lock().chunk(hash)
@@ -195,14 +196,15 @@ impl Client {
         if let Some(chunk) = cached() {
             return Ok(chunk);
         }
-        // No lock is held while another request runs. If the lock was revoked meanwhile, the chunk
+        // The client uses no lock while a request runs, so the server can revoke it. The chunk then
         // serves this reader only and is not cached.
         let cookie = self.dir_lock(mdc, fid).await?.info().cookie;
-        let sent_at = self.inodes.now();
-        let due_atime = self.dir_access_time(mdc, fid);
+        let sent_at = self.inodes.change_stamp();
+        let due_atime = self.due_dir_atime(mdc, fid);
         let read_at = due_atime.filter(|_| !dir.no_atime);
         let chunk = Arc::new(self.read_pages(&dir.opener, mdc, fid, hash, read_at).await?);
-        // A reader without `O_NOATIME` must send its own request while the access time is due.
+        // While an access time update is due, the chunk of a reader with `O_NOATIME` is not cached:
+        // another reader must send its own request to report the time.
         if due_atime == read_at
             && let Some(lock) = mdc.find(fid, LockMode::Pr, MDS_INODELOCK_UPDATE)
             && lock.info().cookie == cookie
@@ -213,7 +215,7 @@ impl Client {
     }
 
     /// Reads the next part of a directory's names into its [`DirNameSet`](crate::inode), under the
-    /// UPDATE lock with this cookie. Errors are ignored: the part stays unlisted.
+    /// UPDATE lock with this cookie. Ignores errors: a later failed lookup lists the part.
     pub(crate) async fn list_more_names(
         &self,
         cred: &Cred,
@@ -245,10 +247,10 @@ impl Client {
         mdc.locks.enqueue(enqueue).await?.lock.ok_or(Errno::EPROTO)
     }
 
-    /// The access time to report with a read now; `None`: no update is due, or the directory's
-    /// times are not cached. Reported to Nacre's targets only; Lustre's targets learn the time from
-    /// the clients that have the directory open.
-    fn dir_access_time(&self, mdc: &Mdc, fid: Fid) -> Option<Time> {
+    /// The access time to report with a read now; `None`: no update is due, the directory's times
+    /// are not cached, or the target is Lustre's, which learns the time from the clients that have
+    /// the directory open.
+    fn due_dir_atime(&self, mdc: &Mdc, fid: Fid) -> Option<Time> {
         let rule = self.atime.directories();
         if rule == Atime::Never || mdc.precision() == Precision::Seconds {
             return None;
@@ -307,7 +309,7 @@ impl Client {
 }
 
 /// The entries of a chunk from a hash on, without the first `skip` entries of that hash.
-fn items(chunk: &DirChunk, from: u64, skip: usize) -> Vec<DirItem> {
+fn dir_items(chunk: &DirChunk, from: u64, skip: usize) -> Vec<DirItem> {
     let first = chunk.entries.partition_point(|e| e.hash < from);
     let same_hash = chunk.entries[first..]
         .iter()
@@ -326,7 +328,7 @@ fn items(chunk: &DirChunk, from: u64, skip: usize) -> Vec<DirItem> {
 
 #[cfg(test)]
 mod tests {
-    use super::{DirHandle, items};
+    use super::{DirHandle, dir_items};
     use crate::attr::Attr;
     use crate::cred::Cred;
     use crate::dircache::DirChunk;
@@ -354,9 +356,9 @@ mod tests {
 
     #[test]
     fn each_entry_has_the_offset_of_the_next() {
-        let returned = items(&chunk(&[5, 9], 20), 0, 0);
+        let returned = dir_items(&chunk(&[5, 9], 20), 0, 0);
         assert_eq!(returned.iter().map(|i| i.next).collect::<Vec<_>>(), [9, 20]);
-        assert_eq!(items(&chunk(&[5, 9], 20), 9, 0).len(), 1);
+        assert_eq!(dir_items(&chunk(&[5, 9], 20), 9, 0).len(), 1);
     }
 
     #[test]
@@ -367,7 +369,7 @@ mod tests {
             let dir = DirHandle::new(Fid::ROOT, Cred::root(), false, open);
             let (mut offset, mut seen) = (0, Vec::new());
             while offset < 20 {
-                let returned = items(&chunk, offset, dir.returned_at(offset));
+                let returned = dir_items(&chunk, offset, dir.returned_at(offset));
                 let taken = step.min(returned.len());
                 dir.advance(&returned, taken);
                 seen.extend(returned[..taken].iter().map(|i| i.entry.fid.f_oid));

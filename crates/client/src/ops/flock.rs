@@ -1,11 +1,11 @@
-//! Programs' file locks: `fcntl` and `flock`, one set of ranges per file, kept by the metadata
-//! target.
+//! Programs' file locks: `fcntl` and `flock`. The metadata target keeps one set of ranges per file
+//! for both.
 //!
-//! A lock owner is an opaque number of the front end. The server distinguishes owners of different
-//! clients by their connections. An unlock is a request for a lock of mode NL. The client remembers
-//! the owners that locked a file, so a close sends an unlock only if necessary. It also remembers
-//! the locked ranges and the descriptors used: if the metadata target evicts this client, other
-//! clients may get the locks, and these descriptors fail.
+//! A lock owner is an opaque number that the front end chooses. The server distinguishes owners of
+//! different clients by their connections. An unlock is a request for a lock of mode NL. The client
+//! remembers the owners that locked a file, so a close sends an unlock only if necessary. The
+//! client also remembers the locked ranges and the descriptors used: if the metadata target evicts
+//! this client, other clients may get the locks, and these descriptors fail.
 
 use crate::client::Client;
 use crate::cred::Cred;
@@ -68,20 +68,21 @@ pub(crate) struct Flocks {
     evictions: AtomicU64,
 }
 
-/// A lock owner. The kernel may give a released owner number to the next owner, which may request
-/// locks while the former owner's locks are still being released.
+/// A lock owner. The kernel may reuse the number of a released owner. The new owner may then
+/// request locks while the client still releases the former owner's locks.
 #[derive(Default)]
 struct FlockOwner {
     /// Number of lock requests so far.
     requests: AtomicU64,
-    /// Held during an unlock: a lock request waits, because the unlock would release its lock too.
-    unlocking: tokio::sync::Mutex<()>,
-    locks: Mutex<Locks>,
+    /// Locked during an unlock: a lock request waits, because the unlock would release its lock
+    /// too.
+    unlock_in_progress: tokio::sync::Mutex<()>,
+    locks: Mutex<OwnerLocks>,
 }
 
 /// The ranges of a file that an owner holds, and the descriptors through which it locked them.
 #[derive(Default)]
-struct Locks {
+struct OwnerLocks {
     ranges: RangeSet,
     descriptors: Vec<Weak<OpenFile>>,
 }
@@ -91,16 +92,16 @@ impl FlockOwner {
     /// false: an eviction has lost all locks since the request.
     fn record_grant(
         &self,
-        want: &FlockRange,
+        requested: &FlockRange,
         file: Option<&Arc<OpenFile>>,
         is_held: impl FnOnce() -> bool,
     ) -> bool {
-        let range = want.start..want.end.saturating_add(1);
+        let range = requested.start..requested.end.saturating_add(1);
         let mut locks = self.locks.lock();
         if !is_held() {
             return false;
         }
-        if want.ty == FlockType::Unlock {
+        if requested.ty == FlockType::Unlock {
             locks.ranges.remove(range);
         } else {
             locks.ranges.insert(range);
@@ -134,8 +135,8 @@ impl Flocks {
         self.owners.lock().get(&(fid, owner)).cloned()
     }
 
-    /// Forgets an owner after a full unlock, unless the owner has sent more than `requests`
-    /// requests.
+    /// Forgets an owner after a full unlock, unless the owner has sent further lock requests.
+    /// `requests`: their number at the unlock.
     fn forget_if_released(&self, fid: Fid, owner: u64, requests: u64) {
         let mut owners = self.owners.lock();
         if owners
@@ -154,7 +155,7 @@ impl Flocks {
         for ((file, _), owner) in owners {
             let descriptors = std::mem::take(&mut *owner.locks.lock()).descriptors;
             let open: Vec<_> = descriptors.iter().filter_map(Weak::upgrade).collect();
-            open.iter().for_each(|open| open.descriptor.lock_lost());
+            open.iter().for_each(|open| open.descriptor.mark_lock_lost());
             if !open.is_empty() {
                 tracing::error!(%file, descriptors = open.len(),
                     "evicted by the MDT: file locks (flock, fcntl) are lost; the descriptors that took them fail with EIO");
@@ -164,16 +165,21 @@ impl Flocks {
 }
 
 impl Client {
-    /// A lock that conflicts with `want`. `None`: `want` could be granted.
+    /// A lock that conflicts with `requested`. `None`: `requested` could be granted.
     ///
     /// # Errors
     ///
     /// An error of the MDT.
-    pub async fn getlk(&self, _cred: &Cred, fid: Fid, want: FlockRange) -> Result<Option<FlockRange>, Errno> {
-        let mdc = self.lmv.of(fid).await?;
+    pub async fn getlk(
+        &self,
+        _cred: &Cred,
+        fid: Fid,
+        requested: FlockRange,
+    ) -> Result<Option<FlockRange>, Errno> {
+        let mdc = self.lmv.mdc_of(fid).await?;
         let enqueue = Enqueue {
             flags: LDLM_FL_TEST_LOCK,
-            ..Enqueue::new(fid.flock_res_id(), want.ty.mode(), flock_policy(&want))
+            ..Enqueue::new(fid.flock_res_id(), requested.ty.mode(), flock_policy(&requested))
         };
         let reply = mdc.locks.enqueue(enqueue).await?;
         let desc = reply.rep.lock_desc;
@@ -199,8 +205,14 @@ impl Client {
     ///
     /// `EAGAIN`: a conflict without `wait`; `EDEADLK`; `EIO`: locks were lost meanwhile; or an
     /// error of the MDT.
-    pub async fn setlk(&self, _cred: &Cred, fid: Fid, want: FlockRange, wait: bool) -> Result<(), Errno> {
-        self.set_lock(fid, None, want, wait).await
+    pub async fn setlk(
+        &self,
+        _cred: &Cred,
+        fid: Fid,
+        requested: FlockRange,
+        wait: bool,
+    ) -> Result<(), Errno> {
+        self.set_lock(fid, None, requested, wait).await
     }
 
     /// As [`Client::setlk`], through a descriptor, which fails once the lock is lost.
@@ -211,38 +223,38 @@ impl Client {
     pub async fn setlk_through(
         &self,
         file: &Arc<OpenFile>,
-        want: FlockRange,
+        requested: FlockRange,
         wait: bool,
     ) -> Result<(), Errno> {
         file.descriptor.check()?;
-        self.set_lock(file.fid, Some(file), want, wait).await
+        self.set_lock(file.fid, Some(file), requested, wait).await
     }
 
     async fn set_lock(
         &self,
         fid: Fid,
         file: Option<&Arc<OpenFile>>,
-        want: FlockRange,
+        requested: FlockRange,
         wait: bool,
     ) -> Result<(), Errno> {
-        let mdc = self.lmv.of(fid).await?;
+        let mdc = self.lmv.mdc_of(fid).await?;
         let flocks = &mdc.flocks;
-        let enqueue = Enqueue::new(fid.flock_res_id(), want.ty.mode(), flock_policy(&want));
-        if want.ty == FlockType::Unlock {
-            let Some(owner) = flocks.find(fid, want.owner) else {
+        let enqueue = Enqueue::new(fid.flock_res_id(), requested.ty.mode(), flock_policy(&requested));
+        if requested.ty == FlockType::Unlock {
+            let Some(owner) = flocks.find(fid, requested.owner) else {
                 return Ok(());
             };
-            let _unlocking = owner.unlocking.lock().await;
+            let _unlock_in_progress = owner.unlock_in_progress.lock().await;
             let requests = owner.requests.load(Ordering::Relaxed);
             mdc.locks.enqueue(enqueue).await.map_err(Errno::from)?;
-            owner.record_grant(&want, file, || true);
-            if want.start == 0 && want.end >= FlockRange::END {
-                flocks.forget_if_released(fid, want.owner, requests);
+            owner.record_grant(&requested, file, || true);
+            if requested.start == 0 && requested.end >= FlockRange::END {
+                flocks.forget_if_released(fid, requested.owner, requests);
             }
             return Ok(());
         }
-        let owner = flocks.add_request(fid, want.owner);
-        drop(owner.unlocking.lock().await);
+        let owner = flocks.add_request(fid, requested.owner);
+        drop(owner.unlock_in_progress.lock().await);
         let flags = if wait { 0 } else { LDLM_FL_BLOCK_NOWAIT };
         let evictions_before = flocks.evictions.load(Ordering::Acquire);
         mdc.locks
@@ -250,9 +262,9 @@ impl Client {
             .await
             .map_err(Errno::from)?;
         let is_held = || flocks.evictions.load(Ordering::Acquire) == evictions_before;
-        if !owner.record_grant(&want, file, is_held) {
+        if !owner.record_grant(&requested, file, is_held) {
             // The target may have granted the lock after the eviction; release it again.
-            let unlock = Enqueue::new(fid.flock_res_id(), LockMode::Nl, flock_policy(&want));
+            let unlock = Enqueue::new(fid.flock_res_id(), LockMode::Nl, flock_policy(&requested));
             mdc.locks.enqueue(unlock).await.map_err(Errno::from)?;
             return Err(Errno::EIO);
         }
@@ -276,11 +288,11 @@ impl Client {
     }
 }
 
-fn flock_policy(r: &FlockRange) -> Policy {
+fn flock_policy(range: &FlockRange) -> Policy {
     Policy::Flock(Flock {
-        start: r.start,
-        end: r.end,
-        owner: r.owner,
-        pid: r.pid,
+        start: range.start,
+        end: range.end,
+        owner: range.owner,
+        pid: range.pid,
     })
 }

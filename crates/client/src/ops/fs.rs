@@ -33,8 +33,8 @@ pub struct StatFs {
     pub namelen: u32,
 }
 
-/// Sums up the space of the object targets. Free inodes are limited by those of the metadata
-/// targets (`mdt`: their sum) and by the free objects.
+/// Sums up the space of the object targets. The free inodes are the smaller of two numbers: the
+/// free inodes of the metadata targets (`mdt`: their sum) and the free objects.
 fn aggregate<'a>(mdt: &ObdStatfs, osts: impl Iterator<Item = &'a ObdStatfs> + Clone) -> StatFs {
     let bsize = osts
         .clone()
@@ -67,10 +67,10 @@ fn aggregate<'a>(mdt: &ObdStatfs, osts: impl Iterator<Item = &'a ObdStatfs> + Cl
 
 /// A request for the space of one metadata target.
 fn statfs_request(mdc: &Mdc) -> Request {
-    // Targets that could return the sum over all targets get a body, which requests their own
-    // numbers.
-    let sum = mdc.import.has2(OBD_CONNECT2_SUM_STATFS);
-    let bufs = if sum {
+    // A target that can return the sum over all targets returns its own numbers if the request has
+    // a body.
+    let can_sum = mdc.import.has2(OBD_CONNECT2_SUM_STATFS);
+    let bufs = if can_sum {
         vec![MdtBody::default().to_bytes()]
     } else {
         Vec::new()
@@ -83,7 +83,7 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// The error of the first metadata target.
+    /// The error of MDT0000. Other targets that do not answer are left out.
     pub async fn statfs(&self) -> Result<StatFs, Errno> {
         let mut cached = self.statfs.lock().await;
         if let Some((received_at, sum)) = &*cached
@@ -110,8 +110,8 @@ impl Client {
         first.into_iter().chain(others).collect()
     }
 
-    /// The space of the first metadata target, and of the others that answer within
-    /// [`STATFS_TIMEOUT`]. Waits longer for the first: without it the file system has no root.
+    /// The space of MDT0000, and of the other metadata targets that answer within
+    /// [`STATFS_TIMEOUT`]. Waits longer for MDT0000, which has the file system's root.
     async fn mdts_statfs(&self) -> (Result<ObdStatfs, Errno>, Vec<(u32, ObdStatfs)>) {
         let mut tasks = JoinSet::new();
         for mdc in self.lmv.all().iter().skip(1).cloned() {
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn without_an_object_target_there_is_no_space() {
+    fn a_file_system_without_object_targets_has_no_space() {
         assert_eq!(aggregate(&ObdStatfs::default(), [].iter()).blocks, 0);
     }
 }

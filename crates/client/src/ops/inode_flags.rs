@@ -13,7 +13,7 @@ use wire::{
 };
 
 /// The flags that programs see and set.
-const VISIBLE: u32 = LUSTRE_SYNC_FL
+const VISIBLE_FLAGS: u32 = LUSTRE_SYNC_FL
     | LUSTRE_IMMUTABLE_FL
     | LUSTRE_APPEND_FL
     | LUSTRE_NODUMP_FL
@@ -38,18 +38,18 @@ impl Client {
     ///
     /// An error of the MDT.
     pub async fn inode_flags(&self, cred: &Cred, fid: Fid) -> Result<InodeFlags, Errno> {
-        let mdc = self.lmv.of(fid).await?;
+        let mdc = self.lmv.mdc_of(fid).await?;
         let body = pack::body(cred, fid, Fid::ZERO, OBD_MD_FLFLAGS | OBD_MD_FLPROJID, NO_GROUP);
         let reply = mdc.call(MDS_GETATTR, vec![body.to_bytes(), Bytes::new()]).await?;
         let reply_body: MdtBody = reply.get(bufs::MDT_BODY)?;
         Ok(InodeFlags {
-            flags: reply_body.mbo_flags & VISIBLE,
+            flags: reply_body.mbo_flags & VISIBLE_FLAGS,
             projid: reply_body.mbo_projid,
         })
     }
 
     /// Sets the flags of an inode, and its project if `projid` is given. Nacre's MDT enforces
-    /// `LUSTRE_IMMUTABLE_FL` and `LUSTRE_APPEND_FL`, and only stores the others.
+    /// `LUSTRE_IMMUTABLE_FL` and `LUSTRE_APPEND_FL`. The other flags are stored without effect.
     ///
     /// # Errors
     ///
@@ -62,10 +62,10 @@ impl Client {
         flags: u32,
         projid: Option<u32>,
     ) -> Result<(), Errno> {
-        if flags & !VISIBLE != 0 {
+        if flags & !VISIBLE_FLAGS != 0 {
             return Err(Errno::EOPNOTSUPP);
         }
-        let mdc = self.lmv.of(fid).await?;
+        let mdc = self.lmv.mdc_of(fid).await?;
         let mut rec = MdtRecSetattr {
             sa_opcode: REINT_SETATTR,
             sa_cap: cred.cap(),
@@ -85,7 +85,7 @@ impl Client {
             ctime: self.now(mdc),
             ..Times::default()
         });
-        pack::times_for(mdc.precision(), &mut rec);
+        pack::adapt_times(mdc.precision(), &mut rec);
         let send = || {
             let elc = mdc.elc(&[], &[(fid, MDS_INODELOCK_UPDATE)]);
             mdc.reint(pack::setattr(&rec, None, Bytes::new(), &elc))

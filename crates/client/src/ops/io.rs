@@ -15,8 +15,8 @@ use wire::{Errno, Fid, MDS_SYNC, OBD_CONNECT_LAYOUTLOCK, WireStruct};
 /// The extended attribute with a program's capabilities.
 const CAPABILITY: &[u8] = b"security.capability";
 
-/// Fails with `ENODATA` if the file is released: this client cannot restore it.
-pub(super) fn check_restored(fid: Fid, layout: &FileLayout) -> Result<(), Errno> {
+/// Fails with `ENODATA` if the file is released (HSM): this client cannot restore it.
+pub(super) fn check_not_released(fid: Fid, layout: &FileLayout) -> Result<(), Errno> {
     if layout.is_released() {
         lnet::warn_rate_limited!(%fid, "the file's data is in an archive: restore it with Lustre's `lfs hsm_restore`");
         return Err(Errno::ENODATA);
@@ -26,18 +26,18 @@ pub(super) fn check_restored(fid: Fid, layout: &FileLayout) -> Result<(), Errno>
 
 impl Client {
     /// The data of an open file by its current layout. Requests the layout again if its lock was
-    /// revoked. Without layout locks at the server, layouts do not change. Fails if data or locks
+    /// revoked. (On a server without layout locks, layouts do not change.) Fails if data or locks
     /// of this descriptor were lost, and with `ENODATA` if the file is released.
     pub(crate) async fn data_of(&self, file: &OpenFile) -> Result<Arc<DataFile>, Errno> {
         file.descriptor.check()?;
-        let mdc = self.lmv.of(file.fid).await?;
+        let mdc = self.lmv.mdc_of(file.fid).await?;
         let current = file.data.lock().clone();
         if !mdc.import.has(OBD_CONNECT_LAYOUTLOCK) && current.is_complete() {
             return Ok(current);
         }
-        // Under the mount's current lock, which may be newer than this file's layout.
+        // The layout under the mount's current lock. The descriptor's layout may be older.
         let layout = self.layout(file.fid).await?;
-        check_restored(file.fid, &layout)?;
+        check_not_released(file.fid, &layout)?;
         let changed = {
             let mut known = file.layout.lock();
             let changed = !Arc::ptr_eq(&known, &layout) && known.raw != layout.raw;
@@ -55,9 +55,9 @@ impl Client {
         Ok(data)
     }
 
-    /// Whether the file still has the layout of this data, as far as the cached layout tells. If
-    /// so, the data's objects belong to this file. That is recorded with the cached layout locked:
-    /// a swap of layouts first revokes this client's lock, which removes the cached layout.
+    /// Whether the cached layout of the file is the layout of this data. If so, records that the
+    /// data's objects belong to this file. The file's cached state stays locked meanwhile: a swap
+    /// of layouts first revokes this client's lock, which removes the cached layout.
     pub(crate) fn own_objects_if_current(&self, fid: Fid, data: &DataFile) -> bool {
         let Some(inode) = self.inodes.get(fid) else {
             return false;
@@ -72,11 +72,11 @@ impl Client {
     }
 
     /// Whether the file still has the layout of this data. If not, the objects may belong to
-    /// another file or be destroyed by now: an operation that used them runs again. A change awaits
-    /// this with its extent locks held, and changes nothing if the layout is another one.
+    /// another file or be destroyed by now, and an operation that used them runs again. A change
+    /// calls this with its extent locks held. If the file has another layout, it changes nothing.
     pub(crate) async fn is_current(&self, fid: Fid, data: &DataFile) -> Result<bool, Errno> {
         if self.own_objects_if_current(fid, data)
-            || !self.lmv.of(fid).await?.import.has(OBD_CONNECT_LAYOUTLOCK)
+            || !self.lmv.mdc_of(fid).await?.import.has(OBD_CONNECT_LAYOUTLOCK)
         {
             return Ok(true);
         }
@@ -88,7 +88,7 @@ impl Client {
     }
 
     /// The result of a change of this data. `None`: the file has another layout now, so the change
-    /// runs again. After an error too: the objects may be destroyed.
+    /// runs again, even if it failed: the old objects may be destroyed.
     pub(crate) async fn change_result<T>(
         &self,
         fid: Fid,
@@ -127,7 +127,7 @@ impl Client {
         };
         file.descriptor.check()?;
         if self.atime.files() != Atime::Never && !file.flags.no_atime {
-            file.data.lock().access().read((self.clock)());
+            file.data.lock().atime_tracker().record_read((self.clock)());
         }
         Ok(read)
     }
@@ -142,7 +142,7 @@ impl Client {
         })
     }
 
-    /// Reads pages for a mapping. If the file is open for writing, a program may change them
+    /// Reads pages for a mapping. If the file is open for writing, a program may change the pages
     /// without notice.
     ///
     /// # Errors
@@ -154,7 +154,7 @@ impl Client {
             let data = {
                 let end = offset.saturating_add(len as u64);
                 // A revocation of the layout lock drops the file's pages, but not these.
-                let _awaited = self.kernel.await_pages(file.fid, offset..end);
+                let _pending_read = self.kernel.begin_read(file.fid, offset..end);
                 self.data_of(file).await?
             };
             let pages = match data.layout().raw.is_empty() {
@@ -165,13 +165,13 @@ impl Client {
                 break pages?;
             }
         };
-        // After a loss meanwhile the kernel would keep these pages.
+        // If data was lost meanwhile, the kernel must not keep these pages.
         self.check_mappable(file)?;
         Ok(pages)
     }
 
-    /// Fails if this descriptor has lost data or locks. Also while another descriptor of the file
-    /// has lost data, because all mappings share the same pages.
+    /// Fails if this descriptor has lost data or locks. Also fails while another descriptor of the
+    /// file has lost data, because all mappings share the same pages.
     fn check_mappable(&self, file: &OpenFile) -> Result<(), Errno> {
         file.descriptor.check()?;
         match self.lov.losses().has_lost_data(file.fid) {
@@ -188,9 +188,9 @@ impl Client {
     pub async fn write_mapped(&self, file: &OpenFile, offset: u64, bytes: Bytes) -> Result<usize, Errno> {
         self.check_mappable(file)?;
         self.begin_write(file);
-        // Not by a newly requested layout: the cancellation of a lock may be waiting for this
-        // write. The pages were read by the layout that this mount used last.
-        let data = self.lov.current(file.fid);
+        // Requests no new layout: the cancellation of a lock may be waiting for this write. The
+        // pages were read by the layout that this mount used last.
+        let data = self.lov.find_file(file.fid);
         let data = data.unwrap_or_else(|| file.data.lock().clone());
         data.write_mapped(offset, bytes).await
     }
@@ -276,9 +276,9 @@ impl Client {
     /// An error of the MDT.
     pub async fn kill_priv(&self, cred: &Cred, file: &Arc<OpenFile>) -> Result<(), Errno> {
         let attr = self.md(&Cred::root(), file.fid).await?.attr;
-        let member = cred.gid == attr.gid || cred.suppgid(attr.gid) == attr.gid;
-        let set_gid = attr.mode & 0o2000 != 0 && (attr.mode & 0o010 != 0 || !member);
-        if cred.uid == 0 || attr.mode & 0o4000 == 0 && !set_gid {
+        let is_member = cred.gid == attr.gid || cred.suppgid(attr.gid) == attr.gid;
+        let drops_set_gid = attr.mode & 0o2000 != 0 && (attr.mode & 0o010 != 0 || !is_member);
+        if cred.uid == 0 || attr.mode & 0o4000 == 0 && !drops_set_gid {
             return Ok(());
         }
         let set = SetAttr {
@@ -328,11 +328,11 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// The error of data that was lost: lack of space once for each descriptor, others with each
-    /// call.
+    /// The error of data that was lost. Each descriptor reports a lack of space once, and other
+    /// losses with each call.
     pub async fn fsync(&self, file: &OpenFile, _datasync: bool) -> Result<(), Errno> {
         if let Err(failed) = file.descriptor.check() {
-            // The loss counts as reported.
+            // The loss then counts as reported.
             let _ = self.lov.losses().report(file.fid, &file.loss_cursor);
             return Err(failed);
         }
@@ -353,7 +353,7 @@ impl Client {
     }
 
     async fn sync_md(&self, fid: Fid) -> Result<(), Errno> {
-        let mdc = self.lmv.of(fid).await?;
+        let mdc = self.lmv.mdc_of(fid).await?;
         let body = pack::body(&Cred::root(), fid, Fid::ZERO, 0, crate::cred::NO_GROUP);
         mdc.call(MDS_SYNC, vec![body.to_bytes(), Bytes::new()])
             .await

@@ -1,4 +1,4 @@
-//! Lookup of names and attributes: from the cache where locks cover it, else by an intent that
+//! Lookup of names and attributes: from the cache where locks cover them, else by an intent, which
 //! requests a lock too.
 
 use crate::attr::{Attr, DataAttr, MdAttr};
@@ -8,7 +8,7 @@ use crate::data::DataFile;
 use crate::inode::{ATTR_BITS, Child};
 use crate::layout::FileLayout;
 use crate::mdc::{IntentReply, IntentRequest, Mdc};
-use crate::owner::KERNEL_WAIT;
+use crate::owner::KERNEL_WAIT_MAX;
 use crate::pack;
 use bytes::Bytes;
 use ldlm::LockHandle;
@@ -24,11 +24,11 @@ use wire::{
 
 /// Largest length of a name, in bytes.
 const NAME_MAX: usize = 255;
-/// Attempts of a lookup, while another client removes each found file before the client has its
-/// attributes.
+/// Largest number of attempts of a lookup. An attempt fails if another client removes the found
+/// file before this client has the attributes.
 const LOOKUP_ATTEMPTS: usize = 16;
 
-/// The attributes to request from the metadata target.
+/// The attributes to request from the metadata target, as bits of `mbo_valid`.
 pub(crate) const GETATTR: u64 = OBD_MD_FLGETATTR
     | OBD_MD_FLBTIME
     | OBD_MD_FLEASIZE
@@ -42,9 +42,9 @@ pub(crate) const GETATTR: u64 = OBD_MD_FLGETATTR
 pub struct FoundFile {
     /// The file's attributes.
     pub attr: Attr,
-    /// The name may be cached until `KernelCache::inval_entry`.
+    /// Whether the name may be cached until `KernelCache::inval_entry`.
     pub name_cached: bool,
-    /// The attributes may be cached until `KernelCache::inval_inode`.
+    /// Whether the attributes may be cached until `KernelCache::inval_inode`.
     pub attr_cached: bool,
     /// False: an object target failed or did not answer soon, so size, blocks and times are the
     /// metadata target's.
@@ -86,8 +86,8 @@ pub(crate) enum SizeWait {
 
 /// The size and times of a file's objects.
 enum DataState {
-    /// There are no objects: the file has none, or is not a regular file.
-    None,
+    /// The file has no objects, or is not a regular file.
+    NoObjects,
     /// An object target failed or did not answer in time.
     Unknown,
     Known {
@@ -163,15 +163,15 @@ impl Client {
         parent: Fid,
         name: &[u8],
     ) -> Result<(Fid, Option<MdAttr>), Errno> {
-        let mdc = self.lmv.of(parent).await?;
+        let mdc = self.lmv.mdc_of(parent).await?;
         if let Some(Child::File(fid)) = self.inodes.child(parent, name) {
-            let child_mdc = self.lmv.of(fid).await?;
+            let child_mdc = self.lmv.mdc_of(fid).await?;
             if child_mdc.find(fid, LockMode::Cr, MDS_INODELOCK_LOOKUP).is_some() {
                 return Ok((fid, None));
             }
         }
-        let listed = is_listed(parent, name);
-        if let Some(cookie) = self.inodes.lacks(parent, name).filter(|_| listed)
+        let is_listed = is_listed(parent, name);
+        if let Some(cookie) = self.inodes.absence_lock(parent, name).filter(|_| is_listed)
             && self.update_cookie(mdc, parent) == Some(cookie)
         {
             return Err(Errno::ENOENT);
@@ -183,8 +183,8 @@ impl Client {
             .await?;
         reply.status?;
         if reply.is_negative() {
-            // Cached only if the directory's UPDATE lock was held without interruption.
-            if let Some(cookie) = cookie_before.filter(|_| listed)
+            // Cached only if the client held the directory's UPDATE lock without interruption.
+            if let Some(cookie) = cookie_before.filter(|_| is_listed)
                 && self.update_cookie(mdc, parent) == Some(cookie)
             {
                 let list_from = self.inodes.add_negative(parent, name, cookie, reply.sent_at);
@@ -211,7 +211,8 @@ impl Client {
         self.getattr_with(cred, fid, SizeWait::Full).await
     }
 
-    /// As [`Client::getattr`], without a long wait for the object targets: the size may be missing.
+    /// As [`Client::getattr`], without a long wait for the object targets: the size may be missing
+    /// ([`FoundFile::size_known`]).
     ///
     /// # Errors
     ///
@@ -220,7 +221,7 @@ impl Client {
         self.getattr_with(cred, fid, SizeWait::Brief).await
     }
 
-    async fn getattr_with(&self, cred: &Cred, fid: Fid, sizes: SizeWait) -> Result<FoundFile, Errno> {
+    async fn getattr_with(&self, cred: &Cred, fid: Fid, size_wait: SizeWait) -> Result<FoundFile, Errno> {
         let md = match self.md(cred, fid).await {
             Err(e @ (Errno::ENOENT | Errno::ESTALE)) => {
                 return self
@@ -234,12 +235,12 @@ impl Client {
         if md.attr.is_dir() {
             self.open_dirs.update(&md.attr);
         }
-        self.with_data(cred, fid, md, None, sizes).await
+        self.with_data(cred, fid, md, None, size_wait).await
     }
 
     /// The metadata target's attributes of a file: cached, or requested with a lock.
     pub(crate) async fn md(&self, cred: &Cred, fid: Fid) -> Result<MdAttr, Errno> {
-        let mdc = self.lmv.of(fid).await?;
+        let mdc = self.lmv.mdc_of(fid).await?;
         if let Some(md) = self.cached_md(mdc, fid) {
             return Ok(md);
         }
@@ -277,8 +278,8 @@ impl Client {
             .map(|lock| lock.info().cookie)
     }
 
-    /// Caches the attributes, the layout and the name of an intent's reply, and the mark of an
-    /// unwritten file, as far as the reply's lock covers them. Returns the attributes.
+    /// Caches the attributes, the layout and the name from an intent's reply, and marks a created
+    /// file as unwritten, each only if the reply's lock covers it. Returns the attributes.
     pub(crate) fn cache_reply(&self, reply: &IntentReply, name: Option<(Fid, &[u8])>) -> MdAttr {
         let md = reply.md();
         let Some(lock) = &reply.lock else { return md };
@@ -289,19 +290,19 @@ impl Client {
         }
         {
             let inode = self.inodes.entry(fid);
-            let mut s = inode.state.lock();
+            let mut state = inode.state.lock();
             let covers_layout = bits & MDS_INODELOCK_LAYOUT != 0;
             if covers_layout && let Some(layout) = &md.layout {
-                s.layout = Some(layout.clone());
+                state.layout = Some(layout.clone());
             }
-            let dir_unchanged = !md.attr.is_dir() || s.unchanged_since(reply.sent_at);
+            let dir_unchanged = !md.attr.is_dir() || state.unchanged_since(reply.sent_at);
             if bits & ATTR_BITS == ATTR_BITS && info.mode.covers(LockMode::Pr) && dir_unchanged {
-                s.md = Some(MdAttr {
+                state.md = Some(MdAttr {
                     layout: md.layout.clone().filter(|_| covers_layout),
                     ..md.clone()
                 });
             }
-            s.unwritten |= bits & MDS_INODELOCK_DOM != 0 && reply.created_file();
+            state.unwritten |= bits & MDS_INODELOCK_DOM != 0 && reply.created_file();
         }
         if bits & MDS_INODELOCK_LOOKUP != 0
             && let Some((parent, name)) = name
@@ -320,13 +321,13 @@ impl Client {
         md: MdAttr,
         name: (Fid, &[u8]),
     ) -> Result<FoundFile, Errno> {
-        self.with_data(cred, fid, md, Some(name), self.sizes_for_kernel())
+        self.with_data(cred, fid, md, Some(name), self.default_size_wait())
             .await
     }
 
-    /// [`SizeWait::Brief`] if the front end has a kernel, which requests a missing size again.
-    /// Other front ends do not.
-    pub(crate) fn sizes_for_kernel(&self) -> SizeWait {
+    /// [`SizeWait::Brief`] if the front end has a kernel, which requests a missing size again. Else
+    /// [`SizeWait::Full`]: other front ends do not request it again.
+    pub(crate) fn default_size_wait(&self) -> SizeWait {
         match self.kernel.get() {
             Some(_) => SizeWait::Brief,
             None => SizeWait::Full,
@@ -334,47 +335,47 @@ impl Client {
     }
 
     /// Adds a regular file's size and times, and the locks under which the answer may be cached.
-    /// State learned under an earlier lock may have changed, so cacheable parts are read again with
-    /// the lock held. With `name`, the kernel holds the directory until the answer.
+    /// The state in `md` may be from under an earlier lock, so cacheable parts are read again under
+    /// the current lock. With `name`, the kernel holds the directory until the answer.
     pub(crate) async fn with_data(
         &self,
         cred: &Cred,
         fid: Fid,
         md: MdAttr,
         name: Option<(Fid, &[u8])>,
-        sizes: SizeWait,
+        size_wait: SizeWait,
     ) -> Result<FoundFile, Errno> {
-        let mdc = self.lmv.of(fid).await?;
-        let data = self.data_attr(mdc, fid, &md, sizes).await?;
+        let mdc = self.lmv.mdc_of(fid).await?;
+        let data = self.data_attr(mdc, fid, &md, size_wait).await?;
         let attr_lock = self.attr_lock(mdc, fid);
         let has_kernel = self.kernel.get().is_some();
         let covered_md = attr_lock.as_ref().and_then(|_| {
             let inode = self.inodes.get(fid)?;
-            let mut s = inode.state.lock();
-            if has_kernel && s.md.as_ref().is_some_and(|md| md.attr.is_dir()) {
-                s.kernel_viewers.add(cred.pid);
+            let mut state = inode.state.lock();
+            if has_kernel && state.md.as_ref().is_some_and(|md| md.attr.is_dir()) {
+                state.kernel_viewers.add(cred.pid);
             }
-            s.md.clone()
+            state.md.clone()
         });
         let layout_lock = match &data {
-            DataState::None if md.attr.is_file() => self.empty_layout_lock(mdc, fid),
+            DataState::NoObjects if md.attr.is_file() => self.empty_layout_lock(mdc, fid),
             _ => None,
         };
         let data_covered = match &data {
             DataState::Known { covered, .. } => *covered,
             DataState::Unknown => false,
-            DataState::None => layout_lock.is_some() || !md.attr.is_file(),
+            DataState::NoObjects => layout_lock.is_some() || !md.attr.is_file(),
         };
         let attr_cached = covered_md.is_some() && data_covered;
         let md = covered_md.unwrap_or(md);
         let attr = match &data {
             DataState::Known { attr, file, .. } => {
                 let mut attr = md.with_data(attr);
-                let atime = file.access().atime(self.atime.files(), attr.times());
+                let atime = file.atime_tracker().atime(self.atime.files(), attr.times());
                 attr.atime = mdc.precision().of(atime);
                 attr
             }
-            DataState::None | DataState::Unknown => md.attr.clone(),
+            DataState::NoObjects | DataState::Unknown => md.attr.clone(),
         };
         if attr.has_hard_links() {
             self.invalidate_kernel_names(fid, name.is_none()).await;
@@ -397,26 +398,27 @@ impl Client {
         })
     }
 
-    /// Invalidates the kernel's entries of a file with several names. The kernel may not cache
-    /// these names: the removal of one revokes the lock of all of them, and the kernel, which holds
-    /// the directory during the removal, could not drop the others in time. `wait`: the kernel does
-    /// not hold the directory, so the answer waits for the invalidation, at most [`KERNEL_WAIT`].
+    /// Invalidates the kernel's entries of a file with several names. The kernel may not cache such
+    /// names: the removal of one name revokes the lock that covers all of them, and the kernel,
+    /// which holds the directory during the removal, could not drop the other names in time.
+    /// `wait`: the kernel does not hold the directory, so the answer waits for the invalidation, at
+    /// most [`KERNEL_WAIT_MAX`].
     async fn invalidate_kernel_names(&self, fid: Fid, wait: bool) {
         let names = self.inodes.take_kernel_names(fid);
         if names.is_empty() || self.kernel.get().is_none() {
             return;
         }
         let kernel = self.kernel.clone();
-        let forget = async move {
+        let invalidate = async move {
             if let Some(cache) = kernel.get() {
                 for (parent, name) in &names {
                     cache.inval_entry(*parent, name, fid).await;
                 }
             }
         };
-        let invalidation = tokio::spawn(forget);
+        let invalidation = tokio::spawn(invalidate);
         if wait {
-            let _ = tokio::time::timeout(KERNEL_WAIT, invalidation).await;
+            let _ = tokio::time::timeout(KERNEL_WAIT_MAX, invalidation).await;
         }
     }
 
@@ -427,9 +429,15 @@ impl Client {
     }
 
     /// The size and times of a regular file, from its objects.
-    async fn data_attr(&self, mdc: &Mdc, fid: Fid, md: &MdAttr, sizes: SizeWait) -> Result<DataState, Errno> {
+    async fn data_attr(
+        &self,
+        mdc: &Mdc,
+        fid: Fid,
+        md: &MdAttr,
+        size_wait: SizeWait,
+    ) -> Result<DataState, Errno> {
         if !md.attr.is_file() {
-            return Ok(DataState::None);
+            return Ok(DataState::NoObjects);
         }
         let mut known_layout = md.layout.clone();
         loop {
@@ -438,7 +446,7 @@ impl Client {
                 None => self.layout(fid).await?,
             };
             if layout.is_empty() {
-                return Ok(DataState::None);
+                return Ok(DataState::NoObjects);
             }
             let file = self.data(fid, layout).await;
             if self.is_unwritten(mdc, fid) {
@@ -449,7 +457,7 @@ impl Client {
                 let covered = true;
                 return Ok(DataState::Known { attr, covered, file });
             }
-            let found_size = match sizes {
+            let found_size = match size_wait {
                 SizeWait::Full => file.size().await.map(Some),
                 SizeWait::Brief => file.size_with_timeout().await,
             };
@@ -468,17 +476,18 @@ impl Client {
     /// Whether this client created the file, has not written to it, and holds the lock that
     /// excludes other writers.
     pub(crate) fn is_unwritten(&self, mdc: &Mdc, fid: Fid) -> bool {
-        let marked = || {
+        let is_marked = || {
             self.inodes
                 .get(fid)
                 .is_some_and(|inode| inode.state.lock().unwritten)
         };
-        marked() && mdc.find(fid, LockMode::Pr, MDS_INODELOCK_DOM).is_some() && marked()
+        // The lock may be revoked and granted again between the check of the mark and of the lock.
+        is_marked() && mdc.find(fid, LockMode::Pr, MDS_INODELOCK_DOM).is_some() && is_marked()
     }
 
     /// A regular file's layout, if it is cached under a LAYOUT lock.
     pub(crate) async fn cached_layout(&self, fid: Fid) -> Result<Option<Arc<FileLayout>>, Errno> {
-        let mdc = self.lmv.of(fid).await?;
+        let mdc = self.lmv.mdc_of(fid).await?;
         let cached = || {
             let _held = mdc.find(fid, LockMode::Cr, MDS_INODELOCK_LAYOUT)?;
             self.inodes.layout(fid)
@@ -491,7 +500,7 @@ impl Client {
         if let Some(layout) = self.cached_layout(fid).await? {
             return Ok(layout);
         }
-        let mdc = self.lmv.of(fid).await?;
+        let mdc = self.lmv.mdc_of(fid).await?;
         let intent = LayoutIntent {
             lai_opc: LAYOUT_INTENT_ACCESS,
             ..LayoutIntent::default()
@@ -547,7 +556,7 @@ mod tests {
     use wire::Errno;
 
     #[test]
-    fn invalid_names_are_rejected() {
+    fn names_that_are_empty_or_too_long_or_contain_slash_or_nul_are_rejected() {
         assert_eq!(check_name(b"a"), Ok(()));
         assert_eq!(check_name(&[b'a'; 255]), Ok(()));
         assert_eq!(check_name(&[b'a'; 256]), Err(Errno::ENAMETOOLONG));

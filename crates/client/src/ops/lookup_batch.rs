@@ -12,23 +12,24 @@ use wire::{Errno, Fid, MDS_INODELOCK_LOOKUP};
 const BATCH_NAMES_MAX: usize = 128;
 
 impl Client {
-    /// Looks up the names without cached attributes, with few requests, so that the following
-    /// lookups find them in the cache. A name that would wait for a lock is left to its own lookup;
-    /// so are all names if the target does not support batches, or only one name is not cached.
+    /// Looks up the names without cached attributes, with few requests. The following lookups then
+    /// find them in the cache. Skips a name whose lock is not available at once: its own lookup
+    /// waits for the lock. Does nothing if the target does not support batches, or if only one name
+    /// is not cached.
     pub async fn lookup_batch(&self, cred: &Cred, parent: Fid, names: &[&[u8]]) {
-        let Ok(mdc) = self.lmv.of(parent).await else {
+        let Ok(mdc) = self.lmv.mdc_of(parent).await else {
             return;
         };
-        if !mdc.takes_batches() {
+        if !mdc.supports_batches() {
             return;
         }
-        let unknown = names.iter().filter(|name| !self.is_known(mdc, parent, name));
-        let unknown: Vec<&[u8]> = unknown.copied().collect();
-        if unknown.len() < 2 {
+        let uncached = names.iter().filter(|name| !self.is_cached(mdc, parent, name));
+        let uncached: Vec<&[u8]> = uncached.copied().collect();
+        if uncached.len() < 2 {
             return;
         }
         let suppgid = self.suppgid(cred, parent).await;
-        for names in unknown.chunks(BATCH_NAMES_MAX) {
+        for names in uncached.chunks(BATCH_NAMES_MAX) {
             let intents = names
                 .iter()
                 .map(|name| lookup_request(mdc, cred, parent, name, suppgid));
@@ -50,7 +51,7 @@ impl Client {
     }
 
     /// Whether the name's file and the file's attributes are cached under locks.
-    fn is_known(&self, mdc: &Mdc, parent: Fid, name: &[u8]) -> bool {
+    fn is_cached(&self, mdc: &Mdc, parent: Fid, name: &[u8]) -> bool {
         let Some(Child::File(fid)) = self.inodes.child(parent, name) else {
             return false;
         };

@@ -86,8 +86,8 @@ impl OpenFlags {
         }
     }
 
-    /// Whether the open changes the file, which needs permission to write and excludes execution.
-    fn changes(self) -> bool {
+    /// Whether the open needs permission to write, and excludes execution: it writes or truncates.
+    fn needs_write(self) -> bool {
         self.write || self.truncate
     }
 
@@ -95,7 +95,7 @@ impl OpenFlags {
         let bit = |on: bool, flag: u64| if on { flag } else { 0 };
         MDS_OPEN_LARGEFILE
             | bit(self.read, MDS_FMODE_READ)
-            | bit(self.changes(), MDS_FMODE_WRITE)
+            | bit(self.needs_write(), MDS_FMODE_WRITE)
             | bit(self.exec, MDS_FMODE_EXEC)
             | bit(self.append, MDS_OPEN_APPEND)
             | bit(self.sync, MDS_OPEN_SYNC)
@@ -104,8 +104,8 @@ impl OpenFlags {
 }
 
 /// First and longest pause before the client repeats a request that failed with `ETXTBSY`
-/// ([`Client::retry_busy`]). Each pause is twice as long as the one before; together they are a
-/// quarter of a second.
+/// ([`Client::retry_busy`]). Each pause is twice as long as the one before; all pauses together are
+/// a quarter of a second.
 const BUSY_PAUSE: Duration = Duration::from_millis(1);
 const BUSY_PAUSE_MAX: Duration = Duration::from_millis(128);
 
@@ -122,11 +122,11 @@ pub struct OpenFile {
     pub flags: OpenFlags,
     /// The MDT's handle of this open.
     pub(crate) handle: u64,
-    /// The file's data by `layout`.
+    /// The file's data, striped by `layout`.
     pub(crate) data: Mutex<Arc<DataFile>>,
     /// The layout that this descriptor used last.
     pub(crate) layout: Mutex<Arc<FileLayout>>,
-    wrote: AtomicBool,
+    written: AtomicBool,
     /// The losses of data that this descriptor has reported.
     pub(crate) loss_cursor: LossCursor,
     /// Fails with `EIO` after data or locks were lost.
@@ -141,15 +141,15 @@ pub struct OpenFile {
 }
 
 impl OpenFile {
-    /// Whether this open makes opens of other modes fail with `ETXTBSY`: writers exclude execution
-    /// and the reverse.
+    /// Whether this open makes opens of other modes fail with `ETXTBSY`: an open for writing
+    /// excludes execution, and an open for execution excludes writers.
     fn denies_others(&self) -> bool {
-        self.flags.exec || self.flags.changes()
+        self.flags.exec || self.flags.needs_write()
     }
 
     /// Whether this descriptor has written.
     pub fn has_written(&self) -> bool {
-        self.wrote.load(Ordering::Acquire)
+        self.written.load(Ordering::Acquire)
     }
 }
 
@@ -159,12 +159,12 @@ impl Client {
         if file.has_written() {
             return false;
         }
-        // Only the open that created the file can leave the mark set: any other open for writing
-        // has revoked the lock that the mark needs.
+        // The unwritten mark can be set only during the open that created the file: any other open
+        // for writing has revoked the lock that covers the mark.
         if file.created {
             self.inodes.clear_unwritten(file.fid);
         }
-        !file.wrote.swap(true, Ordering::AcqRel)
+        !file.written.swap(true, Ordering::AcqRel)
     }
 
     /// Opens a file by its FID.
@@ -177,9 +177,9 @@ impl Client {
         self.open_with(cred, fid, flags, Bytes::new()).await
     }
 
-    /// Sends a request, and repeats it for a quarter of a second while it fails with ETXTBSY and
-    /// this client itself has the file open for writing or execution. The kernel does not wait for
-    /// a close, so it may execute a file before the MDT has seen the close.
+    /// Sends a request. Repeats it for a quarter of a second while it fails with ETXTBSY and this
+    /// client itself has the file open for writing or execution. The kernel does not wait for a
+    /// close, so it may execute a file before the MDT has received the close.
     pub(crate) async fn retry_busy<T, F>(&self, fid: Fid, send: impl Fn() -> F) -> Result<T, Errno>
     where
         F: Future<Output = Result<T, Errno>>,
@@ -219,7 +219,7 @@ impl Client {
         flags: OpenFlags,
         eadata: Bytes,
     ) -> Result<Arc<OpenFile>, Errno> {
-        let mdc = self.lmv.of(fid).await?;
+        let mdc = self.lmv.mdc_of(fid).await?;
         let rec = CreateRec {
             parent: fid,
             child: fid,
@@ -286,7 +286,7 @@ impl Client {
         layout: Bytes,
     ) -> Result<(FoundFile, Arc<OpenFile>), Errno> {
         check_name(name)?;
-        let mdc = self.lmv.of(parent).await?;
+        let mdc = self.lmv.mdc_of(parent).await?;
         let child = mdc.new_fid().await?;
         let excl = if flags.excl { MDS_OPEN_EXCL } else { 0 };
         let rec = CreateRec {
@@ -312,7 +312,7 @@ impl Client {
             opens: true,
             ..intent
         };
-        let change = mdc.begin(cred, parent, Some(name));
+        let change = mdc.begin_change(cred, parent, Some(name));
         let reply = mdc.open_or_create(change, intent).await?;
         reply.status?;
         if reply.is_negative() && reply.disposition & DISP_OPEN_CREATE == 0 {
@@ -341,7 +341,7 @@ impl Client {
     }
 
     /// The open file of an open's reply. Closes the handle and fails if the file is not a regular
-    /// one.
+    /// file.
     async fn finish_open(
         &self,
         reply: &IntentReply,
@@ -360,7 +360,7 @@ impl Client {
             handle: reply.body.mbo_open_handle.cookie,
             data: Mutex::new(self.data(fid, layout.clone()).await),
             layout: Mutex::new(layout),
-            wrote: AtomicBool::new(false),
+            written: AtomicBool::new(false),
             loss_cursor: self.lov.losses().cursor(fid),
             descriptor: self.lov.losses().descriptor(fid),
             opened_times: md.attr.times(),
@@ -384,15 +384,16 @@ impl Client {
         })
     }
 
-    /// Closes a file. The request has the size and times that this client knows if the descriptor
-    /// has written, and an updated access time. A close without these may be deferred
-    /// (`deferred_closes`). The request runs to its end even if the caller stops waiting.
+    /// Closes a file. If the descriptor has written, the request reports the size and times that
+    /// this client knows. It also reports an updated access time. A close that reports nothing may
+    /// be deferred (`deferred_closes`). The request runs to its end even if the caller stops
+    /// waiting.
     ///
     /// # Errors
     ///
     /// An error of the MDT; an unknown handle (`ESTALE`) counts as closed.
     pub async fn release(&self, file: &OpenFile) -> Result<(), Errno> {
-        let mdc = self.lmv.of(file.fid).await?;
+        let mdc = self.lmv.mdc_of(file.fid).await?;
         let rec = self.close_rec(mdc, file);
         let unwritten = || file.created && !file.has_written() && self.is_unwritten(mdc, file.fid);
         let may_defer = || !file.denies_others() || !file.flags.exec && unwritten();

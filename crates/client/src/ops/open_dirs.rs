@@ -1,7 +1,7 @@
 //! Directories that programs have open.
 //!
 //! The client locks an open directory but does not open it on the server. When a client removes the
-//! directory, the server forgets it at once. A program with an open handle can still read the
+//! directory, the server destroys it at once. A program with an open handle can still read the
 //! attributes, and finds the directory empty.
 
 use crate::attr::Attr;
@@ -23,7 +23,7 @@ struct OpenDir {
 
 /// An open handle on a directory. Dropping it closes the handle.
 pub(crate) struct OpenDirGuard {
-    all: Arc<OpenDirs>,
+    dirs: Arc<OpenDirs>,
     fid: Fid,
 }
 
@@ -38,7 +38,7 @@ impl OpenDirs {
         open.handles += 1;
         open.attr = attr.clone();
         OpenDirGuard {
-            all: self.clone(),
+            dirs: self.clone(),
             fid: attr.fid,
         }
     }
@@ -62,7 +62,7 @@ impl OpenDirs {
 
 impl Drop for OpenDirGuard {
     fn drop(&mut self) {
-        let mut all = self.all.0.lock();
+        let mut all = self.dirs.0.lock();
         if let Some(open) = all.get_mut(&self.fid) {
             open.handles -= 1;
             if open.handles == 0 {

@@ -2,8 +2,8 @@
 //! permission.
 //!
 //! Paths start at the mount's root, with or without a leading `/`; so does an absolute target of a
-//! symbolic link. `..` does not lead above the root. Directories on the way are cached under their
-//! LOOKUP locks alone, so changes in them do not slow down paths through them.
+//! symbolic link. `..` does not lead above the root. The walk needs only the LOOKUP locks of the
+//! directories in a path, so changes in these directories do not slow it down.
 
 use crate::attr::{S_IFDIR, S_IFLNK, S_IFMT};
 use crate::client::Client;
@@ -24,8 +24,8 @@ pub struct LastName<'p> {
     pub parent: Fid,
     /// The name.
     pub name: &'p [u8],
-    /// Whether a `/` follows, so that the name must be a directory's.
-    pub dir: bool,
+    /// Whether a `/` follows: the name must then be the name of a directory.
+    pub must_be_dir: bool,
 }
 
 impl Client {
@@ -51,12 +51,12 @@ impl Client {
         Ok(last.map(|name| LastName {
             parent: walk.current_dir(),
             name,
-            dir: path.ends_with(b"/"),
+            must_be_dir: path.ends_with(b"/"),
         }))
     }
 
-    /// As [`Client::walk_to_name`], and follows symbolic links at the end to the directory and name
-    /// of their target.
+    /// As [`Client::walk_to_name`], but follows a symbolic link at the end of the path, and returns
+    /// the directory and the name of its target.
     ///
     /// # Errors
     ///
@@ -76,14 +76,14 @@ impl Client {
         }
     }
 
-    /// Checks that the caller has the permissions `want`: a sum of 4 (read), 2 (write), 1 (execute
-    /// or search).
+    /// Checks that the caller has the permissions `wanted`: a sum of 4 (read), 2 (write) and 1
+    /// (execute or search).
     ///
     /// # Errors
     ///
     /// `EACCES`; or an error of a server.
-    pub async fn access(&self, cred: &Cred, fid: Fid, want: u32) -> Result<(), Errno> {
-        perm::check(cred, &self.md(cred, fid).await?, want)
+    pub async fn access(&self, cred: &Cred, fid: Fid, wanted: u32) -> Result<(), Errno> {
+        perm::check(cred, &self.md(cred, fid).await?, wanted)
     }
 
     /// A path resolution that starts at the root. Checks the length of the path.
@@ -100,22 +100,21 @@ impl Client {
         }
     }
 
-    /// Checks search permission in a directory by its last known attributes. A denial is checked
-    /// again with current attributes. A grant may be outdated; the server then denies the request
-    /// that follows.
+    /// Checks search permission in a directory by its last known attributes, and with current
+    /// attributes if they deny it. If outdated attributes grant the permission, the server denies
+    /// the request that follows.
     async fn check_search(&self, cred: &Cred, dir: Fid) -> Result<(), Errno> {
-        const SEARCH: u32 = 1;
         if cred.uid == 0 {
             return Ok(());
         }
         match self.inodes.last_known_attr(dir) {
-            Some(md) if perm::check(cred, &md, SEARCH).is_ok() => Ok(()),
-            _ => self.access(cred, dir, SEARCH).await,
+            Some(md) if perm::check(cred, &md, perm::EXECUTE).is_ok() => Ok(()),
+            _ => self.access(cred, dir, perm::EXECUTE).await,
         }
     }
 
     /// The file of a name in a directory, and its type.
-    async fn step(&self, cred: &Cred, dir: Fid, name: &[u8]) -> Result<(Fid, u32), Errno> {
+    async fn find_child(&self, cred: &Cred, dir: Fid, name: &[u8]) -> Result<(Fid, u32), Errno> {
         check_name(name)?;
         self.check_search(cred, dir).await?;
         let (fid, reply_md) = self.resolve_name(cred, dir, name).await?;
@@ -144,7 +143,7 @@ impl PathWalk<'_> {
     }
 
     async fn child(&self, name: &[u8]) -> Result<(Fid, u32), Errno> {
-        self.client.step(self.cred, self.current_dir(), name).await
+        self.client.find_child(self.cred, self.current_dir(), name).await
     }
 
     /// Resolves all names but the last, and returns the last. `None`: the path ends with `.`, `..`
@@ -204,7 +203,7 @@ impl PathWalk<'_> {
         Ok((fid, kind))
     }
 
-    /// Reads a symbolic link and counts it. `ELOOP`: too many of them.
+    /// Reads a symbolic link and counts it. `ELOOP`: the path has over [`LINKS_MAX`] links.
     async fn target(&mut self, link: Fid) -> Result<Vec<u8>, Errno> {
         self.links += 1;
         if self.links > LINKS_MAX {

@@ -15,12 +15,12 @@ use wire::{
     MDS_INODELOCK_XATTR, MdtBody, OBD_MD_FLNLINK, Precision, REINT_RMENTRY, REINT_UNLINK, RenameFlags,
 };
 
-/// Lock bits that a client cancels on an inode that loses or changes a name. XATTR, because an
-/// extended attribute has the names too.
+/// Lock bits that a client cancels on an inode that loses or changes a name. XATTR, because the
+/// extended attribute `trusted.link` has the names too.
 const REMOVAL_BITS: u64 = MDS_INODELOCK_LOOKUP | MDS_INODELOCK_UPDATE | MDS_INODELOCK_XATTR;
 
 /// Index of the buffer with the directory's attributes, in the reply to the removal of a name.
-const PARENT_OF_UNLINK: usize = 6;
+const UNLINK_REPLY_PARENT_ATTR: usize = 6;
 
 impl Client {
     /// Removes a name of a file.
@@ -41,9 +41,8 @@ impl Client {
         self.remove(cred, parent, name, S_IFDIR).await
     }
 
-    /// The file of a name, if cached under the file's LOOKUP lock; else the zero FID. The request
-    /// that removes or renames the name cancels this file's locks.
-    fn known_child(&self, mdc: &Mdc, parent: Fid, name: &[u8]) -> Fid {
+    /// The file of a name, if the name is cached under the file's LOOKUP lock; else the zero FID.
+    fn cached_child(&self, mdc: &Mdc, parent: Fid, name: &[u8]) -> Fid {
         match self.inodes.child(parent, name) {
             Some(Child::File(fid)) if mdc.find(fid, ldlm::LockMode::Cr, MDS_INODELOCK_LOOKUP).is_some() => {
                 fid
@@ -54,8 +53,8 @@ impl Client {
 
     async fn remove(&self, cred: &Cred, parent: Fid, name: &[u8], mode: u32) -> Result<(), Errno> {
         check_name(name)?;
-        let mdc = self.lmv.of(parent).await?;
-        let child = self.known_child(mdc, parent, name);
+        let mdc = self.lmv.mdc_of(parent).await?;
+        let child = self.cached_child(mdc, parent, name);
         let layout = self.inodes.layout(child);
         let groups = Suppgids(self.suppgid(cred, parent).await, crate::cred::NO_GROUP);
         self.inodes.forget_name(parent, name, child);
@@ -67,11 +66,13 @@ impl Client {
             time: self.now(mdc),
             suppgids: groups,
         };
-        let change = mdc.begin(cred, parent, None);
+        let change = mdc.begin_change(cred, parent, None);
         let bufs = pack::unlink(cred, REINT_UNLINK, &rec, name, &elc);
-        let reply = mdc.change([change], bufs, Some(PARENT_OF_UNLINK)).await;
+        let reply = mdc
+            .send_changes([change], bufs, Some(UNLINK_REPLY_PARENT_ATTR))
+            .await;
         if reply.is_err() {
-            self.forget_in_kernel(parent, name);
+            self.invalidate_kernel_name(parent, name);
         }
         let reply = reply?;
         self.discard_if_destroyed(mdc, child, layout, &reply.get::<MdtBody>(bufs::MDT_BODY)?);
@@ -86,7 +87,7 @@ impl Client {
     /// or another error of the MDT.
     pub async fn rm_entry(&self, cred: &Cred, parent: Fid, name: &[u8]) -> Result<(), Errno> {
         check_name(name)?;
-        let mdc = self.lmv.of(parent).await?;
+        let mdc = self.lmv.mdc_of(parent).await?;
         let rec = UnlinkRec {
             parent,
             child: Fid::ZERO,
@@ -95,10 +96,11 @@ impl Client {
             suppgids: Suppgids(self.suppgid(cred, parent).await, crate::cred::NO_GROUP),
         };
         let elc = mdc.elc(&[parent], &[]);
-        let change = mdc.begin(cred, parent, None);
+        let change = mdc.begin_change(cred, parent, None);
         let bufs = pack::unlink(cred, REINT_RMENTRY, &rec, name, &elc);
-        mdc.change([change], bufs, Some(PARENT_OF_UNLINK)).await?;
-        self.forget_in_kernel(parent, name);
+        mdc.send_changes([change], bufs, Some(UNLINK_REPLY_PARENT_ATTR))
+            .await?;
+        self.invalidate_kernel_name(parent, name);
         Ok(())
     }
 
@@ -139,8 +141,8 @@ impl Client {
     ) -> Result<(), Errno> {
         check_name(from.1)?;
         check_name(to.1)?;
-        let mdc: &Arc<Mdc> = self.lmv.of(to.0).await?;
-        if !flags.is_empty() && !mdc.takes_rename_flags() {
+        let mdc: &Arc<Mdc> = self.lmv.mdc_of(to.0).await?;
+        if !flags.is_empty() && !mdc.accepts_rename_flags() {
             return Err(Errno::EINVAL);
         }
         let exchange = flags.has(RenameFlags::EXCHANGE);
@@ -149,12 +151,13 @@ impl Client {
             false => Fid::ZERO,
         };
         let (source, target) = (
-            self.known_child(mdc, from.0, from.1),
-            self.known_child(mdc, to.0, to.1),
+            self.cached_child(mdc, from.0, from.1),
+            self.cached_child(mdc, to.0, to.1),
         );
         let layout = self.inodes.layout(target);
         let groups = Suppgids(self.suppgid(cred, from.0).await, self.suppgid(cred, to.0).await);
-        // A Lustre server uses the mode to detect renames of directories, which it serializes.
+        // A Lustre server detects by the mode that a directory is renamed: it serializes these
+        // renames.
         let mode = match self.inodes.permission_attr(source) {
             Some(md) => md.attr.mode,
             None if mdc.precision() == Precision::Seconds => {
@@ -180,42 +183,44 @@ impl Client {
             flags,
             whiteout,
         };
-        // An exchange and a whiteout leave a file under the old name.
+        // After an exchange, or with a whiteout, a file has the old name.
         let kept_name = (exchange || !whiteout.is_zero()).then_some(from.1);
         let changes = [
-            mdc.begin(cred, from.0, kept_name),
-            mdc.begin(cred, to.0, Some(to.1)),
+            mdc.begin_change(cred, from.0, kept_name),
+            mdc.begin_change(cred, to.0, Some(to.1)),
         ];
-        let reply = mdc.change(changes, pack::rename(cred, &rec, &elc), None).await;
+        let reply = mdc
+            .send_changes(changes, pack::rename(cred, &rec, &elc), None)
+            .await;
         if reply.is_err() {
-            self.forget_in_kernel(from.0, from.1);
-            self.forget_in_kernel(to.0, to.1);
+            self.invalidate_kernel_name(from.0, from.1);
+            self.invalidate_kernel_name(to.0, to.1);
         }
         let reply = reply?;
         self.discard_if_destroyed(mdc, target, layout, &reply.get::<MdtBody>(bufs::MDT_BODY)?);
-        self.cover_in_kernel(cred, to, source).await;
+        self.lock_kernel_name(cred, to, source).await;
         if exchange {
-            self.cover_in_kernel(cred, from, target).await;
+            self.lock_kernel_name(cred, from, target).await;
         }
         Ok(())
     }
 
-    /// Covers a name by a lock after a rename, because the kernel moves its cached entry to the new
-    /// name. Invalidates the name in the kernel if no lock covers it or it leads to another file
-    /// than `child`.
-    async fn cover_in_kernel(&self, cred: &Cred, (parent, name): (Fid, &[u8]), child: Fid) {
+    /// Gets a lock that covers a name after a rename, because the kernel moves its cached entry to
+    /// the new name. Invalidates the name in the kernel if no lock covers it or the name leads to a
+    /// file other than `child`.
+    async fn lock_kernel_name(&self, cred: &Cred, (parent, name): (Fid, &[u8]), child: Fid) {
         if self.kernel.get().is_none() {
             return;
         }
         match self.lookup(cred, parent, name).await {
             Ok(found) if found.attr.fid == child && found.name_cached => {}
-            _ => self.forget_in_kernel(parent, name),
+            _ => self.invalidate_kernel_name(parent, name),
         }
     }
 
     /// Invalidates a name in the kernel, without waiting: the kernel may hold the directory for the
     /// request in progress.
-    fn forget_in_kernel(&self, parent: Fid, name: &[u8]) {
+    fn invalidate_kernel_name(&self, parent: Fid, name: &[u8]) {
         if self.kernel.get().is_none() {
             return;
         }
@@ -228,8 +233,8 @@ impl Client {
     }
 }
 
-/// Whether a file has lost its last name and no client has it open, so that its dirty data need not
-/// be written. False for a Lustre server, which does not report open handles; its OSTs report the
+/// Whether a file has lost its last name and no client has it open. Its dirty data then need not be
+/// written. False for a Lustre server, which does not report open handles; its OSTs report the
 /// deletion later by a callback.
 fn is_destroyed(peer: Precision, body: &MdtBody) -> bool {
     let has_no_name = body.mbo_valid & OBD_MD_FLNLINK != 0 && body.mbo_nlink == 0;
@@ -243,7 +248,7 @@ mod tests {
     use wire::{LUSTRE_ORPHAN_FL, MdtBody, OBD_MD_FLNLINK, Precision};
 
     #[test]
-    fn data_of_an_unlinked_file_that_may_be_open_is_kept() {
+    fn a_file_counts_as_destroyed_only_without_names_and_without_opens() {
         let unlinked = MdtBody {
             mbo_valid: OBD_MD_FLNLINK,
             ..MdtBody::default()

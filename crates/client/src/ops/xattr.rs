@@ -28,14 +28,14 @@ use wire::{
 /// Largest size of a value, in bytes.
 const VALUE_MAX: usize = 64 << 10;
 /// Largest reply space for all extended attributes of a file, or for their names, in bytes.
-const ALL_MAX: u32 = 256 << 10;
+const XATTRS_REPLY_MAX: u32 = 256 << 10;
 const ACL_ACCESS: &[u8] = b"system.posix_acl_access";
 const ACL_DEFAULT: &[u8] = b"system.posix_acl_default";
-/// Begins a name that ends with a FID. The value is a path of the file with this FID.
+/// The beginning of names that end with a FID; the value is a path of the file with this FID.
 const PATH_PREFIX: &[u8] = b"lustre.path.";
-/// Another name of the layout, readable while a file's size is unavailable. Before the kernel reads
-/// `lustre.lov`, it requests the file's attributes to check the permission. For this name the
-/// client checks the permission.
+/// Another name of the layout, readable while a file's size is unavailable. The kernel requests the
+/// file's attributes, with the size, to check the permission before it reads `lustre.lov`. For this
+/// name the client checks the permission instead.
 const LAYOUT_ALIAS: &[u8] = b"system.lustre.lov";
 
 impl Client {
@@ -62,7 +62,7 @@ impl Client {
                         Ok(acl)
                     };
                 }
-                return self.one_xattr(cred, fid, name).await;
+                return self.fetch_xattr(cred, fid, name).await;
             }
             _ => {}
         }
@@ -79,20 +79,20 @@ impl Client {
         }
         match self.xattrs(cred, fid).await? {
             Some(all) => all.get(name).cloned().ok_or(Errno::ENODATA),
-            None => self.one_xattr(cred, fid, name).await,
+            None => self.fetch_xattr(cred, fid, name).await,
         }
     }
 
-    /// Lists the names of a file's extended attributes, each with a NUL behind it. Only the
+    /// Lists the names of a file's extended attributes, each followed by a NUL. Only the
     /// superuser sees `trusted.*`; the layout is not listed.
     ///
     /// # Errors
     ///
     /// An error of the MDT.
     pub async fn listxattr(&self, cred: &Cred, fid: Fid) -> Result<Bytes, Errno> {
-        let mdc = self.lmv.of(fid).await?;
+        let mdc = self.lmv.mdc_of(fid).await?;
         let mut body = pack::body(cred, fid, Fid::ZERO, OBD_MD_FLXATTRLS, NO_GROUP);
-        body.mbo_eadatasize = ALL_MAX;
+        body.mbo_eadatasize = XATTRS_REPLY_MAX;
         let bufs = vec![
             body.to_bytes(),
             Bytes::new(),
@@ -100,7 +100,7 @@ impl Client {
             Bytes::new(),
             Bytes::new(),
         ];
-        let reply = mdc.call_large(MDS_GETXATTR, bufs, ALL_MAX).await?;
+        let reply = mdc.call_large(MDS_GETXATTR, bufs, XATTRS_REPLY_MAX).await?;
         let len = reply.get::<MdtBody>(bufs::MDT_BODY)?.mbo_eadatasize as usize;
         let raw = reply.buf(bufs::GETXATTR_VALUE);
         let mut out = Vec::new();
@@ -161,9 +161,9 @@ impl Client {
         value: Option<Bytes>,
         flags: u32,
     ) -> Result<(), Errno> {
-        let mdc = self.lmv.of(fid).await?;
-        let acl = matches!(name, ACL_ACCESS | ACL_DEFAULT);
-        let perm_bit = if acl { MDS_INODELOCK_PERM } else { 0 };
+        let mdc = self.lmv.mdc_of(fid).await?;
+        let is_acl = matches!(name, ACL_ACCESS | ACL_DEFAULT);
+        let perm_bit = if is_acl { MDS_INODELOCK_PERM } else { 0 };
         let rec = XattrRec {
             fid,
             name,
@@ -180,9 +180,10 @@ impl Client {
     }
 
     /// All extended attributes of a file, cached or requested with an XATTR lock. `None`: the
-    /// server has no such locks or cannot return all at once; each is then requested on its own.
+    /// server has no such locks or cannot return all attributes at once. The caller then requests
+    /// each one separately.
     async fn xattrs(&self, cred: &Cred, fid: Fid) -> Result<Option<Arc<Xattrs>>, Errno> {
-        let mdc = self.lmv.of(fid).await?;
+        let mdc = self.lmv.mdc_of(fid).await?;
         let cached = || {
             let _held = mdc.find(fid, LockMode::Pr, MDS_INODELOCK_XATTR)?;
             self.inodes.get(fid)?.state.lock().xattrs.clone()
@@ -195,7 +196,12 @@ impl Client {
         }
         let mut body = pack::body(cred, fid, Fid::ZERO, OBD_MD_FLXATTR | OBD_MD_FLXATTRLS, NO_GROUP);
         // A Lustre server rejects a larger size than it granted at connect.
-        let max = mdc.import.connect_data().ocd_max_easize.clamp(4096, ALL_MAX) & !3;
+        let max = mdc
+            .import
+            .connect_data()
+            .ocd_max_easize
+            .clamp(4096, XATTRS_REPLY_MAX)
+            & !3;
         body.mbo_eadatasize = max;
         let bufs = vec![body.to_bytes(), Bytes::new(), Bytes::new()];
         let xattr_intent = IntentRequest::new(fid, LockMode::Pr, MDS_INODELOCK_XATTR, IT_GETXATTR, bufs);
@@ -210,7 +216,7 @@ impl Client {
             other => other?,
         }
         let count = reply.body.mbo_max_mdsize as usize;
-        let all = Arc::new(split(
+        let all = Arc::new(parse_xattrs(
             reply.reply.buf(bufs::INTENT_REPLY_XATTRS),
             &reply.reply.bytes(bufs::INTENT_REPLY_XATTR_VALUES),
             reply.reply.buf(bufs::INTENT_REPLY_XATTR_LENS),
@@ -223,8 +229,8 @@ impl Client {
     }
 
     /// Requests one extended attribute of a file; caches nothing.
-    pub(super) async fn one_xattr(&self, cred: &Cred, fid: Fid, name: &[u8]) -> Result<Bytes, Errno> {
-        let mdc = self.lmv.of(fid).await?;
+    pub(super) async fn fetch_xattr(&self, cred: &Cred, fid: Fid, name: &[u8]) -> Result<Bytes, Errno> {
+        let mdc = self.lmv.mdc_of(fid).await?;
         let mut body = pack::body(cred, fid, Fid::ZERO, OBD_MD_FLXATTR, NO_GROUP);
         body.mbo_eadatasize = VALUE_MAX as u32;
         let bufs = vec![
@@ -258,7 +264,7 @@ impl Client {
         if !md.attr.is_dir() {
             return Err(Errno::ENODATA);
         }
-        self.one_xattr(cred, fid, b"trusted.lov").await
+        self.fetch_xattr(cred, fid, b"trusted.lov").await
     }
 
     /// Sets the layout of a file without objects, or a directory's default layout (`lov_user_md`).
@@ -282,7 +288,7 @@ impl Client {
         if !md.attr.is_dir() {
             return Err(Errno::EINVAL);
         }
-        let mdc = self.lmv.of(fid).await?;
+        let mdc = self.lmv.mdc_of(fid).await?;
         let suppgid = self.suppgid(cred, fid).await;
         let rec = pack::setattr_rec(cred, fid, &SetAttr::default(), self.now(mdc), suppgid);
         let elc = mdc.elc(&[], &[(fid, MDS_INODELOCK_UPDATE | MDS_INODELOCK_XATTR)]);
@@ -292,7 +298,7 @@ impl Client {
 
 /// Splits a reply: NUL-terminated names, concatenated values, and the length of each value. Returns
 /// at most `count` attributes.
-fn split(names: &[u8], values: &Bytes, lens: &[u8], count: usize) -> Result<Xattrs, Errno> {
+fn parse_xattrs(names: &[u8], values: &Bytes, lens: &[u8], count: usize) -> Result<Xattrs, Errno> {
     let mut all = Xattrs::default();
     let mut start = 0usize;
     let names = names.split(|b| *b == 0).filter(|n| !n.is_empty());
@@ -312,14 +318,14 @@ fn split(names: &[u8], values: &Bytes, lens: &[u8], count: usize) -> Result<Xatt
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use super::split;
+    use super::parse_xattrs;
     use bytes::Bytes;
     use wire::Errno;
 
     #[test]
     fn names_values_and_lengths_are_combined() {
         let lens: Vec<u8> = [3u32, 0, 2].iter().flat_map(|l| l.to_le_bytes()).collect();
-        let all = split(
+        let all = parse_xattrs(
             b"user.a\0user.b\0user.c\0",
             &Bytes::from_static(b"abcde"),
             &lens,
@@ -335,7 +341,7 @@ mod tests {
     fn a_length_beyond_the_values_is_an_error() {
         let lens = 9u32.to_le_bytes();
         assert_eq!(
-            split(b"user.a\0", &Bytes::from_static(b"abc"), &lens, 1),
+            parse_xattrs(b"user.a\0", &Bytes::from_static(b"abc"), &lens, 1),
             Err(Errno::EPROTO)
         );
     }

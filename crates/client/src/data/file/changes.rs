@@ -2,11 +2,11 @@
 //!
 //! Another client may swap the file's layout while a change waits for its extent locks. Then the
 //! objects belong to another file. So each change first awaits `is_current` with its locks held. If
-//! the layout is not current any more, the change does nothing. The locks exclude that a client
-//! copies the data and swaps the layouts meanwhile.
+//! the layout is not current any more, the change does nothing. While the change holds the locks,
+//! no client can copy the data and swap the layouts.
 
 use super::{DataFile, lock_on};
-use crate::atime::Access;
+use crate::atime::AtimeTracker;
 use crate::data::ranged_ops::Fallocate;
 use crate::data::striped_io::StripedWrite;
 use bytes::Bytes;
@@ -20,7 +20,7 @@ impl DataFile {
     fn fit_write(&self, offset: u64, len: usize) -> Result<usize, Errno> {
         match self.size_max().checked_sub(offset) {
             None | Some(0) if len > 0 => Err(Errno::EFBIG),
-            room => Ok(len.min(room.unwrap_or(0).try_into().unwrap_or(usize::MAX))),
+            bytes_left => Ok(len.min(bytes_left.unwrap_or(0).try_into().unwrap_or(usize::MAX))),
         }
     }
 
@@ -56,13 +56,12 @@ impl DataFile {
         self.write_locked(offset, data, &locks).await.map(Some)
     }
 
-    /// Writes back pages of a mapping. They are within the file, so appends are not excluded. Pages
-    /// read before an eviction may be outdated and are rejected. The kernel drops rejected pages,
-    /// so their data is lost.
+    /// Writes back pages of a mapping. The pages are within the file, so appends need not be
+    /// excluded. Rejects pages that were read before an eviction: they may be outdated.
     ///
     /// # Errors
     ///
-    /// As [`DataFile::write`]; the pages' data is then lost.
+    /// As [`DataFile::write`]. The kernel then drops the pages, so their data is lost.
     pub async fn write_mapped(&self, offset: u64, data: Bytes) -> Result<usize, Errno> {
         let (end, bytes) = (offset.saturating_add(data.len() as u64), data.len());
         let written = self.write_pages(offset..end, data).await;
@@ -92,19 +91,21 @@ impl DataFile {
         self.write_locked(range.start, data, &locks).await
     }
 
-    /// Writes into the cache under locks that the caller holds. (To request them again could
-    /// deadlock: a lock that is being revoked is not found in the cache, and a new one waits for
-    /// its cancellation.)
+    /// Writes into the cache under locks that the caller holds. (A second request for the locks
+    /// could deadlock: the client does not reuse a lock that the server revokes, and a new lock
+    /// waits for the cancellation of the old one.)
     async fn write_locked(&self, offset: u64, data: Bytes, locks: &[LockRef]) -> Result<usize, Errno> {
         let len = self.fit_write(offset, data.len())?;
         let _write = self.writes.begin();
         let mut written = StripedWrite::default();
-        for p in self.layout.extents(offset, len as u64) {
-            let from = (p.file_offset - offset) as usize;
-            let part = data.slice(from..from + p.len as usize);
-            let object = self.object(p.stripe)?;
-            let done = object.write(p.object_offset, part, lock_on(locks, object)?).await;
-            if !written.add(p.len, done) {
+        for piece in self.layout.extents(offset, len as u64) {
+            let from = (piece.file_offset - offset) as usize;
+            let part = data.slice(from..from + piece.len as usize);
+            let object = self.object(piece.stripe)?;
+            let done = object
+                .write(piece.object_offset, part, lock_on(locks, object)?)
+                .await;
+            if !written.add(piece.len, done) {
                 break;
             }
         }
@@ -153,13 +154,13 @@ impl DataFile {
         };
         let _write = self.writes.begin();
         let mut written = StripedWrite::default();
-        for p in self.layout.extents(offset, len as u64) {
-            let from = (p.file_offset - offset) as usize;
-            let part = data.slice(from..from + p.len as usize);
-            let object = self.object(p.stripe)?;
-            let range = p.object_offset..p.object_offset + p.len;
+        for piece in self.layout.extents(offset, len as u64) {
+            let from = (piece.file_offset - offset) as usize;
+            let part = data.slice(from..from + piece.len as usize);
+            let object = self.object(piece.stripe)?;
+            let range = piece.object_offset..piece.object_offset + piece.len;
             let done = object.write_through(range, part, lock_on(&locks, object)?).await;
-            if !written.add(p.len, done) {
+            if !written.add(piece.len, done) {
                 break;
             }
         }
@@ -176,7 +177,7 @@ impl DataFile {
         size: u64,
         is_current: impl Future<Output = Result<bool, Errno>>,
     ) -> Result<bool, Errno> {
-        let _writing = self.change_lock.write().await;
+        let _changing = self.change_lock.write().await;
         let _space_change = self.space_changes.begin();
         let Some(locks) = self.lock_if_current(size, OBD_OBJECT_EOF, is_current).await? else {
             return Ok(false);
@@ -202,7 +203,7 @@ impl DataFile {
         len: u64,
         is_current: impl Future<Output = Result<bool, Errno>>,
     ) -> Result<bool, Errno> {
-        let _alone = self.change_lock.write().await;
+        let _changing = self.change_lock.write().await;
         let _space_change = self.space_changes.begin();
         let end = offset.saturating_add(len);
         self.check_size(end)?;
@@ -220,8 +221,8 @@ impl DataFile {
     }
 
     /// Sets the objects' times, after the metadata target's. False if the layout is not current.
-    /// Only times in the past are set under locks: after others, the caller checks the layout
-    /// again.
+    /// Takes locks only to set a time in the past. In other cases the caller must check the layout
+    /// again afterwards.
     ///
     /// # Errors
     ///
@@ -234,7 +235,7 @@ impl DataFile {
         is_current: impl Future<Output = Result<bool, Errno>>,
     ) -> Result<bool, Errno> {
         let mut objects = self.objects.iter().flatten();
-        let locks = match objects.any(|object| object.is_past(mtime, atime, ctime)) {
+        let locks = match objects.any(|object| object.set_times_needs_lock(mtime, atime, ctime)) {
             true => self.lock(LockMode::Pw, 0, OBD_OBJECT_EOF).await?,
             false => Vec::new(),
         };
@@ -242,7 +243,7 @@ impl DataFile {
             return Ok(false);
         }
         if atime.is_some() {
-            *self.access() = Access::default();
+            *self.atime_tracker() = AtimeTracker::default();
         }
         self.for_each_object(|_, object| {
             let lock = lock_on(&locks, &object).ok().cloned();

@@ -1,11 +1,11 @@
 //! Capabilities of an object, for object targets that require them (docs/security.md).
 //!
-//! A target without this requirement gets no capability, and no metadata target is queried. When a
-//! target rejects a request for lack of a capability, the client requests one from the metadata
-//! target and repeats the request with the capability. From then on the client has a capability
-//! before it uses the object, and renews it in the background before it expires. If the capability
-//! expired all the same, or its key was replaced, the client requests another one after the next
-//! rejection.
+//! Until a target requires a capability, the client requests none. When a target rejects a request
+//! for lack of a capability, the client requests one from the metadata target and repeats the
+//! request with the capability. From then on the client gets a capability before it uses an object
+//! of the target, and renews it in the background before it expires. If the capability has expired
+//! all the same, or the servers have replaced its key, the client requests another one after the
+//! next rejection.
 
 use super::Object;
 use crate::cred::{Cred, NO_GROUP};
@@ -25,9 +25,9 @@ use wire::{
     capability_needed,
 };
 
-/// The pause before each further capability for a rejected request. The target may reject a new
-/// capability too, because it expired on its way, or the target has newer keys than the metadata
-/// target.
+/// The pauses before the requests for a new capability, one after each rejection. The target may
+/// reject a new capability too, because it expired on its way, or because the target has newer keys
+/// than the metadata target.
 const RETRY_PAUSES: [Duration; 5] = [
     Duration::ZERO,
     Duration::from_millis(100),
@@ -39,8 +39,8 @@ const RETRY_PAUSES: [Duration; 5] = [
 /// The capability of one object.
 #[derive(Debug, Default)]
 pub(super) struct Capability {
-    known: Mutex<Option<CachedCapability>>,
-    /// One request for a capability at a time.
+    cached: Mutex<Option<CachedCapability>>,
+    /// Allows one request for a capability at a time.
     request_lock: tokio::sync::Mutex<()>,
     /// Whether a renewal runs in the background.
     renewing: AtomicBool,
@@ -49,7 +49,7 @@ pub(super) struct Capability {
 impl Capability {
     /// Drops the capability, which the metadata target issued for a former file of the object.
     pub(super) fn forget(&self) {
-        *self.known.lock() = None;
+        *self.cached.lock() = None;
     }
 }
 
@@ -80,13 +80,13 @@ impl CachedCapability {
     }
 }
 
-/// The user in a request for a capability: a user with rights of its own, or none, for operations
-/// that this client's open files allow.
+/// The user in a request for a capability. Anonymous for operations that this client's open files
+/// allow; else a user with the necessary rights.
 #[derive(Clone, Debug)]
 pub(crate) struct CapabilityUser(MdtBody);
 
 impl CapabilityUser {
-    /// This user with this supplementary group.
+    /// A user with rights of its own, and the supplementary group to send.
     pub(crate) fn new(cred: &Cred, file: Fid, suppgid: u32) -> CapabilityUser {
         CapabilityUser(pack::body(cred, file, Fid::ZERO, OBD_MD_FLOSSCAPA, suppgid))
     }
@@ -170,7 +170,7 @@ impl Object {
     /// The capability for a request with one of these rights; empty if the target is not known to
     /// require one.
     async fn capability_for(self: &Arc<Self>, rights: u64) -> Bytes {
-        let known = self.capability.known.lock().clone();
+        let known = self.capability.cached.lock().clone();
         let now = Instant::now();
         match &known {
             Some(known) if known.allows(rights) && now < known.expires_at => {
@@ -196,7 +196,7 @@ impl Object {
         }
         let object = self.clone();
         self.osc.spawn(async move {
-            let old = object.capability.known.lock().clone();
+            let old = object.capability.cached.lock().clone();
             let old = old.map_or_else(Bytes::new, |known| known.bytes);
             let requested = object.request_capability(rights, &old, CapabilityUser::anonymous(object.file()));
             if let Err(error) = requested.await {
@@ -215,7 +215,7 @@ impl Object {
         rights: u64,
         user: CapabilityUser,
     ) -> Result<(), Errno> {
-        let known = self.capability.known.lock().clone();
+        let known = self.capability.cached.lock().clone();
         let old = match known {
             Some(known) if known.allows(rights) => return Ok(()),
             Some(known) => known.bytes,
@@ -232,21 +232,21 @@ impl Object {
         old: &Bytes,
         user: CapabilityUser,
     ) -> Result<Bytes, Errno> {
-        let _one = self.capability.request_lock.lock().await;
-        let known = self.capability.known.lock().clone();
+        let _request_lock = self.capability.request_lock.lock().await;
+        let known = self.capability.cached.lock().clone();
         if let Some(known) = &known
             && known.bytes != old
             && known.allows(rights)
         {
             return Ok(known.bytes.clone());
         }
-        // Names the current rights, which the new capability keeps.
+        // The request carries the current rights, which the new capability keeps.
         let old_rights = LustreCapa {
             lc_fid: self.id().oi.fid(),
             ..known.map_or_else(LustreCapa::default, |known| known.capa)
         };
         let requested_at = Instant::now();
-        let mdc = self.osc.lmv().of(self.file()).await?;
+        let mdc = self.osc.lmv().mdc_of(self.file()).await?;
         let request = Request {
             // Not limited: requests that wait for this client's write-back must not block this one.
             limited: false,
@@ -261,7 +261,7 @@ impl Object {
             return Err(Errno::EPROTO);
         }
         self.osc.set_requires_capabilities();
-        *self.capability.known.lock() = Some(new.clone());
+        *self.capability.cached.lock() = Some(new.clone());
         match new.allows(rights) {
             true => Ok(new.bytes),
             false => Err(Errno::EACCES),

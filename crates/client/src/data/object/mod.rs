@@ -2,14 +2,14 @@
 //! its data.
 //!
 //! Cached data is valid while an extent lock covers it. When the server revokes a lock, the client
-//! writes the dirty data under it, drops the cache under it, and then cancels the lock. After an
-//! eviction the locks are lost at once: a user of a lock checks it ([`LockRef::is_valid`]) with the
-//! state locked before it fills the cache, and data taken from the cache before the eviction is not
-//! sent any more ([`Object::eviction_epoch`]).
+//! writes back the dirty data under it, drops the cached data under it, and then cancels the lock.
+//! An eviction takes the locks at once. So a task checks its lock ([`LockRef::is_valid`]), with the
+//! state locked, before it fills the cache; and data taken from the cache before the eviction is
+//! not sent any more ([`Object::eviction_epoch`]).
 //!
-//! The size here is what Lustre calls the known minimum size: the object is at least that large, as
-//! far as the held locks prove it. The size is exact while one lock covers everything from this
-//! offset to the end.
+//! The size here is Lustre's known minimum size (KMS): the held locks prove that the object is at
+//! least this large. The size is exact while one lock covers everything from this offset to the
+//! end.
 
 mod capa;
 mod read;
@@ -38,11 +38,11 @@ use wire::{
     OstLvb, Precision, StripeIndex, Time, WireStruct,
 };
 
-/// Attempts of a transfer, if each has a wrong checksum.
+/// Largest number of attempts of a transfer while each has a wrong checksum.
 const CHECKSUM_ATTEMPTS: usize = 5;
 
-/// Largest age of dirty data. Short, because a FUSE server does not receive sync(2): data that a
-/// program wrote without closing the file should not wait long.
+/// Age at which the client writes dirty data back. Short, because a FUSE server does not receive
+/// sync(2): data that a program wrote without closing the file should not wait long.
 pub(super) const DIRTY_AGE_MAX: Duration = Duration::from_millis(500);
 
 /// The error that a server returns instead of size and times for a damaged object.
@@ -77,27 +77,29 @@ fn to_lvb(attr: &DataAttr, precision: Precision) -> OstLvb {
 #[derive(Debug, Default)]
 struct State {
     cache: ObjectCache,
-    /// Size, blocks and times as far as known.
+    /// Size, blocks and times, as far as the held locks prove them.
     attr: DataAttr,
     /// The error that the server returned with the last lock instead of size and times.
     error: Option<Errno>,
-    /// The held locks by cookie. Without locks, nothing is known.
+    /// The held locks by cookie, each with its range. Without locks, the client knows nothing about
+    /// the object.
     locks: Vec<(LockHandle, Range<u64>)>,
     /// Reads from the server in progress.
     fetches: Vec<Fetch>,
-    /// The cached bytes already counted in the mount's limit.
+    /// The cached bytes that the mount's limit already counts.
     accounted: u64,
     /// When the oldest queued dirty data was written; `None`: nothing is queued.
     dirty_since: Option<Instant>,
     /// Number of kernel invalidations in progress for pages from before an eviction.
-    old_pages: usize,
+    old_page_invalidations: usize,
 }
 
 /// A read of a range from the server in progress.
 #[derive(Debug)]
 struct Fetch {
     range: Range<u64>,
-    /// The server's bytes may have changed since the request, so the result is not cached.
+    /// Whether the server's bytes may have changed since the request. The client then does not
+    /// cache the result.
     stale: bool,
 }
 
@@ -124,22 +126,23 @@ impl State {
         self.fetches.push(Fetch { range, stale: false });
     }
 
-    /// Records that the server's bytes of a range may have changed: reads in progress do not cache
-    /// them.
-    fn changed_at_server(&mut self, range: &Range<u64>) {
+    /// Records that the server's bytes of a range may have changed: reads in progress then do not
+    /// cache their result.
+    fn mark_changed_at_server(&mut self, range: &Range<u64>) {
         for fetch in &mut self.fetches {
             fetch.stale |= fetch.overlaps_range(range);
         }
     }
 
-    /// As `changed_at_server`, and drops the cached range. Returns the freed reservation in bytes.
-    fn replaced_at_server(&mut self, range: Range<u64>) -> u64 {
-        self.changed_at_server(&range);
+    /// As `mark_changed_at_server`; also drops the cached bytes of the range. Returns the freed
+    /// reservation in bytes.
+    fn discard_changed_at_server(&mut self, range: Range<u64>) -> u64 {
+        self.mark_changed_at_server(&range);
         self.cache.discard(range)
     }
 
-    /// Merges the server's times with those of this client's own later changes, while locks are
-    /// held.
+    /// While this client holds locks, merges the server's times with the times of this client's own
+    /// later changes.
     fn merge_own_times(&self, server_attr: DataAttr) -> DataAttr {
         if self.locks.is_empty() {
             return server_attr;
@@ -151,8 +154,9 @@ impl State {
     }
 
     /// Size, blocks and times. Unwritten data counts as blocks, as in Lustre's client: `tar -S`
-    /// treats a file without blocks as a hole. It is unknown whether unwritten data overwrites
-    /// existing blocks, so the blocks of a dense object of this size are the limit.
+    /// treats a file without blocks as a hole. The client does not know whether unwritten data
+    /// overwrites existing blocks, so the result is at most the blocks of a dense object of this
+    /// size.
     fn attr(&self) -> DataAttr {
         let blocks_of = |bytes: u64| bytes.div_ceil(PAGE_SIZE).saturating_mul(PAGE_SIZE / 512);
         let DataAttr { size, blocks, .. } = self.attr;
@@ -164,7 +168,7 @@ impl State {
     }
 
     /// Sets the times of a content change to `now`, but not before the last change.
-    fn changed(&mut self, now: Time) {
+    fn set_change_times(&mut self, now: Time) {
         let times = &mut self.attr.times;
         times.ctime = times.ctime.max(now);
         times.mtime = times.ctime;
@@ -175,15 +179,15 @@ impl State {
 #[derive(Debug)]
 pub(super) struct Object {
     osc: Arc<Osc>,
-    /// The file and stripe in the ID change when layouts are swapped.
+    /// The file and stripe in the ID change when a client swaps the layouts of two files.
     id: Mutex<ObjectId>,
     res: LdlmResId,
     state: Mutex<State>,
-    /// Notified at the end of each fetch into the cache and of each write-back, and after an
-    /// eviction.
-    changed: Notify,
-    /// One enqueue at a time: the next one then finds the lock of the first.
-    enqueueing: tokio::sync::Mutex<()>,
+    /// Notified at the end of each fetch into the cache, at the end of each write-back, and after
+    /// an eviction.
+    io_done: Notify,
+    /// Allows one enqueue at a time: the next task then finds the lock of the first.
+    enqueue_lock: tokio::sync::Mutex<()>,
     /// The capability for targets that require one.
     capability: Capability,
 }
@@ -195,8 +199,8 @@ impl Object {
             res: resource(&id),
             id: Mutex::new(id),
             state: Mutex::default(),
-            changed: Notify::new(),
-            enqueueing: tokio::sync::Mutex::new(()),
+            io_done: Notify::new(),
+            enqueue_lock: tokio::sync::Mutex::new(()),
             capability: Capability::default(),
         }
     }
@@ -220,9 +224,10 @@ impl Object {
         self.id().parent
     }
 
-    /// Gives the object to a file whose current layout has it. The caller excludes that the file
-    /// gets another layout meanwhile. Drops the former file's capability, and its pages in the
-    /// kernel, because a revocation of the object's locks now drops those of the new file.
+    /// Records that the object belongs to this file, whose current layout has it. The caller
+    /// excludes that the file gets another layout meanwhile. Drops the former file's capability,
+    /// and the former file's pages in the kernel: from now on, a revocation of the object's locks
+    /// drops only the pages of the new file.
     pub(super) fn set_file(&self, file: Fid, stripe: StripeIndex) {
         let former = {
             let mut id = self.id.lock();
@@ -235,12 +240,13 @@ impl Object {
         if former != file {
             self.capability.forget();
             let osc = self.osc.clone();
-            self.osc.spawn(async move { osc.forget_in_kernel(former).await });
+            self.osc
+                .spawn(async move { osc.invalidate_in_kernel(former).await });
         }
     }
 
-    /// Whether the last `bytes` written made the dirty data reach another whole RPC.
-    pub(super) fn has_whole_rpc(&self, bytes: u64) -> bool {
+    /// Whether the last write, of `bytes` bytes, has completed another whole RPC of dirty data.
+    pub(super) fn completed_whole_rpc(&self, bytes: u64) -> bool {
         let max = self.osc.brw_params().brw_bytes_max;
         let dirty = self.state.lock().cache.dirty_bytes();
         dirty >= max && (dirty - bytes.min(dirty)) / max < dirty / max
@@ -253,7 +259,7 @@ impl Object {
         if let Some(lock) = find() {
             return self.check_damage(lock);
         }
-        let _one = self.enqueueing.lock().await;
+        let _enqueue_lock = self.enqueue_lock.lock().await;
         if let Some(lock) = find() {
             return self.check_damage(lock);
         }
@@ -282,8 +288,8 @@ impl Object {
         reply
     }
 
-    /// A lock for the write-back of a mapping's page. The lock may be one that is being cancelled,
-    /// because its cancellation waits for the kernel, which waits for this write.
+    /// A lock for the write-back of a mapping's page. Also finds a lock that the client is about to
+    /// cancel, because the cancellation waits for the kernel, which waits for this write.
     pub(super) async fn lock_page(self: &Arc<Self>, range: Range<u64>) -> Result<LockRef, Errno> {
         let locks = self.osc.locks();
         match locks.find_even_revoked(&self.res, LockMode::Pw, extent(&range)) {
@@ -293,15 +299,15 @@ impl Object {
     }
 
     /// Stores the size and times of a granted lock, as far as its range proves them.
-    pub(super) fn granted(&self, cookie: LockHandle, range: Range<u64>, lvb: &OstLvb) {
-        let mut s = self.state.lock();
-        s.error = lvb_error(lvb);
-        if s.error.is_none() {
-            let mut server_attr = s.merge_own_times(from_lvb(lvb, self.osc.precision()));
-            server_attr.size = s.attr.size.max(lvb.lvb_size.min(range.end));
-            s.attr = server_attr;
+    pub(super) fn add_lock(&self, cookie: LockHandle, range: Range<u64>, lvb: &OstLvb) {
+        let mut state = self.state.lock();
+        state.error = lvb_error(lvb);
+        if state.error.is_none() {
+            let mut server_attr = state.merge_own_times(from_lvb(lvb, self.osc.precision()));
+            server_attr.size = state.attr.size.max(lvb.lvb_size.min(range.end));
+            state.attr = server_attr;
         }
-        s.locks.push((cookie, range));
+        state.locks.push((cookie, range));
     }
 
     /// Size and times for a glimpse from the server.
@@ -327,7 +333,7 @@ impl Object {
     }
 
     /// Writes the dirty data of `range` to the server, then drops the cached data.
-    pub(super) async fn release(self: &Arc<Self>, range: Range<u64>) {
+    pub(super) async fn flush_and_forget(self: &Arc<Self>, range: Range<u64>) {
         self.flush(range.clone()).await;
         self.forget(range);
     }
@@ -348,14 +354,14 @@ impl Object {
     /// data.
     pub(super) fn drop_lost(&self, range: Range<u64>) {
         let (lost, freed) = {
-            let mut s = self.state.lock();
-            s.changed_at_server(&range);
-            let lost = s.cache.dirty_in(range.clone());
+            let mut state = self.state.lock();
+            state.mark_changed_at_server(&range);
+            let lost = state.cache.dirty_in(range.clone());
             if lost > 0 {
-                // Before another task can see that nothing is dirty any more.
+                // Recorded before another task can see that no data is dirty any more.
                 self.osc.record_loss(self.file(), Errno::EIO);
             }
-            (lost, s.cache.discard(range))
+            (lost, state.cache.discard(range))
         };
         if lost > 0 {
             self.log_loss(self.file(), lost, Errno::EIO);
@@ -366,17 +372,17 @@ impl Object {
 
     fn log_loss(&self, file: Fid, bytes: u64, error: Errno) {
         tracing::error!(ost = self.osc.name(), object = ?self.id().oi, %file, %error, bytes,
-            "data could not be written and is lost; the open descriptors of the file fail with EIO, or report it at fsync and close if there was no space");
+            "data could not be written and is lost; the open descriptors of the file fail with EIO, or if there was no space, report the error at fsync and close");
     }
 
     /// Removes a lock, and the size that only this lock proved.
     pub(super) fn remove_lock(&self, cookie: LockHandle) {
-        let mut s = self.state.lock();
-        s.locks.retain(|(held, _)| *held != cookie);
-        // A truncate locks everything from its offset on, so it does not cut below the end of any
-        // held lock.
-        let proven = s.locks.iter().map(|(_, range)| range.end).max();
-        s.attr.size = s.attr.size.min(proven.unwrap_or(0));
+        let mut state = self.state.lock();
+        state.locks.retain(|(held, _)| *held != cookie);
+        // Another client's truncate locks everything from its offset on, so it does not cut below
+        // the end of a held lock.
+        let proven_max = state.locks.iter().map(|(_, range)| range.end).max();
+        state.attr.size = state.attr.size.min(proven_max.unwrap_or(0));
     }
 
     /// Whether any lock is held.
@@ -385,27 +391,27 @@ impl Object {
     }
 
     /// Drops all locks and cached data after the server evicted this client; dirty data is lost.
-    pub(super) fn evicted(&self) {
+    pub(super) fn handle_eviction(&self) {
         self.drop_lost(0..u64::MAX);
-        let mut s = self.state.lock();
-        s.dirty_since = None;
-        s.locks.clear();
-        s.attr.size = 0;
-        s.old_pages += 1;
-        drop(s);
-        self.changed.notify_waiters();
+        let mut state = self.state.lock();
+        state.dirty_since = None;
+        state.locks.clear();
+        state.attr.size = 0;
+        state.old_page_invalidations += 1;
+        drop(state);
+        self.io_done.notify_waiters();
     }
 
-    /// Records that the kernel has dropped its pages from before [`Object::evicted`].
-    pub(super) fn kernel_pages_dropped(&self) {
-        self.state.lock().old_pages -= 1;
+    /// Records that the kernel has dropped its pages from before [`Object::handle_eviction`].
+    pub(super) fn note_kernel_pages_dropped(&self) {
+        self.state.lock().old_page_invalidations -= 1;
     }
 
     /// The eviction count for the write-back of a mapping's page. Fails while the page may be from
     /// before an eviction, with other clients' bytes of that time.
     pub(super) fn page_epoch(&self) -> Result<u64, Errno> {
         let evictions = self.osc.evictions();
-        match self.state.lock().old_pages {
+        match self.state.lock().old_page_invalidations {
             0 => Ok(evictions),
             _ => Err(Errno::EIO),
         }
@@ -425,8 +431,8 @@ impl Object {
         state.error.is_none().then(|| state.attr())
     }
 
-    /// Size and times: from the cache if a lock proves them, else by a glimpse. The server asks the
-    /// lock holders and revokes no lock, so the caller may hold locks.
+    /// Size and times: from the cache if a lock proves them, else by a glimpse. For a glimpse, the
+    /// server queries the lock holders and revokes no lock, so the caller may hold locks.
     pub(super) async fn attr(self: &Arc<Self>) -> Result<DataAttr, Errno> {
         if let Some(known) = self.known_attr() {
             return Ok(known);
@@ -439,9 +445,9 @@ impl Object {
             return Err(error);
         }
         let server_attr = from_lvb(&lvb, self.osc.precision());
-        let s = self.state.lock();
-        let mut merged = s.merge_own_times(server_attr);
-        merged.size = s.attr.size.max(server_attr.size);
+        let state = self.state.lock();
+        let mut merged = state.merge_own_times(server_attr);
+        merged.size = state.attr.size.max(server_attr.size);
         Ok(merged)
     }
 
@@ -456,22 +462,22 @@ impl Object {
         self.osc.cache_limit().update(before, now);
     }
 
-    /// Drops data that was not used lately ([`ObjectCache::sweep`]).
+    /// Drops data that no task has used lately ([`ObjectCache::sweep`]).
     pub(super) fn sweep(&self, from: u64, bytes: u64, steps_max: usize) -> SweepResult {
         let (swept, (before, now)) = {
-            let s = &mut *self.state.lock();
-            let fetches = &s.fetches;
-            // The reader that waits for the fetch has not read the extent yet.
+            let state = &mut *self.state.lock();
+            let fetches = &state.fetches;
+            // A reader that waits for a fetch has not read the fetched extent yet.
             let keep = |range: &Range<u64>| fetches.iter().any(|f| f.overlaps_range(range));
-            let swept = s.cache.sweep(from, bytes, steps_max, keep);
-            (swept, s.account())
+            let swept = state.cache.sweep(from, bytes, steps_max, keep);
+            (swept, state.account())
         };
         self.osc.cache_limit().update(before, now);
         swept
     }
 }
 
-/// The lock policy of a byte range. Locks store their last byte.
+/// The lock policy of a byte range. A lock stores its last byte, not its end.
 fn extent(range: &Range<u64>) -> Policy {
     let last_byte = if range.end == OBD_OBJECT_EOF {
         OBD_OBJECT_EOF
@@ -494,12 +500,12 @@ mod tests {
 
     #[test]
     fn a_read_that_overlaps_a_change_at_the_server_is_stale() {
-        let mut s = State::default();
-        s.begin_fetch(0..4096);
-        s.begin_fetch(4096..8192);
-        s.changed_at_server(&(4000..4096));
-        let stale: Vec<bool> = s.fetches.iter().map(|f| f.stale).collect();
+        let mut state = State::default();
+        state.begin_fetch(0..4096);
+        state.begin_fetch(4096..8192);
+        state.mark_changed_at_server(&(4000..4096));
+        let stale: Vec<bool> = state.fetches.iter().map(|f| f.stale).collect();
         assert_eq!(stale, [true, false]);
-        assert!(s.is_fetching(&(8191..9000)) && !s.is_fetching(&(8192..9000)));
+        assert!(state.is_fetching(&(8191..9000)) && !state.is_fetching(&(8192..9000)));
     }
 }

@@ -1,5 +1,5 @@
-//! Reads of an object. The client fetches uncached pages once for all waiting readers, and ahead of
-//! sequential readers.
+//! Reads of an object. The client fetches uncached pages once for all waiting readers. It also
+//! fetches pages ahead of sequential readers.
 
 use super::{CHECKSUM_ATTEMPTS, Object, extent};
 use crate::data::brw;
@@ -18,38 +18,38 @@ impl Object {
         lock: &LockRef,
     ) -> Result<Vec<Bytes>, Errno> {
         loop {
-            let changed = self.changed.notified();
-            tokio::pin!(changed);
-            changed.as_mut().enable();
+            let io_done = self.io_done.notified();
+            tokio::pin!(io_done);
+            io_done.as_mut().enable();
             let gap = {
-                let mut s = self.state.lock();
+                let mut state = self.state.lock();
                 if !lock.is_valid() {
                     return Err(Errno::EIO);
                 }
-                let end = range.end.min(s.attr.size.max(range.start));
-                let runs = s.cache.read(range.start..end);
+                let end = range.end.min(state.attr.size.max(range.start));
+                let runs = state.cache.read(range.start..end);
                 let gap = runs.iter().find_map(|run| match run {
                     Run::Gap(gap) => Some(gap.clone()),
                     Run::Data(_) => None,
                 });
                 let Some(gap) = gap else {
-                    s.cache.touch(range.start..end);
+                    state.cache.touch(range.start..end);
                     return Ok(runs.into_iter().filter_map(cached_bytes).collect());
                 };
-                if s.is_fetching(&gap) {
+                if state.is_fetching(&gap) {
                     None
                 } else {
-                    // Whole pages, which helps small reads nearby.
+                    // Fetches whole pages: small reads nearby then find their bytes in the cache.
                     let start = gap.start / PAGE_SIZE * PAGE_SIZE;
                     let end = gap.end.div_ceil(PAGE_SIZE) * PAGE_SIZE;
                     let gap = start..end.min(start + self.osc.brw_params().brw_bytes_max);
-                    s.begin_fetch(gap.clone());
+                    state.begin_fetch(gap.clone());
                     Some(gap)
                 }
             };
             match gap {
                 Some(gap) => self.fetch(gap).await?,
-                None => changed.await,
+                None => io_done.await,
             }
         }
     }
@@ -60,22 +60,22 @@ impl Object {
             return;
         };
         let gaps = {
-            let mut s = self.state.lock();
-            let end = range.end.min(s.attr.size);
+            let mut state = self.state.lock();
+            let end = range.end.min(state.attr.size);
             if range.start >= end || !lock.is_valid() {
                 return;
             }
             let mut gaps = Vec::new();
-            for run in s.cache.read(range.start..end) {
+            for run in state.cache.read(range.start..end) {
                 if let Run::Gap(gap) = run
-                    && !s.is_fetching(&gap)
+                    && !state.is_fetching(&gap)
                 {
                     let max = self.osc.brw_params().brw_bytes_max;
                     let mut position = gap.start;
                     while position < gap.end {
                         let part = position..rpc_end(&(position..gap.end), max);
                         position = part.end;
-                        s.begin_fetch(part.clone());
+                        state.begin_fetch(part.clone());
                         gaps.push(part);
                     }
                 }
@@ -100,24 +100,25 @@ impl Object {
             range: range.clone(),
         };
         let data = self.read_rpc(&range).await?;
-        let mut s = self.state.lock();
-        if s.fetches.iter().any(|f| f.range == range && f.stale) {
-            // The waiting reader repeats the fetch.
+        let mut state = self.state.lock();
+        if state.fetches.iter().any(|f| f.range == range && f.stale) {
+            // The reader that waits for this fetch repeats it.
             return Ok(());
         }
         let mut position = range.start;
         for piece in data {
             let next = position + piece.len() as u64;
-            s.cache.fill(position, piece);
+            state.cache.fill(position, piece);
             position = next;
         }
         // A short reply below the known size is a hole.
-        let end = range.end.min(s.attr.size);
+        let end = range.end.min(state.attr.size);
         if position < end {
-            s.cache
+            state
+                .cache
                 .fill(position, Bytes::from(vec![0; (end - position) as usize]));
         }
-        drop(s);
+        drop(state);
         self.account();
         Ok(())
     }
@@ -128,18 +129,18 @@ impl Object {
         for _ in 0..CHECKSUM_ATTEMPTS {
             let request = brw::read_request(self.id(), range, &params, self.osc.budget().report());
             let reply = self.call(request).await?;
-            let read = brw::read_reply(&reply, range)?;
-            self.osc.budget().written(0, read.granted);
+            let read = brw::parse_read_reply(&reply, range)?;
+            self.osc.budget().finish_rpc(0, read.granted);
             if !read.corrupted {
                 return Ok(read.data);
             }
-            tracing::warn!(ost = self.osc.name(), object = ?self.id().oi, ?range, "wrong checksum of a read");
+            tracing::warn!(ost = self.osc.name(), object = ?self.id().oi, ?range, "wrong checksum of a read; reading again");
         }
         Err(Errno::EIO)
     }
 
     /// Reads `range` from the server without the cache (O_DIRECT), up to the object's known size:
-    /// behind the end a server may return zeros for the rest of a block. The caller holds a lock on
+    /// after the end a server may return zeros for the rest of a block. The caller holds a lock on
     /// the range.
     pub(in crate::data) async fn read_direct(
         self: &Arc<Self>,
@@ -172,7 +173,7 @@ struct FetchGuard<'a> {
 impl Drop for FetchGuard<'_> {
     fn drop(&mut self) {
         self.object.state.lock().fetches.retain(|f| f.range != self.range);
-        self.object.changed.notify_waiters();
+        self.object.io_done.notify_waiters();
     }
 }
 

@@ -1,4 +1,5 @@
-//! Changes of an object besides writes: truncate, times, space. Also the search for data and holes.
+//! Changes of an object other than writes: truncate, times, space. Also the search for data and
+//! holes.
 
 use super::Object;
 use crate::data::brw;
@@ -20,7 +21,7 @@ const SEEK_HOLE: u32 = 4;
 
 impl Object {
     /// Truncates the object to `size`, or extends it with a hole. `lock` is a PW lock on everything
-    /// from there.
+    /// from `size` on.
     pub(in crate::data) async fn truncate(self: &Arc<Self>, size: u64, lock: &LockRef) -> Result<(), Errno> {
         let epoch = self.eviction_epoch(lock)?;
         self.forget(size..u64::MAX);
@@ -37,16 +38,16 @@ impl Object {
             .await?
             .get::<OstBody>(bufs::OST_BODY)?
             .oa;
-        let mut s = self.state.lock();
-        let freed = s.replaced_at_server(size..u64::MAX);
+        let mut state = self.state.lock();
+        let freed = state.discard_changed_at_server(size..u64::MAX);
         if lock.is_valid() {
-            s.attr.size = size;
+            state.attr.size = size;
             if oa.o_valid & OBD_MD_FLBLOCKS != 0 {
-                s.attr.blocks = oa.o_blocks;
+                state.attr.blocks = oa.o_blocks;
             }
-            s.changed(now);
+            state.set_change_times(now);
         }
-        drop(s);
+        drop(state);
         self.osc.budget().unreserve(freed);
         Ok(())
     }
@@ -66,26 +67,32 @@ impl Object {
     /// Waits until no write RPC is in flight.
     async fn wait_for_writes(&self) {
         loop {
-            let changed = self.changed.notified();
-            tokio::pin!(changed);
-            changed.as_mut().enable();
+            let io_done = self.io_done.notified();
+            tokio::pin!(io_done);
+            io_done.as_mut().enable();
             if !self.is_writing() {
                 return;
             }
-            changed.await;
+            io_done.await;
         }
     }
 
-    /// Whether one of these times is in the past. [`Object::set_times`] then requires a lock on the
-    /// whole object: clients with locks have seen a later time and would keep it.
-    pub(in crate::data) fn is_past(&self, mtime: Option<Time>, atime: Option<Time>, ctime: Time) -> bool {
+    /// Whether [`Object::set_times`] requires a lock on the whole object: it does if mtime or atime
+    /// is in the past (before `ctime`). Clients with locks know a later time and would keep it.
+    pub(in crate::data) fn set_times_needs_lock(
+        &self,
+        mtime: Option<Time>,
+        atime: Option<Time>,
+        ctime: Time,
+    ) -> bool {
         let precision = self.osc.precision();
         let mut times = [mtime, atime].into_iter().flatten();
         times.any(|t| precision.of(t) < precision.of(ctime))
     }
 
-    /// Sets the given times. Waits for in-flight writes, which would set other times; dirty data is
-    /// written with the new times. `lock`: a PW lock on the whole object, if a time is in the past.
+    /// Sets the given times. First waits for in-flight writes, which would set other times. Later
+    /// write-backs carry the new times. `lock`: a PW lock on the whole object, if a time is in the
+    /// past.
     pub(in crate::data) async fn set_times(
         self: &Arc<Self>,
         mtime: Option<Time>,
@@ -107,7 +114,7 @@ impl Object {
         }
         self.wait_for_writes().await;
         let mut oa = brw::obdo(self.id());
-        // Only with mtime: an object's ctime tells the age of its mtime.
+        // Sets ctime only with mtime: an object's ctime tells the age of its mtime.
         if mtime.is_some() {
             oa.o_valid |= OBD_MD_FLMTIME | OBD_MD_FLCTIME;
         }
@@ -125,16 +132,16 @@ impl Object {
         };
         let oa = self.call(set).await?.get::<OstBody>(bufs::OST_BODY)?.oa;
         if oa.o_valid & OBD_MD_FLCTIME != 0 {
-            // A client with a faster clock may have changed the object: later changes must not
-            // precede that change.
+            // A client with a faster clock may have changed the object. This client's later changes
+            // must not have an earlier time.
             let times = &mut self.state.lock().attr.times;
             times.ctime = times.ctime.max(oa.times().at(precision).ctime);
         }
         Ok(())
     }
 
-    /// fallocate(2) with these mode bits on a range of the object. `lock` is a PW lock on the
-    /// range. The caller excludes other writes of this mount.
+    /// Allocates, punches or zeroes a range of the object; `mode` has the bits of fallocate(2).
+    /// `lock` is a PW lock on the range. The caller excludes other writes of this mount.
     pub(in crate::data) async fn fallocate(
         self: &Arc<Self>,
         mode: u32,
@@ -143,7 +150,7 @@ impl Object {
         lock: &LockRef,
     ) -> Result<(), Errno> {
         let epoch = self.eviction_epoch(lock)?;
-        self.release(range.clone()).await;
+        self.flush_and_forget(range.clone()).await;
         let mut oa = brw::obdo(self.id());
         oa.o_valid |= OBD_MD_FLSIZE | OBD_MD_FLBLOCKS;
         oa.o_size = range.start;
@@ -156,18 +163,18 @@ impl Object {
             .await?
             .get::<OstBody>(bufs::OST_BODY)?
             .oa;
-        let mut s = self.state.lock();
-        let freed = s.replaced_at_server(range.clone());
+        let mut state = self.state.lock();
+        let freed = state.discard_changed_at_server(range.clone());
         if lock.is_valid() {
             if !keeps_size {
-                s.attr.size = s.attr.size.max(range.end);
+                state.attr.size = state.attr.size.max(range.end);
             }
             if oa.o_valid & OBD_MD_FLBLOCKS != 0 {
-                s.attr.blocks = oa.o_blocks;
+                state.attr.blocks = oa.o_blocks;
             }
-            s.changed(now);
+            state.set_change_times(now);
         }
-        drop(s);
+        drop(state);
         self.osc.budget().unreserve(freed);
         Ok(())
     }

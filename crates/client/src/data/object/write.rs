@@ -1,5 +1,5 @@
-//! Writes of an object: into the cache while grant and budget last, from there to the server in
-//! RPCs as large as possible; directly to the server otherwise.
+//! Writes of an object. While grant and budget last, a write goes into the cache, and from there to
+//! the server in RPCs as large as possible. Otherwise it goes directly to the server.
 
 use super::{CHECKSUM_ATTEMPTS, Object};
 use crate::data::brw::{self, ObjectId, WriteArgs};
@@ -29,46 +29,46 @@ impl Object {
     ) -> Result<u64, Errno> {
         let range = offset..offset + data.len() as u64;
         loop {
-            let need = self.state.lock().cache.reservation(range.clone());
-            if need > 0
+            let reserved = self.state.lock().cache.reservation(range.clone());
+            if reserved > 0
                 && !self
                     .osc
                     .budget()
-                    .reserve(need, || self.osc.start_write_back())
+                    .reserve(reserved, || self.osc.start_write_back())
                     .await
             {
                 return self.write_through(range, data, lock).await;
             }
             let now = self.osc.now();
-            let mut s = self.state.lock();
-            let needed_now = s.cache.reservation(range.clone());
-            if needed_now > need {
-                drop(s);
-                self.osc.budget().unreserve(need);
+            let mut state = self.state.lock();
+            let needed = state.cache.reservation(range.clone());
+            if needed > reserved {
+                drop(state);
+                self.osc.budget().unreserve(reserved);
                 continue;
             }
             if !lock.is_valid() {
-                drop(s);
-                self.osc.budget().unreserve(need);
+                drop(state);
+                self.osc.budget().unreserve(reserved);
                 return Err(Errno::EIO);
             }
-            s.cache.write(offset, data);
-            s.attr.size = s.attr.size.max(range.end);
-            s.changed(now);
-            let newly_dirty = s.dirty_since.is_none();
+            state.cache.write(offset, data);
+            state.attr.size = state.attr.size.max(range.end);
+            state.set_change_times(now);
+            let newly_dirty = state.dirty_since.is_none();
             if newly_dirty {
-                s.dirty_since = Some(Instant::now());
+                state.dirty_since = Some(Instant::now());
             }
-            drop(s);
-            self.osc.budget().unreserve(need - needed_now);
+            drop(state);
+            self.osc.budget().unreserve(reserved - needed);
             self.osc.note_write(self, newly_dirty, range.end - range.start);
             return Ok(range.end - range.start);
         }
     }
 
-    /// Sends `data` at once and waits: without a reservation, or for O_DIRECT. Returns the number
-    /// of written bytes ([`Object::write_now`]). The write runs to its end even if the caller stops
-    /// waiting, and keeps its lock and write slot until then.
+    /// Sends `data` at once and waits for the reply: for a write without a reservation, or for
+    /// O_DIRECT. Returns the number of written bytes ([`Object::write_now`]). The write runs to its
+    /// end even if the caller stops waiting, and keeps its lock and write slot until then.
     pub(in crate::data) async fn write_through(
         self: &Arc<Self>,
         range: Range<u64>,
@@ -77,7 +77,7 @@ impl Object {
     ) -> Result<u64, Errno> {
         let epoch = self.eviction_epoch(lock)?;
         self.flush(range.clone()).await;
-        let slot = self.osc.write_slot().await;
+        let slot = self.osc.acquire_write_slot().await;
         let (object, lock) = (self.clone(), lock.clone());
         let write = async move {
             let written = object.write_now(range, data, &lock, epoch).await;
@@ -111,28 +111,28 @@ impl Object {
                 .write_rpc(self.id(), &[(position..end, vec![part])], false, times, epoch)
                 .await
             {
-                // New grant lets later writes stay in the cache.
-                Ok(granted) => self.osc.budget().written(0, granted),
+                // With new grant, later writes stay in the cache.
+                Ok(granted) => self.osc.budget().finish_rpc(0, granted),
                 Err(e) if position == range.start => return Err(e),
                 Err(_) => break,
             }
             position = end;
         }
         let range = range.start..position;
-        let mut s = self.state.lock();
-        let freed = s.replaced_at_server(range.clone());
+        let mut state = self.state.lock();
+        let freed = state.discard_changed_at_server(range.clone());
         if lock.is_valid() {
-            s.attr.size = s.attr.size.max(range.end);
-            s.changed(now);
+            state.attr.size = state.attr.size.max(range.end);
+            state.set_change_times(now);
         }
-        drop(s);
+        drop(state);
         self.osc.budget().unreserve(freed);
         Ok(range.end - range.start)
     }
 
     /// Sends an OST_WRITE at eviction count `epoch` ([`Object::eviction_epoch`]); repeats it after
-    /// a wrong checksum. `object` names the file. `granted`: the bytes are reserved. Returns the
-    /// new grant in bytes.
+    /// a wrong checksum. `object` has the file to report to the server. `granted`: the client has
+    /// reserved the bytes from the grant. Returns the new grant in bytes.
     async fn write_rpc(
         self: &Arc<Self>,
         object: ObjectId,
@@ -152,15 +152,15 @@ impl Object {
                 grant,
             };
             let reply = self.call_under(epoch, brw::write_request(&args, &params)).await?;
-            let written = brw::write_reply(&reply, &args, &params)?;
+            let written = brw::parse_write_reply(&reply, &args, &params)?;
             if !written.corrupted {
                 if let Some(blocks) = written.blocks {
                     self.state.lock().attr.blocks = blocks;
                 }
                 return Ok(written.granted);
             }
-            self.osc.budget().written(0, written.granted);
-            tracing::warn!(ost = self.osc.name(), object = ?self.id().oi, "wrong checksum of a write");
+            self.osc.budget().finish_rpc(0, written.granted);
+            tracing::warn!(ost = self.osc.name(), object = ?self.id().oi, "wrong checksum of a write; writing again");
         }
         Err(Errno::EIO)
     }
@@ -173,34 +173,35 @@ impl Object {
             let result = self
                 .write_rpc(id, &batch.ranges, batch.reserved > 0, times, epoch)
                 .await;
-            // The object moved to another file during the request, with its data.
+            // After an error, sends again if the object moved to another file during the request.
             if result.is_ok() || self.file() == id.parent {
                 break (id, result);
             }
         };
         {
-            let mut s = self.state.lock();
+            let mut state = self.state.lock();
             if let Err(error) = result {
                 self.osc.record_loss(id.parent, error);
             }
             for (range, _) in &batch.ranges {
-                s.changed_at_server(range);
+                state.mark_changed_at_server(range);
             }
-            s.cache
-                .written(batch.ranges.iter().map(|(r, _)| r), result.is_err());
+            state
+                .cache
+                .finish_write(batch.ranges.iter().map(|(r, _)| r), result.is_err());
         }
         if let Err(error) = result {
             self.log_loss(id.parent, batch.bytes, error);
-            self.size_after_loss().await;
+            self.update_size_after_loss().await;
         }
-        self.osc.budget().written(batch.reserved, result.unwrap_or(0));
-        self.changed.notify_waiters();
+        self.osc.budget().finish_rpc(batch.reserved, result.unwrap_or(0));
+        self.io_done.notify_waiters();
         self.account();
     }
 
-    /// Sets the size after a loss of data: the larger of the server's size and the end of the data
-    /// still to be written.
-    async fn size_after_loss(self: &Arc<Self>) {
+    /// Sets the size after a loss of data: the larger of the server's size and the end of the
+    /// remaining unwritten data.
+    async fn update_size_after_loss(self: &Arc<Self>) {
         let pending_end = self.state.lock().cache.unwritten_end();
         let body = OstBody {
             oa: brw::obdo(self.id()),
@@ -212,35 +213,35 @@ impl Object {
         else {
             return;
         };
-        let mut s = self.state.lock();
-        // Data written during the request may be in neither value.
-        let pending_end = pending_end.max(s.cache.unwritten_end());
-        if !s.locks.is_empty() {
-            s.attr.size = pending_end.max(server.oa.o_size);
-            s.attr.blocks = server.oa.o_blocks;
+        let mut state = self.state.lock();
+        // A program may have written more data during the request.
+        let pending_end = pending_end.max(state.cache.unwritten_end());
+        if !state.locks.is_empty() {
+            state.attr.size = pending_end.max(server.oa.o_size);
+            state.attr.blocks = server.oa.o_blocks;
         }
-        drop(s);
+        drop(state);
         let object = self.clone();
         self.osc
-            .spawn(async move { object.osc.forget_in_kernel(object.file()).await });
+            .spawn(async move { object.osc.invalidate_in_kernel(object.file()).await });
     }
 
-    /// Starts to write the dirty data of `range` that is not in flight. `full_only`: only while the
+    /// Starts to send the dirty data of `range` that is not in flight. `full_only`: only while the
     /// object has enough dirty data for a whole RPC.
     pub(in crate::data) async fn start_writing(self: &Arc<Self>, range: Range<u64>, full_only: bool) {
         loop {
-            let slot = self.osc.write_slot().await;
+            let slot = self.osc.acquire_write_slot().await;
             let bytes_max = self.osc.brw_params().brw_bytes_max;
             let (batch, epoch) = {
-                let mut s = self.state.lock();
-                if full_only && s.cache.dirty_bytes() < bytes_max {
+                let mut state = self.state.lock();
+                if full_only && state.cache.dirty_bytes() < bytes_max {
                     return;
                 }
-                let batch = s.cache.take_dirty(range.clone(), bytes_max, RANGES_MAX);
-                if !s.cache.is_dirty(0..u64::MAX) {
-                    s.dirty_since = None;
+                let batch = state.cache.take_dirty(range.clone(), bytes_max, RANGES_MAX);
+                if !state.cache.is_dirty(0..u64::MAX) {
+                    state.dirty_since = None;
                 }
-                // Data that is in the cache now is covered by current locks.
+                // Current locks cover the data that is in the cache now.
                 (batch, self.osc.evictions())
             };
             let Some(batch) = batch else { return };
@@ -252,15 +253,18 @@ impl Object {
         }
     }
 
-    /// Writes the dirty data of `range` and waits until nothing of it is in flight.
+    /// Writes back the dirty data of `range`, and waits until no data of the range is in flight.
     pub(in crate::data) async fn flush(self: &Arc<Self>, range: Range<u64>) {
         loop {
-            let changed = self.changed.notified();
-            tokio::pin!(changed);
-            changed.as_mut().enable();
+            let io_done = self.io_done.notified();
+            tokio::pin!(io_done);
+            io_done.as_mut().enable();
             let (dirty, writing) = {
-                let s = self.state.lock();
-                (s.cache.is_dirty(range.clone()), s.cache.is_writing(range.clone()))
+                let state = self.state.lock();
+                (
+                    state.cache.is_dirty(range.clone()),
+                    state.cache.is_writing(range.clone()),
+                )
             };
             if dirty {
                 self.start_writing(range.clone(), false).await;
@@ -269,7 +273,7 @@ impl Object {
                 return;
             }
             if writing || self.state.lock().cache.is_writing(range.clone()) {
-                changed.await;
+                io_done.await;
             }
         }
     }
@@ -285,7 +289,7 @@ impl Object {
         loop {
             return match self.call(sync.clone()).await {
                 Ok(_) => Ok(()),
-                // The eviction records the lost data. The rest must still be synced.
+                // The eviction has recorded the lost data. The other data must still be synced.
                 Err(RpcError::Evicted(_)) => continue,
                 Err(e) => Err(e.errno()),
             };

@@ -1,4 +1,4 @@
-//! Evictions: drop locks and caches, and report lost data.
+//! Handles an eviction: drops locks and caches, and reports lost data.
 
 use super::Osc;
 use crate::data::brw;
@@ -13,18 +13,18 @@ const INVALIDATIONS_MAX: usize = 8;
 
 impl Osc {
     /// Drops locks and caches after the target evicted this client.
-    pub(super) fn evicted(&self) {
+    pub(super) fn handle_eviction(&self) {
         self.report_lost_changes();
         let objects = self.all_objects();
         self.locks().clear();
-        objects.iter().for_each(|object| object.evicted());
-        self.dirty.lock().clear();
-        if let Some(osc) = self.me.upgrade() {
-            self.spawn(async move { osc.forget_evicted(objects).await });
+        objects.iter().for_each(|object| object.handle_eviction());
+        self.dirty_objects.lock().clear();
+        if let Some(osc) = self.weak_self.upgrade() {
+            self.spawn(async move { osc.invalidate_evicted(objects).await });
         }
     }
 
-    /// Records the loss of changes that the target had confirmed and lost because its machine
+    /// Records the loss of changes that the target had confirmed but not committed when its machine
     /// stopped. The files' descriptors then fail.
     fn report_lost_changes(&self) {
         let lost = self.import().take_lost();
@@ -42,9 +42,9 @@ impl Osc {
         }
     }
 
-    /// Invalidates these objects' files in the kernel: first the attributes, which never waits,
-    /// then the pages.
-    async fn forget_evicted(self: Arc<Osc>, objects: Vec<Arc<Object>>) {
+    /// Invalidates these objects' files in the kernel: first all attributes, for which the kernel
+    /// never waits, then the pages.
+    async fn invalidate_evicted(self: Arc<Osc>, objects: Vec<Arc<Object>>) {
         if let Some(kernel) = self.kernel.get() {
             for object in &objects {
                 kernel.inval_inode(object.file(), -1, 0).await;
@@ -60,7 +60,7 @@ impl Osc {
                 if let Some(kernel) = osc.kernel.get() {
                     kernel.inval_inode(object.file(), 0, 0).await;
                 }
-                object.kernel_pages_dropped();
+                object.note_kernel_pages_dropped();
                 osc.drop_if_unused(object);
             });
         }

@@ -1,25 +1,25 @@
 //! Parameters of an OSC, under Lustre's names (`osc.*.max_dirty_mb`, ...).
 
-use super::{Osc, RPCS_IN_FLIGHT};
+use super::{DEFAULT_RPCS_IN_FLIGHT, Osc};
 use params::{Group, Param, Registry};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 use wire::checksum::ChecksumType;
 
-/// Largest `max_dirty_mb`, MiB.
+/// Largest `max_dirty_mb`, in MiB.
 const DIRTY_MB_MAX: u64 = 2048;
-/// Largest `idle_timeout`, seconds.
-const IDLE_TIMEOUT_MAX: u64 = 3600;
+/// Largest `idle_timeout`, in seconds.
+const IDLE_TIMEOUT_MAX_SECS: u64 = 3600;
 /// Largest `max_rpcs_in_flight`.
 const RPCS_IN_FLIGHT_MAX: u32 = 256;
 
-/// Values that the parameters set and that no other object holds.
+/// The values of the parameters that no other structure stores.
 #[derive(Debug)]
 pub(super) struct Tunables {
     /// Whether data carries checksums.
     pub(super) checksums: Arc<AtomicBool>,
-    /// A bit of `ocd_cksum_types`; 0: the default.
+    /// A bit of `ocd_cksum_types`; 0: the best agreed type.
     pub(super) checksum_type: AtomicU32,
     /// `max_rpcs_in_flight`.
     rpcs_in_flight: AtomicU64,
@@ -30,7 +30,7 @@ impl Default for Tunables {
         Tunables {
             checksums: Arc::new(AtomicBool::new(true)),
             checksum_type: AtomicU32::new(0),
-            rpcs_in_flight: AtomicU64::new(RPCS_IN_FLIGHT.into()),
+            rpcs_in_flight: AtomicU64::new(DEFAULT_RPCS_IN_FLIGHT.into()),
         }
     }
 }
@@ -40,19 +40,19 @@ impl Osc {
     pub(super) fn show(self: &Arc<Self>, registry: &Registry) -> Group {
         let mut group = registry.group(format!("osc.{}", self.target.name));
         let weak = Arc::downgrade(self);
-        let show = |f: fn(&Osc) -> u64| {
+        let show = |value: fn(&Osc) -> u64| {
             let weak = weak.clone();
-            move || weak.upgrade().map_or(0, |osc| f(&osc)).to_string()
+            move || weak.upgrade().map_or(0, |osc| value(&osc)).to_string()
         };
         let number = |show: fn(&Osc) -> u64, max: u64, set: fn(&Osc, u64)| {
             let (shown, setter) = (weak.clone(), weak.clone());
             Param::read_write(
                 move || shown.upgrade().map_or(0, |osc| show(&osc)).to_string(),
                 move |text| {
-                    let n = text.trim().parse().ok().filter(|n| (1..=max).contains(n));
-                    let n = n.ok_or_else(|| format!("expected a whole number from 1 to {max}"))?;
+                    let value = text.trim().parse().ok().filter(|value| (1..=max).contains(value));
+                    let value = value.ok_or_else(|| format!("expected a whole number from 1 to {max}"))?;
                     if let Some(osc) = setter.upgrade() {
-                        set(&osc, n);
+                        set(&osc, value);
                     }
                     Ok(())
                 },
@@ -140,8 +140,13 @@ impl Osc {
             after.map_or(0, |after| after.as_secs()).to_string()
         };
         let set = move |text: &str| {
-            let secs = text.trim().parse().ok().filter(|n| *n <= IDLE_TIMEOUT_MAX);
-            let secs = secs.ok_or_else(|| format!("expected a whole number from 0 to {IDLE_TIMEOUT_MAX}"))?;
+            let secs = text
+                .trim()
+                .parse()
+                .ok()
+                .filter(|secs| *secs <= IDLE_TIMEOUT_MAX_SECS);
+            let secs =
+                secs.ok_or_else(|| format!("expected a whole number from 0 to {IDLE_TIMEOUT_MAX_SECS}"))?;
             if let Some(osc) = setter.upgrade() {
                 osc.import()
                     .set_idle_timeout((secs > 0).then(|| Duration::from_secs(secs)));
@@ -157,7 +162,7 @@ impl Osc {
         if after > before {
             self.write_slots.add_permits(after - before);
         } else {
-            // Waits for permits in use, and removes them when their RPCs end.
+            // Removes permits in use as soon as their RPCs end.
             let (slots, fewer) = (self.write_slots.clone(), (before - after) as u32);
             self.runtime.spawn(async move {
                 if let Ok(permits) = slots.acquire_many_owned(fewer).await {
