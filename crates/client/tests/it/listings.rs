@@ -1,5 +1,5 @@
-//! Directory listings with attributes, as of `ls -l`: batched lookups, if the target supports them,
-//! give the same results as single ones.
+//! Directory listings with attributes, like `ls -l`: batched lookups, if the target supports them,
+//! give the same results as single lookups.
 
 #![allow(clippy::unwrap_used)]
 
@@ -11,17 +11,22 @@ const FILES: u64 = 1000;
 /// Names that the FUSE front end looks up in one batch.
 const LOOKUP_BATCH: usize = 128;
 
-async fn mkdir(c: &Client, name: &str) -> Fid {
-    let created = c.mkdir(&Cred::root(), c.root(), name.as_bytes(), 0o755).await;
+async fn mkdir(client: &Client, name: &str) -> Fid {
+    let created = client
+        .mkdir(&Cred::root(), client.root(), name.as_bytes(), 0o755)
+        .await;
     created.unwrap().attr.fid
 }
 
-async fn fill(c: &Client, dir: Fid) {
+async fn fill(client: &Client, dir: Fid) {
     let root = Cred::root();
     for i in 0..FILES {
         let (name, flags) = (format!("f{i}"), OpenFlags::READ_WRITE);
-        let (_, file) = c.create(&root, dir, name.as_bytes(), 0o644, flags).await.unwrap();
-        c.release(&file).await.unwrap();
+        let (_, file) = client
+            .create(&root, dir, name.as_bytes(), 0o644, flags)
+            .await
+            .unwrap();
+        client.release(&file).await.unwrap();
     }
 }
 
@@ -29,18 +34,18 @@ async fn fill(c: &Client, dir: Fid) {
 type Line = (Vec<u8>, Result<(u32, u64, u32), Errno>);
 
 /// Lists a directory as the FUSE front end does.
-async fn list(c: &Client, cred: &Cred, dir: &DirHandle) -> Vec<Line> {
+async fn list(client: &Client, cred: &Cred, dir: &DirHandle) -> Vec<Line> {
     let (mut lines, mut offset) = (Vec::new(), 0);
     loop {
-        let items = c.readdir(dir, offset).await.unwrap();
+        let items = client.readdir(dir, offset).await.unwrap();
         let Some(last) = items.last() else { break };
         offset = last.next;
         let names: Vec<&[u8]> = items.iter().map(|i| &i.entry.name[..]).collect();
         let names: Vec<&[u8]> = names.into_iter().filter(|n| !n.starts_with(b".")).collect();
         for names in names.chunks(LOOKUP_BATCH) {
-            c.lookup_batch(cred, dir.fid, names).await;
+            client.lookup_batch(cred, dir.fid, names).await;
             for name in names {
-                let found = c.lookup(cred, dir.fid, name).await;
+                let found = client.lookup(cred, dir.fid, name).await;
                 let attrs = found.map(|f| (f.attr.mode, f.attr.size, f.attr.nlink));
                 lines.push((name.to_vec(), attrs));
             }
@@ -58,7 +63,7 @@ fn requests(cluster: &Cluster) -> u64 {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_listing_with_attributes_needs_few_requests_with_batches() {
+async fn batches_reduce_the_requests_of_a_listing_with_attributes() {
     let cluster = Cluster::start(1).await;
     let creator = cluster.mount().await;
     let dir = mkdir(&creator, "d").await;
@@ -129,10 +134,10 @@ async fn batched_and_single_lookups_give_the_same_results() {
     lister.lookup_batch(&root, dir, &names).await;
     let single = cluster.mount().await;
     for name in names {
-        let attrs = |c: &std::sync::Arc<Client>| {
-            let c = c.clone();
+        let attrs = |client: &std::sync::Arc<Client>| {
+            let client = client.clone();
             async move {
-                let found = c.lookup(&Cred::root(), dir, name).await;
+                let found = client.lookup(&Cred::root(), dir, name).await;
                 found.map(|f| (f.attr.fid, f.attr.mode, f.attr.size, f.attr.nlink, f.attr.mtime))
             }
         };
@@ -218,6 +223,6 @@ async fn listings_and_changes_of_the_same_names_make_progress() {
     cluster.stop().await;
 }
 
-async fn file(c: &Client, dir: Fid, name: &[u8]) -> Fid {
-    c.lookup(&Cred::root(), dir, name).await.unwrap().attr.fid
+async fn file(client: &Client, dir: Fid, name: &[u8]) -> Fid {
+    client.lookup(&Cred::root(), dir, name).await.unwrap().attr.fid
 }

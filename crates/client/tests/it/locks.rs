@@ -1,5 +1,4 @@
-//! File locks of programs: conflicts, cancelled waits, unmounts. Also: an unmount without servers
-//! ends.
+//! File locks of programs: conflicts, cancelled waits, unmounts. Also an unmount without servers.
 
 #![allow(clippy::unwrap_used)]
 
@@ -25,32 +24,34 @@ fn range(ty: FlockType, start: u64, end: u64, owner: u64) -> FlockRange {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lock_request_waits_for_a_conflicting_lock_of_another_mount() {
     let cluster = Cluster::start(0).await;
-    let (a, b) = (cluster.mount().await, cluster.mount().await);
+    let (mount_a, mount_b) = (cluster.mount().await, cluster.mount().await);
     let root = Cred::root();
-    let fid = a
-        .mknod(&root, a.root(), b"f", 0o010_644, 0)
+    let fid = mount_a
+        .mknod(&root, mount_a.root(), b"f", 0o010_644, 0)
         .await
         .unwrap()
         .attr
         .fid;
-    a.setlk(&root, fid, range(FlockType::Write, 0, 99, 1), false)
+    mount_a
+        .setlk(&root, fid, range(FlockType::Write, 0, 99, 1), false)
         .await
         .unwrap();
-    let want = range(FlockType::Write, 50, 149, 2);
-    assert_eq!(b.setlk(&root, fid, want, false).await, Err(Errno::EAGAIN));
-    let held = b.getlk(&root, fid, want).await.unwrap().unwrap();
+    let wanted = range(FlockType::Write, 50, 149, 2);
+    assert_eq!(mount_b.setlk(&root, fid, wanted, false).await, Err(Errno::EAGAIN));
+    let held = mount_b.getlk(&root, fid, wanted).await.unwrap().unwrap();
     assert_eq!(
         (held.ty, held.start, held.end, held.pid),
         (FlockType::Write, 0, 99, 1)
     );
-    b.setlk(&root, fid, range(FlockType::Read, 100, 149, 2), false)
+    mount_b
+        .setlk(&root, fid, range(FlockType::Read, 100, 149, 2), false)
         .await
         .unwrap();
     let waiting = {
-        let (b, root) = (b.clone(), root.clone());
-        tokio::spawn(async move { b.setlk(&root, fid, want, true).await })
+        let (mount_b, root) = (mount_b.clone(), root.clone());
+        tokio::spawn(async move { mount_b.setlk(&root, fid, wanted, true).await })
     };
-    a.release_locks(&root, fid, 1, 1).await.unwrap();
+    mount_a.release_locks(&root, fid, 1, 1).await.unwrap();
     assert_eq!(
         tokio::time::timeout(SOON, waiting)
             .await
@@ -59,41 +60,43 @@ async fn a_lock_request_waits_for_a_conflicting_lock_of_another_mount() {
         Ok(())
     );
     assert_eq!(
-        a.getlk(&root, fid, range(FlockType::Read, 0, 49, 1)).await,
+        mount_a.getlk(&root, fid, range(FlockType::Read, 0, 49, 1)).await,
         Ok(None)
     );
-    a.umount().await;
-    b.umount().await;
+    mount_a.umount().await;
+    mount_b.umount().await;
     cluster.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cancelled_wait_for_a_lock_leaves_no_lock() {
     let cluster = Cluster::start(0).await;
-    let (a, b) = (cluster.mount().await, cluster.mount().await);
+    let (mount_a, mount_b) = (cluster.mount().await, cluster.mount().await);
     let root = Cred::root();
-    let fid = a
-        .mknod(&root, a.root(), b"f", 0o010_644, 0)
+    let fid = mount_a
+        .mknod(&root, mount_a.root(), b"f", 0o010_644, 0)
         .await
         .unwrap()
         .attr
         .fid;
     let all = |ty, owner| range(ty, 0, FlockRange::END, owner);
-    a.setlk(&root, fid, all(FlockType::Write, 1), false)
+    mount_a
+        .setlk(&root, fid, all(FlockType::Write, 1), false)
         .await
         .unwrap();
-    let waiting = b.setlk(&root, fid, all(FlockType::Write, 2), true);
+    let waiting = mount_b.setlk(&root, fid, all(FlockType::Write, 2), true);
     assert!(
         tokio::time::timeout(Duration::from_millis(100), waiting)
             .await
             .is_err(),
         "the request waits"
     );
-    a.setlk(&root, fid, all(FlockType::Unlock, 1), false)
+    mount_a
+        .setlk(&root, fid, all(FlockType::Unlock, 1), false)
         .await
         .unwrap();
     let again = async {
-        while a
+        while mount_a
             .setlk(&root, fid, all(FlockType::Write, 3), false)
             .await
             .is_err()
@@ -104,47 +107,50 @@ async fn a_cancelled_wait_for_a_lock_leaves_no_lock() {
     tokio::time::timeout(SOON, again)
         .await
         .expect("no mount holds the range");
-    a.umount().await;
-    b.umount().await;
+    mount_a.umount().await;
+    mount_b.umount().await;
     cluster.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_unmount_releases_its_locks() {
     let cluster = Cluster::start(0).await;
-    let (a, b) = (cluster.mount().await, cluster.mount().await);
+    let (mount_a, mount_b) = (cluster.mount().await, cluster.mount().await);
     let root = Cred::root();
-    let fid = a
-        .mknod(&root, a.root(), b"f", 0o010_644, 0)
+    let fid = mount_a
+        .mknod(&root, mount_a.root(), b"f", 0o010_644, 0)
         .await
         .unwrap()
         .attr
         .fid;
-    a.setlk(&root, fid, range(FlockType::Write, 0, 9, 1), false)
+    mount_a
+        .setlk(&root, fid, range(FlockType::Write, 0, 9, 1), false)
         .await
         .unwrap();
-    a.umount().await;
-    b.setlk(&root, fid, range(FlockType::Write, 0, 9, 1), false)
+    mount_a.umount().await;
+    mount_b
+        .setlk(&root, fid, range(FlockType::Write, 0, 9, 1), false)
         .await
         .unwrap();
-    b.umount().await;
+    mount_b.umount().await;
     cluster.stop().await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_unmount_ends_without_servers() {
+async fn an_unmount_completes_without_servers() {
     let cluster = Cluster::start(1).await;
-    let a = cluster.mount().await;
+    let mount_a = cluster.mount().await;
     let root = Cred::root();
-    let (_, file) = a
-        .create(&root, a.root(), b"f", 0o644, OpenFlags::READ_WRITE)
+    let (_, file) = mount_a
+        .create(&root, mount_a.root(), b"f", 0o644, OpenFlags::READ_WRITE)
         .await
         .unwrap();
-    a.write(&file, 0, Bytes::from_static(b"never written back"))
+    mount_a
+        .write(&file, 0, Bytes::from_static(b"never written back"))
         .await
         .unwrap();
     cluster.stop().await;
-    tokio::time::timeout(Duration::from_secs(60), a.umount())
+    tokio::time::timeout(Duration::from_secs(60), mount_a.umount())
         .await
-        .expect("the unmount ends");
+        .expect("the unmount completes");
 }

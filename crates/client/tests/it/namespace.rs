@@ -14,30 +14,42 @@ const PAST: Time = Time::new(1000, 1);
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_new_directory_is_seen_by_another_mount() {
     let cluster = Cluster::start(0).await;
-    let (a, b) = (cluster.mount().await, cluster.mount().await);
+    let (mount_a, mount_b) = (cluster.mount().await, cluster.mount().await);
     let root = Cred::root();
     assert_eq!(
-        b.lookup(&root, b.root(), b"d").await.map(|f| f.attr),
+        mount_b.lookup(&root, mount_b.root(), b"d").await.map(|f| f.attr),
         Err(Errno::ENOENT)
     );
-    let created = a.mkdir(&root, a.root(), b"d", 0o750).await.unwrap().attr;
-    let seen = b.lookup(&root, b.root(), b"d").await.unwrap().attr;
+    let created = mount_a
+        .mkdir(&root, mount_a.root(), b"d", 0o750)
+        .await
+        .unwrap()
+        .attr;
+    let seen = mount_b.lookup(&root, mount_b.root(), b"d").await.unwrap().attr;
     assert_eq!((seen.fid, seen.mode & 0o7777), (created.fid, 0o750));
     assert!(seen.is_dir());
-    let second = a.mkdir(&root, a.root(), b"d", 0o750).await.map(|f| f.attr);
+    let second = mount_a
+        .mkdir(&root, mount_a.root(), b"d", 0o750)
+        .await
+        .map(|f| f.attr);
     assert_eq!(second, Err(Errno::EEXIST));
-    a.umount().await;
-    b.umount().await;
+    mount_a.umount().await;
+    mount_b.umount().await;
     cluster.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn changes_by_another_mount_invalidate_the_cache() {
     let cluster = Cluster::start(0).await;
-    let (a, b) = (cluster.mount().await, cluster.mount().await);
+    let (mount_a, mount_b) = (cluster.mount().await, cluster.mount().await);
     let root = Cred::root();
-    let dir = a.mkdir(&root, a.root(), b"d", 0o755).await.unwrap().attr.fid;
-    let cached = b.lookup(&root, b.root(), b"d").await.unwrap();
+    let dir = mount_a
+        .mkdir(&root, mount_a.root(), b"d", 0o755)
+        .await
+        .unwrap()
+        .attr
+        .fid;
+    let cached = mount_b.lookup(&root, mount_b.root(), b"d").await.unwrap();
     assert!(cached.name_cached && cached.attr_cached);
     drop(cached);
     let set = SetAttr {
@@ -45,84 +57,116 @@ async fn changes_by_another_mount_invalidate_the_cache() {
         mtime: Some(SetTime::At(PAST)),
         ..SetAttr::default()
     };
-    a.setattr(&root, dir, &set, None).await.unwrap();
-    let seen = b.getattr(&root, dir).await.unwrap().attr;
+    mount_a.setattr(&root, dir, &set, None).await.unwrap();
+    let seen = mount_b.getattr(&root, dir).await.unwrap().attr;
     assert_eq!((seen.mode & 0o7777, seen.mtime), (0o700, PAST));
-    a.rename(&root, (a.root(), b"d"), (a.root(), b"e")).await.unwrap();
+    mount_a
+        .rename(&root, (mount_a.root(), b"d"), (mount_a.root(), b"e"))
+        .await
+        .unwrap();
     assert_eq!(
-        b.lookup(&root, b.root(), b"d").await.map(|f| f.attr),
+        mount_b.lookup(&root, mount_b.root(), b"d").await.map(|f| f.attr),
         Err(Errno::ENOENT)
     );
-    assert_eq!(b.lookup(&root, b.root(), b"e").await.unwrap().attr.fid, dir);
-    a.rmdir(&root, a.root(), b"e").await.unwrap();
     assert_eq!(
-        b.lookup(&root, b.root(), b"e").await.map(|f| f.attr),
+        mount_b
+            .lookup(&root, mount_b.root(), b"e")
+            .await
+            .unwrap()
+            .attr
+            .fid,
+        dir
+    );
+    mount_a.rmdir(&root, mount_a.root(), b"e").await.unwrap();
+    assert_eq!(
+        mount_b.lookup(&root, mount_b.root(), b"e").await.map(|f| f.attr),
         Err(Errno::ENOENT)
     );
-    a.umount().await;
-    b.umount().await;
+    mount_a.umount().await;
+    mount_b.umount().await;
     cluster.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn names_that_one_mount_exchanges_are_exchanged_for_the_other() {
+async fn an_exchange_of_two_names_is_seen_by_the_other_mount() {
     let cluster = Cluster::start(0).await;
-    let (a, b) = (cluster.mount().await, cluster.mount().await);
+    let (mount_a, mount_b) = (cluster.mount().await, cluster.mount().await);
     let root = Cred::root();
-    let top = a.root();
-    let dir = a.mkdir(&root, top, b"d", 0o755).await.unwrap().attr.fid;
-    let file = a.mknod(&root, dir, b"f", 0o010_644, 0).await.unwrap().attr.fid;
-    let other = a.mkdir(&root, top, b"e", 0o755).await.unwrap().attr.fid;
-    let fid = |c: Arc<Client>, dir, name: &'static str| async move {
-        let found = c.lookup(&Cred::root(), dir, name.as_bytes()).await;
+    let top = mount_a.root();
+    let dir = mount_a.mkdir(&root, top, b"d", 0o755).await.unwrap().attr.fid;
+    let file = mount_a
+        .mknod(&root, dir, b"f", 0o010_644, 0)
+        .await
+        .unwrap()
+        .attr
+        .fid;
+    let other = mount_a.mkdir(&root, top, b"e", 0o755).await.unwrap().attr.fid;
+    let fid = |client: Arc<Client>, dir, name: &'static str| async move {
+        let found = client.lookup(&Cred::root(), dir, name.as_bytes()).await;
         found.map(|f| f.attr.fid)
     };
-    for (from, to) in [(b.clone(), a.clone()), (a.clone(), b.clone())] {
+    for (from, to) in [
+        (mount_b.clone(), mount_a.clone()),
+        (mount_a.clone(), mount_b.clone()),
+    ] {
         let before = [fid(to.clone(), dir, "f").await, fid(to.clone(), top, "e").await];
         from.rename_with(&root, (dir, b"f"), (top, b"e"), RenameFlags::EXCHANGE)
             .await
             .unwrap();
-        for c in [&from, &to] {
-            let after = [fid(c.clone(), top, "e").await, fid(c.clone(), dir, "f").await];
+        for client in [&from, &to] {
+            let after = [
+                fid(client.clone(), top, "e").await,
+                fid(client.clone(), dir, "f").await,
+            ];
             assert_eq!(after, before);
-            let links = c.getattr(&root, dir).await.unwrap().attr.nlink;
+            let links = client.getattr(&root, dir).await.unwrap().attr.nlink;
             assert_eq!(links, if before[0] == Ok(file) { 3 } else { 2 });
         }
     }
-    assert_eq!(fid(b.clone(), dir, "f").await, Ok(file));
-    assert_eq!(fid(b.clone(), top, "e").await, Ok(other));
-    a.umount().await;
-    b.umount().await;
+    assert_eq!(fid(mount_b.clone(), dir, "f").await, Ok(file));
+    assert_eq!(fid(mount_b.clone(), top, "e").await, Ok(other));
+    mount_a.umount().await;
+    mount_b.umount().await;
     cluster.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn whiteout_and_noreplace_renames_are_seen_by_the_other_mount() {
     let cluster = Cluster::start(0).await;
-    let (a, b) = (cluster.mount().await, cluster.mount().await);
+    let (mount_a, mount_b) = (cluster.mount().await, cluster.mount().await);
     let root = Cred::root();
-    let top = a.root();
-    let file = a.mknod(&root, top, b"f", 0o010_644, 0).await.unwrap().attr.fid;
-    assert_eq!(b.lookup(&root, top, b"f").await.unwrap().attr.fid, file);
-    let noreplace = |c: Arc<Client>| async move {
+    let top = mount_a.root();
+    let file = mount_a
+        .mknod(&root, top, b"f", 0o010_644, 0)
+        .await
+        .unwrap()
+        .attr
+        .fid;
+    assert_eq!(mount_b.lookup(&root, top, b"f").await.unwrap().attr.fid, file);
+    let noreplace = |client: Arc<Client>| async move {
         let (from, to) = ((top, &b"f"[..]), (top, &b"g"[..]));
-        c.rename_with(&Cred::root(), from, to, RenameFlags::NOREPLACE)
+        client
+            .rename_with(&Cred::root(), from, to, RenameFlags::NOREPLACE)
             .await
     };
-    noreplace(a.clone()).await.unwrap();
-    a.rename_with(&root, (top, b"g"), (top, b"h"), RenameFlags::WHITEOUT)
+    noreplace(mount_a.clone()).await.unwrap();
+    mount_a
+        .rename_with(&root, (top, b"g"), (top, b"h"), RenameFlags::WHITEOUT)
         .await
         .unwrap();
-    for c in [&a, &b] {
-        let whiteout = c.lookup(&root, top, b"g").await.unwrap().attr;
+    for client in [&mount_a, &mount_b] {
+        let whiteout = client.lookup(&root, top, b"g").await.unwrap().attr;
         assert_eq!((whiteout.mode, whiteout.rdev), (0o020_000, 0));
-        assert_eq!(c.lookup(&root, top, b"h").await.unwrap().attr.fid, file);
-        assert_eq!(c.lookup(&root, top, b"f").await.map(drop), Err(Errno::ENOENT));
+        assert_eq!(client.lookup(&root, top, b"h").await.unwrap().attr.fid, file);
+        assert_eq!(
+            client.lookup(&root, top, b"f").await.map(drop),
+            Err(Errno::ENOENT)
+        );
     }
-    b.mknod(&root, top, b"f", 0o010_644, 0).await.unwrap();
-    assert_eq!(noreplace(a.clone()).await, Err(Errno::EEXIST));
-    a.umount().await;
-    b.umount().await;
+    mount_b.mknod(&root, top, b"f", 0o010_644, 0).await.unwrap();
+    assert_eq!(noreplace(mount_a.clone()).await, Err(Errno::EEXIST));
+    mount_a.umount().await;
+    mount_b.umount().await;
     cluster.stop().await;
 }
 
@@ -149,36 +193,42 @@ async fn a_rename_with_flags_fails_on_lustres_lock_terms() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_listing_is_complete_and_current_after_a_change() {
     let cluster = Cluster::start(0).await;
-    let (a, b) = (cluster.mount().await, cluster.mount().await);
+    let (mount_a, mount_b) = (cluster.mount().await, cluster.mount().await);
     let root = Cred::root();
-    let dir = a.mkdir(&root, a.root(), b"many", 0o755).await.unwrap().attr.fid;
+    let dir = mount_a
+        .mkdir(&root, mount_a.root(), b"many", 0o755)
+        .await
+        .unwrap()
+        .attr
+        .fid;
     for i in 0..500 {
-        a.mknod(&root, dir, format!("file{i}").as_bytes(), 0o010_644, 0)
+        mount_a
+            .mknod(&root, dir, format!("file{i}").as_bytes(), 0o010_644, 0)
             .await
             .unwrap();
     }
-    let names = |c: Arc<Client>| async move {
-        let handle = c.opendir(&Cred::root(), dir).await.unwrap();
-        names_from(&c, &handle, 0).await
+    let names = |client: Arc<Client>| async move {
+        let handle = client.opendir(&Cred::root(), dir).await.unwrap();
+        names_from(&client, &handle, 0).await
     };
     let mut expected: Vec<String> = (0..500).map(|i| format!("file{i}")).collect();
     expected.extend([".".to_owned(), "..".to_owned()]);
     expected.sort();
-    assert_eq!(names(a.clone()).await, expected);
-    assert_eq!(names(b.clone()).await, expected);
-    a.unlink(&root, dir, b"file7").await.unwrap();
+    assert_eq!(names(mount_a.clone()).await, expected);
+    assert_eq!(names(mount_b.clone()).await, expected);
+    mount_a.unlink(&root, dir, b"file7").await.unwrap();
     expected.retain(|n| n != "file7");
-    assert_eq!(names(b.clone()).await, expected);
-    a.umount().await;
-    b.umount().await;
+    assert_eq!(names(mount_b.clone()).await, expected);
+    mount_a.umount().await;
+    mount_b.umount().await;
     cluster.stop().await;
 }
 
 /// The names of an open directory from an offset on, sorted.
-async fn names_from(c: &Client, handle: &DirHandle, mut offset: u64) -> Vec<String> {
+async fn names_from(client: &Client, handle: &DirHandle, mut offset: u64) -> Vec<String> {
     let mut names = Vec::new();
     loop {
-        let items = c.readdir(handle, offset).await.unwrap();
+        let items = client.readdir(handle, offset).await.unwrap();
         let Some(last) = items.last() else { break };
         offset = last.next;
         handle.advance(&items, items.len());
@@ -192,151 +242,207 @@ async fn names_from(c: &Client, handle: &DirHandle, mut offset: u64) -> Vec<Stri
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_open_listing_keeps_its_chunk_until_a_read_from_the_beginning() {
     let cluster = Cluster::start(0).await;
-    let (a, b) = (cluster.mount().await, cluster.mount().await);
+    let (mount_a, mount_b) = (cluster.mount().await, cluster.mount().await);
     let root = Cred::root();
-    let dir = a.mkdir(&root, a.root(), b"d", 0o755).await.unwrap().attr.fid;
+    let dir = mount_a
+        .mkdir(&root, mount_a.root(), b"d", 0o755)
+        .await
+        .unwrap()
+        .attr
+        .fid;
     for i in 0..20 {
         let name = format!("file{i:02}");
-        a.mknod(&root, dir, name.as_bytes(), 0o010_644, 0).await.unwrap();
+        mount_a
+            .mknod(&root, dir, name.as_bytes(), 0o010_644, 0)
+            .await
+            .unwrap();
     }
-    let handle = a.opendir(&root, dir).await.unwrap();
-    let items = a.readdir(&handle, 0).await.unwrap();
+    let handle = mount_a.opendir(&root, dir).await.unwrap();
+    let items = mount_a.readdir(&handle, 0).await.unwrap();
     handle.advance(&items, 5);
-    b.unlink(&root, dir, &items[9].entry.name).await.unwrap();
-    b.mknod(&root, dir, b"new", 0o010_644, 0).await.unwrap();
-    let rest = names_from(&a, &handle, items[4].next).await;
+    mount_b.unlink(&root, dir, &items[9].entry.name).await.unwrap();
+    mount_b.mknod(&root, dir, b"new", 0o010_644, 0).await.unwrap();
+    let rest = names_from(&mount_a, &handle, items[4].next).await;
     assert_eq!(rest.len(), 17, "{rest:?}");
     let removed_name = String::from_utf8(items[9].entry.name.to_vec()).unwrap();
     assert!(rest.contains(&removed_name));
-    let all_names = names_from(&a, &handle, 0).await;
+    let all_names = names_from(&mount_a, &handle, 0).await;
     assert_eq!(all_names.len(), 22);
     assert!(all_names.contains(&"new".to_owned()) && !all_names.contains(&removed_name));
-    a.umount().await;
-    b.umount().await;
+    mount_a.umount().await;
+    mount_b.umount().await;
     cluster.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn links_and_xattrs_are_seen_by_another_mount() {
     let cluster = Cluster::start(0).await;
-    let (a, b) = (cluster.mount().await, cluster.mount().await);
+    let (mount_a, mount_b) = (cluster.mount().await, cluster.mount().await);
     let root = Cred::root();
-    let sym = a
-        .symlink(&root, a.root(), b"s", b"some/where")
+    let sym = mount_a
+        .symlink(&root, mount_a.root(), b"s", b"some/where")
         .await
         .unwrap()
         .attr;
     assert_eq!(sym.size, 10);
-    assert_eq!(&b.readlink(&root, sym.fid).await.unwrap()[..], b"some/where");
-    let fifo = a
-        .mknod(&root, a.root(), b"p", 0o010_600, 0)
+    assert_eq!(
+        &mount_b.readlink(&root, sym.fid).await.unwrap()[..],
+        b"some/where"
+    );
+    let fifo = mount_a
+        .mknod(&root, mount_a.root(), b"p", 0o010_600, 0)
         .await
         .unwrap()
         .attr
         .fid;
-    assert_eq!(a.link(&root, fifo, a.root(), b"q").await.unwrap().attr.nlink, 2);
-    assert_eq!(b.lookup(&root, b.root(), b"q").await.unwrap().attr.fid, fifo);
-    a.unlink(&root, a.root(), b"p").await.unwrap();
-    assert_eq!(b.getattr(&root, fifo).await.unwrap().attr.nlink, 1);
-    b.setxattr(&root, fifo, b"trusted.color", b"blue", 0)
+    assert_eq!(
+        mount_a
+            .link(&root, fifo, mount_a.root(), b"q")
+            .await
+            .unwrap()
+            .attr
+            .nlink,
+        2
+    );
+    assert_eq!(
+        mount_b
+            .lookup(&root, mount_b.root(), b"q")
+            .await
+            .unwrap()
+            .attr
+            .fid,
+        fifo
+    );
+    mount_a.unlink(&root, mount_a.root(), b"p").await.unwrap();
+    assert_eq!(mount_b.getattr(&root, fifo).await.unwrap().attr.nlink, 1);
+    mount_b
+        .setxattr(&root, fifo, b"trusted.color", b"blue", 0)
         .await
         .unwrap();
     assert_eq!(
-        &a.getxattr(&root, fifo, b"trusted.color").await.unwrap()[..],
+        &mount_a.getxattr(&root, fifo, b"trusted.color").await.unwrap()[..],
         b"blue"
     );
-    b.setxattr(&root, fifo, b"trusted.color", b"red", 2)
+    mount_b
+        .setxattr(&root, fifo, b"trusted.color", b"red", 2)
         .await
         .unwrap();
     assert_eq!(
-        &a.getxattr(&root, fifo, b"trusted.color").await.unwrap()[..],
+        &mount_a.getxattr(&root, fifo, b"trusted.color").await.unwrap()[..],
         b"red"
     );
     assert_eq!(
-        b.setxattr(&root, fifo, b"trusted.color", b"x", 1).await,
+        mount_b.setxattr(&root, fifo, b"trusted.color", b"x", 1).await,
         Err(Errno::EEXIST)
     );
-    assert_eq!(&a.listxattr(&root, fifo).await.unwrap()[..], b"trusted.color\0");
-    b.removexattr(&root, fifo, b"trusted.color").await.unwrap();
     assert_eq!(
-        a.getxattr(&root, fifo, b"trusted.color").await,
+        &mount_a.listxattr(&root, fifo).await.unwrap()[..],
+        b"trusted.color\0"
+    );
+    mount_b.removexattr(&root, fifo, b"trusted.color").await.unwrap();
+    assert_eq!(
+        mount_a.getxattr(&root, fifo, b"trusted.color").await,
         Err(Errno::ENODATA)
     );
-    assert_eq!(a.walk(&root, b"/q", true).await.map(|(fid, _)| fid), Ok(fifo));
-    assert_eq!(a.fid2path(&root, fifo).await.unwrap(), [b"q"]);
-    a.umount().await;
-    b.umount().await;
+    assert_eq!(
+        mount_a.walk(&root, b"/q", true).await.map(|(fid, _)| fid),
+        Ok(fifo)
+    );
+    assert_eq!(mount_a.fid2path(&root, fifo).await.unwrap(), [b"q"]);
+    mount_a.umount().await;
+    mount_b.umount().await;
     cluster.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn write_permission_depends_on_mode_owner_and_group() {
     let cluster = Cluster::start(0).await;
-    let a = cluster.mount().await;
+    let mount_a = cluster.mount().await;
     let (root, user) = (Cred::root(), Cred::user(1000, 1000));
-    let writable = a.mkdir(&root, a.root(), b"open", 0o1777).await.unwrap().attr.fid;
-    let read_only = a.mkdir(&root, a.root(), b"shut", 0o755).await.unwrap().attr.fid;
+    let writable = mount_a
+        .mkdir(&root, mount_a.root(), b"open", 0o1777)
+        .await
+        .unwrap()
+        .attr
+        .fid;
+    let read_only = mount_a
+        .mkdir(&root, mount_a.root(), b"shut", 0o755)
+        .await
+        .unwrap()
+        .attr
+        .fid;
     assert_eq!(
-        a.mkdir(&user, read_only, b"x", 0o755).await.map(|f| f.attr),
+        mount_a.mkdir(&user, read_only, b"x", 0o755).await.map(|f| f.attr),
         Err(Errno::EACCES)
     );
-    let mine = a.mkdir(&user, writable, b"mine", 0o770).await.unwrap().attr;
+    let mine = mount_a.mkdir(&user, writable, b"mine", 0o770).await.unwrap().attr;
     assert_eq!((mine.uid, mine.gid), (1000, 1000));
     let group = SetAttr {
         uid: Some(0),
         gid: Some(50),
         ..SetAttr::default()
     };
-    a.setattr(&root, mine.fid, &group, None).await.unwrap();
+    mount_a.setattr(&root, mine.fid, &group, None).await.unwrap();
     assert_eq!(
-        a.mkdir(&user, mine.fid, b"y", 0o755).await.map(|f| f.attr),
+        mount_a.mkdir(&user, mine.fid, b"y", 0o755).await.map(|f| f.attr),
         Err(Errno::EACCES)
     );
     let member = Cred {
         groups: client::Groups::Known(std::sync::Arc::from([50])),
         ..user
     };
-    a.mkdir(&member, mine.fid, b"y", 0o755).await.unwrap();
-    a.umount().await;
+    mount_a.mkdir(&member, mine.fid, b"y", 0o755).await.unwrap();
+    mount_a.umount().await;
     cluster.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_mtime_set_in_the_past_outlives_write_back_and_unmount() {
     let cluster = Cluster::start(1).await;
-    let (a, b) = (cluster.mount().await, cluster.mount().await);
+    let (mount_a, mount_b) = (cluster.mount().await, cluster.mount().await);
     let root = Cred::root();
-    let (found, file) = a
-        .create(&root, a.root(), b"f", 0o644, OpenFlags::READ_WRITE)
+    let (found, file) = mount_a
+        .create(&root, mount_a.root(), b"f", 0o644, OpenFlags::READ_WRITE)
         .await
         .unwrap();
     let fid = found.attr.fid;
     drop(found);
-    a.write(&file, 0, Bytes::from_static(b"x")).await.unwrap();
-    a.write_back(&file).await.unwrap();
+    mount_a.write(&file, 0, Bytes::from_static(b"x")).await.unwrap();
+    mount_a.write_back(&file).await.unwrap();
     let set = SetAttr {
         mtime: Some(SetTime::At(PAST)),
         ..SetAttr::default()
     };
-    assert_eq!(a.setattr(&root, fid, &set, None).await.unwrap().attr.mtime, PAST);
-    assert_eq!(b.getattr(&root, fid).await.unwrap().attr.mtime, PAST);
-    a.release(&file).await.unwrap();
-    assert_eq!(b.getattr(&root, fid).await.unwrap().attr.mtime, PAST);
-    a.umount().await;
-    assert_eq!(b.getattr(&root, fid).await.unwrap().attr.mtime, PAST);
-    b.umount().await;
+    assert_eq!(
+        mount_a.setattr(&root, fid, &set, None).await.unwrap().attr.mtime,
+        PAST
+    );
+    assert_eq!(mount_b.getattr(&root, fid).await.unwrap().attr.mtime, PAST);
+    mount_a.release(&file).await.unwrap();
+    assert_eq!(mount_b.getattr(&root, fid).await.unwrap().attr.mtime, PAST);
+    mount_a.umount().await;
+    assert_eq!(mount_b.getattr(&root, fid).await.unwrap().attr.mtime, PAST);
+    mount_b.umount().await;
     cluster.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_path_needs_current_search_permission() {
     let cluster = Cluster::start(0).await;
-    let (a, b) = (cluster.mount().await, cluster.mount().await);
+    let (mount_a, mount_b) = (cluster.mount().await, cluster.mount().await);
     let (root, user) = (Cred::root(), Cred::user(1000, 1000));
-    let dir = a.mkdir(&root, a.root(), b"d", 0o755).await.unwrap().attr.fid;
-    let inner = a.mkdir(&root, dir, b"inner", 0o755).await.unwrap().attr.fid;
-    a.symlink(&root, inner, b"up", b"../../d/inner/").await.unwrap();
-    let walk = async |path: &[u8]| b.walk(&user, path, true).await.map(|(fid, _)| fid);
+    let dir = mount_a
+        .mkdir(&root, mount_a.root(), b"d", 0o755)
+        .await
+        .unwrap()
+        .attr
+        .fid;
+    let inner = mount_a.mkdir(&root, dir, b"inner", 0o755).await.unwrap().attr.fid;
+    mount_a
+        .symlink(&root, inner, b"up", b"../../d/inner/")
+        .await
+        .unwrap();
+    let walk = async |path: &[u8]| mount_b.walk(&user, path, true).await.map(|(fid, _)| fid);
     assert_eq!(walk(b"/d/inner").await, Ok(inner));
     assert_eq!(walk(b"d/./inner/up/up/..").await, Ok(dir));
     assert_eq!(walk(b"d/inner/up").await, Ok(inner));
@@ -345,18 +451,18 @@ async fn a_path_needs_current_search_permission() {
         ..SetAttr::default()
     };
     // The names stay cached. A change in the directory drops only its cached attributes.
-    a.mkdir(&root, dir, b"other", 0o755).await.unwrap();
+    mount_a.mkdir(&root, dir, b"other", 0o755).await.unwrap();
     assert_eq!(walk(b"/d/inner").await, Ok(inner));
-    b.setattr(&root, dir, &mode(0o700), None).await.unwrap();
-    b.getattr(&root, dir).await.unwrap();
+    mount_b.setattr(&root, dir, &mode(0o700), None).await.unwrap();
+    mount_b.getattr(&root, dir).await.unwrap();
     assert_eq!(walk(b"/d/inner").await, Err(Errno::EACCES));
-    a.setattr(&root, dir, &mode(0o711), None).await.unwrap();
+    mount_a.setattr(&root, dir, &mode(0o711), None).await.unwrap();
     assert_eq!(
         walk(b"/d/inner").await,
         Ok(inner),
         "a denial is checked again with current attributes"
     );
-    a.umount().await;
-    b.umount().await;
+    mount_a.umount().await;
+    mount_b.umount().await;
     cluster.stop().await;
 }

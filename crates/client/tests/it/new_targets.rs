@@ -11,18 +11,19 @@ use tokio::time::timeout;
 /// Limit of a wait for the new target.
 const SOON: Duration = Duration::from_secs(120);
 
-async fn write(c: &Client, name: &str) {
-    let (root, dir) = (Cred::root(), c.root());
-    let (found, file) = c
+async fn write(client: &Client, name: &str) {
+    let (root, dir) = (Cred::root(), client.root());
+    let (found, file) = client
         .create(&root, dir, name.as_bytes(), 0o644, OpenFlags::READ_WRITE)
         .await
         .unwrap();
     drop(found);
-    c.write(&file, 0, Bytes::copy_from_slice(name.as_bytes()))
+    client
+        .write(&file, 0, Bytes::copy_from_slice(name.as_bytes()))
         .await
         .unwrap();
-    c.fsync(&file, false).await.unwrap();
-    c.release(&file).await.unwrap();
+    client.fsync(&file, false).await.unwrap();
+    client.release(&file).await.unwrap();
 }
 
 #[tokio::test]
@@ -36,18 +37,21 @@ async fn existing_mounts_use_files_on_a_new_object_target() {
     for i in 0..20 {
         write(&clients[0], &format!("f{i}")).await;
     }
-    for c in &clients {
-        let (root, dir) = (Cred::root(), c.root());
+    for client in &clients {
+        let (root, dir) = (Cred::root(), client.root());
         for i in 0..20 {
             let name = format!("f{i}");
-            let found = c.lookup(&root, dir, name.as_bytes()).await.unwrap();
-            let file = c.open(&root, found.attr.fid, OpenFlags::READ).await.unwrap();
-            assert_eq!(c.read(&file, 0, 100).await.unwrap().concat(), name.as_bytes());
-            c.release(&file).await.unwrap();
+            let found = client.lookup(&root, dir, name.as_bytes()).await.unwrap();
+            let file = client.open(&root, found.attr.fid, OpenFlags::READ).await.unwrap();
+            assert_eq!(
+                client.read(&file, 0, 100).await.unwrap().concat(),
+                name.as_bytes()
+            );
+            client.release(&file).await.unwrap();
         }
     }
-    for c in clients {
-        c.umount().await;
+    for client in clients {
+        client.umount().await;
     }
     cluster.stop().await;
 }

@@ -1,5 +1,5 @@
-//! Objects of new files are preallocated, and objects of removed files are destroyed later: neither
-//! a create nor an unlink waits for an object target, even if one does not answer.
+//! The MDT preallocates objects for new files, and destroys objects of removed files later. So
+//! neither a create nor an unlink waits for an object target, even if one does not answer.
 
 #![allow(clippy::unwrap_used)]
 
@@ -17,12 +17,12 @@ use wire::{Nid, OBD_PING, OST_CREATE, OST_DESTROY, OST_STATFS};
 /// Limit of a wait for a reply.
 const SOON: Duration = Duration::from_secs(120);
 
-async fn create(c: &Client, name: &str) {
-    let (root, dir) = (Cred::root(), c.root());
-    let create = c.create(&root, dir, name.as_bytes(), 0o644, OpenFlags::READ_WRITE);
+async fn create(client: &Client, name: &str) {
+    let (root, dir) = (Cred::root(), client.root());
+    let create = client.create(&root, dir, name.as_bytes(), 0o644, OpenFlags::READ_WRITE);
     let (found, file) = create.await.unwrap();
     drop(found);
-    c.release(&file).await.unwrap();
+    client.release(&file).await.unwrap();
 }
 
 /// The value of the only parameter of this name.
@@ -38,17 +38,17 @@ fn create_waits(cluster: &Cluster) -> u64 {
 }
 
 /// Waits until the condition holds; returns how long the wait took.
-async fn until(event: &str, mut condition: impl FnMut() -> bool) -> Duration {
+async fn wait_until(event: &str, mut condition: impl FnMut() -> bool) -> Duration {
     let start = Instant::now();
     while !condition() {
-        assert!(start.elapsed() < SOON, "{event} does not come");
+        assert!(start.elapsed() < SOON, "waited {SOON:?} in vain for {event}");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     start.elapsed()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn in_the_steady_state_no_create_waits_for_objects() {
+async fn no_create_waits_for_objects_once_the_pools_have_grown() {
     let cluster = Cluster::start(2).await;
     let client = cluster.mount().await;
     // Each of 8 tasks creates this many files.
@@ -69,8 +69,8 @@ async fn in_the_steady_state_no_create_waits_for_objects() {
         let id = |which| param(&cluster, &format!("osp.*OST{ost:04x}*.prealloc_{which}"));
         (id("last_id") + 1).saturating_sub(id("next_id"))
     };
-    // Batches grow with use, and a target that is late with its first objects is used less, so a
-    // burst may empty a small pool.
+    // The MDT requests larger batches with use, and uses a target less that is late with its first
+    // objects. So a burst may empty a small pool.
     let mut files = 0;
     while stock(0) <= 200 || stock(1) <= 200 {
         assert!(files < 10_000, "{} and {} objects in stock", stock(0), stock(1));
@@ -79,7 +79,7 @@ async fn in_the_steady_state_no_create_waits_for_objects() {
     }
     let waits_before = create_waits(&cluster);
     for _ in 0..12 {
-        until("a stock of objects", || stock(0) > 100 && stock(1) > 100).await;
+        wait_until("a stock of objects", || stock(0) > 100 && stock(1) > 100).await;
         // About 80 files on each target: no pool runs empty, even if it is refilled slowly.
         create_files(files, 20).await;
         files += 20;
@@ -102,9 +102,9 @@ fn node(last: u8) -> Arc<Lnet> {
     node
 }
 
-/// A cluster with its second object target on a separate node; `first` and the next number end the
-/// nodes' addresses.
-async fn with_another_node(first: u8) -> (Cluster, OstNode) {
+/// A cluster with its second object target on a separate node. The nodes' addresses end with
+/// `first` and `first + 1`.
+async fn start_with_another_node(first: u8) -> (Cluster, OstNode) {
     let cluster = Cluster::start_on(node(first), 1).await;
     let other = cluster.start_ost_on(node(first + 1), 1).await;
     cluster.mdt.osts_ready(2).await;
@@ -120,19 +120,19 @@ fn lose_requests(other: &OstNode) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_silent_ost_is_skipped_and_used_again_when_it_answers() {
-    let (cluster, other) = with_another_node(1).await;
+    let (cluster, other) = start_with_another_node(1).await;
     let client = cluster.mount().await;
-    let next = |ost: u32| param(&cluster, &format!("osp.*OST{ost:04x}*.prealloc_next_id"));
-    let slow = || param(&cluster, "osp.*OST0001*.slow") == 1;
-    let first_id = next(1);
+    let next_id = |ost: u32| param(&cluster, &format!("osp.*OST{ost:04x}*.prealloc_next_id"));
+    let is_slow = || param(&cluster, "osp.*OST0001*.slow") == 1;
+    let first_id = next_id(1);
     for n in 0..10 {
         create(&client, &format!("before{n}")).await;
     }
-    assert!(next(1) > first_id, "the OST is used");
+    assert!(next_id(1) > first_id, "the OST is used");
     lose_requests(&other);
     let mut n = 0;
     let until_skipped = async {
-        while !slow() {
+        while !is_slow() {
             create(&client, &format!("meanwhile{n}")).await;
             n += 1;
             tokio::time::sleep(Duration::from_millis(10)).await;
@@ -141,19 +141,22 @@ async fn a_silent_ost_is_skipped_and_used_again_when_it_answers() {
     let start = Instant::now();
     tokio::time::timeout(SOON, until_skipped).await.unwrap();
     eprintln!("skipped after {:?}, {n} creates", start.elapsed());
-    let (silent_id, other_id, waits_before) = (next(1), next(0), create_waits(&cluster));
+    let (silent_id, other_id, waits_before) = (next_id(1), next_id(0), create_waits(&cluster));
     for n in 0..100 {
         create(&client, &format!("after{n}")).await;
     }
-    assert_eq!(next(1), silent_id, "no new file is on the silent OST");
-    assert_eq!((next(0), create_waits(&cluster)), (other_id + 100, waits_before));
+    assert_eq!(next_id(1), silent_id, "no new file is on the silent OST");
+    assert_eq!(
+        (next_id(0), create_waits(&cluster)),
+        (other_id + 100, waits_before)
+    );
 
     other.rpc.faults().clear_losses();
-    until("an answer of the OST", || !slow()).await;
+    wait_until("an answer of the OST", || !is_slow()).await;
     for n in 0..10 {
         create(&client, &format!("again{n}")).await;
     }
-    assert!(next(1) > silent_id, "the OST is used again");
+    assert!(next_id(1) > silent_id, "the OST is used again");
     client.umount().await;
     other.stop().await;
     cluster.stop().await;
@@ -161,7 +164,7 @@ async fn a_silent_ost_is_skipped_and_used_again_when_it_answers() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_unlink_does_not_wait_for_a_silent_ost() {
-    let (cluster, other) = with_another_node(3).await;
+    let (cluster, other) = start_with_another_node(3).await;
     let client = cluster.mount().await;
     let free = || ["OST0000", "OST0001"].map(|ost| param(&cluster, &format!("osd-memory.*{ost}.kbytesfree")));
     let before = free();
@@ -202,13 +205,13 @@ async fn an_unlink_does_not_wait_for_a_silent_ost() {
     tokio::time::timeout(SOON / 2, unlinks)
         .await
         .expect("no unlink waits");
-    until("the space of the first OST", || free()[0] == before[0]).await;
+    wait_until("the space of the first OST", || free()[0] == before[0]).await;
     assert!(
         free()[1] + 1000 < before[1],
         "the silent OST has not destroyed its objects"
     );
     other.rpc.faults().clear_losses();
-    until("the space of the silent OST", || free()[1] == before[1]).await;
+    wait_until("the space of the silent OST", || free()[1] == before[1]).await;
     client.umount().await;
     other.stop().await;
     cluster.stop().await;

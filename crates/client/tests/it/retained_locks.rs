@@ -1,6 +1,6 @@
-//! Locks that survive the client's own changes (lock terms of Nacre): a client keeps its lock on a
-//! directory that it changes, and the creator of a file knows that the file is unwritten until
-//! another open for writing. This saves requests, and changes by other clients stay visible.
+//! Locks that survive the client's own changes (lock terms of Nacre). A client keeps its lock on a
+//! directory that it changes. The creator of a file knows that the file is unwritten until another
+//! open for writing. Both save requests; changes by other clients stay visible.
 
 #![allow(clippy::unwrap_used)]
 
@@ -16,8 +16,8 @@ use tokio::task::{JoinSet, yield_now};
 use tokio::time::timeout;
 use wire::{Errno, Fid, LockTerms};
 
-/// Largest number of deferred closes that may still be sent as requests of their own.
-const DEFERRED_CLOSES: u64 = 16;
+/// Largest number of deferred closes for which the client may still send close requests.
+const DEFERRED_CLOSES_MAX: u64 = 16;
 
 /// Requests that the servers have handled, once they are idle.
 async fn requests(cluster: &Cluster) -> u64 {
@@ -30,31 +30,33 @@ async fn requests(cluster: &Cluster) -> u64 {
     }
 }
 
-async fn mkdir(c: &Client, name: &str) -> Fid {
-    let created = c.mkdir(&Cred::root(), c.root(), name.as_bytes(), 0o755).await;
+async fn mkdir(client: &Client, name: &str) -> Fid {
+    let created = client
+        .mkdir(&Cred::root(), client.root(), name.as_bytes(), 0o755)
+        .await;
     created.unwrap().attr.fid
 }
 
-/// Creates a file as a kernel does: with a permission check and a lookup first.
-async fn create(c: &Client, dir: Fid, name: &str) -> Arc<OpenFile> {
+/// Creates a file like a kernel: first checks the permission and looks the name up.
+async fn create(client: &Client, dir: Fid, name: &str) -> Arc<OpenFile> {
     let root = Cred::root();
-    c.getattr(&root, dir).await.unwrap();
-    let absent = c.lookup(&root, dir, name.as_bytes()).await;
+    client.getattr(&root, dir).await.unwrap();
+    let absent = client.lookup(&root, dir, name.as_bytes()).await;
     assert_eq!(absent.map(|f| f.attr.fid), Err(Errno::ENOENT), "{name}");
-    let create = c.create(&root, dir, name.as_bytes(), 0o755, OpenFlags::READ_WRITE);
+    let create = client.create(&root, dir, name.as_bytes(), 0o755, OpenFlags::READ_WRITE);
     let (found, file) = create.await.unwrap();
     assert_eq!((found.attr.size, found.attr_cached), (0, true));
     file
 }
 
-async fn size(c: &Client, fid: Fid) -> u64 {
-    c.getattr(&Cred::root(), fid).await.unwrap().attr.size
+async fn size(client: &Client, fid: Fid) -> u64 {
+    client.getattr(&Cred::root(), fid).await.unwrap().attr.size
 }
 
-async fn names(c: &Client, dir: &DirHandle) -> BTreeSet<String> {
+async fn names(client: &Client, dir: &DirHandle) -> BTreeSet<String> {
     let (mut names, mut offset) = (BTreeSet::new(), 0);
     loop {
-        let items = c.readdir(dir, offset).await.unwrap();
+        let items = client.readdir(dir, offset).await.unwrap();
         let Some(last) = items.last() else { return names };
         offset = last.next;
         let all = items
@@ -83,7 +85,7 @@ async fn a_create_needs_one_request_and_a_stat_none() {
         client.release(&file).await.unwrap();
     }
     let sent = requests(&cluster).await - before;
-    // A few requests run between the targets.
+    // The targets send each other a few requests.
     assert!(sent < 150, "{sent} requests for 100 files");
     let before = requests(&cluster).await;
     for fid in fids {
@@ -91,7 +93,7 @@ async fn a_create_needs_one_request_and_a_stat_none() {
         assert!(found.attr_cached && found.attr.size == 0);
     }
     // The metadata target polls the object targets' space now and then.
-    assert!(requests(&cluster).await < before + 10 + DEFERRED_CLOSES);
+    assert!(requests(&cluster).await < before + 10 + DEFERRED_CLOSES_MAX);
     client.umount().await;
     cluster.stop().await;
 }
@@ -248,7 +250,7 @@ async fn names_created_by_others_are_found_in_a_listed_directory() {
     let handle = a.opendir(&root, dir).await.unwrap();
     let mut expected = BTreeSet::new();
     for round in 0..50 {
-        // Until a failed lookup needs no request.
+        // Looks up missing names until a lookup needs no request.
         let mut sent = u64::MAX;
         for miss in 0..100 {
             let before = requests(&cluster).await;
@@ -411,23 +413,28 @@ const EXECUTE: OpenFlags = OpenFlags {
     ..OpenFlags::READ
 };
 
-/// Opens a file for writing, writes and closes it.
-/// Creates a file of 10 bytes that can be executed, and closes it.
-async fn closed_script(c: &Client, dir: Fid) -> Arc<OpenFile> {
-    let file = create(c, dir, "f").await;
-    c.write(&file, 0, Bytes::from_static(b"#!/bin/sh\n"))
+/// Creates an executable file of 10 bytes, and closes it.
+async fn create_script(client: &Client, dir: Fid) -> Arc<OpenFile> {
+    let file = create(client, dir, "f").await;
+    client
+        .write(&file, 0, Bytes::from_static(b"#!/bin/sh\n"))
         .await
         .unwrap();
-    c.release(&file).await.unwrap();
+    client.release(&file).await.unwrap();
     file
 }
 
-async fn fill(c: &Client, fid: Fid) {
-    let file = c.open(&Cred::root(), fid, OpenFlags::READ_WRITE).await.unwrap();
-    c.write(&file, 0, Bytes::from_static(b"#!/bin/sh\n"))
+/// Opens a file for writing, writes and closes it.
+async fn fill(client: &Client, fid: Fid) {
+    let file = client
+        .open(&Cred::root(), fid, OpenFlags::READ_WRITE)
         .await
         .unwrap();
-    c.release(&file).await.unwrap();
+    client
+        .write(&file, 0, Bytes::from_static(b"#!/bin/sh\n"))
+        .await
+        .unwrap();
+    client.release(&file).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -471,7 +478,7 @@ async fn a_file_is_not_truncated_while_another_mount_executes_it() {
     let (a, b) = (cluster.mount().await, cluster.mount().await);
     let root = Cred::root();
     let dir = mkdir(&a, "d").await;
-    let file = closed_script(&a, dir).await;
+    let file = create_script(&a, dir).await;
     let truncate = async |size: u64| {
         let set = SetAttr {
             size: Some(size),
@@ -493,7 +500,6 @@ async fn a_file_is_not_truncated_while_another_mount_executes_it() {
     }
     assert_eq!(size(&b, file.fid).await, 10);
     b.release(&running).await.unwrap();
-    // `b` may defer its close: the MDT revokes the handle.
     assert_eq!(truncate(4).await, Ok(4));
     a.umount().await;
     b.umount().await;
@@ -501,12 +507,12 @@ async fn a_file_is_not_truncated_while_another_mount_executes_it() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn open_for_reading_truncates_as_a_writer() {
+async fn an_open_for_reading_that_truncates_counts_as_a_writer() {
     let cluster = Cluster::start(1).await;
     let (a, b) = (cluster.mount().await, cluster.mount().await);
     let root = Cred::root();
     let dir = mkdir(&a, "d").await;
-    let file = closed_script(&a, dir).await;
+    let file = create_script(&a, dir).await;
     let truncating = OpenFlags {
         truncate: true,
         ..OpenFlags::READ

@@ -1,5 +1,5 @@
-//! A client and the servers on two networks, connected by two routers; one router stops during the
-//! work.
+//! A client and its servers are on two networks, connected by two routers. One router stops while
+//! the client writes.
 
 #![allow(clippy::unwrap_used)]
 
@@ -97,7 +97,7 @@ async fn a_mount_works_through_two_routers_and_continues_through_one() {
     );
 
     let stop_router = async {
-        // While the client writes the second file.
+        // Stops the router while the client writes the second file.
         while routed(&routers[0]) < shares[0] + 10 {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }

@@ -1,5 +1,5 @@
-//! Files whose layouts another client swaps (`lfs migrate`): a mount uses a file's new objects
-//! at once, also through open descriptors, and never those of another file.
+//! Files whose layouts another client swaps (`lfs migrate`). A mount uses a file's new objects at
+//! once, even through open descriptors, and never uses another file's objects.
 
 #![allow(clippy::unwrap_used)]
 
@@ -21,9 +21,10 @@ use wire::{
 };
 
 const RW: OpenFlags = OpenFlags::READ_WRITE;
+/// Length of a file, in bytes.
 const LEN: usize = 3 << 20;
 
-/// A client without locks.
+/// The import owner of a client without locks.
 struct NoLocks;
 
 impl ImportOwner for NoLocks {
@@ -84,8 +85,8 @@ impl Swapper {
 /// A cluster with two OSTs, two mounts and a client that swaps layouts.
 struct SwappingCluster {
     cluster: Cluster,
-    a: Arc<Client>,
-    b: Arc<Client>,
+    mount_a: Arc<Client>,
+    mount_b: Arc<Client>,
     swapper: Swapper,
 }
 
@@ -93,16 +94,16 @@ impl SwappingCluster {
     async fn start() -> SwappingCluster {
         let cluster = Cluster::start(2).await;
         SwappingCluster {
-            a: cluster.mount().await,
-            b: cluster.mount().await,
+            mount_a: cluster.mount().await,
+            mount_b: cluster.mount().await,
             swapper: Swapper::connect(&cluster).await,
             cluster,
         }
     }
 
     async fn stop(self) {
-        self.a.umount().await;
-        self.b.umount().await;
+        self.mount_a.umount().await;
+        self.mount_b.umount().await;
         self.swapper.0.disconnect().await;
         self.cluster.stop().await;
     }
@@ -184,18 +185,18 @@ fn resource(object: Fid) -> LdlmResId {
 }
 
 /// The objects of a file.
-async fn objects(c: &Client, fid: Fid) -> Vec<Fid> {
-    let layout = c.getstripe(&Cred::root(), fid).await.unwrap();
+async fn objects(client: &Client, fid: Fid) -> Vec<Fid> {
+    let layout = client.getstripe(&Cred::root(), fid).await.unwrap();
     let layout = PlainLayout::parse(&layout).unwrap();
     layout.objects.iter().map(|o| o.l_ost_oi.fid()).collect()
 }
 
 /// Waits until the OSTs know that these objects belong to the file with this name.
-async fn adopted(c: &Client, objects: &[Fid], name: &str) {
+async fn wait_until_adopted(client: &Client, objects: &[Fid], name: &str) {
     let all = async {
         for object in objects {
             let expected = Ok(vec![name.as_bytes().to_vec()]);
-            while c.fid2path(&Cred::root(), *object).await != expected {
+            while client.fid2path(&Cred::root(), *object).await != expected {
                 yield_now().await;
             }
         }
@@ -206,60 +207,72 @@ async fn adopted(c: &Client, objects: &[Fid], name: &str) {
 }
 
 /// The content of a file that is read by its name.
-async fn content(c: &Client, fid: Fid) -> Vec<u8> {
-    let file = c.open(&Cred::root(), fid, OpenFlags::READ).await.unwrap();
-    let data = read(c, &file).await;
-    c.release(&file).await.unwrap();
+async fn content(client: &Client, fid: Fid) -> Vec<u8> {
+    let file = client.open(&Cred::root(), fid, OpenFlags::READ).await.unwrap();
+    let data = read(client, &file).await;
+    client.release(&file).await.unwrap();
     data
 }
 
 /// Creates a file with this data on the servers.
-async fn create(c: &Client, name: &str, data: &Bytes) -> (Fid, Arc<OpenFile>) {
+async fn create(client: &Client, name: &str, data: &Bytes) -> (Fid, Arc<OpenFile>) {
     let root = Cred::root();
-    let made = c.create(&root, c.root(), name.as_bytes(), 0o644, RW);
+    let made = client.create(&root, client.root(), name.as_bytes(), 0o644, RW);
     let (found, file) = made.await.unwrap();
-    assert_eq!(c.write(&file, 0, data.clone()).await, Ok(data.len()));
-    c.fsync(&file, false).await.unwrap();
+    assert_eq!(client.write(&file, 0, data.clone()).await, Ok(data.len()));
+    client.fsync(&file, false).await.unwrap();
     (found.attr.fid, file)
 }
 
-async fn read(c: &Client, file: &OpenFile) -> Vec<u8> {
-    c.read(file, 0, 2 * LEN).await.unwrap().concat()
+async fn read(client: &Client, file: &OpenFile) -> Vec<u8> {
+    client.read(file, 0, 2 * LEN).await.unwrap().concat()
 }
 
-async fn size(c: &Client, fid: Fid) -> u64 {
-    c.getattr(&Cred::root(), fid).await.unwrap().attr.size
+async fn size(client: &Client, fid: Fid) -> u64 {
+    client.getattr(&Cred::root(), fid).await.unwrap().attr.size
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn open_descriptors_use_the_new_objects() {
     let fs = SwappingCluster::start().await;
-    let (a, b, swapper) = (&fs.a, &fs.b, &fs.swapper);
+    let (mount_a, mount_b, swapper) = (&fs.mount_a, &fs.mount_b, &fs.swapper);
     let (old, new) = (Bytes::from(vec![1; LEN]), Bytes::from(vec![2; LEN / 2]));
-    let ((one, file), (two, other)) = (create(a, "one", &old).await, create(a, "two", &new).await);
-    let reader = b.open(&Cred::root(), one, OpenFlags::READ).await.unwrap();
-    assert!(read(b, &reader).await == old);
+    let ((one, file), (two, other)) = (
+        create(mount_a, "one", &old).await,
+        create(mount_a, "two", &new).await,
+    );
+    let reader = mount_b.open(&Cred::root(), one, OpenFlags::READ).await.unwrap();
+    assert!(read(mount_b, &reader).await == old);
     swapper.swap(one, two).await;
-    assert!(read(b, &reader).await == new && read(a, &other).await == old);
+    assert!(read(mount_b, &reader).await == new && read(mount_a, &other).await == old);
     assert_eq!(
-        (size(b, one).await, size(b, two).await),
+        (size(mount_b, one).await, size(mount_b, two).await),
         (new.len() as u64, old.len() as u64)
     );
     // The objects accept changes for their new files.
     for (file, name) in [(&file, "one"), (&other, "two")] {
-        assert_eq!(a.write(file, 1, Bytes::from_static(&[3])).await, Ok(1), "{name}");
-        a.fsync(file, false).await.unwrap();
+        assert_eq!(
+            mount_a.write(file, 1, Bytes::from_static(&[3])).await,
+            Ok(1),
+            "{name}"
+        );
+        mount_a.fsync(file, false).await.unwrap();
     }
     let mut expected = new.to_vec();
     expected[1] = 3;
-    assert!(read(b, &reader).await == expected);
+    assert!(read(mount_b, &reader).await == expected);
     let append = OpenFlags { append: true, ..RW };
-    let appender = b.open(&Cred::root(), one, append).await.unwrap();
+    let appender = mount_b.open(&Cred::root(), one, append).await.unwrap();
     swapper.swap(one, two).await;
-    assert_eq!(b.write(&appender, 0, Bytes::from_static(b"x")).await, Ok(1));
-    assert_eq!(size(a, one).await, old.len() as u64 + 1);
-    for (c, file) in [(a, file), (a, other), (b, reader), (b, appender)] {
-        c.release(&file).await.unwrap();
+    assert_eq!(mount_b.write(&appender, 0, Bytes::from_static(b"x")).await, Ok(1));
+    assert_eq!(size(mount_a, one).await, old.len() as u64 + 1);
+    for (client, file) in [
+        (mount_a, file),
+        (mount_a, other),
+        (mount_b, reader),
+        (mount_b, appender),
+    ] {
+        client.release(&file).await.unwrap();
     }
     fs.stop().await;
 }
@@ -267,31 +280,37 @@ async fn open_descriptors_use_the_new_objects() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn objects_keep_the_data_that_is_written_after_they_moved() {
     let fs = SwappingCluster::start().await;
-    let (a, b, swapper) = (&fs.a, &fs.b, &fs.swapper);
+    let (mount_a, mount_b, swapper) = (&fs.mount_a, &fs.mount_b, &fs.swapper);
     let (of_one, of_two) = (Bytes::from(vec![1; LEN]), Bytes::from(vec![2; LEN / 2]));
-    let ((one, file), (two, other)) = (create(a, "one", &of_one).await, create(a, "two", &of_two).await);
+    let ((one, file), (two, other)) = (
+        create(mount_a, "one", &of_one).await,
+        create(mount_a, "two", &of_two).await,
+    );
     let (mut expected_one, mut expected_two) = (of_one.to_vec(), of_two.to_vec());
     for round in 0..4 {
         swapper.swap(one, two).await;
         std::mem::swap(&mut expected_one, &mut expected_two);
         for (fid, name) in [(one, "one"), (two, "two")] {
-            adopted(b, &objects(b, fid).await, name).await;
+            wait_until_adopted(mount_b, &objects(mount_b, fid).await, name).await;
         }
-        // The other descriptor keeps the former layout, and its objects, until it is used.
+        // The other descriptor keeps the former layout, and its objects, until its next use.
         let (used, expected) = match round % 2 {
             0 => (&other, &mut expected_two),
             _ => (&file, &mut expected_one),
         };
         let at = 10 + round;
-        assert_eq!(a.write(used, at as u64, Bytes::from_static(&[9])).await, Ok(1));
-        a.fsync(used, false).await.unwrap();
+        assert_eq!(
+            mount_a.write(used, at as u64, Bytes::from_static(&[9])).await,
+            Ok(1)
+        );
+        mount_a.fsync(used, false).await.unwrap();
         expected[at] = 9;
-        assert!(content(b, one).await == expected_one, "round {round}");
-        assert!(content(b, two).await == expected_two, "round {round}");
+        assert!(content(mount_b, one).await == expected_one, "round {round}");
+        assert!(content(mount_b, two).await == expected_two, "round {round}");
     }
-    for (c, file) in [(a, file), (a, other)] {
-        c.write_back(&file).await.unwrap();
-        c.release(&file).await.unwrap();
+    for (client, file) in [(mount_a, file), (mount_a, other)] {
+        client.write_back(&file).await.unwrap();
+        client.release(&file).await.unwrap();
     }
     fs.stop().await;
 }
@@ -299,22 +318,25 @@ async fn objects_keep_the_data_that_is_written_after_they_moved() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn unwritten_data_moves_with_its_object() {
     let fs = SwappingCluster::start().await;
-    let (a, b, swapper) = (&fs.a, &fs.b, &fs.swapper);
+    let (mount_a, mount_b, swapper) = (&fs.mount_a, &fs.mount_b, &fs.swapper);
     let (of_one, of_two) = (Bytes::from(vec![1; LEN]), Bytes::from(vec![2; LEN / 2]));
-    let ((one, file), (two, other)) = (create(b, "one", &of_one).await, create(b, "two", &of_two).await);
-    let writer = a.open(&Cred::root(), one, RW).await.unwrap();
-    assert_eq!(a.write(&writer, 5, Bytes::from_static(&[9])).await, Ok(1));
+    let ((one, file), (two, other)) = (
+        create(mount_b, "one", &of_one).await,
+        create(mount_b, "two", &of_two).await,
+    );
+    let writer = mount_a.open(&Cred::root(), one, RW).await.unwrap();
+    assert_eq!(mount_a.write(&writer, 5, Bytes::from_static(&[9])).await, Ok(1));
     swapper.swap(one, two).await;
     for (fid, name) in [(one, "one"), (two, "two")] {
-        adopted(b, &objects(b, fid).await, name).await;
+        wait_until_adopted(mount_b, &objects(mount_b, fid).await, name).await;
     }
     let mut moved = of_one.to_vec();
     moved[5] = 9;
-    assert!(content(b, two).await == moved);
-    assert!(content(b, one).await == of_two);
-    a.fsync(&writer, false).await.unwrap();
-    for (c, file) in [(a, writer), (b, file), (b, other)] {
-        c.release(&file).await.unwrap();
+    assert!(content(mount_b, two).await == moved);
+    assert!(content(mount_b, one).await == of_two);
+    mount_a.fsync(&writer, false).await.unwrap();
+    for (client, file) in [(mount_a, writer), (mount_b, file), (mount_b, other)] {
+        client.release(&file).await.unwrap();
     }
     fs.stop().await;
 }
@@ -348,21 +370,24 @@ impl Change {
         }
     }
 
-    async fn run(self, c: &Client, file: &Arc<OpenFile>, fid: Fid) {
+    async fn run(self, client: &Client, file: &Arc<OpenFile>, fid: Fid) {
         let root = Cred::root();
         match self {
             Change::Write | Change::WriteDirect | Change::Append => {
-                assert_eq!(c.write(file, 4096, Bytes::from(vec![9; 4096])).await, Ok(4096));
+                assert_eq!(
+                    client.write(file, 4096, Bytes::from(vec![9; 4096])).await,
+                    Ok(4096)
+                );
             }
             Change::Truncate => {
                 let set = SetAttr {
                     size: Some(5000),
                     ..SetAttr::default()
                 };
-                c.setattr(&root, fid, &set, Some(file)).await.unwrap();
+                client.setattr(&root, fid, &set, Some(file)).await.unwrap();
             }
             Change::PunchHole => {
-                let punched = c.fallocate(file, Fallocate::PunchHole, 4096, 4096).await;
+                let punched = client.fallocate(file, Fallocate::PunchHole, 4096, 4096).await;
                 punched.unwrap();
             }
             Change::SetTimes => {
@@ -370,7 +395,7 @@ impl Change {
                     mtime: Some(SetTime::At(Time::secs(1_000_000))),
                     ..SetAttr::default()
                 };
-                c.setattr(&root, fid, &set, Some(file)).await.unwrap();
+                client.setattr(&root, fid, &set, Some(file)).await.unwrap();
             }
         }
     }
@@ -391,11 +416,12 @@ impl Change {
 async fn changes_that_wait_for_a_lock_during_a_swap_change_their_own_file() {
     let cluster = Cluster::start(1).await;
     let params = params::Registry::default();
-    let a = cluster.mount_with(|o| o.params = params.clone()).await;
-    let b = cluster.mount_with(|o| o.params = params.clone()).await;
+    let mount_a = cluster.mount_with(|o| o.params = params.clone()).await;
+    let mount_b = cluster.mount_with(|o| o.params = params.clone()).await;
     let swapper = Swapper::connect(&cluster).await;
     let locker = GroupLocker::connect(&cluster).await;
-    // Granted and waiting locks on objects. The mounts keep no unused ones.
+    // Waits for this number of granted and waiting locks on objects. The mounts keep no unused
+    // locks meanwhile.
     let lock_count = async |expected: &str| {
         let reached = async {
             while cluster.params.get("ldlm.namespaces.*OST0000*.lock_count")[0].1 != expected {
@@ -409,15 +435,15 @@ async fn changes_that_wait_for_a_lock_during_a_swap_change_their_own_file() {
     for change in Change::ALL {
         let (of_one, of_two) = (Bytes::from(vec![1; 10_000]), Bytes::from(vec![2; 20_000]));
         let [name, other_name] = ["one", "two"].map(|name| format!("{name} {change:?}"));
-        let (one, file) = create(&b, &name, &of_one).await;
-        let (two, other) = create(&b, &other_name, &of_two).await;
-        let changed = a.open(&Cred::root(), one, change.flags()).await.unwrap();
-        let own = [objects(&b, one).await, objects(&b, two).await].concat();
+        let (one, file) = create(&mount_b, &name, &of_one).await;
+        let (two, other) = create(&mount_b, &other_name, &of_two).await;
+        let changed = mount_a.open(&Cred::root(), one, change.flags()).await.unwrap();
+        let own = [objects(&mount_b, one).await, objects(&mount_b, two).await].concat();
         let held = [locker.lock(own[0]).await, locker.lock(own[1]).await];
         lock_count("2").await;
         let changing = {
-            let (a, changed) = (a.clone(), changed.clone());
-            tokio::spawn(async move { change.run(&a, &changed, one).await })
+            let (mount_a, changed) = (mount_a.clone(), changed.clone());
+            tokio::spawn(async move { change.run(&mount_a, &changed, one).await })
         };
         lock_count("3").await;
         swapper.swap(one, two).await;
@@ -425,37 +451,37 @@ async fn changes_that_wait_for_a_lock_during_a_swap_change_their_own_file() {
         drop(held);
         locker.locks.cancel_unused();
         changing.await.unwrap();
-        a.fsync(&changed, false).await.unwrap();
+        mount_a.fsync(&changed, false).await.unwrap();
         let mut expected = of_two.to_vec();
         change.apply(&mut expected);
-        assert!(content(&b, one).await == expected, "{change:?}");
-        assert!(content(&b, two).await == of_one, "{change:?}");
-        let mtime = async |fid| b.getattr(&Cred::root(), fid).await.unwrap().attr.mtime;
+        assert!(content(&mount_b, one).await == expected, "{change:?}");
+        assert!(content(&mount_b, two).await == of_one, "{change:?}");
+        let mtime = async |fid| mount_b.getattr(&Cred::root(), fid).await.unwrap().attr.mtime;
         if matches!(change, Change::SetTimes) {
             assert_eq!(mtime(one).await, Time::secs(1_000_000));
             assert_ne!(mtime(two).await, Time::secs(1_000_000));
         }
-        for (c, file) in [(&a, changed), (&b, file), (&b, other)] {
-            c.release(&file).await.unwrap();
+        for (client, file) in [(&mount_a, changed), (&mount_b, file), (&mount_b, other)] {
+            client.release(&file).await.unwrap();
         }
     }
-    a.umount().await;
-    b.umount().await;
+    mount_a.umount().await;
+    mount_b.umount().await;
     swapper.0.disconnect().await;
     locker.import.disconnect().await;
     cluster.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn reader_sees_the_data_while_the_file_moves() {
+async fn a_reader_sees_the_data_while_the_file_moves() {
     let fs = SwappingCluster::start().await;
-    let (a, b, swapper) = (&fs.a, &fs.b, &fs.swapper);
+    let (mount_a, mount_b, swapper) = (&fs.mount_a, &fs.mount_b, &fs.swapper);
     let data = Bytes::from(vec![7; LEN]);
-    let (one, file) = create(a, "one", &data).await;
-    a.release(&file).await.unwrap();
+    let (one, file) = create(mount_a, "one", &data).await;
+    mount_a.release(&file).await.unwrap();
     let moved = Arc::new(AtomicBool::new(false));
     let reading = {
-        let (b, data, moved) = (b.clone(), data.clone(), moved.clone());
+        let (mount_b, data, moved) = (mount_b.clone(), data.clone(), moved.clone());
         tokio::spawn(async move {
             let direct = OpenFlags {
                 direct: true,
@@ -465,20 +491,23 @@ async fn reader_sees_the_data_while_the_file_moves() {
                 if moved.load(Ordering::Acquire) {
                     return;
                 }
-                let file = b.open(&Cred::root(), one, flags).await.unwrap();
+                let file = mount_b.open(&Cred::root(), one, flags).await.unwrap();
                 for _ in 0..4 {
-                    assert!(read(&b, &file).await == data, "direct: {}", flags.direct);
-                    assert_eq!(size(&b, one).await, LEN as u64);
+                    assert!(read(&mount_b, &file).await == data, "direct: {}", flags.direct);
+                    assert_eq!(size(&mount_b, one).await, LEN as u64);
                 }
-                b.release(&file).await.unwrap();
+                mount_b.release(&file).await.unwrap();
             }
         })
     };
     for _ in 0..100 {
-        let (copy, file) = create(a, "copy", &data).await;
-        a.release(&file).await.unwrap();
+        let (copy, file) = create(mount_a, "copy", &data).await;
+        mount_a.release(&file).await.unwrap();
         swapper.swap(one, copy).await;
-        a.unlink(&Cred::root(), a.root(), b"copy").await.unwrap();
+        mount_a
+            .unlink(&Cred::root(), mount_a.root(), b"copy")
+            .await
+            .unwrap();
         tokio::task::yield_now().await;
     }
     moved.store(true, Ordering::Release);

@@ -1,5 +1,5 @@
-//! The times that each operation sets, to the nanosecond, as every mount sees them; and in whole
-//! seconds with peers that support no more.
+//! The times that each operation sets, as every mount sees them: to the nanosecond, or in whole
+//! seconds with peers that do not support nanoseconds.
 
 #![allow(clippy::unwrap_used)]
 
@@ -12,12 +12,12 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use wire::{Fid, Time};
 
 const RW: OpenFlags = OpenFlags::READ_WRITE;
-/// The second in which the clocks start, shortly before its end, so that the second changes during
-/// a test.
+/// The clocks start shortly before the end of this second (since 1970), so the second changes
+/// during a test.
 const BEGIN: i64 = 1_700_000_000;
 /// A second in nanoseconds.
 const SECOND: i64 = 1_000_000_000;
-/// Times to set: past ones with and without a fraction of a second, and one before 1970.
+/// Times to set: two in the past, with and without a fraction of a second, and one before 1970.
 const SET: [Time; 3] = [
     Time::new(1_000_000_000, 123_456_789),
     Time::new(1_000_000_000, 0),
@@ -55,8 +55,8 @@ fn times(attr: &Attr) -> (Time, Time, Time) {
     (attr.atime, attr.mtime, attr.ctime)
 }
 
-async fn stat(c: &Client, fid: Fid) -> Attr {
-    c.getattr(&Cred::root(), fid).await.unwrap().attr
+async fn stat(client: &Client, fid: Fid) -> Attr {
+    client.getattr(&Cred::root(), fid).await.unwrap().attr
 }
 
 fn set_mtime(t: SetTime) -> SetAttr {
@@ -104,17 +104,22 @@ impl Fixture {
     /// nanoseconds.
     async fn new(cluster: &Cluster, seed: u64, wrong_by: i64) -> Fixture {
         let ticks = TickingClock::new();
-        let a = cluster.mount_with(|o| o.clock = ticks.clock(0)).await;
-        let b = cluster.mount_with(|o| o.clock = ticks.clock(wrong_by)).await;
+        let mount_a = cluster.mount_with(|o| o.clock = ticks.clock(0)).await;
+        let mount_b = cluster.mount_with(|o| o.clock = ticks.clock(wrong_by)).await;
         let root = Cred::root();
-        let dir = a.mkdir(&root, a.root(), b"d", 0o755).await.unwrap().attr.fid;
-        let (found, first) = a.create(&root, dir, b"f0", 0o644, RW).await.unwrap();
+        let dir = mount_a
+            .mkdir(&root, mount_a.root(), b"d", 0o755)
+            .await
+            .unwrap()
+            .attr
+            .fid;
+        let (found, first) = mount_a.create(&root, dir, b"f0", 0o644, RW).await.unwrap();
         let fid = found.attr.fid;
         drop(found);
-        let second = b.open(&root, fid, RW).await.unwrap();
+        let second = mount_b.open(&root, fid, RW).await.unwrap();
         Fixture {
             ticks,
-            mounts: [a, b],
+            mounts: [mount_a, mount_b],
             files: [first, second],
             fid,
             dir,
@@ -148,26 +153,27 @@ impl Fixture {
     async fn random_operation(&mut self) -> (usize, &'static str, Effect) {
         let (operation, mount_index) = (self.random(13), self.random(2) as usize);
         let (offset, set) = (self.random(200_000), SET[self.random(3) as usize]);
-        let (c, file, fid, root) = (
+        let (client, file, fid, root) = (
             self.mounts[mount_index].clone(),
             self.files[mount_index].clone(),
             self.fid,
             Cred::root(),
         );
         let data = Bytes::from(vec![operation as u8; 5000]);
-        let setattr = async |set: SetAttr| c.setattr(&root, fid, &set, None).await.map(drop).unwrap();
+        let setattr = async |set: SetAttr| client.setattr(&root, fid, &set, None).await.map(drop).unwrap();
         let (name, effect) = match operation {
             0 | 1 => {
-                c.write(&file, offset, data).await.unwrap();
+                client.write(&file, offset, data).await.unwrap();
                 ("write", Effect::Contents)
             }
             2 => {
                 let flags = OpenFlags { direct: true, ..RW };
-                let direct = c.open(&root, fid, flags).await.unwrap();
-                c.write(&direct, offset / 4096 * 4096, data.slice(..4096))
+                let direct = client.open(&root, fid, flags).await.unwrap();
+                client
+                    .write(&direct, offset / 4096 * 4096, data.slice(..4096))
                     .await
                     .unwrap();
-                c.release(&direct).await.unwrap();
+                client.release(&direct).await.unwrap();
                 ("direct write", Effect::Contents)
             }
             3 => {
@@ -176,7 +182,7 @@ impl Fixture {
             }
             4 => {
                 let zero = Fallocate::ZeroRange { keep_size: false };
-                c.fallocate(&file, zero, offset, 5000).await.unwrap();
+                client.fallocate(&file, zero, offset, 5000).await.unwrap();
                 ("fallocate", Effect::Contents)
             }
             5 => {
@@ -206,25 +212,33 @@ impl Fixture {
                 ("touch", Effect::Contents)
             }
             9 => {
-                c.setxattr(&root, fid, b"user.x", &data[..9], 0).await.unwrap();
+                client
+                    .setxattr(&root, fid, b"user.x", &data[..9], 0)
+                    .await
+                    .unwrap();
                 ("setxattr", Effect::Changed)
             }
             10 => {
                 let from = self.name();
                 self.renames += 1;
-                c.rename(&root, (self.dir, &from), (self.dir, &self.name()))
+                client
+                    .rename(&root, (self.dir, &from), (self.dir, &self.name()))
                     .await
                     .unwrap();
                 ("rename", Effect::Changed)
             }
             11 => {
-                c.link(&root, fid, self.dir, b"other").await.map(drop).unwrap();
-                c.unlink(&root, self.dir, b"other").await.unwrap();
+                client
+                    .link(&root, fid, self.dir, b"other")
+                    .await
+                    .map(drop)
+                    .unwrap();
+                client.unlink(&root, self.dir, b"other").await.unwrap();
                 ("link and unlink", Effect::Changed)
             }
             _ => {
-                c.release(&file).await.unwrap();
-                self.files[mount_index] = c.open(&root, fid, RW).await.unwrap();
+                client.release(&file).await.unwrap();
+                self.files[mount_index] = client.open(&root, fid, RW).await.unwrap();
                 ("close", Effect::Nothing)
             }
         };
@@ -232,9 +246,9 @@ impl Fixture {
     }
 
     async fn end(self) {
-        for (c, file) in self.mounts.iter().zip(&self.files) {
-            c.release(file).await.unwrap();
-            c.umount().await;
+        for (client, file) in self.mounts.iter().zip(&self.files) {
+            client.release(file).await.unwrap();
+            client.umount().await;
         }
     }
 }
@@ -277,7 +291,7 @@ async fn each_operation_sets_its_times_on_every_mount() {
             }
             before = seen;
         }
-        // The same after write-back and a remount.
+        // The times are the same after write-back and a remount.
         let fid = fixture.fid;
         fixture.end().await;
         let later = cluster.mount().await;
@@ -316,18 +330,20 @@ async fn times_do_not_go_back_when_clocks_differ() {
 async fn the_next_write_replaces_a_time_in_the_future() {
     let cluster = Cluster::start(2).await;
     let fixture = Fixture::new(&cluster, 1, 0).await;
-    let [a, b] = fixture.mounts.clone();
-    a.setattr(&Cred::root(), fixture.fid, &set_mtime(SetTime::At(FAR)), None)
+    let [mount_a, mount_b] = fixture.mounts.clone();
+    mount_a
+        .setattr(&Cred::root(), fixture.fid, &set_mtime(SetTime::At(FAR)), None)
         .await
         .unwrap();
-    for c in [&a, &b] {
-        assert_eq!(stat(c, fixture.fid).await.mtime, FAR);
+    for client in [&mount_a, &mount_b] {
+        assert_eq!(stat(client, fixture.fid).await.mtime, FAR);
     }
-    b.write(&fixture.files[1], 0, Bytes::from_static(b"x"))
+    mount_b
+        .write(&fixture.files[1], 0, Bytes::from_static(b"x"))
         .await
         .unwrap();
-    for c in [&a, &b] {
-        let seen = stat(c, fixture.fid).await;
+    for client in [&mount_a, &mount_b] {
+        let seen = stat(client, fixture.fid).await;
         assert_eq!((seen.mtime, seen.mtime.sec / 10), (seen.ctime, BEGIN / 10));
     }
     fixture.end().await;
@@ -359,8 +375,8 @@ async fn a_client_without_nanoseconds_sees_and_sets_whole_seconds() {
     assert_eq!((precise.btime, rough.btime), (birth, whole(birth)));
     assert_eq!(rough.ctime, whole(precise.ctime));
 
-    // Changes by the coarse client within the second of the last change set no time back; times
-    // that it sets have whole seconds.
+    // The coarse client changes the file within the second of the last change: no time goes back.
+    // Times that the coarse client sets have whole seconds.
     let coarse_file = coarse.open(&root, fid, RW).await.unwrap();
     coarse
         .write(&coarse_file, 0, Bytes::from_static(b"y"))
@@ -384,15 +400,15 @@ async fn a_client_without_nanoseconds_sees_and_sets_whole_seconds() {
         .unwrap();
     assert_eq!(stat(&fine, fid).await.mtime, whole(set));
     fine.release(&file).await.unwrap();
-    for c in [&fine, &coarse] {
-        c.umount().await;
+    for client in [&fine, &coarse] {
+        client.umount().await;
     }
     cluster.stop().await;
 }
 
 /// Reads a byte of an open file.
-async fn read(c: &Client, file: &OpenFile) {
-    assert_eq!(c.read(file, 0, 1).await.unwrap().concat().len(), 1);
+async fn read(client: &Client, file: &OpenFile) {
+    assert_eq!(client.read(file, 0, 1).await.unwrap().concat().len(), 1);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -417,7 +433,7 @@ async fn the_first_read_after_a_change_sets_atime_and_the_close_reports_it() {
     writer.write(&file, 0, Bytes::from_static(b"x")).await.unwrap();
     writer.release(&file).await.unwrap();
 
-    let open = async |c: &Client| c.open(&root, fid, OpenFlags::READ).await.unwrap();
+    let open = async |client: &Client| client.open(&root, fid, OpenFlags::READ).await.unwrap();
     let no_atime = OpenFlags {
         no_atime: true,
         ..OpenFlags::READ
@@ -447,8 +463,8 @@ async fn the_first_read_after_a_change_sets_atime_and_the_close_reports_it() {
     let later = mount(101 * SECOND, Atime::Relative).await;
     assert_eq!(stat(&later, fid).await.atime, seen, "the close reports the atime");
 
-    // Less than a minute later: the reader sees the new time, and the target does not store it. A
-    // time that was set is not overwritten.
+    // Less than a minute later, the reader sees the new time, but the target does not store it. The
+    // close does not overwrite a time that another client has set.
     let strict = mount(120 * SECOND, Atime::Strict).await;
     let second = open(&strict).await;
     read(&strict, &second).await;
@@ -472,8 +488,8 @@ async fn the_first_read_after_a_change_sets_atime_and_the_close_reports_it() {
     read(&after, &fourth).await;
     assert_eq!(stat(&after, fid).await.atime, SET[0]);
     after.release(&fourth).await.unwrap();
-    for c in [&reader, &later, &strict, &after] {
-        c.umount().await;
+    for client in [&reader, &later, &strict, &after] {
+        client.umount().await;
     }
     cluster.stop().await;
 }
@@ -482,12 +498,16 @@ async fn the_first_read_after_a_change_sets_atime_and_the_close_reports_it() {
 async fn reading_a_directory_sets_its_atime() {
     let cluster = Cluster::start(0).await;
     let ticks = TickingClock::new();
-    let a = cluster.mount_with(|o| o.clock = ticks.clock(0)).await;
+    let mount_a = cluster.mount_with(|o| o.clock = ticks.clock(0)).await;
     let root = Cred::root();
-    let dir = a.mkdir(&root, a.root(), b"d", 0o755).await.unwrap().attr;
-    let list = async |c: &Client| {
-        let open = c.opendir(&root, dir.fid).await.unwrap();
-        c.readdir(&open, 0).await.unwrap().len()
+    let dir = mount_a
+        .mkdir(&root, mount_a.root(), b"d", 0o755)
+        .await
+        .unwrap()
+        .attr;
+    let list = async |client: &Client| {
+        let open = client.opendir(&root, dir.fid).await.unwrap();
+        client.readdir(&open, 0).await.unwrap().len()
     };
     let quiet = cluster
         .mount_with(|o| (o.clock, o.diratime) = (ticks.clock(0), false))
@@ -495,25 +515,26 @@ async fn reading_a_directory_sets_its_atime() {
     assert_eq!(list(&quiet).await, 2);
     assert_eq!(stat(&quiet, dir.fid).await.atime, dir.atime, "nodiratime");
     let before = ticks.now();
-    assert_eq!(list(&a).await, 2);
-    let seen = stat(&a, dir.fid).await.atime;
+    assert_eq!(list(&mount_a).await, 2);
+    let seen = stat(&mount_a, dir.fid).await.atime;
     assert!(seen >= before && seen <= ticks.now());
     let other = cluster.mount().await;
     assert_eq!(stat(&other, dir.fid).await.atime, seen);
-    // A change makes an update due: not by a reader with O_NOATIME, but by the next one.
-    a.mkdir(&root, dir.fid, b"sub", 0o755).await.unwrap();
+    // A change makes an update due. A reader with O_NOATIME does not update the time, but the next
+    // reader does.
+    mount_a.mkdir(&root, dir.fid, b"sub", 0o755).await.unwrap();
     let no_atime = OpenFlags {
         no_atime: true,
         ..OpenFlags::READ
     };
-    let open = a.opendir_with(&root, dir.fid, no_atime).await.unwrap();
-    assert_eq!(a.readdir(&open, 0).await.unwrap().len(), 3);
-    assert_eq!(stat(&a, dir.fid).await.atime, seen);
+    let open = mount_a.opendir_with(&root, dir.fid, no_atime).await.unwrap();
+    assert_eq!(mount_a.readdir(&open, 0).await.unwrap().len(), 3);
+    assert_eq!(stat(&mount_a, dir.fid).await.atime, seen);
     assert_eq!(stat(&other, dir.fid).await.atime, seen);
-    assert_eq!(list(&a).await, 3);
-    assert!(stat(&a, dir.fid).await.atime > seen);
-    for c in [&a, &quiet, &other] {
-        c.umount().await;
+    assert_eq!(list(&mount_a).await, 3);
+    assert!(stat(&mount_a, dir.fid).await.atime > seen);
+    for client in [&mount_a, &quiet, &other] {
+        client.umount().await;
     }
     cluster.stop().await;
 }

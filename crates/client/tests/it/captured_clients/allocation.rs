@@ -1,9 +1,9 @@
-//! Keeps the OST allocation of this run in step with the captured one.
+//! Makes this run allocate each file on the same OST as in the captures.
 //!
-//! Both allocate the OSTs in turn, but some allocations were not captured. So the test creates
-//! extra files until the right OST is the next one.
+//! Lustre's and Nacre's MDT allocate the OSTs in turn, but some allocations were not captured. So
+//! the test creates extra files until the next file will be on the right OST.
 
-use crate::captured_clients::servers::{FSNAME, Servers, captured, local_nid};
+use crate::captured_clients::servers::{FSNAME, Servers, captured_nid, local_nid};
 use client::{Client, Cred, MountOptions, OpenFlags};
 use std::sync::Arc;
 use wire::Fid;
@@ -22,8 +22,8 @@ pub(crate) struct ExtraFiles {
 
 impl ExtraFiles {
     pub(crate) async fn start(servers: &Servers) -> ExtraFiles {
-        let options = MountOptions::new(vec![local_nid(captured(11))], FSNAME, 7);
-        let client = Client::mount(servers.first(), options).await.unwrap();
+        let options = MountOptions::new(vec![local_nid(captured_nid(11))], FSNAME, 7);
+        let client = Client::mount(servers.first_node(), options).await.unwrap();
         let cred = Cred::root();
         let mkdir = client.mkdir(&cred, client.root(), DIR_NAME.as_bytes(), 0o700);
         let dir = mkdir.await.unwrap().attr.fid;
@@ -34,7 +34,7 @@ impl ExtraFiles {
         }
     }
 
-    /// Creates files until the OST of this index, one of two, is the next one of the allocation.
+    /// Creates files until the next file will be on the OST with this index, one of two.
     pub(crate) async fn advance_to(&mut self, servers: &Servers, ost: u64) {
         loop {
             servers.osts_ready().await;

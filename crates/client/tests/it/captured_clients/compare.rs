@@ -1,10 +1,10 @@
-//! Compares two messages field by field. Fields may be equal, be corresponding identifiers, differ
-//! with a reason, or differ without one.
+//! Compares two messages field by field. Two fields may be equal, be corresponding identifiers,
+//! differ with a reason, or differ without a reason.
 
 use crate::captured::differences::Table;
 use crate::captured::fields;
 use crate::captured_clients::ids::{Ids, Kind, kind};
-use crate::captured_clients::servers::{captured, local_nid};
+use crate::captured_clients::servers::{captured_nid, local_nid};
 use bytes::Bytes;
 use std::collections::BTreeMap;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -13,7 +13,7 @@ use wire::format::{Leaf, Rmf, Value};
 
 /// The day of the captures, in seconds since 1970. A captured time of this day corresponds to a
 /// time of this run.
-const CAPTURED: std::ops::Range<u64> = 1_795_132_800..1_795_219_200;
+const CAPTURED_DAY: std::ops::Range<u64> = 1_795_132_800..1_795_219_200;
 /// Largest difference in seconds between corresponding times.
 const CLOCK_SKEW_MAX_S: u64 = 5;
 
@@ -69,8 +69,8 @@ impl Comparer {
         self.tallies.entry(label.to_owned()).or_default()
     }
 
-    /// The counts of each capture, one line each. Without the number of differences, because some
-    /// depend on time.
+    /// The counts of each capture, one line each. Leaves out the number of differences, because
+    /// some differences depend on time.
     pub(crate) fn counts(&self) -> String {
         let line = |(label, t): (&String, &Tally)| {
             let (exchanges, callbacks, not_played) = (t.exchanges, t.callbacks, t.not_played);
@@ -95,7 +95,7 @@ impl Comparer {
     }
 
     /// Counts a difference as explained if the table has a reason; else records it as unexplained.
-    pub(crate) fn differs(&mut self, label: &str, name: &str, field: &str, how: &str) {
+    pub(crate) fn record_difference(&mut self, label: &str, name: &str, field: &str, how: &str) {
         if self.table.explains(label, name, field) {
             self.tally(label).explained += 1;
         } else {
@@ -104,23 +104,23 @@ impl Comparer {
     }
 
     /// Compares the buffers of two messages.
-    pub(crate) fn messages(&mut self, id: &MessageId<'_>, captured: &[Bytes], ours: &[Bytes]) {
+    pub(crate) fn compare(&mut self, id: &MessageId<'_>, captured: &[Bytes], ours: &[Bytes]) {
         let leaves = |bufs| {
             fields(id.format, id.opcode, bufs)
                 .into_iter()
                 .map(|(_, leaf)| leaf)
         };
-        self.leaves(id, leaves(captured).collect(), leaves(ours).collect());
+        self.compare_leaves(id, leaves(captured).collect(), leaves(ours).collect());
         if captured.len() != ours.len() {
             let how = format!("{} captured, {} here", captured.len(), ours.len());
-            self.differs(id.label, id.name, "buffers", &how);
+            self.record_difference(id.label, id.name, "buffers", &how);
         }
     }
 
     /// Compares bulk data.
-    pub(crate) fn bulk(&mut self, id: &MessageId<'_>, captured: &Bytes, ours: &Bytes) {
+    pub(crate) fn compare_bulk(&mut self, id: &MessageId<'_>, captured: &Bytes, ours: &Bytes) {
         if id.opcode == wire::MDS_READPAGE {
-            return self.leaves(id, names(captured), names(ours));
+            return self.compare_leaves(id, names(captured), names(ours));
         }
         let whole = |data: &Bytes| {
             let len = Value::Number(data.len() as u64);
@@ -137,43 +137,43 @@ impl Comparer {
                 },
             ]
         };
-        self.leaves(id, whole(captured), whole(ours));
+        self.compare_leaves(id, whole(captured), whole(ours));
     }
 
     /// Compares fields by path.
-    fn leaves(&mut self, id: &MessageId<'_>, captured: Vec<Leaf>, ours: Vec<Leaf>) {
+    fn compare_leaves(&mut self, id: &MessageId<'_>, captured: Vec<Leaf>, ours: Vec<Leaf>) {
         let mut ours_by_path: BTreeMap<String, Leaf> =
             ours.into_iter().map(|l| (l.path.clone(), l)).collect();
         for leaf in captured {
             self.tally(id.label).fields += 1;
             match ours_by_path.remove(&leaf.path) {
-                Some(our) if self.same(&leaf, &our) => {}
+                Some(our) if self.corresponds(&leaf, &our) => {}
                 Some(our) => {
                     let how = format!("{:?} captured, {:?} here", leaf.value, our.value);
-                    self.differs(id.label, id.name, &leaf.path, &how);
+                    self.record_difference(id.label, id.name, &leaf.path, &how);
                 }
                 None => {
                     let how = format!("{:?} captured, not here", leaf.value);
-                    self.differs(id.label, id.name, &leaf.path, &how);
+                    self.record_difference(id.label, id.name, &leaf.path, &how);
                 }
             }
         }
         for (path, leaf) in ours_by_path {
             let how = format!("not captured, {:?} here", leaf.value);
-            self.differs(id.label, id.name, &path, &how);
+            self.record_difference(id.label, id.name, &path, &how);
         }
     }
 
-    /// Whether our value is equal to the captured one, or corresponds to it.
-    fn same(&mut self, captured: &Leaf, ours: &Leaf) -> bool {
+    /// Whether our value is equal to the captured value, or corresponds to it.
+    fn corresponds(&mut self, captured: &Leaf, ours: &Leaf) -> bool {
         let kind = kind(captured);
         match (kind, &captured.value, &ours.value) {
             (Kind::Time, Value::Number(c), Value::Number(o)) => {
                 let present = self.start.saturating_sub(CLOCK_SKEW_MAX_S)..now() + CLOCK_SKEW_MAX_S;
-                c.abs_diff(*o) <= CLOCK_SKEW_MAX_S || (CAPTURED.contains(c) && present.contains(o))
+                c.abs_diff(*o) <= CLOCK_SKEW_MAX_S || (CAPTURED_DAY.contains(c) && present.contains(o))
             }
             (_, Value::Text(c), Value::Text(o)) => *c == as_captured(o),
-            (_, c, o) => self.ids.same(kind, c, o),
+            (_, c, o) => self.ids.learn_pair(kind, c, o),
         }
     }
 }
@@ -182,7 +182,7 @@ impl Comparer {
 fn as_captured(text: &[u8]) -> Vec<u8> {
     let mut text = String::from_utf8_lossy(text).into_owned();
     for last in [11, 12] {
-        let (ours, theirs) = (local_nid(captured(last)), captured(last));
+        let (ours, theirs) = (local_nid(captured_nid(last)), captured_nid(last));
         text = text.replace(&ours.to_string(), &theirs.to_string());
     }
     text.into_bytes()

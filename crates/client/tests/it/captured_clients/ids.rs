@@ -1,12 +1,12 @@
-//! Maps captured identifiers to those of Nacre's servers or of this run. A pair is learned at the
-//! first occurrence and must match at every further one.
+//! Maps captured identifiers to the identifiers of this run. The test learns a pair at its first
+//! occurrence; each further occurrence must match the pair.
 
 use std::collections::HashMap;
 use wire::format::{Leaf, Value};
 use wire::{FID_SEQ_NORMAL, Fid, LdlmResId, OstId};
 
-/// Upper limit of sequences. A larger number in the place of a sequence is something else, such as
-/// a part of a log name.
+/// Upper limit of sequences. A larger number where a sequence is expected is something else, such
+/// as a part of a log name.
 const SEQ_MAX: u64 = 1 << 40;
 
 /// The kind of a field, as far as comparison and rewriting need it.
@@ -18,7 +18,7 @@ pub(crate) enum Kind {
     Identity,
     /// A sequence of FIDs.
     Sequence,
-    /// Transaction number or version. The comparison is whether both are zero or neither is.
+    /// Transaction number or version. Two of them match if both are zero or neither is.
     Transaction,
     /// Seconds since 1970.
     Time,
@@ -42,8 +42,8 @@ pub(crate) fn kind(leaf: &Leaf) -> Kind {
     }
 }
 
-/// The known pairs. Each map, except `captured_fids`, has this run's identifier by the captured
-/// one.
+/// The known pairs. Each map, except `captured_fids`, has this run's identifiers by the captured
+/// identifiers.
 #[derive(Debug, Default)]
 pub(crate) struct Ids {
     handles: HashMap<u64, u64>,
@@ -61,11 +61,11 @@ pub(crate) struct UnknownId(pub(crate) String);
 
 impl Ids {
     /// Maps a handle that the client chose to itself.
-    pub(crate) fn own(&mut self, handle: u64) {
+    pub(crate) fn map_to_itself(&mut self, handle: u64) {
         self.handles.insert(handle, handle);
     }
 
-    /// The FID of this run for a captured one.
+    /// The FID of this run for a captured FID.
     pub(crate) fn fid(&self, captured: Fid) -> Result<Fid, UnknownId> {
         if !captured.is_normal() || captured.f_seq > SEQ_MAX {
             return Ok(captured);
@@ -90,7 +90,7 @@ impl Ids {
         Ok(fid)
     }
 
-    /// The sequence of this run for a captured one.
+    /// The sequence of this run for a captured sequence.
     fn sequence(&self, captured: u64) -> Result<u64, UnknownId> {
         if !(FID_SEQ_NORMAL..SEQ_MAX).contains(&captured) {
             return Ok(captured);
@@ -133,7 +133,7 @@ impl Ids {
     }
 
     /// Whether our value corresponds to the captured one; learns a new pair.
-    pub(crate) fn same(&mut self, kind: Kind, captured: &Value, ours: &Value) -> bool {
+    pub(crate) fn learn_pair(&mut self, kind: Kind, captured: &Value, ours: &Value) -> bool {
         match (kind, captured, ours) {
             (Kind::Handle, Value::Number(c), Value::Number(o)) => self.learn_handle(*c, *o),
             (Kind::Sequence, Value::Number(c), Value::Number(o)) => self.learn_sequence(*c, *o),
@@ -152,7 +152,7 @@ impl Ids {
         }
     }
 
-    /// The value to send in place of a captured one; `None`: the same.
+    /// The value to send instead of a captured value; `None`: the captured value itself.
     pub(crate) fn translate(&self, kind: Kind, captured: &Value) -> Result<Option<Value>, UnknownId> {
         Ok(Some(match (kind, captured) {
             (Kind::Handle, Value::Number(0)) => return Ok(None),

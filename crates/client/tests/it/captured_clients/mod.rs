@@ -3,8 +3,9 @@
 //! differences with their reasons.
 //!
 //! The captures are one continuous run of two clients from their mounts on, in the order of
-//! [`CAPTURES`]: each depends on the state left by the one before. `not_played.txt` lists requests
-//! that are not sent, each with the reason. `NACRE_REPLAY_UNTIL=d1_mkdir` ends after that capture.
+//! [`CAPTURES`]: each capture depends on the state that the one before has left. `not_played.txt`
+//! lists requests that are not sent, each with the reason. `NACRE_REPLAY_UNTIL=d1_mkdir` ends the
+//! test after that capture.
 
 #![allow(clippy::unwrap_used)]
 
@@ -20,7 +21,7 @@ use player::Player;
 use release::ClientRelease;
 use std::sync::{Mutex, PoisonError};
 
-/// The captures in their order; a capture with a text behind its name is not played.
+/// The captures in their order. A capture with a text after its name is not played.
 const CAPTURES: &str = include_str!("captures.txt");
 
 #[test]
@@ -40,12 +41,12 @@ fn every_capture_is_played_or_excluded_with_a_reason() {
     assert_eq!(named, files);
 }
 
-/// A run needs the addresses of the captured nodes exclusively.
-static EXCLUSIVE: Mutex<()> = Mutex::new(());
+/// Allows one run at a time: each run uses the same addresses.
+static RUN_LOCK: Mutex<()> = Mutex::new(());
 
 /// Plays the whole run with clients of this release.
 fn play(release: ClientRelease) {
-    let _alone = EXCLUSIVE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _run_lock = RUN_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
@@ -68,7 +69,7 @@ fn play(release: ClientRelease) {
 }
 
 #[test]
-fn replies_and_callbacks_match_those_of_a_real_server() {
+fn replies_and_callbacks_match_the_captured_ones_of_a_real_server() {
     play(ClientRelease::CAPTURED);
 }
 

@@ -1,6 +1,6 @@
 //! A client's node: sends captured requests and collects the replies.
 
-use crate::captured_clients::servers::node;
+use crate::captured_clients::servers::start_node;
 use lnet::{IncomingPut, Lnet, MatchEntry, Md, MdEvent, MdHandle, Payload, PortalGuard, PutSink, SinkFull};
 use rpc::BoxFuture;
 use std::collections::HashMap;
@@ -18,28 +18,28 @@ const REPLY_PORTALS: [u32; 5] = [
     wire::LDLM_CB_REPLY_PORTAL,
 ];
 
-/// Receives the callbacks for the client with this captured NID, without a limit: a test causes
-/// few.
+/// Receives the callbacks for the client with this captured NID. The queue has no limit, because a
+/// run causes few callbacks.
 struct Callbacks(Nid, mpsc::UnboundedSender<Callback>);
 
 impl PutSink for Callbacks {
-    fn put(&self, m: IncomingPut) -> Result<(), SinkFull> {
-        let msg = Message::parse(&m.payload.clone().into_bytes()).unwrap();
+    fn put(&self, incoming: IncomingPut) -> Result<(), SinkFull> {
+        let msg = Message::parse(&incoming.payload.clone().into_bytes()).unwrap();
         let callback = Callback {
             client: self.0,
-            from: m.from,
-            xid: m.match_bits,
+            from: incoming.from,
+            xid: incoming.match_bits,
             msg,
         };
-        self.1.send(callback).map_err(|_| SinkFull(m))
+        self.1.send(callback).map_err(|_| SinkFull(incoming))
     }
     fn wait_for_space(&self) -> BoxFuture<'_, ()> {
         Box::pin(async {})
     }
 }
 
-/// A sent request, until its reply and bulk are taken.
-struct Pending {
+/// A sent request, until the test takes its reply and bulk.
+struct PendingRequest {
     reply: mpsc::UnboundedReceiver<Message>,
     bulk: Vec<MdHandle>,
 }
@@ -57,7 +57,7 @@ pub(crate) struct Callback {
 /// A client's node.
 pub(crate) struct Node {
     pub(crate) lnet: Arc<Lnet>,
-    pending: HashMap<u64, Pending>,
+    pending: HashMap<u64, PendingRequest>,
     _portal: PortalGuard,
 }
 
@@ -70,7 +70,7 @@ pub(crate) struct BulkBuffer {
 
 impl Node {
     pub(crate) async fn start(nid: Nid, callbacks: mpsc::UnboundedSender<Callback>) -> Node {
-        let lnet = node(nid).await;
+        let lnet = start_node(nid).await;
         let _portal = lnet.serve_portal(wire::LDLM_CB_REQUEST_PORTAL, Arc::new(Callbacks(nid, callbacks)));
         Node {
             lnet,
@@ -124,26 +124,26 @@ impl Node {
                 }
             });
         }
-        self.pending.insert(xid, Pending { reply, bulk });
+        self.pending.insert(xid, PendingRequest { reply, bulk });
         self.lnet
             .put(to, portal, xid, 0, 0, Payload::from(msg.build()), false)
             .await
             .unwrap();
     }
 
-    /// Whether a request was sent and [`Node::bulk`] has not been called for it.
+    /// Whether a request was sent and [`Node::take_bulk`] has not been called for it.
     pub(crate) fn waits_for(&self, xid: u64) -> bool {
         self.pending.contains_key(&xid)
     }
 
     /// Waits for the final reply to a request.
-    pub(crate) async fn reply(&mut self, xid: u64) -> Message {
+    pub(crate) async fn wait_for_reply(&mut self, xid: u64) -> Message {
         self.pending.get_mut(&xid).unwrap().reply.recv().await.unwrap()
     }
 
     /// Takes the data that the server has put for a request. Called after the reply; the request is
     /// then no longer pending.
-    pub(crate) fn bulk(&mut self, xid: u64) -> bytes::Bytes {
+    pub(crate) fn take_bulk(&mut self, xid: u64) -> bytes::Bytes {
         let mut pending = self.pending.remove(&xid).unwrap();
         let mut data = Vec::new();
         for buffer in &mut pending.bulk {
@@ -173,7 +173,7 @@ impl Node {
     }
 }
 
-/// The offset of the final reply: behind the space for an early one, if the sender reserves it.
+/// The offset of the final reply: after the space for an early reply, if the sender reserves it.
 fn offset_of_reply(msg: &Message) -> u32 {
     if msg.flags & wire::MSGHDR_AT_SUPPORT != 0 {
         EARLY_REPLY_SIZE as u32

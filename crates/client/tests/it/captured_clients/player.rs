@@ -8,7 +8,7 @@ use crate::captured_clients::compare::{Comparer, MessageId};
 use crate::captured_clients::ids::{Kind, UnknownId, bytes_of, kind};
 use crate::captured_clients::node::{BulkBuffer, Callback, Node};
 use crate::captured_clients::release::ClientRelease;
-use crate::captured_clients::servers::{FSNAME, Servers, WAIT_MAX, captured, local_nid};
+use crate::captured_clients::servers::{FSNAME, Servers, WAIT_MAX, captured_nid, local_nid};
 use bytes::Bytes;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -48,12 +48,12 @@ pub(crate) struct Player {
     callbacks: mpsc::UnboundedReceiver<Callback>,
     comparer: Comparer,
     not_played: Table,
-    /// Identifiers that are unknown because an exchange was not played: the reason of each.
+    /// Identifiers that are unknown because an exchange was not played, each with the reason.
     missing: HashMap<String, String>,
     /// Requests that were not played, with the reason.
     skipped: HashMap<(Nid, u64), String>,
     /// The callbacks of the current capture.
-    expected: Vec<ExpectedCallback>,
+    expected_callbacks: Vec<ExpectedCallback>,
     /// The server's handle of each connection, by the client's handle.
     exports: HashMap<u64, u64>,
     /// The last connect of each client to each target.
@@ -63,7 +63,7 @@ pub(crate) struct Player {
 }
 
 fn is_client(nid: Nid) -> bool {
-    nid == captured(21) || nid == captured(22)
+    nid == captured_nid(21) || nid == captured_nid(22)
 }
 
 impl Player {
@@ -72,8 +72,8 @@ impl Player {
         let extra_files = ExtraFiles::start(&servers).await;
         let (sender, callbacks) = mpsc::unbounded_channel();
         let mut clients = BTreeMap::new();
-        for last in [21, 22] {
-            clients.insert(captured(last), Node::start(captured(last), sender.clone()).await);
+        for nid in [21, 22].map(captured_nid) {
+            clients.insert(nid, Node::start(nid, sender.clone()).await);
         }
         Player {
             release,
@@ -85,7 +85,7 @@ impl Player {
             not_played: Table::parse(include_str!("not_played.txt")),
             missing: HashMap::new(),
             skipped: HashMap::new(),
-            expected: Vec::new(),
+            expected_callbacks: Vec::new(),
             exports: HashMap::new(),
             connects: HashMap::new(),
             next_xid: HashMap::new(),
@@ -97,8 +97,8 @@ impl Player {
         let steps = steps(label);
         let mut bulks: HashMap<(Nid, u64), Bulk> = HashMap::new();
         for step in &steps {
-            if let MessageKind::Bulk(Some(r), data) = &step.kind {
-                let bulk = bulks.entry((r.client, r.xid)).or_default();
+            if let MessageKind::Bulk(Some(req), data) = &step.kind {
+                let bulk = bulks.entry((req.client, req.xid)).or_default();
                 match (step.portal, data.is_empty()) {
                     (Some(portal), true) => bulk.fetches.push((portal, step.match_bits)),
                     (Some(portal), false) => bulk.put.push((portal, step.match_bits, data.clone())),
@@ -106,39 +106,38 @@ impl Player {
                 }
             }
         }
-        self.expected = expected(&steps);
+        self.expected_callbacks = expected_callbacks(&steps);
         let osts_of_created_files = osts_of_created_files(&steps);
         for step in steps.iter().filter(|s| is_client(s.from) || is_client(s.to)) {
             self.servers.set_time(step.time_us);
             match &step.kind {
-                MessageKind::Request(r) if is_client(step.from) => {
-                    let bulk = bulks.remove(&(r.client, r.xid)).unwrap_or_default();
-                    if let Some(ost) = osts_of_created_files.get(&(r.client, r.xid)) {
+                MessageKind::Request(req) if is_client(step.from) => {
+                    let bulk = bulks.remove(&(req.client, req.xid)).unwrap_or_default();
+                    if let Some(ost) = osts_of_created_files.get(&(req.client, req.xid)) {
                         self.extra_files.advance_to(&self.servers, *ost).await;
                     }
-                    self.request(label, step, r, &bulk).await;
-                    bulks.insert((r.client, r.xid), bulk);
+                    self.send_request(label, step, req, &bulk).await;
+                    bulks.insert((req.client, req.xid), bulk);
                 }
-                MessageKind::Request(r) => self.callback(label, r).await,
+                MessageKind::Request(req) => self.compare_callback(label, req).await,
                 MessageKind::Reply {
-                    request: Some(r),
+                    request: Some(req),
                     early: false,
                     msg,
                     ..
                 } if is_client(step.to) => {
-                    let bulk = bulks.remove(&(r.client, r.xid)).unwrap_or_default();
-                    self.reply(label, r, msg, bulk).await;
+                    let bulk = bulks.remove(&(req.client, req.xid)).unwrap_or_default();
+                    self.compare_reply(label, req, msg, bulk).await;
                 }
                 _ => {}
             }
         }
     }
 
-    /// Sends a request with this run's identifiers.
-    async fn request(&mut self, label: &str, step: &Step, r: &Arc<Request>, bulk: &Bulk) {
-        let name = name_of(r);
-        self.ensure_connected(r).await;
-        let (mut msg, fetched) = match self.rewrite_request(r, bulk) {
+    async fn send_request(&mut self, label: &str, step: &Step, req: &Arc<Request>, bulk: &Bulk) {
+        let name = name_of(req);
+        self.ensure_connected(req).await;
+        let (mut msg, fetched) = match self.rewrite_request(req, bulk) {
             Ok(rewritten) => rewritten,
             Err(UnknownId(what)) => {
                 let why = self.missing.get(&what).cloned().unwrap_or(what);
@@ -148,7 +147,7 @@ impl Player {
                         .unexplained
                         .push(format!("{label} {name} is not played: {why}"));
                 }
-                self.skipped.insert((r.client, r.xid), why);
+                self.skipped.insert((req.client, req.xid), why);
                 return;
             }
         };
@@ -164,55 +163,56 @@ impl Player {
             data: None,
         });
         let bulk: Vec<_> = fetches.chain(put).collect();
-        self.release.downgrade(r, !bulk.is_empty(), &mut msg);
-        self.next_xid.insert(r.client, r.xid + 1);
-        let client = self.clients.get_mut(&step.from).unwrap();
-        client.send(local_nid(step.to), r.portal, r.xid, &msg, bulk).await;
+        self.release.downgrade(req, !bulk.is_empty(), &mut msg);
+        self.next_xid.insert(req.client, req.xid + 1);
+        let (to, node) = (local_nid(step.to), self.clients.get_mut(&step.from).unwrap());
+        node.send(to, req.portal, req.xid, &msg, bulk).await;
     }
 
     /// Repeats the last captured connect to the target if the client reconnected between captures.
-    async fn ensure_connected(&mut self, r: &Arc<Request>) {
-        let handle = Value::Number(r.body.pb_handle.cookie);
+    async fn ensure_connected(&mut self, req: &Arc<Request>) {
+        let handle = Value::Number(req.body.pb_handle.cookie);
         let known = self.comparer.ids.translate(Kind::Handle, &handle);
         let Err(UnknownId(what)) = known else { return };
-        let Some(target) = target_of(r).filter(|_| !self.missing.contains_key(&what)) else {
+        let Some(target) = target_of(req).filter(|_| !self.missing.contains_key(&what)) else {
             return;
         };
-        let Some(before) = self.connects.get(&(r.client, target)) else {
+        let Some(before) = self.connects.get(&(req.client, target)) else {
             return;
         };
         let mut msg = before.msg.clone();
         let body = PtlrpcBody {
-            pb_conn_cnt: r.body.pb_conn_cnt,
+            pb_conn_cnt: req.body.pb_conn_cnt,
             ..before.body
         };
         msg.set_body(&body);
         self.release.downgrade(before, false, &mut msg);
-        let (to, portal, xid) = (local_nid(before.server), before.portal, r.xid - 64);
-        let node = self.clients.get_mut(&r.client).unwrap();
+        let (to, portal, xid) = (local_nid(before.server), before.portal, req.xid - 64);
+        let node = self.clients.get_mut(&req.client).unwrap();
         node.send(to, portal, xid, &msg, Vec::new()).await;
-        let (reply, _) = self.wait_for_reply("", r.client, xid).await.unwrap();
+        let (reply, _) = self.wait_for_reply("", req.client, xid).await.unwrap();
         let body = reply.body().unwrap();
         assert_eq!(body.pb_status, 0, "{what}");
         self.comparer
             .ids
-            .same(Kind::Handle, &handle, &Value::Number(body.pb_handle.cookie));
+            .learn_pair(Kind::Handle, &handle, &Value::Number(body.pb_handle.cookie));
     }
 
     /// The request with this run's identifiers, and the data that the server fetches.
-    fn rewrite_request(&mut self, r: &Request, bulk: &Bulk) -> Result<(Message, Vec<Bytes>), UnknownId> {
-        let format = r.format.ok_or(UnknownId(format!("opcode {}", r.body.pb_opc)))?;
+    fn rewrite_request(&mut self, req: &Request, bulk: &Bulk) -> Result<(Message, Vec<Bytes>), UnknownId> {
+        let unknown = || UnknownId(format!("opcode {}", req.body.pb_opc));
+        let format = req.format.ok_or_else(unknown)?;
         if let Some(target) = format.request_index(Rmf::Tgtuuid) {
-            let target = r.msg.str(target).unwrap_or_default();
+            let target = req.msg.str(target).unwrap_or_default();
             if target.starts_with("testfs-MDT0001") {
                 return Err(UnknownId("MDT0001".into()));
             }
         }
-        if let Some(flag) = not_granted(r).or_else(|| self.release.reason_not_sent(r)) {
+        if let Some(flag) = not_granted(req).or_else(|| self.release.reason_not_sent(req)) {
             return Err(UnknownId(flag.into()));
         }
-        let mut msg = r.msg.clone();
-        let leaves = fields(format.request, r.body.pb_opc, &r.msg.bufs);
+        let mut msg = req.msg.clone();
+        let leaves = fields(format.request, req.body.pb_opc, &req.msg.bufs);
         let locks = leaves.iter().filter(|(_, leaf)| leaf.name() == "lock_handle");
         let lock_known = { locks }.any(|(_, leaf)| {
             self.comparer
@@ -221,39 +221,39 @@ impl Player {
                 .is_ok_and(|v| v.is_some())
         });
         for (i, leaf) in leaves {
-            self.rewrite(r, &mut msg.bufs[i], &leaf, lock_known)?;
+            self.rewrite(req, &mut msg.bufs[i], &leaf, lock_known)?;
         }
         let mut fetched = bulk.fetched.clone();
-        if let (wire::MDS_BATCH, Some(data)) = (r.body.pb_opc, fetched.first_mut()) {
-            for leaf in batch_fields(r, data) {
-                self.rewrite(r, data, &leaf, lock_known)?;
+        if let (wire::MDS_BATCH, Some(data)) = (req.body.pb_opc, fetched.first_mut()) {
+            for leaf in batch_fields(req, data) {
+                self.rewrite(req, data, &leaf, lock_known)?;
             }
         }
-        self.fid_in_key(&mut msg)?;
+        self.translate_fid_in_key(&mut msg)?;
         Ok((msg, fetched))
     }
 
-    /// Replaces a captured value by this run's. `lock_known`: some lock of the request is known.
+    /// Replaces a captured value by this run's. `lock_known`: this run knows a lock of the request.
     fn rewrite(
         &mut self,
-        r: &Request,
+        req: &Request,
         bytes: &mut Bytes,
         leaf: &Leaf,
         lock_known: bool,
     ) -> Result<(), UnknownId> {
-        let enqueues = matches!(r.body.pb_opc, LDLM_ENQUEUE | wire::MDS_BATCH);
+        let enqueues = matches!(req.body.pb_opc, LDLM_ENQUEUE | wire::MDS_BATCH);
         let is_own_handle =
             leaf.path.starts_with("conn.") || (enqueues && leaf.path.ends_with("dlm_req.lock_handle[0]"));
         if let (true, Value::Number(handle)) = (is_own_handle, &leaf.value) {
-            self.comparer.ids.own(*handle);
+            self.comparer.ids.map_to_itself(*handle);
         }
         let kind = kind(leaf);
         let allocate_fid = matches!(leaf.name(), "cr_fid2");
         if let (Kind::Identity, true, Value::Fid(fid)) = (kind, allocate_fid, &leaf.value) {
             self.comparer.ids.allocate_fid(*fid)?;
         }
-        // A lock that was granted outside of the captures: servers ignore its cancellation.
-        let optional = leaf.name() == "lock_handle" && (lock_known || r.body.pb_opc != wire::LDLM_CANCEL);
+        // The lock may have been granted between the captures: servers ignore its cancellation.
+        let optional = leaf.name() == "lock_handle" && (lock_known || req.body.pb_opc != wire::LDLM_CANCEL);
         let value = match self.comparer.ids.translate(kind, &leaf.value) {
             Err(_) if optional => None,
             value => value?,
@@ -272,7 +272,7 @@ impl Player {
             let node = self.clients.get_mut(&client).unwrap();
             let callback = tokio::select! {
                 biased;
-                msg = node.reply(xid) => return Some((msg, node.bulk(xid))),
+                msg = node.wait_for_reply(xid) => return Some((msg, node.take_bulk(xid))),
                 callback = self.callbacks.recv() => callback.unwrap(),
                 () = sleep(WAIT_MAX) => return None,
             };
@@ -280,8 +280,8 @@ impl Player {
         }
     }
 
-    /// Translates the FID behind the key of a `fid2path` query.
-    fn fid_in_key(&self, msg: &mut Message) -> Result<(), UnknownId> {
+    /// Translates the FID after the key of a `fid2path` query.
+    fn translate_fid_in_key(&self, msg: &mut Message) -> Result<(), UnknownId> {
         if !msg.str(1).is_ok_and(|key| key == wire::KEY_FID2PATH) {
             return Ok(());
         }
@@ -294,55 +294,55 @@ impl Player {
     }
 
     /// Waits for this run's reply to a request and compares it with the captured one.
-    async fn reply(&mut self, label: &str, r: &Arc<Request>, captured: &Message, bulk: Bulk) {
-        let format = r.format.map_or(&[][..], |f| f.reply);
-        if let Some(why) = self.skipped.remove(&(r.client, r.xid)) {
-            for (_, leaf) in fields(format, r.body.pb_opc, &captured.bufs) {
+    async fn compare_reply(&mut self, label: &str, req: &Arc<Request>, captured: &Message, bulk: Bulk) {
+        let format = req.format.map_or(&[][..], |f| f.reply);
+        if let Some(why) = self.skipped.remove(&(req.client, req.xid)) {
+            for (_, leaf) in fields(format, req.body.pb_opc, &captured.bufs) {
                 if let Err(UnknownId(what)) = self.comparer.ids.translate(kind(&leaf), &leaf.value) {
                     self.missing.entry(what).or_insert(why.clone());
                 }
             }
             return;
         }
-        if !self.clients[&r.client].waits_for(r.xid) {
+        if !self.clients[&req.client].waits_for(req.xid) {
             return;
         }
-        let Some((msg, data)) = self.wait_for_reply(label, r.client, r.xid).await else {
+        let Some((msg, data)) = self.wait_for_reply(label, req.client, req.xid).await else {
             self.comparer
                 .unexplained
-                .push(format!("{label} {} unanswered", name_of(r)));
+                .push(format!("{label} {}: no reply within {WAIT_MAX:?}", name_of(req)));
             return;
         };
-        if let Some(conn) = r.format.and_then(|f| f.request_index(Rmf::Conn)) {
-            let conn = r.msg.get::<LustreHandle>(conn).unwrap().cookie;
+        if let Some(conn) = req.format.and_then(|f| f.request_index(Rmf::Conn)) {
+            let conn = req.msg.get::<LustreHandle>(conn).unwrap().cookie;
             self.exports.insert(conn, msg.body().unwrap().pb_handle.cookie);
-            let target = r.msg.str(1).unwrap().trim_end_matches("_UUID").to_owned();
-            self.connects.insert((r.client, target), r.clone());
+            let target = req.msg.str(1).unwrap().trim_end_matches("_UUID").to_owned();
+            self.connects.insert((req.client, target), req.clone());
         }
-        let name = name_of(r);
-        if let Some(wrong) = self.release.unrequested_grant(r, &msg) {
+        let name = name_of(req);
+        if let Some(wrong) = self.release.unrequested_grant(req, &msg) {
             self.comparer.unexplained.push(format!("{label} {wrong}"));
         }
         let what = MessageId {
             label,
             name: &name,
             format,
-            opcode: r.body.pb_opc,
+            opcode: req.body.pb_opc,
         };
         self.comparer.tally(label).exchanges += 1;
-        self.comparer.messages(&what, &captured.bufs, &msg.bufs);
+        self.comparer.compare(&what, &captured.bufs, &msg.bufs);
         let put: Vec<u8> = bulk.put.iter().flat_map(|(_, _, data)| data.to_vec()).collect();
         if !put.is_empty() {
-            self.comparer.bulk(&what, &put.into(), &data);
+            self.comparer.compare_bulk(&what, &put.into(), &data);
         }
     }
 
-    /// Waits for this run's callback in place of a captured one.
-    async fn callback(&mut self, label: &str, r: &Arc<Request>) {
-        let name = name_of(r);
-        let arrived =
-            |expected: &[ExpectedCallback]| expected.iter().any(|e| Arc::ptr_eq(&e.request, r) && e.arrived);
-        let lock_handle = LdlmRequest::from_bytes(r.msg.buf(1)).unwrap().lock_handle[0];
+    /// Waits for this run's counterpart of a captured callback.
+    async fn compare_callback(&mut self, label: &str, req: &Arc<Request>) {
+        let name = name_of(req);
+        let is_req = |e: &ExpectedCallback| Arc::ptr_eq(&e.request, req);
+        let arrived = |all: &[ExpectedCallback]| all.iter().any(|e| is_req(e) && e.arrived);
+        let lock_handle = LdlmRequest::from_bytes(req.msg.buf(1)).unwrap().lock_handle[0];
         let missing = format!("missing.{lock_handle:#x}");
         // A lock that was requested in this run may still be revoked.
         let lock_known = self
@@ -354,7 +354,7 @@ impl Player {
             self.comparer.tally(label).explained += 1;
             return;
         }
-        while !arrived(&self.expected) {
+        while !arrived(&self.expected_callbacks) {
             let Ok(Some(callback)) = timeout(WAIT_MAX, self.callbacks.recv()).await else {
                 self.comparer
                     .unexplained
@@ -365,24 +365,24 @@ impl Player {
         }
     }
 
-    /// Answers a callback with the captured reply. An uncaptured callback is answered as by a
-    /// client without dirty data.
+    /// Answers a callback with the captured reply. Answers an uncaptured callback like a client
+    /// without dirty data.
     async fn answer_callback(&mut self, label: &str, callback: Callback) {
         let client = callback.client;
         let body = callback.msg.body().unwrap();
         let handles = LdlmRequest::handles(callback.msg.buf(1)).unwrap();
         let node = &self.clients[&client];
         let matches = |e: &&mut ExpectedCallback| {
-            let r = &e.request;
+            let req = &e.request;
             !e.arrived
-                && r.server == client
-                && r.body.pb_opc == body.pb_opc
+                && req.server == client
+                && req.body.pb_opc == body.pb_opc
                 && handles.first() == Some(&e.lock_handle)
         };
-        let Some(expected) = self.expected.iter_mut().find(matches) else {
+        let Some(expected) = self.expected_callbacks.iter_mut().find(matches) else {
             let name = wire::format::opcode_name(body.pb_opc).unwrap_or_default();
             self.comparer
-                .differs(label, name, "unexpected", &format!("{handles:x?}"));
+                .record_difference(label, name, "unexpected", &format!("{handles:x?}"));
             let reply = PtlrpcBody {
                 pb_type: wire::PTL_RPC_MSG_REPLY,
                 ..body
@@ -395,20 +395,20 @@ impl Player {
             return;
         };
         expected.arrived = true;
-        let r = expected.request.clone();
+        let req = expected.request.clone();
         if let Some(answer) = &expected.answer {
             node.answer(&callback, answer).await;
         }
-        let name = name_of(&r);
-        let format = r.format.map_or(&[][..], |f| f.request);
+        let name = name_of(&req);
+        let format = req.format.map_or(&[][..], |f| f.request);
         let what = MessageId {
             label,
             name: &name,
             format,
-            opcode: r.body.pb_opc,
+            opcode: req.body.pb_opc,
         };
         self.comparer.tally(label).callbacks += 1;
-        self.comparer.messages(&what, &r.msg.bufs, &callback.msg.bufs);
+        self.comparer.compare(&what, &req.msg.bufs, &callback.msg.bufs);
     }
 
     /// Cancels a lock that the captured client did not cancel here.
@@ -423,7 +423,7 @@ impl Player {
             pb_timeout: 100,
             ..PtlrpcBody::default()
         };
-        let request = LdlmRequest {
+        let req = LdlmRequest {
             lock_count: 1,
             lock_handle: [handle, 0],
             ..LdlmRequest::default()
@@ -431,7 +431,7 @@ impl Player {
         let xid = self.next_xid.entry(client).or_default();
         *xid += 1;
         let xid = *xid;
-        let msg = Message::new(&body, [request.to_bytes()]);
+        let msg = Message::new(&body, [req.to_bytes()]);
         let node = self.clients.get_mut(&client).unwrap();
         node.send(
             callback.from,
@@ -470,26 +470,26 @@ impl Player {
 }
 
 /// The callbacks of a capture, with their answers.
-fn expected(steps: &[Step]) -> Vec<ExpectedCallback> {
+fn expected_callbacks(steps: &[Step]) -> Vec<ExpectedCallback> {
     let mut out: Vec<ExpectedCallback> = Vec::new();
     for step in steps {
         match &step.kind {
-            MessageKind::Request(r) if is_client(step.to) => {
-                let handles = LdlmRequest::handles(r.msg.buf(1)).unwrap_or_default();
+            MessageKind::Request(req) if is_client(step.to) => {
+                let handles = LdlmRequest::handles(req.msg.buf(1)).unwrap_or_default();
                 let lock_handle = handles.first().copied().unwrap_or_default();
                 out.push(ExpectedCallback {
-                    request: r.clone(),
+                    request: req.clone(),
                     answer: None,
                     lock_handle,
                     arrived: false,
                 });
             }
             MessageKind::Reply {
-                request: Some(r),
+                request: Some(req),
                 msg,
                 ..
             } if is_client(step.from) => {
-                if let Some(e) = out.iter_mut().find(|e| Arc::ptr_eq(&e.request, r)) {
+                if let Some(e) = out.iter_mut().find(|e| Arc::ptr_eq(&e.request, req)) {
                     e.answer = Some(msg.clone());
                 }
             }
@@ -500,9 +500,9 @@ fn expected(steps: &[Step]) -> Vec<ExpectedCallback> {
 }
 
 /// The target of a request on an established connection, if its portal determines it.
-fn target_of(r: &Request) -> Option<String> {
-    let index = u32::from(r.server == captured(12));
-    match r.portal {
+fn target_of(req: &Request) -> Option<String> {
+    let index = u32::from(req.server == captured_nid(12));
+    match req.portal {
         wire::OST_REQUEST_PORTAL | wire::OST_IO_PORTAL => Some(format!("{FSNAME}-OST{index:04x}")),
         wire::MDS_REQUEST_PORTAL | wire::MDS_READPAGE_PORTAL => Some(format!("{FSNAME}-MDT{index:04x}")),
         wire::MGS_REQUEST_PORTAL => Some("MGS".into()),
@@ -516,7 +516,7 @@ fn osts_of_created_files(steps: &[Step]) -> HashMap<(Nid, u64), u64> {
     let mut osts_of_created_files = HashMap::new();
     for step in steps.iter().rev() {
         let MessageKind::Reply {
-            request: Some(r),
+            request: Some(req),
             early: false,
             msg,
             ..
@@ -524,8 +524,8 @@ fn osts_of_created_files(steps: &[Step]) -> HashMap<(Nid, u64), u64> {
         else {
             continue;
         };
-        let Some(format) = r.format else { continue };
-        let leaves: Vec<_> = fields(format.reply, r.body.pb_opc, &msg.bufs)
+        let Some(format) = req.format else { continue };
+        let leaves: Vec<_> = fields(format.reply, req.body.pb_opc, &msg.bufs)
             .into_iter()
             .map(|(_, l)| l)
             .collect();
@@ -542,15 +542,15 @@ fn osts_of_created_files(steps: &[Step]) -> HashMap<(Nid, u64), u64> {
         }
         let created =
             matches!(find("lock_policy_res1"), Some(Value::Number(d)) if d & wire::DISP_OPEN_CREATE != 0);
-        let rec_index = r
+        let rec_index = req
             .msg
             .bufs
             .get(3)
             .and_then(|_| format.request_index(Rmf::RecReint));
         if let (true, Some(rec)) = (created, rec_index) {
-            let fid = r.msg.get::<wire::MdtRecCreate>(rec).unwrap().cr_fid2;
+            let fid = req.msg.get::<wire::MdtRecCreate>(rec).unwrap().cr_fid2;
             if let Some(ost) = files.get(&(fid.f_seq, u64::from(fid.f_oid))) {
-                osts_of_created_files.insert((r.client, r.xid), *ost);
+                osts_of_created_files.insert((req.client, req.xid), *ost);
             }
         }
     }
@@ -558,8 +558,8 @@ fn osts_of_created_files(steps: &[Step]) -> HashMap<(Nid, u64), u64> {
 }
 
 /// The fields of a batch that the server fetched in bulk.
-fn batch_fields(r: &Request, data: &[u8]) -> Vec<Leaf> {
-    let Ok(BatchBody::Bulk(sizes)) = BatchBody::parse(&r.msg.bytes(1), r.msg.buf(2)) else {
+fn batch_fields(req: &Request, data: &[u8]) -> Vec<Leaf> {
+    let Ok(BatchBody::Bulk(sizes)) = BatchBody::parse(&req.msg.bytes(1), req.msg.buf(2)) else {
         return Vec::new();
     };
     let (mut begin, mut all) = (0, Vec::new());
@@ -576,17 +576,17 @@ fn batch_fields(r: &Request, data: &[u8]) -> Vec<Leaf> {
     all
 }
 
-/// The connect flag that Nacre does not grant and without which clients do not send this request.
-fn not_granted(r: &Request) -> Option<&'static str> {
-    match r.body.pb_opc {
+/// The connect flag that clients need to send this request, if Nacre does not grant the flag.
+fn not_granted(req: &Request) -> Option<&'static str> {
+    match req.body.pb_opc {
         wire::MGS_CONFIG_READ => Some("OBD_CONNECT_IMP_RECOV"),
         wire::OST_SET_INFO => Some("OBD_CONNECT_GRANT_SHRINK"),
         _ => None,
     }
 }
 
-/// Compares the counts with the stored ones, so that coverage does not shrink unnoticed.
-/// `NACRE_WRITE_COUNTS=1` stores them.
+/// Compares the counts with the stored counts, so that coverage does not shrink unnoticed.
+/// `NACRE_WRITE_COUNTS=1` stores the counts of this run.
 fn compare_counts(release: &str, counts: &str) {
     let path = format!(
         "{}/tests/it/captured_clients/counts{release}.txt",

@@ -30,7 +30,7 @@ struct OlderRelease {
     /// The supported attributes: `OBD_MD_*`.
     attrs: u64,
     /// Whether files may be encrypted: requests that create a file then have a buffer for the
-    /// context.
+    /// encryption context.
     supports_encryption: bool,
     /// Whether the client sends OST_FALLOCATE.
     supports_fallocate: bool,
@@ -42,8 +42,8 @@ impl ClientRelease {
         name: "",
         older: None,
     };
-    /// 2.12.9. Some bits had other meanings: for OSTs, 0x40 is a separate portal and 0x400
-    /// server-side locks for truncates.
+    /// 2.12.9. Some bits have other meanings there: for OSTs, 0x40 means a separate portal, and
+    /// 0x400 means server-side locks for truncates.
     pub(crate) const V2_12: ClientRelease = ClientRelease {
         name: "-2.12",
         older: Some(OlderRelease {
@@ -76,9 +76,9 @@ impl ClientRelease {
 
     /// The reason that a client of this release does not send a request; `None`: the client sends
     /// the request.
-    pub(crate) fn reason_not_sent(&self, r: &Request) -> Option<&'static str> {
+    pub(crate) fn reason_not_sent(&self, request: &Request) -> Option<&'static str> {
         let older = self.older.as_ref()?;
-        match r.body.pb_opc {
+        match request.body.pb_opc {
             wire::OST_SEEK if older.ost.1 & OBD_CONNECT2_LSEEK == 0 => Some("OST_SEEK"),
             wire::MDS_BATCH => Some("MDS_BATCH"),
             wire::OST_FALLOCATE if !older.supports_fallocate => Some("OST_FALLOCATE"),
@@ -87,12 +87,12 @@ impl ClientRelease {
     }
 
     /// Converts a request to the format of this release.
-    pub(crate) fn downgrade(&self, r: &Request, has_bulk: bool, msg: &mut Message) {
-        let (Some(older), Some(format)) = (&self.older, r.format) else {
+    pub(crate) fn downgrade(&self, request: &Request, has_bulk: bool, msg: &mut Message) {
+        let (Some(older), Some(format)) = (&self.older, request.format) else {
             return;
         };
         if let Some(data) = format.request_index(Rmf::ConnectData) {
-            msg.bufs[data] = older.connect_data(r).to_bytes();
+            msg.bufs[data] = older.connect_data(request).to_bytes();
         }
         if let (false, Some(at)) = (older.supports_encryption, format.request_index(Rmf::FileEncctx)) {
             msg.bufs.truncate(at);
@@ -108,7 +108,7 @@ impl ClientRelease {
         let body = msg.body().unwrap();
         // With neither `OBD_CONNECT2_REP_MBITS` nor bulk, the body has no match bits: the client
         // expects the reply at the XID.
-        let has_mbits = older.flags_for(r).1 & OBD_CONNECT2_REP_MBITS != 0 || has_bulk;
+        let has_mbits = older.flags_for(request).1 & OBD_CONNECT2_REP_MBITS != 0 || has_bulk;
         msg.set_body(&PtlrpcBody {
             pb_mbits: if has_mbits { body.pb_mbits } else { 0 },
             ..body
@@ -117,11 +117,11 @@ impl ClientRelease {
 
     /// Describes a connect reply that grants unrequested flags, checksum types or inode bits, or a
     /// larger bulk than requested.
-    pub(crate) fn unrequested_grant(&self, r: &Arc<Request>, reply: &Message) -> Option<String> {
-        let data = r.format?.request_index(Rmf::ConnectData)?;
+    pub(crate) fn unrequested_grant(&self, request: &Arc<Request>, reply: &Message) -> Option<String> {
+        let data = request.format?.request_index(Rmf::ConnectData)?;
         let connect_data = match &self.older {
-            Some(older) => older.connect_data(r),
-            None => r.msg.get(data).unwrap(),
+            Some(older) => older.connect_data(request),
+            None => request.msg.get(data).unwrap(),
         };
         let granted: ObdConnectData = reply.get(1).ok()?;
         let flags2 = match granted.ocd_connect_flags & OBD_CONNECT_FLAGS2 {
@@ -134,14 +134,19 @@ impl ClientRelease {
         let extra_ibits = granted.ocd_ibits_known & !connect_data.ocd_ibits_known;
         let larger_bulk = granted.ocd_brw_size > connect_data.ocd_brw_size;
         let wrong = extra | extra2 | extra_checksums | extra_ibits != 0 || larger_bulk;
-        wrong.then(|| format!("{} is granted more than it requested: {granted:?}", name_of(r)))
+        wrong.then(|| {
+            format!(
+                "{} is granted more than it requested: {granted:?}",
+                name_of(request)
+            )
+        })
     }
 }
 
 impl OlderRelease {
     /// `ocd_connect_flags` and `ocd_connect_flags2` for the target of a request.
-    fn flags_for(&self, r: &Request) -> (u64, u64) {
-        match r.portal {
+    fn flags_for(&self, request: &Request) -> (u64, u64) {
+        match request.portal {
             wire::MGS_REQUEST_PORTAL => self.mgs,
             wire::OST_REQUEST_PORTAL | wire::OST_IO_PORTAL | wire::OST_CREATE_PORTAL => self.ost,
             // Cancellations for all kinds of targets use one portal, without bulk.
@@ -151,10 +156,10 @@ impl OlderRelease {
     }
 
     /// The connect data that the release requests.
-    fn connect_data(&self, r: &Request) -> ObdConnectData {
-        let data = r.format.and_then(|f| f.request_index(Rmf::ConnectData));
-        let captured: ObdConnectData = r.msg.get(data.unwrap()).unwrap();
-        let (flags, flags2) = self.flags_for(r);
+    fn connect_data(&self, request: &Request) -> ObdConnectData {
+        let data = request.format.and_then(|f| f.request_index(Rmf::ConnectData));
+        let captured: ObdConnectData = request.msg.get(data.unwrap()).unwrap();
+        let (flags, flags2) = self.flags_for(request);
         ObdConnectData {
             ocd_connect_flags: flags,
             ocd_connect_flags2: flags2,

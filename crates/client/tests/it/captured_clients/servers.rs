@@ -19,7 +19,7 @@ use wire::{LDD_F_SV_TYPE_MDT, LDD_F_SV_TYPE_OST, Nid, Time};
 
 /// The port of all acceptors.
 const PORT: u16 = 7990;
-/// The longest wait for a message, for a busy machine.
+/// The longest wait for a message. Long enough for a busy machine.
 pub(crate) const WAIT_MAX: Duration = Duration::from_secs(60);
 
 /// The address of a captured node in this run: a loopback address of this process.
@@ -33,12 +33,12 @@ pub(crate) fn local_nid(captured: Nid) -> Nid {
 }
 
 /// The captured NID of this number, `10.88.0.N@tcp`.
-pub(crate) fn captured(last: u8) -> Nid {
+pub(crate) fn captured_nid(last: u8) -> Nid {
     Nid::tcp(Ipv4Addr::new(10, 88, 0, last), 0)
 }
 
 /// Starts a node at a captured NID's address.
-pub(crate) async fn node(captured: Nid) -> Arc<Lnet> {
+pub(crate) async fn start_node(captured: Nid) -> Arc<Lnet> {
     let config = LnetConfig {
         accept_port: PORT,
         ..LnetConfig::default()
@@ -68,8 +68,8 @@ impl Servers {
             .with_test_writer()
             .try_init();
         let mut rpcs = Vec::new();
-        for (seed, nid) in [(1, captured(11)), (2, captured(12))] {
-            let lnet = node(nid).await;
+        for (seed, nid) in [(1, captured_nid(11)), (2, captured_nid(12))] {
+            let lnet = start_node(nid).await;
             rpcs.push(Ptlrpc::start(
                 lnet,
                 CptTable::single_current(),
@@ -80,7 +80,7 @@ impl Servers {
             ));
         }
         let memory = || StoreKind::Memory(1 << 30);
-        let (srv1, srv2) = (local_nid(captured(11)), local_nid(captured(12)));
+        let (srv1, srv2) = (local_nid(captured_nid(11)), local_nid(captured_nid(12)));
         let mgs = Mgs::start(&rpcs[0], &memory(), 1).await.unwrap();
         let mut mgcs = Vec::new();
         for (rpc, name) in rpcs.iter().zip(["srv1", "srv2"]) {
@@ -132,7 +132,7 @@ impl Servers {
             mgcs,
             clock,
         };
-        // Before a client mounts: an OST that joins later is used only after a delay.
+        // Waits before a client mounts: the MDT uses an OST that joins later only after a delay.
         servers.osts_ready().await;
         servers
     }
@@ -147,7 +147,7 @@ impl Servers {
     }
 
     /// The node of the MGS, the MDT and the first OST.
-    pub(crate) fn first(&self) -> &Arc<Ptlrpc> {
+    pub(crate) fn first_node(&self) -> &Arc<Ptlrpc> {
         &self.nodes[0]
     }
 

@@ -22,22 +22,24 @@ const OWN_SEQ: u64 = 0x7_0000_0400;
 /// The answer to a request.
 pub struct Answer {
     pub message: Message,
-    /// Data to put to the client first, one piece for each memory descriptor.
+    /// Data to put to the client before the reply, one piece for each memory descriptor.
     pub bulk: Vec<Bytes>,
-    /// Data to fetch from the client first: the length in bytes of each memory descriptor.
+    /// Data to fetch from the client before the reply: the length in bytes of each memory
+    /// descriptor.
     pub fetch: Vec<u32>,
     /// Whether the lock waits: a completion callback grants it.
     pub blocked: bool,
 }
 
 /// Learns the pairs of identifiers from a request and its captured counterpart.
-pub fn learn(ids: &mut Ids, req: &ClientRequest, exchange: &Exchange) {
+pub fn learn_ids(ids: &mut Ids, req: &ClientRequest, exchange: &Exchange) {
     let (ours, theirs) = (&req.msg, &exchange.request.msg);
-    for (ours_rmf, (a, b)) in req.format.request.iter().zip(ours.bufs.iter().zip(&theirs.bufs)) {
-        match ours_rmf {
+    let bufs = ours.bufs.iter().zip(&theirs.bufs);
+    for (rmf, (our_buf, their_buf)) in req.format.request.iter().zip(bufs) {
+        match rmf {
             Rmf::Conn => {
                 let handle = |buf: &Bytes| LustreHandle::from_bytes(buf).unwrap_or_default().cookie;
-                ids.learn_handle(handle(a), handle(b));
+                ids.learn_handle(handle(our_buf), handle(their_buf));
             }
             Rmf::DlmReq if req.body.pb_opc == wire::LDLM_ENQUEUE => {
                 let handle = |buf: &Bytes| {
@@ -45,18 +47,18 @@ pub fn learn(ids: &mut Ids, req: &ClientRequest, exchange: &Exchange) {
                         .ok()
                         .and_then(|h| h.first().copied())
                 };
-                ids.learn_handle(handle(a).unwrap_or(0), handle(b).unwrap_or(0));
+                ids.learn_handle(handle(our_buf).unwrap_or(0), handle(their_buf).unwrap_or(0));
             }
             Rmf::RecReint => {
                 let rec = |buf: &Bytes| MdtRecCreate::from_bytes(buf).unwrap_or_default();
-                let (a, b) = (rec(a), rec(b));
+                let (our_rec, their_rec) = (rec(our_buf), rec(their_buf));
                 let creates = |r: &MdtRecCreate| {
                     r.cr_opcode == wire::REINT_CREATE
                         || r.cr_opcode == wire::REINT_OPEN
                             && u64::from(r.cr_flags_l) & wire::MDS_OPEN_CREAT != 0
                 };
-                if creates(&a) && creates(&b) {
-                    ids.learn_fid(a.cr_fid2, b.cr_fid2);
+                if creates(&our_rec) && creates(&their_rec) {
+                    ids.learn_fid(our_rec.cr_fid2, their_rec.cr_fid2);
                 }
             }
             _ => {}
@@ -64,8 +66,8 @@ pub fn learn(ids: &mut Ids, req: &ClientRequest, exchange: &Exchange) {
     }
 }
 
-/// A captured reply for our client. `used_before`: another answer used the reply, so this one needs
-/// new handles.
+/// A captured reply for our client. `used_before`: another answer has used the reply, so this
+/// answer needs new handles.
 pub fn from_capture(
     state: &mut State,
     library: &Library,
@@ -93,20 +95,20 @@ pub fn from_capture(
         blocked: false,
     };
     match req.body.pb_opc {
-        wire::MGS_CONNECT | wire::MDS_CONNECT | wire::OST_CONNECT => connect(req, &mut answer),
-        wire::LDLM_ENQUEUE => enqueue(state, &mut answer, exchange, used_before),
-        wire::LLOG_ORIGIN_HANDLE_NEXT_BLOCK => with_local_nids(&mut answer),
-        wire::SEQ_QUERY => sequence(&mut answer),
-        wire::OST_READ => read(library, req, exchange, &mut answer),
-        wire::OST_WRITE => write(req, &mut answer),
-        wire::MDS_READPAGE => pages(state, req, &mut answer),
+        wire::MGS_CONNECT | wire::MDS_CONNECT | wire::OST_CONNECT => adapt_connect(req, &mut answer),
+        wire::LDLM_ENQUEUE => adapt_enqueue(state, &mut answer, exchange, used_before),
+        wire::LLOG_ORIGIN_HANDLE_NEXT_BLOCK => replace_nids(&mut answer),
+        wire::SEQ_QUERY => give_own_sequence(&mut answer),
+        wire::OST_READ => fill_read(library, req, exchange, &mut answer),
+        wire::OST_WRITE => prepare_write(req, &mut answer),
+        wire::MDS_READPAGE => select_pages(state, req, &mut answer),
         _ => {}
     }
     answer
 }
 
 /// The directory pages from our client's offset on, up to its buffer size.
-fn pages(state: &State, req: &ClientRequest, answer: &mut Answer) {
+fn select_pages(state: &State, req: &ClientRequest, answer: &mut Answer) {
     let requested = req.msg.get::<MdtBody>(1).unwrap_or_default();
     let all = answer.bulk.concat();
     let from = all.chunks(PAGE).skip_while(|page| {
@@ -122,12 +124,13 @@ fn pages(state: &State, req: &ClientRequest, answer: &mut Answer) {
         && captured_body.mbo_valid & wire::OBD_MD_FLSIZE != 0
     {
         captured_body.mbo_size = pages.len() as u64;
-        set(answer, 1, &captured_body);
+        replace_struct(answer, 1, &captured_body);
     }
     answer.bulk = vec![state.ids.pages(&pages.into())];
 }
 
-/// The reply to an open as the reply to a lookup: both begin with the same fields.
+/// Converts the captured reply to an open into the reply to a lookup: both begin with the same
+/// fields.
 fn open_as_lookup(state: &mut State, req: &ClientRequest, exchange: &Exchange) -> Answer {
     let mut message = state
         .ids
@@ -145,14 +148,14 @@ fn open_as_lookup(state: &mut State, req: &ClientRequest, exchange: &Exchange) -
     };
     if let Ok(mut rep) = answer.message.get::<LdlmReply>(1) {
         rep.lock_policy_res1 = DISP_IT_EXECD | DISP_LOOKUP_EXECD | DISP_LOOKUP_POS;
-        set(&mut answer, 1, &rep);
+        replace_struct(&mut answer, 1, &rep);
     }
-    enqueue(state, &mut answer, exchange, true);
+    adapt_enqueue(state, &mut answer, exchange, true);
     answer
 }
 
 /// Replaces the structure at the beginning of a buffer.
-fn set<T: WireStruct>(answer: &mut Answer, index: usize, value: &T) {
+fn replace_struct<T: WireStruct>(answer: &mut Answer, index: usize, value: &T) {
     if let Some(buf) = answer.message.bufs.get_mut(index) {
         let mut bytes = value.to_bytes().to_vec();
         bytes.extend_from_slice(buf.get(T::SIZE..).unwrap_or_default());
@@ -161,18 +164,18 @@ fn set<T: WireStruct>(answer: &mut Answer, index: usize, value: &T) {
 }
 
 /// Leaves only the requested connect flags and checksum types.
-fn connect(req: &ClientRequest, answer: &mut Answer) {
+fn adapt_connect(req: &ClientRequest, answer: &mut Answer) {
     let requested = req.msg.get::<ObdConnectData>(4).unwrap_or_default();
     if let Ok(mut granted) = answer.message.get::<ObdConnectData>(1) {
         granted.ocd_connect_flags &= requested.ocd_connect_flags;
         granted.ocd_connect_flags2 &= requested.ocd_connect_flags2;
         granted.ocd_cksum_types &= requested.ocd_cksum_types;
-        set(answer, 1, &granted);
+        replace_struct(answer, 1, &granted);
     }
 }
 
-/// Gives the lock and the open file new handles if another answer used the captured ones.
-fn enqueue(state: &mut State, answer: &mut Answer, exchange: &Exchange, used_before: bool) {
+/// Gives the lock and the open file new handles if another answer has used the captured handles.
+fn adapt_enqueue(state: &mut State, answer: &mut Answer, exchange: &Exchange, used_before: bool) {
     let Ok(mut rep) = answer.message.get::<LdlmReply>(1) else {
         return;
     };
@@ -180,7 +183,7 @@ fn enqueue(state: &mut State, answer: &mut Answer, exchange: &Exchange, used_bef
         let cookie = state.fresh_handle();
         state.ids.learn_handle(cookie, rep.lock_handle.cookie);
         rep.lock_handle = LustreHandle { cookie };
-        set(answer, 1, &rep);
+        replace_struct(answer, 1, &rep);
     }
     let index = exchange.format.reply_index(Rmf::MdtBody).unwrap_or(0);
     if let Ok(mut body) = answer.message.get::<MdtBody>(index)
@@ -191,13 +194,13 @@ fn enqueue(state: &mut State, answer: &mut Answer, exchange: &Exchange, used_bef
         let cookie = state.fresh_handle();
         state.ids.learn_handle(cookie, body.mbo_open_handle.cookie);
         body.mbo_open_handle = LustreHandle { cookie };
-        set(answer, index, &body);
+        replace_struct(answer, index, &body);
     }
     answer.blocked = u64::from(rep.lock_flags) & LDLM_FL_BLOCKED_MASK != 0 && rep.lock_handle.cookie != 0;
 }
 
-/// The configuration with all servers at this node.
-fn with_local_nids(answer: &mut Answer) {
+/// Replaces the servers' NIDs in the configuration by the NID of this node.
+fn replace_nids(answer: &mut Answer) {
     let Some(buf) = answer.message.bufs.get_mut(2) else {
         return;
     };
@@ -214,13 +217,13 @@ fn with_local_nids(answer: &mut Answer) {
 }
 
 /// Gives our client a sequence of its own.
-fn sequence(answer: &mut Answer) {
+fn give_own_sequence(answer: &mut Answer) {
     let range = LuSeqRange {
         lsr_start: OWN_SEQ,
         lsr_end: OWN_SEQ + 1,
         ..LuSeqRange::default()
     };
-    set(answer, 1, &range);
+    replace_struct(answer, 1, &range);
 }
 
 /// The lengths of the request's memory descriptors.
@@ -230,7 +233,7 @@ pub fn bulk_lengths(req: &ClientRequest) -> Vec<u32> {
 
 /// The data of the requested ranges, in the requested transfer mode and with the requested
 /// checksum.
-fn read(library: &Library, req: &ClientRequest, exchange: &Exchange, answer: &mut Answer) {
+fn fill_read(library: &Library, req: &ClientRequest, exchange: &Exchange, answer: &mut Answer) {
     let (Ok(requested), Ok(mut captured_oa)) = (req.msg.get::<OstBody>(1), answer.message.get::<OstBody>(1))
     else {
         return;
@@ -249,7 +252,7 @@ fn read(library: &Library, req: &ClientRequest, exchange: &Exchange, answer: &mu
         captured_oa.oa.o_flags = captured_oa.oa.o_flags & !OBD_FL_CKSUM_ALL | flags;
         captured_oa.oa.o_nlink = kind.of(data_ranges, [&data]);
     }
-    set(answer, 1, &captured_oa);
+    replace_struct(answer, 1, &captured_oa);
     let mut body = exchange.reply_body;
     body.pb_status = data.len() as i32;
     answer.message.set_body(&body);
@@ -266,8 +269,8 @@ fn read(library: &Library, req: &ClientRequest, exchange: &Exchange, answer: &mu
     }
 }
 
-/// Fetches the data, and returns the sent checksum as if it was right.
-fn write(req: &ClientRequest, answer: &mut Answer) {
+/// Makes the answer fetch the data, and return the client's checksum unchecked.
+fn prepare_write(req: &ClientRequest, answer: &mut Answer) {
     let Ok(sent) = req.msg.get::<OstBody>(1) else {
         return;
     };
@@ -279,6 +282,6 @@ fn write(req: &ClientRequest, answer: &mut Answer) {
         captured_oa.oa.o_flags =
             captured_oa.oa.o_flags & !OBD_FL_CKSUM_ALL | sent.oa.o_flags & OBD_FL_CKSUM_ALL;
         captured_oa.oa.o_nlink = sent.oa.o_nlink;
-        set(answer, 1, &captured_oa);
+        replace_struct(answer, 1, &captured_oa);
     }
 }

@@ -1,5 +1,5 @@
-//! Blocking, completion and glimpse callbacks: the captured ones, and blocking callbacks for locks
-//! that our client has and the captured client did not have.
+//! Blocking, completion and glimpse callbacks: the captured callbacks, and blocking callbacks for
+//! locks that our client has and the captured client did not have.
 
 use crate::captured_servers::ids::Side;
 use crate::captured_servers::key;
@@ -16,7 +16,7 @@ use wire::{
 
 /// The longest wait for the cancellation of a revoked lock or the reply to a callback, by the
 /// test's clock.
-const CANCEL_LIMIT: Duration = Duration::from_secs(4);
+const CANCEL_WAIT_MAX: Duration = Duration::from_secs(4);
 
 impl SimulatedServers {
     /// Sends the callbacks that were captured during this request, for locks that our client holds
@@ -36,7 +36,7 @@ impl SimulatedServers {
 
     /// Revokes our client's conflicting locks that the request did not cancel, as every server
     /// does. The captured client may have had no such locks, or cancelled them with the request.
-    pub async fn revoke(&self, req: &ClientRequest) {
+    pub async fn revoke_conflicting_locks(&self, req: &ClientRequest) {
         let changed = changed_files(req);
         let locks: Vec<Lock> = {
             let state = self.state.lock();
@@ -44,7 +44,7 @@ impl SimulatedServers {
                 let fid = Fid::from_res_id(&l.desc.l_resource.lr_name);
                 l.desc.l_resource.lr_type == LDLM_IBITS
                     && changed.contains(&fid)
-                    && l.desc.l_policy_data.0[0] & REVOKED != 0
+                    && l.desc.l_policy_data.0[0] & REVOKED_BITS != 0
             };
             state.locks.iter().filter(conflicts).copied().collect()
         };
@@ -52,7 +52,7 @@ impl SimulatedServers {
             let mut desc = lock.desc;
             desc.l_req_mode = wire::LCK_EX;
             desc.l_granted_mode = 0;
-            desc.l_policy_data.0 = [REVOKED, REVOKED, 0, 0];
+            desc.l_policy_data.0 = [REVOKED_BITS, REVOKED_BITS, 0, 0];
             let request = LdlmRequest {
                 lock_desc: desc,
                 lock_handle: [lock.cookie, lock.handle],
@@ -87,7 +87,7 @@ impl SimulatedServers {
     }
 
     /// Sends the completion callback of a blocked lock.
-    pub async fn complete(&self, exchange: &Exchange) {
+    pub async fn send_completion(&self, exchange: &Exchange) {
         let handle = exchange
             .reply
             .get::<LdlmReply>(1)
@@ -125,13 +125,19 @@ impl SimulatedServers {
                 notified.await;
             }
         };
-        if tokio::time::timeout(CANCEL_LIMIT, until_cancelled).await.is_err() {
+        if tokio::time::timeout(CANCEL_WAIT_MAX, until_cancelled)
+            .await
+            .is_err()
+        {
             let mut state = self.state.lock();
-            state.fail(format!("lock {handle:#x} was revoked and not cancelled"));
+            state.fail(format!(
+                "lock {handle:#x} was revoked, but not cancelled within {CANCEL_WAIT_MAX:?}"
+            ));
         }
     }
 
-    /// Sends a callback to our client and returns the client's reply. `name`: for a failure.
+    /// Sends a callback to our client and returns the client's reply. `name`: names the callback in
+    /// a failure.
     async fn send_callback(&self, name: &str, mut msg: Message) -> Option<Message> {
         let xid = {
             let mut state = self.state.lock();
@@ -155,7 +161,8 @@ impl SimulatedServers {
             .lnet
             .put(Nid::LO, LDLM_CB_REQUEST_PORTAL, xid, 0, 0, payload, false);
         put.await.ok()?;
-        let Ok(Some(MdEvent::Put { payload, .. })) = tokio::time::timeout(CANCEL_LIMIT, buffer.next()).await
+        let Ok(Some(MdEvent::Put { payload, .. })) =
+            tokio::time::timeout(CANCEL_WAIT_MAX, buffer.next()).await
         else {
             self.state.lock().fail(format!("{name} was not answered"));
             return None;
@@ -199,7 +206,7 @@ impl SimulatedServers {
 }
 
 /// The lock bits that a change of a file's entry or attributes revokes from all clients.
-const REVOKED: u64 = MDS_INODELOCK_LOOKUP | MDS_INODELOCK_UPDATE;
+const REVOKED_BITS: u64 = MDS_INODELOCK_LOOKUP | MDS_INODELOCK_UPDATE;
 
 /// The files with attributes or entries that a request changes.
 fn changed_files(req: &ClientRequest) -> Vec<Fid> {

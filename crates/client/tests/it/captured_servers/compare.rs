@@ -1,4 +1,4 @@
-//! Two requests for the same operation, field by field.
+//! Compares two requests for the same operation, field by field.
 
 use crate::captured::differences::Table;
 use std::collections::{BTreeMap, BTreeSet};
@@ -53,18 +53,25 @@ impl Counts {
         for field in names {
             self.fields += 1;
             let absent = "absent".to_owned();
-            let (a, b) = (
+            let (our_value, their_value) = (
                 ours.get(field).unwrap_or(&absent),
                 theirs.get(field).unwrap_or(&absent),
             );
-            if a != b {
-                self.differs(scenario, format, field, a, b);
+            if our_value != their_value {
+                self.record_difference(scenario, format, field, our_value, their_value);
             }
         }
     }
 
     /// Records a difference.
-    pub fn differs(&mut self, scenario: &str, format: &'static Rqf, field: &str, ours: &str, theirs: &str) {
+    pub fn record_difference(
+        &mut self,
+        scenario: &str,
+        format: &'static Rqf,
+        field: &str,
+        ours: &str,
+        theirs: &str,
+    ) {
         self.differences.push(Difference {
             scenario: scenario.to_owned(),
             message: format.name.trim_start_matches("RQF_"),
@@ -88,7 +95,7 @@ impl Counts {
     }
 }
 
-/// The fields of a message by path. The portal replaces the unused `lm_opc`.
+/// The fields of a message by path. The caller has put the portal into the unused `lm_opc`.
 fn fields(format: &Rqf, is_reply: bool, msg: &Message) -> BTreeMap<String, String> {
     let bufs = if is_reply { format.reply } else { format.request };
     let mut out = BTreeMap::from([

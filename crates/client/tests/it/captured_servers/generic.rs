@@ -1,5 +1,5 @@
-//! Answers without a captured counterpart: to pings, cancellations and disconnects, and to other
-//! requests that are in no capture in this form.
+//! Answers that no capture has: to pings, cancellations and disconnects, and to other requests that
+//! are in no capture in this form.
 
 use crate::captured_servers::answer::{self, Answer};
 use crate::captured_servers::library::Library;
@@ -11,7 +11,7 @@ use wire::{
 };
 
 /// An answer with a status and these buffers after the body.
-fn plain(req: &ClientRequest, status: i32, bufs: Vec<Bytes>) -> Answer {
+fn reply_with(req: &ClientRequest, status: i32, bufs: Vec<Bytes>) -> Answer {
     let kind = if status >= 0 {
         PTL_RPC_MSG_REPLY
     } else {
@@ -36,17 +36,17 @@ fn plain(req: &ClientRequest, status: i32, bufs: Vec<Bytes>) -> Answer {
 
 /// The answer to an unsupported request.
 pub fn refusal(req: &ClientRequest) -> Answer {
-    plain(req, Errno::EOPNOTSUPP.status(), Vec::new())
+    reply_with(req, Errno::EOPNOTSUPP.status(), Vec::new())
 }
 
-/// The answer to a request that needs no captured one; `None`: the request needs one.
+/// The answer to a request that needs no captured reply; `None`: the request needs one.
 pub fn answer(state: &mut State, req: &ClientRequest, library: &Library) -> Option<Answer> {
     match req.body.pb_opc {
         wire::OBD_PING
         | wire::LDLM_CANCEL
         | wire::MDS_DISCONNECT
         | wire::OST_DISCONNECT
-        | wire::MGS_DISCONNECT => Some(plain(req, 0, Vec::new())),
+        | wire::MGS_DISCONNECT => Some(reply_with(req, 0, Vec::new())),
         wire::FLD_QUERY => {
             let seq = req.msg.get::<LuSeqRange>(2).ok()?.lsr_start;
             let seq_only = LuSeqRange {
@@ -54,18 +54,18 @@ pub fn answer(state: &mut State, req: &ClientRequest, library: &Library) -> Opti
                 lsr_end: seq + 1,
                 ..LuSeqRange::default()
             };
-            let range = library.location(seq).unwrap_or(seq_only);
-            Some(plain(req, 0, vec![range.to_bytes()]))
+            let range = library.fld_range(seq).unwrap_or(seq_only);
+            Some(reply_with(req, 0, vec![range.to_bytes()]))
         }
         wire::MDS_CLOSE => {
             let bufs = vec![MdtBody::default().to_bytes(), Bytes::new(), Bytes::new()];
-            Some(with_transno(state, plain(req, 0, bufs)))
+            Some(with_transno(state, reply_with(req, 0, bufs)))
         }
         wire::OST_WRITE => {
             let body = req.msg.get::<OstBody>(1).ok()?;
             let niobufs = req.msg.buf(3).len() / wire::NiobufRemote::SIZE;
             let rcs = Bytes::from(vec![0; 4 * niobufs]);
-            let mut answer = plain(req, 0, vec![body.to_bytes(), rcs]);
+            let mut answer = reply_with(req, 0, vec![body.to_bytes(), rcs]);
             if body.oa.o_flags & OBD_FL_SHORT_IO == 0 {
                 answer.fetch = answer::bulk_lengths(req);
             }
@@ -78,7 +78,7 @@ pub fn answer(state: &mut State, req: &ClientRequest, library: &Library) -> Opti
                 },
                 ..LdlmReply::default()
             };
-            Some(plain(req, 0, vec![rep.to_bytes()]))
+            Some(reply_with(req, 0, vec![rep.to_bytes()]))
         }
         wire::LDLM_ENQUEUE if req.format.name == "RQF_LDLM_INTENT_GETXATTR" => {
             let rep = LdlmReply {
@@ -87,9 +87,9 @@ pub fn answer(state: &mut State, req: &ClientRequest, library: &Library) -> Opti
             };
             let mut bufs = vec![rep.to_bytes(), MdtBody::default().to_bytes()];
             bufs.resize(7, Bytes::new());
-            Some(plain(req, ELDLM_LOCK_ABORTED as i32, bufs))
+            Some(reply_with(req, ELDLM_LOCK_ABORTED as i32, bufs))
         }
-        wire::LDLM_ENQUEUE if req.format.name == "RQF_LDLM_ENQUEUE" => Some(grant(state, req, library)),
+        wire::LDLM_ENQUEUE if req.format.name == "RQF_LDLM_ENQUEUE" => Some(grant_lock(state, req, library)),
         _ => None,
     }
 }
@@ -104,7 +104,7 @@ fn with_transno(state: &mut State, mut answer: Answer) -> Answer {
 }
 
 /// Grants a lock without conflicts. An object has its captured size and times, or is empty.
-fn grant(state: &mut State, req: &ClientRequest, library: &Library) -> Answer {
+fn grant_lock(state: &mut State, req: &ClientRequest, library: &Library) -> Answer {
     let mut desc = crate::captured_servers::key::lock_request(&req.msg)
         .map(|r| r.lock_desc)
         .unwrap_or_default();
@@ -117,10 +117,10 @@ fn grant(state: &mut State, req: &ClientRequest, library: &Library) -> Answer {
     };
     let lvb = match desc.l_resource.lr_type {
         LDLM_EXTENT => {
-            let lvb = library.lvb(&desc.l_resource.lr_name, &state.capture, state.changed_us);
+            let lvb = library.captured_lvb(&desc.l_resource.lr_name, &state.capture, state.changed_us);
             lvb.unwrap_or_else(|| OstLvb::default().to_bytes())
         }
         _ => Bytes::new(),
     };
-    plain(req, 0, vec![rep.to_bytes(), lvb])
+    reply_with(req, 0, vec![rep.to_bytes(), lvb])
 }

@@ -1,11 +1,11 @@
 //! Identifiers that each side chooses itself: FIDs of new files, handles of locks, connections and
-//! open files. Maps the identifiers of our client and its servers to the captured ones.
+//! open files. Maps the identifiers of this run to the captured identifiers.
 
 use bytes::Bytes;
 use wire::format::{Rqf, Value, leaves};
 use wire::{Fid, LdlmResId, Message, OstId, WireStruct};
 
-/// Pairs of identifiers: ours, and theirs (the captured client's or server's).
+/// Pairs of identifiers: ours (this run's), and theirs (the captured client's or server's).
 #[derive(Debug, Default)]
 pub struct Ids {
     fids: Vec<(Fid, Fid)>,
@@ -43,7 +43,8 @@ impl Ids {
         }
     }
 
-    /// The handle on side `to`; the newest if one of theirs corresponds to several of ours.
+    /// The corresponding handle on side `to`. If one of their handles corresponds to several of
+    /// ours, the newest.
     pub fn handle(&self, to: Side, handle: u64) -> Option<u64> {
         match to {
             Side::Theirs => self.handles.iter().rev().find(|p| p.0 == handle).map(|p| p.1),
@@ -93,14 +94,14 @@ impl Ids {
                     _ => {}
                 }
             }
-            self.parent(to, &leaves, &mut bytes);
+            self.replace_parent_fid(to, &leaves, &mut bytes);
             *buf = bytes.into();
         }
         out
     }
 
     /// Replaces the FID of an object's file, which is spread over three fields.
-    fn parent(&self, to: Side, leaves: &[wire::format::Leaf], bytes: &mut [u8]) {
+    fn replace_parent_fid(&self, to: Side, leaves: &[wire::format::Leaf], bytes: &mut [u8]) {
         let number = |name: &str| {
             let leaf = leaves.iter().find(|l| l.name() == name)?;
             match leaf.value {

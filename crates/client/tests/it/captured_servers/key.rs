@@ -1,8 +1,9 @@
 //! Keys that identify the same operation in two requests: the target, the operation, and the file,
 //! object, name or range.
 //!
-//! A request has several keys, the narrowest first. A captured exchange also has keys of its reply:
-//! a file opened or looked up by name may be requested by FID.
+//! A request has several keys, the narrowest first. A captured exchange also has keys from its
+//! reply: our client may request by FID a file that the captured client opened or looked up by
+//! name.
 
 use wire::format::Rqf;
 use wire::trace::Request;
@@ -19,8 +20,8 @@ pub fn lock_request(msg: &Message) -> Option<LdlmRequest> {
     LdlmRequest::from_bytes(&buf).ok()
 }
 
-/// The target of a request on an unknown connection, by portal and server: each server has one
-/// target of a kind.
+/// The target of a request on an unknown connection. The portal gives the kind of the target, and
+/// each server has one target of a kind.
 pub fn target_by_portal(request: &Request) -> String {
     let index = u32::from(request.server == "10.88.0.12@tcp".parse::<Nid>().unwrap());
     match request.portal {
@@ -38,43 +39,46 @@ pub fn keys(
     reply: Option<&Message>,
 ) -> Vec<String> {
     let keys = match format.name {
-        "RQF_LDLM_ENQUEUE" => lock(msg),
-        "RQF_LDLM_CANCEL" => cancel(msg),
-        "RQF_LDLM_INTENT_OPEN" => open(msg, reply),
-        "RQF_LDLM_INTENT_GETATTR" => getattr(msg, reply),
-        "RQF_LDLM_INTENT_GETXATTR" | "RQF_MDS_GETXATTR" | "RQF_MDS_GETATTR" => about_file(format, msg),
-        "RQF_LDLM_INTENT_LAYOUT" => lock_request(msg).map_or(Vec::new(), |r| {
-            vec![format!("layout {}", r.lock_desc.l_resource.lr_name)]
+        "RQF_LDLM_ENQUEUE" => lock_keys(msg),
+        "RQF_LDLM_CANCEL" => cancel_keys(msg),
+        "RQF_LDLM_INTENT_OPEN" => open_keys(msg, reply),
+        "RQF_LDLM_INTENT_GETATTR" => getattr_keys(msg, reply),
+        "RQF_LDLM_INTENT_GETXATTR" | "RQF_MDS_GETXATTR" | "RQF_MDS_GETATTR" => file_keys(format, msg),
+        "RQF_LDLM_INTENT_LAYOUT" => lock_request(msg).map_or(Vec::new(), |request| {
+            vec![format!("layout {}", request.lock_desc.l_resource.lr_name)]
         }),
-        "RQF_MDS_CLOSE" | "RQF_MDS_CLOSE_INTENT" => close(msg),
-        "RQF_MDS_READPAGE" => readpage(msg),
-        "RQF_OST_BRW_READ" | "RQF_OST_BRW_WRITE" => transfer(format, msg),
-        name if name.starts_with("RQF_MDS_REINT") => reint(format, msg),
-        _ if format.request.contains(&wire::format::Rmf::OstBody) => object(format, msg),
-        _ if (wire::LLOG_FIRST_OPC..wire::LLOG_LAST_OPC).contains(&body.pb_opc) => log(format, msg),
+        "RQF_MDS_CLOSE" | "RQF_MDS_CLOSE_INTENT" => close_keys(msg),
+        "RQF_MDS_READPAGE" => readpage_keys(msg),
+        "RQF_OST_BRW_READ" | "RQF_OST_BRW_WRITE" => transfer_keys(format, msg),
+        name if name.starts_with("RQF_MDS_REINT") => reint_keys(format, msg),
+        _ if format.request.contains(&wire::format::Rmf::OstBody) => object_keys(format, msg),
+        _ if (wire::LLOG_FIRST_OPC..wire::LLOG_LAST_OPC).contains(&body.pb_opc) => log_keys(format, msg),
         "RQF_MDS_STATFS" | "RQF_MDS_STATFS_NEW" => {
             let sum = msg.get::<MdtBody>(1).unwrap_or_default().mbo_valid & OBD_MD_FLAGSTATFS;
             vec![format!("statfs {sum:#x}")]
         }
         "RQF_FLD_QUERY" => {
-            let seq = msg.get::<LuSeqRange>(2).map_or(0, |r| r.lsr_start);
+            let seq = msg.get::<LuSeqRange>(2).map_or(0, |range| range.lsr_start);
             vec![format!("fld {seq:#x}")]
         }
-        _ => named(format, msg),
+        _ => name_keys(format, msg),
     };
-    // A FID determines its metadata target.
+    // The FID in these requests determines the metadata target.
     let fid_determines_mdt =
         format.name.starts_with("RQF_MDS_REINT") || format.name.starts_with("RQF_LDLM_INTENT");
     let target = if fid_determines_mdt { "MDT" } else { target };
     keys.into_iter().map(|k| format!("{target} {k}")).collect()
 }
 
-/// A lock on an extent, a file range, or a log.
-fn lock(msg: &Message) -> Vec<String> {
-    let Some(r) = lock_request(msg) else {
+/// The keys of a lock request on an extent, a file range, or a log.
+fn lock_keys(msg: &Message) -> Vec<String> {
+    let Some(request) = lock_request(msg) else {
         return Vec::new();
     };
-    let (desc, glimpse) = (r.lock_desc, u64::from(r.lock_flags) & LDLM_FL_HAS_INTENT != 0);
+    let (desc, glimpse) = (
+        request.lock_desc,
+        u64::from(request.lock_flags) & LDLM_FL_HAS_INTENT != 0,
+    );
     let res = desc.l_resource.lr_name;
     let kind = if glimpse && desc.l_resource.lr_type == LDLM_EXTENT {
         "glimpse"
@@ -88,8 +92,8 @@ fn lock(msg: &Message) -> Vec<String> {
     ]
 }
 
-/// The handles of the cancelled locks.
-fn cancel(msg: &Message) -> Vec<String> {
+/// The key of a cancellation: the handles of the locks.
+fn cancel_keys(msg: &Message) -> Vec<String> {
     let mut handles = LdlmRequest::handles(msg.buf(1)).unwrap_or_default();
     handles.sort_unstable();
     vec![format!("cancel {handles:x?}")]
@@ -103,7 +107,7 @@ fn reply_fid(reply: Option<&Message>) -> Option<String> {
         .then(|| body.mbo_fid1.to_string())
 }
 
-fn open(msg: &Message, reply: Option<&Message>) -> Vec<String> {
+fn open_keys(msg: &Message, reply: Option<&Message>) -> Vec<String> {
     let Ok(rec) = msg.get::<MdtRecCreate>(3) else {
         return Vec::new();
     };
@@ -129,7 +133,7 @@ fn open(msg: &Message, reply: Option<&Message>) -> Vec<String> {
     keys
 }
 
-fn getattr(msg: &Message, reply: Option<&Message>) -> Vec<String> {
+fn getattr_keys(msg: &Message, reply: Option<&Message>) -> Vec<String> {
     let Ok(body) = msg.get::<MdtBody>(3) else {
         return Vec::new();
     };
@@ -152,7 +156,7 @@ fn getattr(msg: &Message, reply: Option<&Message>) -> Vec<String> {
     keys
 }
 
-fn about_file(format: &Rqf, msg: &Message) -> Vec<String> {
+fn file_keys(format: &Rqf, msg: &Message) -> Vec<String> {
     let index = format.request_index(wire::format::Rmf::MdtBody).unwrap_or(1);
     let body = msg.get::<MdtBody>(index).unwrap_or_default();
     let name = format.request_index(wire::format::Rmf::Name);
@@ -162,7 +166,7 @@ fn about_file(format: &Rqf, msg: &Message) -> Vec<String> {
     vec![format!("{} {} {name}", format.name, body.mbo_fid1)]
 }
 
-fn close(msg: &Message) -> Vec<String> {
+fn close_keys(msg: &Message) -> Vec<String> {
     let handle = msg.get::<wire::MdtIoepoch>(1).unwrap_or_default();
     let fid = msg.get::<MdtRecSetattr>(2).unwrap_or_default().sa_fid;
     vec![
@@ -171,7 +175,7 @@ fn close(msg: &Message) -> Vec<String> {
     ]
 }
 
-fn readpage(msg: &Message) -> Vec<String> {
+fn readpage_keys(msg: &Message) -> Vec<String> {
     let body = msg.get::<MdtBody>(1).unwrap_or_default();
     vec![
         format!("readpage {} {:#x}", body.mbo_fid1, body.mbo_size),
@@ -179,7 +183,7 @@ fn readpage(msg: &Message) -> Vec<String> {
     ]
 }
 
-fn object(format: &Rqf, msg: &Message) -> Vec<String> {
+fn object_keys(format: &Rqf, msg: &Message) -> Vec<String> {
     let oa = msg.get::<OstBody>(1).unwrap_or_default().oa;
     vec![
         format!("{} {} {:x}-{:x}", format.name, oa.o_oi, oa.o_size, oa.o_blocks),
@@ -196,12 +200,12 @@ pub fn ranges(msg: &Message) -> Vec<std::ops::Range<u64>> {
         .collect()
 }
 
-fn transfer(format: &Rqf, msg: &Message) -> Vec<String> {
+fn transfer_keys(format: &Rqf, msg: &Message) -> Vec<String> {
     let oa = msg.get::<OstBody>(1).unwrap_or_default().oa;
     let ranges = ranges(msg);
     let (from, to) = (
-        ranges.first().map_or(0, |r| r.start),
-        ranges.last().map_or(0, |r| r.end),
+        ranges.first().map_or(0, |range| range.start),
+        ranges.last().map_or(0, |range| range.end),
     );
     let mut keys = vec![
         format!("{} {} {from}-{to}", format.name, oa.o_oi),
@@ -213,8 +217,8 @@ fn transfer(format: &Rqf, msg: &Message) -> Vec<String> {
     keys
 }
 
-/// A modification: the operation, its directory or file, and all names.
-fn reint(format: &Rqf, msg: &Message) -> Vec<String> {
+/// The keys of a modification: the operation, its directory or file, and all names.
+fn reint_keys(format: &Rqf, msg: &Message) -> Vec<String> {
     let rec = msg.get::<MdtRecReint>(1).unwrap_or_default();
     let names: Vec<_> = format
         .request
@@ -247,7 +251,7 @@ fn operation_name(format: &Rqf) -> &str {
     }
 }
 
-fn log(format: &Rqf, msg: &Message) -> Vec<String> {
+fn log_keys(format: &Rqf, msg: &Message) -> Vec<String> {
     let body = msg.get::<LlogdBody>(1).unwrap_or_default();
     let name = format.request_index(wire::format::Rmf::Name);
     let name = name.map_or(Default::default(), |i| {
@@ -262,8 +266,8 @@ fn log(format: &Rqf, msg: &Message) -> Vec<String> {
     ]
 }
 
-/// Any other request: its format, and its target UUID, name or info key.
-fn named(format: &Rqf, msg: &Message) -> Vec<String> {
+/// The key of any other request: its format, and its target UUID, name or info key.
+fn name_keys(format: &Rqf, msg: &Message) -> Vec<String> {
     let mut key = format.name.to_owned();
     let texts = format.request.iter().zip(&msg.bufs).skip(1);
     for (rmf, buf) in texts {

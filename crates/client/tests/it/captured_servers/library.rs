@@ -1,7 +1,7 @@
 //! The requests and replies of all captures: each exchange with its bulk, and each callback.
 //!
-//! The target of an exchange follows from the server's handle; if no capture has the connect, from
-//! the portal and the server's NID.
+//! The server's handle of the connection gives the target of an exchange. If no capture has the
+//! connect, the portal and the server's NID give it.
 
 use crate::captured;
 use crate::captured_servers::key;
@@ -65,10 +65,10 @@ impl Library {
         let mut found = Vec::new();
         for label in captured::labels() {
             if label.starts_with('z') == single_server {
-                found.extend(library.capture(client, &label.into()));
+                found.extend(library.read_capture(client, &label.into()));
             }
         }
-        library.name_targets(found);
+        library.add_with_targets(found);
         library.exchanges.sort_by_key(|e| e.request.time_us);
         for (i, exchange) in library.exchanges.iter().enumerate() {
             for key in &exchange.keys {
@@ -79,7 +79,7 @@ impl Library {
     }
 
     /// The exchanges that have a key, in order of time.
-    pub fn of(&self, key: &str) -> &[usize] {
+    pub fn exchanges_with(&self, key: &str) -> &[usize] {
         self.by_key.get(key).map_or(&[], Vec::as_slice)
     }
 
@@ -90,7 +90,7 @@ impl Library {
     }
 
     /// Reads a capture: adds its callbacks, and returns its exchanges without targets and keys.
-    fn capture(&mut self, client: Nid, label: &Arc<str>) -> Vec<Exchange> {
+    fn read_capture(&mut self, client: Nid, label: &Arc<str>) -> Vec<Exchange> {
         let mut bulk: HashMap<u64, Vec<Bytes>> = HashMap::new();
         let mut found = Vec::new();
         for step in captured::steps(label) {
@@ -131,7 +131,7 @@ impl Library {
     }
 
     /// Adds exchanges with their targets and keys.
-    fn name_targets(&mut self, found: Vec<Exchange>) {
+    fn add_with_targets(&mut self, found: Vec<Exchange>) {
         let mut targets: HashMap<u64, Arc<str>> = HashMap::new();
         for e in &found {
             if e.format.name.ends_with("CONNECT") && e.reply_body.pb_handle != LustreHandle::default() {
@@ -160,7 +160,7 @@ impl Library {
     }
 
     /// The captured FLD range of a sequence.
-    pub fn location(&self, seq: u64) -> Option<LuSeqRange> {
+    pub fn fld_range(&self, seq: u64) -> Option<LuSeqRange> {
         let answers = self.exchanges.iter().filter(|e| e.format.name == "RQF_FLD_QUERY");
         let mut ranges = answers.filter_map(|e| e.reply.get::<LuSeqRange>(1).ok());
         ranges
@@ -184,8 +184,9 @@ impl Library {
             })
     }
 
-    /// The LVB of an object in a capture: the first one from a time on, or else the last.
-    pub fn lvb(&self, res: &LdlmResId, capture: &str, from_us: u64) -> Option<Bytes> {
+    /// The LVB of an object in a capture: the first LVB from the time `from_us` on, or else the
+    /// last.
+    pub fn captured_lvb(&self, res: &LdlmResId, capture: &str, from_us: u64) -> Option<Bytes> {
         let about = |e: &&Exchange| {
             let lock = key::lock_request(&e.request.msg).map(|r| r.lock_desc.l_resource.lr_name);
             *e.capture == *capture && e.format.name == "RQF_LDLM_ENQUEUE" && lock.as_ref() == Some(res)

@@ -1,6 +1,6 @@
-//! Nacre's client against simulated servers that answer from captures: each capture's commands run
-//! on Nacre's client, the servers send the captured replies, and each request of the client is
-//! compared field by field with that of the captured kernel client.
+//! Nacre's client against simulated servers that answer from captures. Each capture's commands run
+//! on Nacre's client, and the servers send the captured replies. The test compares each request of
+//! the client, field by field, with the captured request of the kernel client.
 //!
 //! Accepted differences are in `differences.txt`, excluded captures in `not_played.txt`, each with
 //! its reason. `NACRE_PLAY=d1_mkdir` plays one capture and prints its differences.
@@ -13,34 +13,34 @@ mod generic;
 mod ids;
 mod key;
 mod library;
-mod play;
+mod scenario_run;
 mod scenarios;
 mod server;
 
 use crate::captured::differences::Table;
 use compare::Counts;
-use play::Play;
+use scenario_run::ScenarioRun;
 use std::sync::Arc;
 use std::time::Duration;
 
 /// Least number of compared requests and replies to callbacks.
-const REQUESTS: usize = 755;
+const REQUESTS_MIN: usize = 755;
 /// Least number of compared fields.
-const FIELDS: usize = 48_000;
-/// Time limit of a scenario, by the test's clock.
-const LIMIT: Duration = Duration::from_secs(600);
+const FIELDS_MIN: usize = 48_000;
+/// Largest time of a scenario, by the test's clock.
+const SCENARIO_TIME_MAX: Duration = Duration::from_secs(600);
 
 /// Plays one capture.
 async fn play(capture: &'static str, scenario: scenarios::Scenario) -> Result<Counts, String> {
-    let play = Arc::new(Play::mount(capture).await);
-    play.compare(true);
-    let task_play = play.clone();
-    let task = tokio::spawn(async move { scenario(&task_play).await });
-    let result = tokio::time::timeout(LIMIT, task).await;
+    let run = Arc::new(ScenarioRun::mount(capture).await);
+    run.compare(true);
+    let task_run = run.clone();
+    let task = tokio::spawn(async move { scenario(&task_run).await });
+    let result = tokio::time::timeout(SCENARIO_TIME_MAX, task).await;
 
-    let failures = std::mem::take(&mut play.server.state.lock().failures);
+    let failures = std::mem::take(&mut run.server.state.lock().failures);
     match result {
-        Ok(Ok(())) if failures.is_empty() => Ok(play.end().await),
+        Ok(Ok(())) if failures.is_empty() => Ok(run.end().await),
         Ok(Ok(())) => Err(format!("{capture}: {failures:#?}")),
         Ok(Err(e)) => Err(format!("{capture}: {e}: {failures:#?}")),
         Err(_) => Err(format!("{capture}: the scenario does not finish: {failures:#?}")),
@@ -48,7 +48,7 @@ async fn play(capture: &'static str, scenario: scenarios::Scenario) -> Result<Co
 }
 
 #[tokio::test(start_paused = true)]
-async fn requests_match_those_of_a_kernel_client() {
+async fn requests_match_the_captured_requests_of_a_kernel_client() {
     let filter = tracing_subscriber::EnvFilter::from_default_env();
     let _ = tracing_subscriber::fmt()
         .with_env_filter(filter)
@@ -56,7 +56,7 @@ async fn requests_match_those_of_a_kernel_client() {
         .try_init();
     let only = std::env::var("NACRE_PLAY").ok();
     let (mut all, mut failed) = (Counts::default(), Vec::new());
-    for (capture, scenario) in scenarios::PLAYED {
+    for (capture, scenario) in scenarios::SCENARIOS {
         if only.as_ref().is_some_and(|o| o != capture) {
             continue;
         }
@@ -89,8 +89,10 @@ async fn requests_match_those_of_a_kernel_client() {
     if only.is_none() {
         assert_eq!(table.unused(), Vec::<&str>::new(), "rows that explain nothing");
         assert!(
-            all.exchanges >= REQUESTS && all.fields >= FIELDS,
-            "fewer requests than before"
+            all.exchanges >= REQUESTS_MIN && all.fields >= FIELDS_MIN,
+            "{} requests (minimum {REQUESTS_MIN}), {} fields (minimum {FIELDS_MIN})",
+            all.exchanges,
+            all.fields
         );
     }
 }
@@ -101,7 +103,11 @@ fn every_capture_is_played_or_excluded_with_a_reason() {
         .lines()
         .filter(|l| !l.is_empty() && !l.starts_with('#'));
     let mut all: Vec<_> = lines.map(|l| l.split_once(" : ").unwrap().0.to_owned()).collect();
-    all.extend(scenarios::PLAYED.iter().map(|(capture, _)| (*capture).to_owned()));
+    all.extend(
+        scenarios::SCENARIOS
+            .iter()
+            .map(|(capture, _)| (*capture).to_owned()),
+    );
     all.sort();
     assert_eq!(all, crate::captured::labels());
 }

@@ -1,9 +1,9 @@
 //! Simulated servers: all portals of an MGS, an MDT and OSTs on one node, which answer from
 //! captures.
 //!
-//! Each request of our client is translated to the captured client's identifiers, looked up by its
-//! keys ([`crate::captured_servers::key`]), compared with the captured request, and answered with
-//! the captured reply, translated back.
+//! The servers translate each request of our client to the captured client's identifiers, look it
+//! up by its keys ([`crate::captured_servers::key`]) and compare it with the captured request. Then
+//! they answer with the captured reply, translated back.
 
 use crate::captured_servers::answer::{self, Answer};
 use crate::captured_servers::compare::Counts;
@@ -60,8 +60,8 @@ pub struct State {
     pub failures: Vec<String>,
     /// Captured exchanges that were used, by index.
     pub used: HashSet<usize>,
-    /// Capture time of the last change that our client has repeated; later replies are from after
-    /// that time.
+    /// Capture time of the last change that our client has repeated, in microseconds since 1970.
+    /// The servers prefer replies that were captured after it.
     pub changed_us: u64,
     /// The XIDs of the captured callbacks that were sent.
     pub callbacks_sent: HashSet<u64>,
@@ -73,7 +73,7 @@ pub struct State {
     pub clients: HashMap<u64, u64>,
     /// Whether `OBD_CONNECT2_REP_MBITS` was granted, by the server's handle of the connection.
     rep_mbits: HashMap<u64, bool>,
-    /// Number of transaction numbers given.
+    /// Number of transaction numbers given out.
     transno: u64,
     /// Number of handles made for our client.
     fresh_handles: u64,
@@ -96,9 +96,11 @@ pub struct Lock {
 struct Inbox(mpsc::Sender<IncomingPut>);
 
 impl PutSink for Inbox {
-    fn put(&self, m: IncomingPut) -> Result<(), SinkFull> {
-        self.0.try_send(m).map_err(|e| match e {
-            mpsc::error::TrySendError::Full(m) | mpsc::error::TrySendError::Closed(m) => SinkFull(m),
+    fn put(&self, incoming: IncomingPut) -> Result<(), SinkFull> {
+        self.0.try_send(incoming).map_err(|e| match e {
+            mpsc::error::TrySendError::Full(unsent) | mpsc::error::TrySendError::Closed(unsent) => {
+                SinkFull(unsent)
+            }
         })
     }
 
@@ -167,10 +169,10 @@ impl SimulatedServers {
             msg,
         };
         let (answer, exchange) = self.look_up(&req);
-        self.note_cancelled(&req);
+        self.record_cancelled_locks(&req);
         if let Some(exchange) = exchange {
             self.send_callbacks_during(exchange).await;
-            self.revoke(&req).await;
+            self.revoke_conflicting_locks(&req).await;
         }
         let bits = self.bulk_bits(&req);
         let bulk_portal = format.bulk_portal.unwrap_or(0);
@@ -199,7 +201,7 @@ impl SimulatedServers {
         }
         self.reply(&req, &answer).await;
         if let Some(exchange) = exchange.filter(|_| answer.blocked) {
-            self.complete(exchange).await;
+            self.send_completion(exchange).await;
         }
     }
 
@@ -273,7 +275,7 @@ impl SimulatedServers {
                         let key = keys.first().map_or("", String::as_str);
                         state
                             .counts
-                            .differs(&scenario, req.format, "not-captured", key, "nothing");
+                            .record_difference(&scenario, req.format, "not-captured", key, "nothing");
                     }
                     (answer, None)
                 }
@@ -293,10 +295,10 @@ impl SimulatedServers {
         if *exchange.capture == *state.capture && exchange.reply_body.pb_transno != 0 {
             state.changed_us = state.changed_us.max(exchange.request.time_us);
         }
-        answer::learn(&mut state.ids, req, exchange);
+        answer::learn_ids(&mut state.ids, req, exchange);
         if state.comparing && !same_format && !creates_name(req) {
             let scenario = state.capture.clone();
-            state.counts.differs(
+            state.counts.record_difference(
                 &scenario,
                 req.format,
                 "not-captured",
@@ -340,20 +342,21 @@ impl SimulatedServers {
         (answer, Some(exchange))
     }
 
-    /// Chooses the exchange for these keys: the next unused or the last one of this capture;
-    /// otherwise, unless `only_here`, the last one before the capture or the first after it. Also
-    /// returns whether the exchange was used before.
+    /// Chooses the exchange for these keys: the next unused exchange of this capture, or else the
+    /// last of this capture. If there is none, and unless `only_here`: the last exchange before the
+    /// capture, or else the first of all. Also returns whether an answer has used the exchange
+    /// before.
     fn choose(&self, state: &State, keys: &[String], only_here: bool) -> Option<(usize, bool)> {
         let here = |i: &&usize| *self.library.exchanges[**i].capture == *state.capture;
         let begin = self.library.begin_us(&state.capture);
         let time = |i: &&usize| self.library.exchanges[**i].request.time_us;
         let fresh = |key: &String| {
-            let mut own = self.library.of(key).iter().filter(here);
+            let mut own = self.library.exchanges_with(key).iter().filter(here);
             own.find(|i| !state.used.contains(i) && time(i) >= state.changed_us)
         };
-        let used = |key: &String| self.library.of(key).iter().rfind(here);
+        let used = |key: &String| self.library.exchanges_with(key).iter().rfind(here);
         let other = |key: &String| {
-            let all = self.library.of(key);
+            let all = self.library.exchanges_with(key);
             all.iter().rfind(|i| time(i) < begin).or(all.first())
         };
         let chosen = keys.iter().find_map(fresh).or_else(|| keys.iter().find_map(used));
@@ -375,13 +378,13 @@ impl SimulatedServers {
                 let theirs = format!("{} bytes", theirs.len());
                 state
                     .counts
-                    .differs(&scenario, exchange.format, "bulk", &ours, &theirs);
+                    .record_difference(&scenario, exchange.format, "bulk", &ours, &theirs);
             }
         }
     }
 
     /// Records the locks that a request cancels.
-    fn note_cancelled(&self, req: &ClientRequest) {
+    fn record_cancelled_locks(&self, req: &ClientRequest) {
         let index = req.format.request_index(wire::format::Rmf::DlmReq).unwrap_or(0);
         if index > 0
             && let Ok(handles) = wire::LdlmRequest::handles(req.msg.buf(index))
@@ -407,8 +410,8 @@ pub fn creates_name(req: &ClientRequest) -> bool {
     }
 }
 
-/// Whether only the current capture can answer a request: it is about the connection's own locks
-/// and state.
+/// Whether only the current capture can answer a request, because the request is about the
+/// connection's own locks and state.
 fn only_by_this_capture(opcode: u32) -> bool {
     [
         wire::OBD_PING,

@@ -82,7 +82,7 @@ impl SettableClock {
         self.0.store(secs, Ordering::SeqCst);
     }
 
-    fn of_mdt(&self) -> WallClock {
+    fn wall_clock(&self) -> WallClock {
         let behind = self.0.clone();
         WallClock::new(move || {
             let now = Time::from(std::time::SystemTime::now());
@@ -121,14 +121,14 @@ impl Cluster {
         OstNode { rpc, ost, mgc }
     }
 
-    /// Starts another object target on the node of the others.
+    /// Starts another object target on the cluster's own node.
     pub async fn add_ost(&mut self) {
         let index = self.osts.len() as u32;
         let ost = start_ost(&self.rpc, &self.mgc, &self.params, index).await;
         self.osts.push(ost);
     }
 
-    /// Starts a cluster; files can be created when this returns.
+    /// Starts a cluster. Returns when clients can create files.
     pub async fn start(osts: u32) -> Cluster {
         let lnet = Lnet::new(CptTable::single_current(), LnetConfig::default());
         Cluster::start_on(lnet, osts).await
@@ -141,8 +141,8 @@ impl Cluster {
 
     /// Starts a cluster with the given index for the metadata target.
     pub async fn start_with(lnet: Arc<Lnet>, osts: u32, index: Arc<dyn Index>) -> Cluster {
-        // RUST_LOG=debug shows the work of a failing test. A second test in the process finds the
-        // subscriber set.
+        // With RUST_LOG=debug, a failing test prints its log. Fails for the second test of a
+        // process, because a process has one subscriber.
         let log =
             tracing_subscriber::fmt().with_env_filter(tracing_subscriber::EnvFilter::from_default_env());
         let _ = log.with_test_writer().try_init();
@@ -171,7 +171,7 @@ impl Cluster {
             .unwrap();
         let clock = SettableClock::default();
         let cfg = MdtConfig {
-            clock: clock.of_mdt(),
+            clock: clock.wall_clock(),
             locks: Arc::default(),
             nodemaps: mgc.nodemaps().await.unwrap(),
             capa_keys: mgc.capa_keys().await.unwrap(),
@@ -190,7 +190,8 @@ impl Cluster {
             all_osts.push(start_ost(&rpc, &mgc, &params, index).await);
         }
         let mut config = mgc.follow_in_background(&format!("{FSNAME}-client"));
-        let complete = config.wait_for(|c| c.osts.len() == osts as usize && !c.mdts.is_empty());
+        let complete =
+            config.wait_for(|config| config.osts.len() == osts as usize && !config.mdts.is_empty());
         tokio::time::timeout(Duration::from_secs(120), complete)
             .await
             .expect("the configuration is complete")
@@ -221,8 +222,8 @@ impl Cluster {
             .unwrap();
     }
 
-    /// Sets whether clients of this node need capabilities for objects. The users of these clients
-    /// keep their IDs, and root its rights.
+    /// Sets whether clients of this node need capabilities for objects. Users of these clients keep
+    /// their IDs, and root keeps its rights.
     pub async fn require_capabilities(&self, required: bool) {
         let value = if required { "1" } else { "0" };
         self.mgs

@@ -1,5 +1,5 @@
-//! An index that simulates a power loss: applied but uncommitted batches are lost from some batch
-//! on.
+//! An index that simulates a power loss: it loses applied but uncommitted batches, from a chosen
+//! batch on.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -65,7 +65,7 @@ impl CrashIndex {
     }
 
     /// Loses power. Returns an index with all committed batches and the first `keep(n)` of the `n`
-    /// uncommitted ones.
+    /// uncommitted batches.
     pub fn lose_power(&self, keep: impl FnOnce(usize) -> usize) -> Arc<CrashIndex> {
         let mut state = self.state.lock();
         state.powered_off = true;

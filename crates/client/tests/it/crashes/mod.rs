@@ -1,8 +1,8 @@
-//! The metadata target's machine loses power repeatedly during creates and removals: afterwards
+//! The metadata target's machine loses power repeatedly during creates and removals. Afterwards
 //! every object belongs to a file, and every synced file has its data.
 //!
-//! A seed determines the moment and the lost changes. `NACRE_CRASH_ROUNDS` sets the number of
-//! rounds, `NACRE_CRASH_SEED` the first seed.
+//! A seed determines the moment of the power loss and the lost changes. `NACRE_CRASH_ROUNDS` sets
+//! the number of rounds, `NACRE_CRASH_SEED` the first seed.
 
 #![allow(clippy::unwrap_used, unreachable_pub)]
 
@@ -35,7 +35,7 @@ const TASKS: usize = 4;
 const SOON: Duration = Duration::from_secs(120);
 /// Size of a file in bytes.
 const SIZE: usize = 100_000;
-/// Tolerated growth of an OST's data besides objects, KiB; less than a file.
+/// Tolerated growth of an OST's data besides objects, in KiB; less than a file.
 const OVERHEAD_KIB: u64 = 50;
 
 /// The number in an environment variable, or `default` without the variable.
@@ -60,38 +60,38 @@ struct TaskLog {
 }
 
 /// Creates a file.
-async fn make(c: &Client, name: &str, log: &TaskLog, sync: bool) -> Result<(), Errno> {
-    let (root, dir) = (Cred::root(), c.root());
+async fn make(client: &Client, name: &str, log: &TaskLog, sync: bool) -> Result<(), Errno> {
+    let (root, dir) = (Cred::root(), client.root());
     let flags = OpenFlags::READ_WRITE;
-    let (found, file) = c.create(&root, dir, name.as_bytes(), 0o644, flags).await?;
+    let (found, file) = client.create(&root, dir, name.as_bytes(), 0o644, flags).await?;
     drop(found);
     let written = async {
-        c.write(&file, 0, contents(name)).await?;
+        client.write(&file, 0, contents(name)).await?;
         if sync {
-            c.fsync(&file, false).await?;
+            client.fsync(&file, false).await?;
             log.synced.lock().insert(name.to_owned());
         }
         Ok(())
     };
     let written = written.await;
-    let closed = c.release(&file).await;
+    let closed = client.release(&file).await;
     written.and(closed)
 }
 
 /// Creates and removes files until the end of the round. Operations in progress at the power loss
 /// may fail.
-async fn work(c: Arc<Client>, task: String, log: Arc<TaskLog>, mut random: Rng) {
-    let (mut n, mut own_files) = (0, Vec::new());
+async fn create_and_remove(client: Arc<Client>, task: String, log: Arc<TaskLog>, mut random: Rng) {
+    let (mut created, mut own_files) = (0, Vec::new());
     while !log.stop.load(Ordering::SeqCst) {
         if own_files.is_empty() || random.u8(0..5) < 3 {
-            n += 1;
-            let name = format!("{task}-{n}");
-            let _ = make(&c, &name, &log, random.bool()).await;
+            created += 1;
+            let name = format!("{task}-{created}");
+            let _ = make(&client, &name, &log, random.bool()).await;
             own_files.push(name);
         } else {
             let name = own_files.swap_remove(random.usize(0..own_files.len()));
             log.removed.lock().insert(name.clone());
-            let _ = c.unlink(&Cred::root(), c.root(), name.as_bytes()).await;
+            let _ = client.unlink(&Cred::root(), client.root(), name.as_bytes()).await;
         }
     }
 }
@@ -102,7 +102,7 @@ async fn retry<T>(mut operation: impl AsyncFnMut() -> Result<T, Errno>) -> T {
         loop {
             match operation().await {
                 Ok(value) => return value,
-                Err(e) => tracing::debug!("again: {e}"),
+                Err(e) => tracing::debug!("retry after {e}"),
             }
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
@@ -110,11 +110,11 @@ async fn retry<T>(mut operation: impl AsyncFnMut() -> Result<T, Errno>) -> T {
     tokio::time::timeout(SOON, attempts).await.unwrap()
 }
 
-async fn names(c: &Client) -> Vec<String> {
-    let handle = c.opendir(&Cred::root(), c.root()).await.unwrap();
+async fn names(client: &Client) -> Vec<String> {
+    let handle = client.opendir(&Cred::root(), client.root()).await.unwrap();
     let (mut names, mut offset) = (Vec::new(), 0);
     loop {
-        let items = c.readdir(&handle, offset).await.unwrap();
+        let items = client.readdir(&handle, offset).await.unwrap();
         let Some(last) = items.last() else { break };
         offset = last.next;
         handle.advance(&items, items.len());
@@ -131,10 +131,10 @@ fn free_kib(cluster: &Cluster) -> Vec<u64> {
 }
 
 /// Removes all files, and waits until the OSTs have their space back.
-async fn remove_all(cluster: &Cluster, index: &CrashIndex, c: &Client, free: &[u64]) {
-    for name in names(c).await {
+async fn remove_all(cluster: &Cluster, index: &CrashIndex, client: &Client, free: &[u64]) {
+    for name in names(client).await {
         retry(
-            async || match c.unlink(&Cred::root(), c.root(), name.as_bytes()).await {
+            async || match client.unlink(&Cred::root(), client.root(), name.as_bytes()).await {
                 Err(Errno::ENOENT) | Ok(()) => Ok(()),
                 Err(e) => Err(e),
             },
@@ -170,9 +170,14 @@ async fn round(seed: u64) {
     for crash in 0..CRASHES {
         let log = Arc::new(TaskLog::default());
         let mut tasks = JoinSet::new();
-        for (task, c) in (0..TASKS).zip(mounts.iter().cycle()) {
+        for (task, client) in (0..TASKS).zip(mounts.iter().cycle()) {
             let own = Rng::with_seed(random.u64(..));
-            tasks.spawn(work(c.clone(), format!("{crash}-{task}"), log.clone(), own));
+            tasks.spawn(create_and_remove(
+                client.clone(),
+                format!("{crash}-{task}"),
+                log.clone(),
+                own,
+            ));
         }
         // The random moment is part of the test.
         tokio::time::sleep(Duration::from_millis(random.u64(20..300))).await;
@@ -184,9 +189,9 @@ async fn round(seed: u64) {
             .await
             .expect("the tasks end");
 
-        let c = &mounts[crash % 2];
-        retry(async || c.getattr(&Cred::root(), c.root()).await.map(drop)).await;
-        let listed: HashSet<String> = names(c).await.into_iter().collect();
+        let client = &mounts[crash % 2];
+        retry(async || client.getattr(&Cred::root(), client.root()).await.map(drop)).await;
+        let listed: HashSet<String> = names(client).await.into_iter().collect();
         let (synced, removed) = (log.synced.lock().clone(), log.removed.lock().clone());
         for name in &synced {
             assert!(
@@ -196,20 +201,22 @@ async fn round(seed: u64) {
         }
         for name in listed.intersection(&synced) {
             let read = retry(async || {
-                let found = c.lookup(&Cred::root(), c.root(), name.as_bytes()).await?;
+                let found = client
+                    .lookup(&Cred::root(), client.root(), name.as_bytes())
+                    .await?;
                 let fid = found.attr.fid;
                 drop(found);
-                let file = c.open(&Cred::root(), fid, OpenFlags::READ).await?;
-                let read = c.read(&file, 0, SIZE + 1).await;
-                c.release(&file).await?;
+                let file = client.open(&Cred::root(), fid, OpenFlags::READ).await?;
+                let read = client.read(&file, 0, SIZE + 1).await;
+                client.release(&file).await?;
                 read
             });
             assert!(read.await.concat() == contents(name), "{name} has lost data");
         }
-        remove_all(&cluster, &index, c, &free).await;
+        remove_all(&cluster, &index, client, &free).await;
     }
-    for c in mounts {
-        c.umount().await;
+    for client in mounts {
+        client.umount().await;
     }
     cluster.stop().await;
 }

@@ -1,10 +1,10 @@
 //! Checks that a history of one directory is linearizable: that its operations have an order, each
 //! placed between its start and end, in which every result is right.
 //!
-//! The search is that of Wing and Gong with memoization (Lowe). Operations that share no name and
-//! no file are searched separately. A listing counts as a lookup of each name at its own moment
-//! during the listing: a name that existed all the time must be listed, one that never existed must
-//! not be, and others may be either.
+//! The search uses the algorithm of Wing and Gong with memoization (Lowe). It checks operations
+//! that share no name and no file separately. A listing counts as one lookup of each name, each at
+//! its own moment during the listing. So the listing must have a name that existed all the time,
+//! must not have a name that never existed, and may have any other name.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt::Write;
@@ -20,7 +20,7 @@ type Names = Vec<Option<File>>;
 pub struct Directory<'a> {
     /// Number of names, all absent at the start.
     pub names: usize,
-    /// Files with a permanent name elsewhere.
+    /// Files with a permanent name in another directory.
     pub elsewhere: &'a [Fid],
 }
 
@@ -47,8 +47,8 @@ impl Directory<'_> {
                 }));
             }
             for pair in event_nodes.windows(2) {
-                let (a, b) = (root(&parents, pair[0]), root(&parents, pair[1]));
-                parents[a] = b;
+                let (one_root, other_root) = (root(&parents, pair[0]), root(&parents, pair[1]));
+                parents[one_root] = other_root;
             }
             first_nodes.push(event_nodes[0]);
         }
@@ -77,8 +77,8 @@ impl Directory<'_> {
         };
         let unchanged = |right: bool| right.then(|| names.clone());
         let creates = |name: usize, file: File, dir: bool| {
-            let new = names[name].is_none() && file.dir == dir && self.links(names, file.fid) == 0;
-            new.then(|| with(name, Some(file)))
+            let is_new = names[name].is_none() && file.dir == dir && self.links(names, file.fid) == 0;
+            is_new.then(|| with(name, Some(file)))
         };
         let is_dir = |name: usize| names[name].map(|f| f.dir);
         match (event.op, event.answer) {
@@ -94,8 +94,8 @@ impl Directory<'_> {
             | (Op::Mknod { name } | Op::Mkdir { name }, Answer::Failed(Errno::EEXIST))
             | (Op::Link { name, .. }, Answer::Failed(Errno::EEXIST)) => unchanged(names[name].is_some()),
             (Op::Link { file, name }, Answer::Done) => {
-                let may = names[name].is_none() && self.links(names, file.fid) > 0;
-                may.then(|| with(name, Some(file)))
+                let is_allowed = names[name].is_none() && self.links(names, file.fid) > 0;
+                is_allowed.then(|| with(name, Some(file)))
             }
             (Op::Link { file, .. } | Op::Getattr { file }, Answer::Failed(Errno::ENOENT | Errno::ESTALE)) => {
                 unchanged(self.links(names, file.fid) == 0)
@@ -164,7 +164,7 @@ impl<'a> Search<'a> {
         Search { directory, events }
     }
 
-    /// Searches for an order of all events; describes the longest one found if there is none.
+    /// Searches for an order of all events. If there is none, describes the longest order found.
     fn run(&self) -> Result<(), String> {
         let start = (vec![false; self.events.len()], vec![None; self.directory.names]);
         let mut best = (0, start.clone());
@@ -177,7 +177,7 @@ impl<'a> Search<'a> {
             if count > best.0 {
                 best = (count, (order.clone(), names.clone()));
             }
-            for next in self.next(&order, &names) {
+            for next in self.next_steps(&order, &names) {
                 if visited.insert(next.clone()) {
                     stack.push(next);
                 }
@@ -188,7 +188,7 @@ impl<'a> Search<'a> {
 
     /// The possible next steps: events that started before every other remaining event ended, with
     /// the right result.
-    fn next(&self, order: &Order, names: &Names) -> Vec<(Order, Names)> {
+    fn next_steps(&self, order: &Order, names: &Names) -> Vec<(Order, Names)> {
         let mut steps = Vec::new();
         let mut first_end = u64::MAX;
         for (i, event) in self.events.iter().enumerate().filter(|(i, _)| !order[*i]) {
@@ -200,8 +200,8 @@ impl<'a> Search<'a> {
                 let mut order = order.clone();
                 order[i] = true;
                 if event.is_read_only() {
-                    // An event that is right now and changes nothing at any time can be placed at
-                    // once.
+                    // A read-only event with the right result can be placed at once: it changes
+                    // nothing for the other events.
                     return vec![(order, after)];
                 }
                 steps.push((order, after));
@@ -295,7 +295,7 @@ mod tests {
             (Op::Create { name: 2, excl: true }, Answer::Is(B)),
         ];
         assert!(is_linearizable(&sequential(&good)));
-        for (what, bad) in [
+        for (fault, bad) in [
             ("the name exists", vec![mknod(0, A), (lookup(0), ABSENT)]),
             (
                 "the name leads to another file",
@@ -347,7 +347,7 @@ mod tests {
                 vec![(lookup(0), Answer::Failed(Errno::EIO))],
             ),
         ] {
-            assert!(!is_linearizable(&sequential(&bad)), "{what}");
+            assert!(!is_linearizable(&sequential(&bad)), "{fault}");
         }
     }
 
@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rename_without_effect_now_may_take_effect_later() {
+    fn a_rename_between_names_of_one_file_may_take_effect_after_an_unlink() {
         let before = sequential(&[mknod(0, A), (Op::Link { file: A, name: 1 }, Answer::Done)]);
         let renamed = event(10, 20, Op::Rename { from: 0, to: 1 }, Answer::Done);
         let removed = event(11, 12, Op::Unlink { name: 1 }, Answer::Done);

@@ -1,4 +1,5 @@
-//! The history of one directory: operations with their results and times of one logical clock.
+//! The history of one directory: operations with their results, and their times by one logical
+//! clock.
 
 use std::fmt;
 
@@ -96,7 +97,7 @@ pub struct Event {
 }
 
 impl Event {
-    /// Whether the operation changes nothing at any time.
+    /// Whether the operation changes nothing, whenever it takes effect.
     pub fn is_read_only(&self) -> bool {
         let reads = matches!(
             self.op,

@@ -1,7 +1,8 @@
 //! Concurrent operations of several mounts in one directory are linearizable: with parallel
-//! directory operations (PDO), without, and while PDO is switched.
+//! directory operations (PDO), without PDO, and while PDO is switched on or off.
 //!
-//! Each round has its own directory and seed; it repeats as far as concurrency repeats.
+//! Each round has its own directory and seed. The seed determines the operations, but not how they
+//! interleave.
 //! `NACRE_LINEAR_ROUNDS` sets the number of rounds of each test, `NACRE_LINEAR_SEED` the first
 //! seed. `cargo xtask linear` runs many optimised rounds.
 
@@ -23,7 +24,7 @@ const ROUNDS: u64 = 25;
 /// Limit of a wait for a reply.
 const SOON: Duration = Duration::from_secs(120);
 
-/// Operations on one name each: a long history for every name.
+/// Each operation uses one name: every name has a long history of its own.
 const SEPARATE: RoundConfig = RoundConfig {
     names: 3,
     tasks: 12,
@@ -31,7 +32,7 @@ const SEPARATE: RoundConfig = RoundConfig {
     coupled: false,
     others: 0,
 };
-/// Also links and renames, which join the names to one history.
+/// Has links and renames too, which join all names to one history.
 const COUPLED: RoundConfig = RoundConfig {
     names: 4,
     tasks: 8,
@@ -49,12 +50,12 @@ const LARGE: RoundConfig = RoundConfig {
 fn number(name: &str, default: u64) -> u64 {
     std::env::var(name).map_or(default, |text| {
         text.parse()
-            .unwrap_or_else(|e| panic!("{name}={text} is no number: {e}"))
+            .unwrap_or_else(|e| panic!("{name}={text} is not a number: {e}"))
     })
 }
 
-/// Whether PDO is on. The argument is twice the round's seed at the start of the round, and one
-/// more during the round.
+/// Whether PDO is on. The argument is twice the round's seed at the start of the round, and this
+/// number plus one later in the round.
 type Pdo = fn(u64) -> bool;
 
 async fn play(mounts: usize, pdo: Pdo) {

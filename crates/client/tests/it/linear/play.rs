@@ -1,5 +1,5 @@
-//! The clients: tasks on several mounts that run random operations of a seed on a few names of one
-//! directory concurrently, and record operations and results.
+//! Tasks on several mounts that concurrently run random operations, determined by a seed, on a few
+//! names of one directory. They record the operations and their results.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -43,8 +43,9 @@ pub struct Round {
     events: Mutex<Vec<Event>>,
 }
 
-fn name(n: usize) -> Vec<u8> {
-    format!("name{n}").into_bytes()
+/// The text of a name, which the history knows by its number.
+fn name_text(name: usize) -> Vec<u8> {
+    format!("name{name}").into_bytes()
 }
 
 fn file(attr: &Attr) -> File {
@@ -73,8 +74,8 @@ impl Round {
             .unwrap()
             .attr
             .fid;
-        for n in 0..config.others {
-            let other = format!("other{n}");
+        for number in 0..config.others {
+            let other = format!("other{number}");
             let created = client.mknod(&root, dir, other.as_bytes(), mode, 0).await;
             created.unwrap();
         }
@@ -103,11 +104,11 @@ impl Round {
         while let Some(result) = tasks.join_next().await {
             result.unwrap();
         }
-        for (n, client) in mounts.iter().enumerate() {
+        for (index, client) in mounts.iter().enumerate() {
             let mut reader = Player {
                 round: self.clone(),
                 client: client.clone(),
-                task: self.config.tasks + n,
+                task: self.config.tasks + index,
                 random: Rng::with_seed(seed),
                 known: Vec::new(),
             };
@@ -191,10 +192,10 @@ impl Player {
         {
             self.known.push(file);
         }
-        self.note(start, end, op, answer);
+        self.add_event(start, end, op, answer);
     }
 
-    fn note(&self, start: u64, end: u64, op: Op, answer: Answer) {
+    fn add_event(&self, start: u64, end: u64, op: Op, answer: Answer) {
         self.round.events.lock().push(Event {
             start,
             end,
@@ -205,46 +206,51 @@ impl Player {
     }
 
     async fn run(&self, op: Op) -> Result<Answer, Errno> {
-        let (c, dir, root) = (&self.client, self.round.dir, &Cred::root());
+        let (client, dir, root) = (&self.client, self.round.dir, &Cred::root());
         let is = |attr: &Attr| Answer::Is(file(attr));
         Ok(match op {
-            Op::Create { name: n, excl } => {
+            Op::Create { name, excl } => {
                 let flags = OpenFlags {
                     excl,
                     ..OpenFlags::READ_WRITE
                 };
-                let (found, open) = c.create(root, dir, &name(n), 0o644, flags).await?;
+                let (found, open) = client.create(root, dir, &name_text(name), 0o644, flags).await?;
                 let answer = is(&found.attr);
                 drop(found);
-                c.release(&open).await?;
+                client.release(&open).await?;
                 answer
             }
-            Op::Mknod { name: n } => is(&c.mknod(root, dir, &name(n), S_IFREG | 0o644, 0).await?.attr),
-            Op::Mkdir { name: n } => is(&c.mkdir(root, dir, &name(n), 0o755).await?.attr),
-            Op::Link { file, name: n } => {
-                c.link(root, file.fid, dir, &name(n)).await?;
+            Op::Mknod { name } => is(&client
+                .mknod(root, dir, &name_text(name), S_IFREG | 0o644, 0)
+                .await?
+                .attr),
+            Op::Mkdir { name } => is(&client.mkdir(root, dir, &name_text(name), 0o755).await?.attr),
+            Op::Link { file, name } => {
+                client.link(root, file.fid, dir, &name_text(name)).await?;
                 Answer::Done
             }
-            Op::Unlink { name: n } => {
-                c.unlink(root, dir, &name(n)).await?;
+            Op::Unlink { name } => {
+                client.unlink(root, dir, &name_text(name)).await?;
                 Answer::Done
             }
-            Op::Rmdir { name: n } => {
-                c.rmdir(root, dir, &name(n)).await?;
+            Op::Rmdir { name } => {
+                client.rmdir(root, dir, &name_text(name)).await?;
                 Answer::Done
             }
             Op::Rename { from, to } => {
-                c.rename(root, (dir, &name(from)), (dir, &name(to))).await?;
+                client
+                    .rename(root, (dir, &name_text(from)), (dir, &name_text(to)))
+                    .await?;
                 Answer::Done
             }
-            Op::Lookup { name: n } => is(&c.lookup(root, dir, &name(n)).await?.attr),
-            Op::Getattr { file } => Answer::Links(c.getattr(root, file.fid).await?.attr.nlink),
-            Op::Listed { .. } => unreachable!("a listing is of all names"),
+            Op::Lookup { name } => is(&client.lookup(root, dir, &name_text(name)).await?.attr),
+            Op::Getattr { file } => Answer::Links(client.getattr(root, file.fid).await?.attr.nlink),
+            Op::Listed { .. } => unreachable!("a listing covers all names"),
         })
     }
 
-    /// Lists the whole directory. Checks that all permanent names are listed and no name twice;
-    /// records the result for the other names.
+    /// Lists the whole directory. Checks that the listing has all permanent names and no name
+    /// twice. Records the result for the other names.
     async fn list(&mut self) {
         let start = self.round.now();
         let handle = self.client.opendir(&Cred::root(), self.round.dir).await.unwrap();
@@ -262,15 +268,15 @@ impl Player {
         for other in 0..self.round.config.others {
             assert!(seen.contains(format!("other{other}").as_bytes()), "other{other}");
         }
-        for n in 0..self.round.config.names {
-            let found = entries.iter().find(|e| e.name == name(n));
+        for name in 0..self.round.config.names {
+            let found = entries.iter().find(|e| e.name == name_text(name));
             let answer = found.map_or(Answer::Failed(Errno::ENOENT), |e| {
                 Answer::Is(File {
                     fid: e.fid,
                     dir: u32::from(e.mode.unwrap()) & S_IFMT == S_IFDIR,
                 })
             });
-            self.note(start, end, Op::Listed { name: n }, answer);
+            self.add_event(start, end, Op::Listed { name }, answer);
         }
     }
 
@@ -278,8 +284,8 @@ impl Player {
     async fn count_dirs(&self) {
         let root = Cred::root();
         let mut dirs = 0;
-        for n in 0..self.round.config.names {
-            let found = self.client.lookup(&root, self.round.dir, &name(n)).await;
+        for name in 0..self.round.config.names {
+            let found = self.client.lookup(&root, self.round.dir, &name_text(name)).await;
             dirs += u32::from(found.is_ok_and(|f| f.attr.is_dir()));
         }
         let dir = self.client.getattr(&root, self.round.dir).await.unwrap();

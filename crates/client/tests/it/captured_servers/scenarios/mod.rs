@@ -1,21 +1,21 @@
-//! The commands of each capture as calls of our client, with their results.
+//! The commands of each capture as calls of our client, with checks of the results.
 
 mod data;
 mod locks;
 mod names;
 mod xattrs;
 
-use crate::captured_servers::play::Play;
+use crate::captured_servers::scenario_run::ScenarioRun;
 use std::future::Future;
 use std::pin::Pin;
 
-/// Plays one capture's commands.
-pub type Scenario = for<'a> fn(&'a Play) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
+/// Runs one capture's commands on our client.
+pub type Scenario = for<'a> fn(&'a ScenarioRun) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
 
 macro_rules! scenarios {
     ($( $capture:literal => $module:ident::$name:ident, )*) => {
         /// The scenarios by capture.
-        pub const PLAYED: &[(&str, Scenario)] = &[ $( ($capture, |play| Box::pin($module::$name(play))), )* ];
+        pub const SCENARIOS: &[(&str, Scenario)] = &[ $( ($capture, |run| Box::pin($module::$name(run))), )* ];
     };
 }
 

@@ -1,11 +1,11 @@
-//! Extended attributes, ACLs, layouts.
+//! Scenarios with extended attributes, ACLs and layouts.
 
-use crate::captured_servers::play::Play;
+use crate::captured_servers::scenario_run::ScenarioRun;
 use client::FileLayout;
 
-pub async fn user(play: &Play) {
-    let file = play.fid("dir1/file1").await;
-    let (client, cred) = (&play.client, &play.cred);
+pub async fn user(run: &ScenarioRun) {
+    let file = run.fid("dir1/file1").await;
+    let (client, cred) = (&run.client, &run.cred);
     client.setxattr(cred, file, b"user.foo", b"bar", 0).await.unwrap();
     client
         .setxattr(cred, file, b"trusted.t", &[1, 2], 0)
@@ -18,9 +18,9 @@ pub async fn user(play: &Play) {
     client.removexattr(cred, file, b"user.foo").await.unwrap();
 }
 
-pub async fn acl(play: &Play) {
-    let file = play.fid("dir1/file1").await;
-    let (client, cred) = (&play.client, &play.cred);
+pub async fn acl(run: &ScenarioRun) {
+    let file = run.fid("dir1/file1").await;
+    let (client, cred) = (&run.client, &run.cred);
     // user::rw-, user:1234:rw-, group::r--, mask::rw-, other::---
     let entries = [
         (1, 6, u32::MAX),
@@ -46,15 +46,15 @@ pub async fn acl(play: &Play) {
     assert_eq!(read, acl);
 }
 
-pub async fn default_layout(play: &Play) {
-    let (client, cred) = (&play.client, &play.cred);
+pub async fn default_layout(run: &ScenarioRun) {
+    let (client, cred) = (&run.client, &run.cred);
     let dir = client
         .mkdir(cred, client.root(), b"ds", 0o777)
         .await
         .unwrap()
         .attr
         .fid;
-    let file = play.create(dir, "x").await;
+    let file = run.create(dir, "x").await;
     let layout = client.getstripe(cred, file.fid).await.unwrap();
     assert!(!FileLayout::parse(layout).unwrap().is_empty());
     client.release(&file).await.unwrap();

@@ -1,4 +1,4 @@
-//! A running scenario: the simulated servers, a mount of our client, and helpers for scenarios.
+//! The run of a scenario: the simulated servers, a mount of our client, and helpers.
 
 use crate::captured_servers::compare::Counts;
 use crate::captured_servers::library::Library;
@@ -12,8 +12,8 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use wire::{Errno, Fid, Nid, Time};
 
-/// A mount with its simulated servers.
-pub struct Play {
+/// A mount of our client on simulated servers.
+pub struct ScenarioRun {
     pub server: Arc<SimulatedServers>,
     pub client: Arc<Client>,
     pub cred: Cred,
@@ -22,16 +22,18 @@ pub struct Play {
     _portals: Vec<PortalGuard>,
 }
 
-/// The exchanges of the client `10.88.0.21@tcp` with one of the two captured file systems.
+/// The exchanges of the client `10.88.0.21@tcp` with one of the two captured file systems: the one
+/// with a single server, or the other.
 pub fn library(single_server: bool) -> &'static Library {
     static LIBRARIES: [OnceLock<Library>; 2] = [OnceLock::new(), OnceLock::new()];
     let client = "10.88.0.21@tcp".parse::<Nid>().unwrap();
     LIBRARIES[usize::from(single_server)].get_or_init(|| Library::read(client, single_server))
 }
 
-impl Play {
-    /// Mounts with the answers from the capture of a mount, for the scenario of `capture`.
-    pub async fn mount(capture: &str) -> Play {
+impl ScenarioRun {
+    /// Mounts for the scenario of `capture`. The servers answer the mount from the capture of a
+    /// mount.
+    pub async fn mount(capture: &str) -> ScenarioRun {
         let single_server = capture.starts_with('z');
         let library = library(single_server);
         let mount_capture = if single_server {
@@ -62,7 +64,7 @@ impl Play {
         // Connects in the background belong to the capture of the mount, not to `capture`.
         tokio::time::sleep(Duration::from_secs(1)).await;
         server.state.lock().capture = capture.to_owned();
-        Play {
+        ScenarioRun {
             server,
             client,
             cred: Cred {
@@ -145,13 +147,13 @@ impl Play {
     }
 
     /// Cancels the unused locks, and so empties the caches.
-    pub async fn forget(&self) {
+    pub async fn drop_caches(&self) {
         self.params.set("ldlm.namespaces.*.lru_size", "clear").unwrap();
         tokio::time::sleep(Duration::from_secs(1)).await;
     }
 
-    /// Sends, in order, the capture's callbacks for locks that our client holds; operations of
-    /// other clients caused them.
+    /// Sends the capture's callbacks for locks that our client holds, in order. In the capture,
+    /// operations of other clients caused these callbacks.
     pub async fn send_callbacks_of_others(&self) {
         let capture = self.server.state.lock().capture.clone();
         let library = self.server.library;
