@@ -9,17 +9,17 @@
  *         err(1, "/results/step-1");
  *     nacre_umount(fs);
  *
- * Build with `cc prog.c -lnacre`. The functions take a mount as first parameter and otherwise have
- * the parameters and the behaviour of their POSIX namesakes, with the differences that are listed
- * here.
+ * Build with `cc prog.c -lnacre`. The functions take a mount as first parameter. Otherwise they
+ * have the parameters and the behaviour of the POSIX functions of the same name, except for the
+ * differences listed here.
  *
  * ERRORS. On failure, functions return -1 (nacre_mount: NULL) and set errno as POSIX specifies. In
  * addition:
  *     EFAULT     a required pointer is NULL
  *     EBADF      the mount has been unmounted, or the file number is not open in it
  *     ENOTCONN   the mount belongs to this process's parent, or its network has shut down
- *     EIO        also: written data was lost (reported by fsync and close), or the library has a
- *                bug (reported on standard error)
+ *     EIO        written data was lost (nacre_fsync and nacre_close report this), or the library
+ *                has a bug (a line on standard error reports it)
  *
  * THREADS. Any thread may call any function at any time, also several threads on one file. The
  * threads of a mount block all signals, and the library installs no signal handlers. A signal does
@@ -35,8 +35,8 @@
  *
  * CONSISTENCY. Written data is visible to every client when nacre_write returns. It is on the
  * servers after nacre_close, and on their disks after nacre_fsync. Call nacre_umount before the
- * program ends. Otherwise other clients wait for its locks until the servers notice (up to
- * minutes), and data written in the last half second and not closed is lost.
+ * program ends. Otherwise other clients wait for its locks until the servers notice the end (up to
+ * minutes), and the data that it wrote in the last half second to files still open is lost.
  */
 #ifndef NACRE_H
 #define NACRE_H
@@ -65,9 +65,10 @@ const char *nacre_version(void);
  * Mounts the file system `source`: "MGSNID[,MGSNID...]:/FSNAME", such as "10.0.0.1@tcp:/fs".
  *
  * `options`: NULL, or a comma-separated list:
- *     listen=NID     the address of this process. Default: an address that reaches the MGS, or a
- *                    free one on loopback. EACH PROCESS NEEDS ITS OWN ADDRESS: set it for several
- *                    processes on one machine, except on loopback.
+ *     listen=NID     the address of this process. Default: an address that reaches the MGS; if the
+ *                    MGS is on loopback, a free loopback address. EACH PROCESS NEEDS ITS OWN
+ *                    ADDRESS: set this option if several processes of a machine mount, except on
+ *                    loopback.
  *     port=N         the TCP port of all nodes of the site. Default: 988, or 7988 if the MGS
  *                    listens only there
  *     threads=N      threads for network and caches. Default: the number of CPUs, at most 4
@@ -81,42 +82,44 @@ const char *nacre_version(void);
 struct nacre_fs *nacre_mount(const char *source, const char *options);
 
 /*
- * The message of this thread's last nacre_mount, "" if that succeeded. Valid until the thread's
- * next nacre_mount.
+ * The message of this thread's last nacre_mount; "" if the mount succeeded. The pointer is valid
+ * until the thread's next nacre_mount.
  */
 const char *nacre_mount_error(void);
 
 /*
- * Closes all open files, writes cached data back, and releases all locks. The mount is gone
- * afterwards, even if this returns -1 because a write failed. Concurrent calls of other threads
- * fail.
+ * Closes all open files, writes cached data back, and releases all locks. The file system is
+ * unmounted afterwards, even if this returns -1 because a write failed. Concurrent calls of other
+ * threads fail.
  */
 int nacre_umount(struct nacre_fs *fs);
 
-/* Sets the umask for new files; returns the former one. */
+/* Sets the umask for new files; returns the former umask. */
 int nacre_umask(struct nacre_fs *fs, mode_t mask);
 
 /* ---- Files ---- */
 
 /*
- * Opens a file and returns its number in this mount: the lowest free one, from 3 on. It is no file
- * descriptor of the system. `flags`: O_RDONLY, O_WRONLY or O_RDWR; O_CREAT, O_EXCL, O_TRUNC,
- * O_APPEND, O_SYNC, O_DSYNC, O_DIRECT (bypasses the cache), O_DIRECTORY, O_NOFOLLOW; others are
- * ignored. `mode` applies to a created file. Directories can be opened for reading, as with
- * nacre_opendir. ENXIO: the file is a device, pipe or socket.
+ * Opens a file and returns its number in this mount: the lowest free number, from 3 on. The number
+ * is not a file descriptor of the system. `flags`: O_RDONLY, O_WRONLY or O_RDWR; O_CREAT, O_EXCL,
+ * O_TRUNC, O_APPEND, O_SYNC, O_DSYNC, O_DIRECT (bypasses the cache), O_DIRECTORY, O_NOFOLLOW; other
+ * flags are ignored. `mode` applies to a created file. Directories can be opened for reading, as
+ * with nacre_opendir. ENXIO: the file is a device, pipe or socket.
  */
 int nacre_open(struct nacre_fs *fs, const char *path, int flags, mode_t mode);
 
 /* nacre_open with O_CREAT | O_WRONLY | O_TRUNC. */
 int nacre_creat(struct nacre_fs *fs, const char *path, mode_t mode);
 
-/* Closes a file. -1 with EIO, ENOSPC, ...: written data was lost. The number is free even then. */
+/*
+ * Closes a file. -1 with EIO, ENOSPC, ...: written data was lost. The file is closed all the same.
+ */
 int nacre_close(struct nacre_fs *fs, int fd);
 
 /*
  * Read and write at an offset. They return the number of bytes. A read returns fewer than `count`
- * at the end of the file (0: end of file), and both do if an error follows, which the next call
- * returns.
+ * at the end of the file, and 0 if no bytes follow. Both functions return fewer than `count` if an
+ * error prevents the rest; the next call then returns the error.
  */
 ssize_t nacre_pread(struct nacre_fs *fs, int fd, void *buf, size_t count, off_t offset);
 ssize_t nacre_pwrite(struct nacre_fs *fs, int fd, const void *buf, size_t count, off_t offset);
@@ -168,7 +171,7 @@ int nacre_opendir(struct nacre_fs *fs, const char *path);
  */
 int nacre_readdir(struct nacre_fs *fs, int fd, struct nacre_dirent *entry);
 
-/* Restarts at the beginning, with the directory's current entries. */
+/* Continues at the beginning of the directory, with its current entries. */
 int nacre_rewinddir(struct nacre_fs *fs, int fd);
 
 int nacre_closedir(struct nacre_fs *fs, int fd);
@@ -176,18 +179,18 @@ int nacre_closedir(struct nacre_fs *fs, int fd);
 /* ---- Attributes ---- */
 
 /*
- * Attributes of a file; nacre_lstat does not follow a symbolic link. st_dev differs between mounts
- * of a process.
+ * Attributes of a file; nacre_lstat does not follow a symbolic link. Each mount of a process has
+ * its own st_dev.
  */
 int nacre_stat(struct nacre_fs *fs, const char *path, struct stat *st);
 int nacre_lstat(struct nacre_fs *fs, const char *path, struct stat *st);
 int nacre_fstat(struct nacre_fs *fs, int fd, struct stat *st);
 
 /*
- * Checks that the mount's user has the permissions `want`: R_OK, W_OK and X_OK, or F_OK for
- * existence (<unistd.h>).
+ * Checks that the mount's user has the permissions in `mode` (R_OK, W_OK and X_OK of <unistd.h>),
+ * or with F_OK, that the file exists.
  */
-int nacre_access(struct nacre_fs *fs, const char *path, int want);
+int nacre_access(struct nacre_fs *fs, const char *path, int mode);
 
 int nacre_chmod(struct nacre_fs *fs, const char *path, mode_t mode);
 int nacre_fchmod(struct nacre_fs *fs, int fd, mode_t mode);
@@ -207,7 +210,7 @@ int nacre_futimens(struct nacre_fs *fs, int fd, const struct timespec times[2]);
 /* Space of the whole file system, at most one second old. */
 int nacre_statvfs(struct nacre_fs *fs, struct statvfs *st);
 
-/* Extended attributes, as getxattr(2) etc.; with `size` 0, return the number of bytes only. */
+/* Extended attributes, as getxattr(2) etc. With `size` 0, only return the number of bytes. */
 ssize_t nacre_getxattr(struct nacre_fs *fs, const char *path, const char *name, void *value, size_t size);
 int nacre_setxattr(struct nacre_fs *fs, const char *path, const char *name, const void *value, size_t size, int flags);
 ssize_t nacre_listxattr(struct nacre_fs *fs, const char *path, char *list, size_t size);
@@ -229,7 +232,8 @@ struct nacre_stripe {
 int nacre_open_striped(struct nacre_fs *fs, const char *path, int flags, mode_t mode, const struct nacre_stripe *stripe);
 
 /*
- * Sets the default layout of a directory, or the layout of a file without one (EEXIST: it has one).
+ * Sets the default layout of a directory, or the layout of a file that has no layout yet (EEXIST:
+ * it has one).
  */
 int nacre_setstripe(struct nacre_fs *fs, const char *path, const struct nacre_stripe *stripe);
 

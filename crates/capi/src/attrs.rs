@@ -7,7 +7,7 @@ use client::{Attr, BLKSIZE, SetAttr, SetTime, StatFs};
 use std::ffi::c_int;
 use wire::{Errno, Fid, Time};
 
-/// Largest number of attempts of an operation on a path, including the first.
+/// Largest number of attempts of an operation on a path, including the first attempt.
 const ATTEMPTS_MAX: u32 = 8;
 /// A uid or gid that leaves the owner or group unchanged.
 const UNCHANGED: u32 = u32::MAX;
@@ -47,8 +47,8 @@ pub(crate) fn statvfs_of(space: &StatFs) -> libc::statvfs {
 }
 
 /// Calls `act` with the FID and the type of a path's file. If `act` fails with `ENOENT` or
-/// `ESTALE`, a rename may have replaced that file, although the path always existed. So this
-/// function resolves the path again and retries.
+/// `ESTALE`, a rename may have replaced the file, although the path existed all the time. So this
+/// function then resolves the path again and retries.
 pub(crate) async fn with_path<T>(
     mount: &Mount,
     path: &[u8],
@@ -71,8 +71,12 @@ pub(crate) async fn stat(mount: &Mount, fid: Fid) -> Result<libc::stat, Errno> {
     Ok(stat_of(mount, &found.attr))
 }
 
-pub(crate) async fn set(mount: &Mount, fid: Fid, set: &SetAttr) -> Result<(), Errno> {
-    mount.client.setattr(&mount.cred, fid, set, None).await.map(drop)
+pub(crate) async fn set(mount: &Mount, fid: Fid, change: &SetAttr) -> Result<(), Errno> {
+    mount
+        .client
+        .setattr(&mount.cred, fid, change, None)
+        .await
+        .map(drop)
 }
 
 /// A change of permission, set-ID and sticky bits.
@@ -83,7 +87,8 @@ pub(crate) fn mode_change(mode: u32) -> SetAttr {
     }
 }
 
-/// Changes owner and group ([`UNCHANGED`]: leaves it). Like Linux's chown, clears set-ID bits.
+/// Changes owner and group; [`UNCHANGED`] leaves the old one. Like Linux's chown, clears set-ID
+/// bits.
 pub(crate) async fn chown(mount: &Mount, fid: Fid, uid: u32, gid: u32) -> Result<(), Errno> {
     let change = SetAttr {
         uid: (uid != UNCHANGED).then_some(uid),
@@ -94,11 +99,11 @@ pub(crate) async fn chown(mount: &Mount, fid: Fid, uid: u32, gid: u32) -> Result
     set(mount, fid, &change).await
 }
 
-/// A change of access and modification time; `None`: both now.
+/// A change of access and modification time; `None`: sets both to the current time.
 pub(crate) fn times_change(times: Option<[libc::timespec; 2]>) -> Result<SetAttr, Errno> {
     let (atime, mtime) = match times {
         None => (Some(SetTime::Now), Some(SetTime::Now)),
-        Some([atime, mtime]) => (time(&atime)?, time(&mtime)?),
+        Some([atime, mtime]) => (time_to_set(&atime)?, time_to_set(&mtime)?),
     };
     Ok(SetAttr {
         atime,
@@ -107,24 +112,24 @@ pub(crate) fn times_change(times: Option<[libc::timespec; 2]>) -> Result<SetAttr
     })
 }
 
-/// The time of a `timespec` for utimensat(2); `None`: the time stays.
-fn time(t: &libc::timespec) -> Result<Option<SetTime>, Errno> {
-    match t.tv_nsec {
+/// The time to set by a `timespec` of utimensat(2); `None`: leave the old time.
+fn time_to_set(spec: &libc::timespec) -> Result<Option<SetTime>, Errno> {
+    match spec.tv_nsec {
         libc::UTIME_OMIT => Ok(None),
         libc::UTIME_NOW => Ok(Some(SetTime::Now)),
-        ns @ 0..=999_999_999 => Ok(Some(SetTime::At(Time::new(t.tv_sec, ns as u32)))),
+        ns @ 0..=999_999_999 => Ok(Some(SetTime::At(Time::new(spec.tv_sec, ns as u32)))),
         _ => Err(Errno::EINVAL),
     }
 }
 
-/// Checks that the mount's user has all permissions in `want` (`R_OK`, `W_OK`, `X_OK`).
-pub(crate) async fn access(mount: &Mount, path: &[u8], want: c_int) -> Result<(), Errno> {
-    let want = u32::try_from(want).map_err(|_| Errno::EINVAL)?;
-    if want & !7 != 0 {
+/// Checks that the mount's user has all permissions in `mode` (`R_OK`, `W_OK`, `X_OK`).
+pub(crate) async fn access(mount: &Mount, path: &[u8], mode: c_int) -> Result<(), Errno> {
+    let wanted = u32::try_from(mode).map_err(|_| Errno::EINVAL)?;
+    if wanted & !7 != 0 {
         return Err(Errno::EINVAL);
     }
     with_path(mount, path, true, async |fid, _| {
-        mount.client.access(&mount.cred, fid, want).await
+        mount.client.access(&mount.cred, fid, wanted).await
     })
     .await
 }

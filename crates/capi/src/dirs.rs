@@ -8,10 +8,10 @@ use std::sync::Arc;
 use tokio::sync::Mutex;
 use wire::{Errno, Fid};
 
-/// Size of the longest name with its NUL.
+/// Size of the longest name with its NUL, in bytes.
 const NAME_SIZE: usize = 256;
 
-/// `struct nacre_dirent`.
+/// `struct nacre_dirent` of `nacre.h`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(crate) struct DirEntry {
@@ -23,12 +23,12 @@ pub(crate) struct DirEntry {
 /// An open directory.
 pub(crate) struct Dir {
     pub(crate) handle: Arc<DirHandle>,
-    reader: Mutex<Reader>,
+    position: Mutex<ReadPosition>,
 }
 
 /// The read position of an open directory.
 #[derive(Default)]
-struct Reader {
+struct ReadPosition {
     /// The offset of the next entries to request.
     offset: u64,
     /// Entries read from the server and not yet returned.
@@ -39,28 +39,32 @@ impl Dir {
     pub(crate) async fn open(mount: &Mount, fid: Fid) -> Result<Dir, Errno> {
         Ok(Dir {
             handle: mount.client.opendir(&mount.cred, fid).await?,
-            reader: Mutex::default(),
+            position: Mutex::default(),
         })
     }
 
     /// The next entry; `None` at the end.
     pub(crate) async fn next(&self, mount: &Mount) -> Result<Option<DirEntry>, Errno> {
-        let mut reader = self.reader.lock().await;
-        if reader.items.is_empty() {
-            let items = mount.client.readdir(&self.handle, reader.offset).await?;
+        let mut position = self.position.lock().await;
+        if position.items.is_empty() {
+            let items = mount.client.readdir(&self.handle, position.offset).await?;
             let Some(last) = items.last() else {
                 return Ok(None);
             };
-            reader.offset = last.next;
+            position.offset = last.next;
             self.handle.advance(&items, items.len());
-            reader.items = items.into();
+            position.items = items.into();
         }
-        reader.items.pop_front().map(|item| to_c_entry(&item)).transpose()
+        position
+            .items
+            .pop_front()
+            .map(|item| to_c_entry(&item))
+            .transpose()
     }
 
     /// Restarts at the beginning.
     pub(crate) async fn rewind(&self) {
-        *self.reader.lock().await = Reader::default();
+        *self.position.lock().await = ReadPosition::default();
     }
 }
 

@@ -4,7 +4,7 @@
 use crate::attrs::{self, with_path};
 use crate::dirs::DirEntry;
 use crate::ffi::{Count, Fs, In, Out, Sink, Source, Text, c_functions};
-use crate::files::{self, limit, limit_mut, offset};
+use crate::files::{self, limit, limit_mut, to_offset};
 use crate::mount::{self, run_on};
 use crate::names;
 use crate::stripes::{self, Stripe};
@@ -26,8 +26,8 @@ thread_local! {
     static MOUNT_ERROR: RefCell<CString> = RefCell::default();
 }
 
-/// Copies bytes to C's buffer; returns their number. With size 0, only returns the number.
-/// `ERANGE`: the buffer is too small.
+/// Copies bytes to C's buffer; returns their number. If the buffer's size is 0, only returns the
+/// number. `ERANGE`: the buffer is too small.
 fn copy_out(bytes: &[u8], mut to: Sink, size: &Count) -> Result<ssize_t, Errno> {
     let buffer = to.buffer(size)?;
     if !buffer.is_empty() {
@@ -37,7 +37,7 @@ fn copy_out(bytes: &[u8], mut to: Sink, size: &Count) -> Result<ssize_t, Errno> 
     Ok(bytes.len() as ssize_t)
 }
 
-/// The return value of a call without a result.
+/// The return value of a successful call without a result.
 fn zero(_: ()) -> c_int {
     0
 }
@@ -95,47 +95,47 @@ c_functions! {
     }
 
     fn nacre_pread(fs: Fs, fd: c_int, buf: Sink, count: Count, at: off_t) -> ssize_t {
-        let (mut buf, from) = (buf, offset(at)?);
+        let (mut buf, from) = (buf, to_offset(at)?);
         let buffer = limit_mut(buf.buffer(&count)?);
-        run_on(&fs, async |m| m.open.get(fd)?.file()?.read_at(m, buffer, from).await).map(|n| n as ssize_t)
+        run_on(&fs, async |m| m.open_files.get(fd)?.file()?.read_at(m, buffer, from).await).map(|n| n as ssize_t)
     }
 
     fn nacre_pwrite(fs: Fs, fd: c_int, buf: Source, count: Count, at: off_t) -> ssize_t {
-        let (bytes, to) = (limit(buf.bytes(&count)?), offset(at)?);
-        let written = run_on(&fs, async |m| m.open.get(fd)?.file()?.write_at(m, bytes, to).await)?;
+        let (bytes, to) = (limit(buf.bytes(&count)?), to_offset(at)?);
+        let written = run_on(&fs, async |m| m.open_files.get(fd)?.file()?.write_at(m, bytes, to).await)?;
         Ok(written.1 as ssize_t)
     }
 
     fn nacre_read(fs: Fs, fd: c_int, buf: Sink, count: Count) -> ssize_t {
         let mut buf = buf;
         let buffer: &mut [MaybeUninit<u8>] = limit_mut(buf.buffer(&count)?);
-        run_on(&fs, async |m| m.open.get(fd)?.file()?.read(m, buffer).await).map(|n| n as ssize_t)
+        run_on(&fs, async |m| m.open_files.get(fd)?.file()?.read(m, buffer).await).map(|n| n as ssize_t)
     }
 
     fn nacre_write(fs: Fs, fd: c_int, buf: Source, count: Count) -> ssize_t {
         let bytes = limit(buf.bytes(&count)?);
-        run_on(&fs, async |m| m.open.get(fd)?.file()?.write(m, bytes).await).map(|n| n as ssize_t)
+        run_on(&fs, async |m| m.open_files.get(fd)?.file()?.write(m, bytes).await).map(|n| n as ssize_t)
     }
 
     fn nacre_lseek(fs: Fs, fd: c_int, by: off_t, whence: c_int) -> off_t {
-        run_on(&fs, async |m| m.open.get(fd)?.file()?.seek(m, by, whence).await)
+        run_on(&fs, async |m| m.open_files.get(fd)?.file()?.seek(m, by, whence).await)
     }
 
     fn nacre_fsync(fs: Fs, fd: c_int) -> c_int {
-        run_on(&fs, async |m| files::sync(m, &*m.open.get(fd)?, false).await).map(zero)
+        run_on(&fs, async |m| files::sync(m, &*m.open_files.get(fd)?, false).await).map(zero)
     }
 
     fn nacre_fdatasync(fs: Fs, fd: c_int) -> c_int {
-        run_on(&fs, async |m| files::sync(m, &*m.open.get(fd)?, true).await).map(zero)
+        run_on(&fs, async |m| files::sync(m, &*m.open_files.get(fd)?, true).await).map(zero)
     }
 
     fn nacre_ftruncate(fs: Fs, fd: c_int, size: off_t) -> c_int {
-        let size = offset(size)?;
-        run_on(&fs, async |m| m.open.get(fd)?.file()?.truncate(m, size).await).map(zero)
+        let size = to_offset(size)?;
+        run_on(&fs, async |m| m.open_files.get(fd)?.file()?.truncate(m, size).await).map(zero)
     }
 
     fn nacre_truncate(fs: Fs, path: Text, size: off_t) -> c_int {
-        let (path, size) = (path.bytes()?, offset(size)?);
+        let (path, size) = (path.bytes()?, to_offset(size)?);
         run_on(&fs, async |m| with_path(m, path, true, async |fid, _| files::truncate(m, fid, size, None).await).await).map(zero)
     }
 }
@@ -201,7 +201,7 @@ c_functions! {
 
     fn nacre_readdir(fs: Fs, fd: c_int, entry: Out<DirEntry>) -> c_int {
         entry.check()?;
-        match run_on(&fs, async |m| m.open.get(fd)?.dir()?.next(m).await)? {
+        match run_on(&fs, async |m| m.open_files.get(fd)?.dir()?.next(m).await)? {
             Some(next) => entry.set(next).map(|()| 1),
             None => Ok(0),
         }
@@ -209,14 +209,14 @@ c_functions! {
 
     fn nacre_rewinddir(fs: Fs, fd: c_int) -> c_int {
         run_on(&fs, async |m| {
-            m.open.get(fd)?.dir()?.rewind().await;
+            m.open_files.get(fd)?.dir()?.rewind().await;
             Ok(0)
         })
     }
 
     fn nacre_closedir(fs: Fs, fd: c_int) -> c_int {
         run_on(&fs, async |m| {
-            m.open.get(fd)?.dir()?;
+            m.open_files.get(fd)?.dir()?;
             files::close(m, fd).await
         }).map(zero)
     }
@@ -239,12 +239,12 @@ c_functions! {
 
     fn nacre_fstat(fs: Fs, fd: c_int, st: Out<libc::stat>) -> c_int {
         st.check()?;
-        st.set(run_on(&fs, async |m| attrs::stat(m, m.open.get(fd)?.fid()).await)?).map(zero)
+        st.set(run_on(&fs, async |m| attrs::stat(m, m.open_files.get(fd)?.fid()).await)?).map(zero)
     }
 
-    fn nacre_access(fs: Fs, path: Text, want: c_int) -> c_int {
+    fn nacre_access(fs: Fs, path: Text, mode: c_int) -> c_int {
         let path = path.bytes()?;
-        run_on(&fs, async |m| attrs::access(m, path, want).await).map(zero)
+        run_on(&fs, async |m| attrs::access(m, path, mode).await).map(zero)
     }
 
     fn nacre_chmod(fs: Fs, path: Text, mode: mode_t) -> c_int {
@@ -254,7 +254,7 @@ c_functions! {
 
     fn nacre_fchmod(fs: Fs, fd: c_int, mode: mode_t) -> c_int {
         let set = attrs::mode_change(mode);
-        run_on(&fs, async |m| attrs::set(m, m.open.get(fd)?.fid(), &set).await).map(zero)
+        run_on(&fs, async |m| attrs::set(m, m.open_files.get(fd)?.fid(), &set).await).map(zero)
     }
 
     fn nacre_chown(fs: Fs, path: Text, uid: uid_t, gid: gid_t) -> c_int {
@@ -268,7 +268,7 @@ c_functions! {
     }
 
     fn nacre_fchown(fs: Fs, fd: c_int, uid: uid_t, gid: gid_t) -> c_int {
-        run_on(&fs, async |m| attrs::chown(m, m.open.get(fd)?.fid(), uid, gid).await).map(zero)
+        run_on(&fs, async |m| attrs::chown(m, m.open_files.get(fd)?.fid(), uid, gid).await).map(zero)
     }
 
     fn nacre_utimens(fs: Fs, path: Text, times: In<[timespec; 2]>) -> c_int {
@@ -283,7 +283,7 @@ c_functions! {
 
     fn nacre_futimens(fs: Fs, fd: c_int, times: In<[timespec; 2]>) -> c_int {
         let set = attrs::times_change(times.optional())?;
-        run_on(&fs, async |m| attrs::set(m, m.open.get(fd)?.fid(), &set).await).map(zero)
+        run_on(&fs, async |m| attrs::set(m, m.open_files.get(fd)?.fid(), &set).await).map(zero)
     }
 
     fn nacre_statvfs(fs: Fs, st: Out<libc::statvfs>) -> c_int {

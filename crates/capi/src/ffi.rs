@@ -1,9 +1,9 @@
 //! The interface to C, with all unsafe code of this library.
 //!
-//! Types of this module wrap the parameters that C passes. Their fields are private, so that
-//! pointers can only come from C, as parameters of functions of `nacre.h`. This module relies on a
-//! contract: a pointer from C is NULL, or valid for the duration of the call and the stated
-//! number of bytes. A NULL pointer that must not be NULL gives `EFAULT`.
+//! Types of this module wrap the parameters that C passes. Their fields are private, so a pointer
+//! can only come from C, as a parameter of a function of `nacre.h`. This module relies on a
+//! contract: a pointer from C is NULL, or valid for the duration of the call and the stated number
+//! of bytes. If a pointer must not be NULL but is, the call fails with `EFAULT`.
 
 #![allow(
     unsafe_code,
@@ -25,7 +25,7 @@ impl Text {
         self.optional().ok_or(Errno::EFAULT)
     }
 
-    /// `None` for NULL.
+    /// The bytes without the NUL; `None` for a NULL pointer.
     pub(crate) fn optional(&self) -> Option<&[u8]> {
         if self.0.is_null() {
             return None;
@@ -46,7 +46,7 @@ impl<T: Pod> In<T> {
         self.optional().ok_or(Errno::EFAULT)
     }
 
-    /// `None` for NULL.
+    /// The value; `None` for a NULL pointer.
     pub(crate) fn optional(&self) -> Option<T> {
         if self.0.is_null() {
             return None;
@@ -62,7 +62,7 @@ impl<T: Pod> In<T> {
 pub(crate) struct Out<T>(*mut T);
 
 impl<T: Pod> Out<T> {
-    /// Fails with `EFAULT` for NULL, before any request is sent.
+    /// Fails with `EFAULT` for NULL. Functions call it before they send a request.
     pub(crate) fn check(&self) -> Result<(), Errno> {
         if self.0.is_null() {
             return Err(Errno::EFAULT);
@@ -84,7 +84,7 @@ impl<T: Pod> Out<T> {
 pub(crate) struct Count(usize);
 
 impl Count {
-    /// The length, if a slice can have it.
+    /// The length; `EINVAL`: it exceeds the largest length of a slice.
     fn checked(&self) -> Result<usize, Errno> {
         match isize::try_from(self.0) {
             Ok(_) => Ok(self.0),
@@ -210,8 +210,8 @@ pub(crate) fn call<T: ReturnValue>(name: &str, body: impl FnOnce() -> Result<T, 
     T::FAILED
 }
 
-/// Defines functions that C calls. A body is that of a function that returns a `Result`. Parameters
-/// have numeric types or types of this module.
+/// Defines functions that C calls. Each body returns a `Result`, from which [`call`] makes the
+/// value for C. Parameters have numeric types or types of this module.
 macro_rules! c_functions {
     ($($(#[$doc:meta])* fn $name:ident($($arg:ident: $of:ty),* $(,)?) -> $returned:ty $body:block)*) => {$(
         $(#[$doc])*

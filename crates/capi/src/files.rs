@@ -13,9 +13,9 @@ use tokio::sync::Mutex;
 use wire::{Errno, Fid};
 
 /// The largest piece that one call of the client reads or writes, in bytes: the size of one RPC.
-const PIECE_SIZE: usize = 4 << 20;
-/// Largest number of bytes of one call from C, as in Linux.
-const CALL_MAX: usize = 0x7fff_f000;
+const PIECE_BYTES_MAX: usize = 4 << 20;
+/// Largest number of bytes that one call from C reads or writes, as in Linux.
+const CALL_BYTES_MAX: usize = 0x7fff_f000;
 
 /// An open file.
 pub(crate) struct File {
@@ -25,11 +25,11 @@ pub(crate) struct File {
 }
 
 /// Converts an offset or size from C; `EINVAL`: it is negative.
-pub(crate) fn offset(at: libc::off_t) -> Result<u64, Errno> {
+pub(crate) fn to_offset(at: libc::off_t) -> Result<u64, Errno> {
     u64::try_from(at).map_err(|_| Errno::EINVAL)
 }
 
-/// Opens a file or a directory. `layout` applies to a file that this creates.
+/// Opens a file or a directory. `layout` applies to a file that this call creates.
 pub(crate) async fn open(
     mount: &Mount,
     path: &[u8],
@@ -46,21 +46,25 @@ pub(crate) async fn open(
         if wants_dir {
             return Err(Errno::EINVAL);
         }
-        file(create(mount, path, flags, mode, layout).await?)
+        file_entry(create(mount, path, flags, mode, layout).await?)
     } else {
         let follow = flags & libc::O_NOFOLLOW == 0;
         let open_found = async |fid, kind| match kind {
             libc::S_IFDIR if open_flags.write => Err(Errno::EISDIR),
             libc::S_IFDIR => Dir::open(mount, fid).await.map(OpenEntry::Dir),
             _ if wants_dir => Err(Errno::ENOTDIR),
-            libc::S_IFREG => mount.client.open(&mount.cred, fid, open_flags).await.map(file),
+            libc::S_IFREG => mount
+                .client
+                .open(&mount.cred, fid, open_flags)
+                .await
+                .map(file_entry),
             libc::S_IFLNK => Err(Errno::ELOOP),
             // Only the kernel can open pipes and devices.
             _ => Err(Errno::ENXIO),
         };
         with_path(mount, path, follow, open_found).await?
     };
-    match mount.open.insert(open) {
+    match mount.open_files.insert(open) {
         Ok(number) => Ok(number),
         Err((open, e)) => {
             open.close(mount).await?;
@@ -70,14 +74,14 @@ pub(crate) async fn open(
 }
 
 /// The table entry of an open file, at position 0.
-fn file(open: Arc<OpenFile>) -> OpenEntry {
+fn file_entry(open: Arc<OpenFile>) -> OpenEntry {
     OpenEntry::File(File {
         open,
         position: Mutex::default(),
     })
 }
 
-/// Opens or creates a file. First requests the create for the path's last name itself. If that is a
+/// Opens or creates a file. First sends a create of the path's last name. If this name is a
 /// symbolic link (`EOPNOTSUPP`), creates or opens the link's target.
 async fn create(
     mount: &Mount,
@@ -90,9 +94,9 @@ async fn create(
     let open_flags = OpenFlags::from_posix(flags);
     let last = client.walk_to_name(&create_cred, path).await?;
     let last = last.filter(|last| !last.must_be_dir).ok_or(Errno::EISDIR)?;
-    let place = (last.parent, last.name);
+    let parent_and_name = (last.parent, last.name);
     match client
-        .create_with(&create_cred, place, mode, open_flags, layout.clone())
+        .create_with(&create_cred, parent_and_name, mode, open_flags, layout.clone())
         .await
     {
         Ok((_, file)) => return Ok(file),
@@ -118,48 +122,50 @@ async fn create(
 
 /// Closes a file or directory by its number.
 pub(crate) async fn close(mount: &Mount, number: c_int) -> Result<(), Errno> {
-    mount.open.remove(number)?.close(mount).await
+    mount.open_files.remove(number)?.close(mount).await
 }
 
 impl File {
-    /// Sends written data to the servers, then closes the file. Returns the error of the close, or
-    /// else of the data.
+    /// Sends written data to the servers, then closes the file. Returns the error of the close; if
+    /// the close succeeds, the error of the data.
     pub(crate) async fn close(&self, mount: &Mount) -> Result<(), Errno> {
         let written = mount.client.write_back(&self.open).await;
         mount.client.release(&self.open).await.and(written)
     }
 
-    /// Reads at an offset into `buffer`; returns the number of bytes. Fewer than `buffer` has: the
-    /// file ends there, or the next piece cannot be read.
+    /// Reads at an offset into `buffer`; returns the number of bytes. It is less than the size of
+    /// `buffer` if the file ends there or the next piece cannot be read.
     pub(crate) async fn read_at(
         &self,
         mount: &Mount,
         buffer: &mut [MaybeUninit<u8>],
         offset: u64,
     ) -> Result<usize, Errno> {
-        let mut done = 0;
-        for piece in buffer.chunks_mut(PIECE_SIZE) {
-            let read = mount.client.read(&self.open, offset + done as u64, piece.len());
+        let mut bytes_read = 0;
+        for piece in buffer.chunks_mut(PIECE_BYTES_MAX) {
+            let read = mount
+                .client
+                .read(&self.open, offset + bytes_read as u64, piece.len());
             let data = match read.await {
                 Ok(data) => data,
-                Err(e) if done == 0 => return Err(e),
+                Err(e) if bytes_read == 0 => return Err(e),
                 Err(_) => break,
             };
-            let (mut rest, done_before) = (piece, done);
+            let (mut rest, read_before) = (piece, bytes_read);
             for bytes in data {
                 let unfilled = std::mem::take(&mut rest);
                 let (filled, left) = unfilled.split_at_mut_checked(bytes.len()).ok_or(Errno::EIO)?;
                 filled.write_copy_of_slice(&bytes);
-                (rest, done) = (left, done + bytes.len());
+                (rest, bytes_read) = (left, bytes_read + bytes.len());
             }
-            if !rest.is_empty() || done == done_before {
+            if !rest.is_empty() || bytes_read == read_before {
                 break;
             }
         }
-        Ok(done)
+        Ok(bytes_read)
     }
 
-    /// Writes at an offset, or at the end with O_APPEND. Returns the offset behind the written
+    /// Writes at an offset, or at the end with O_APPEND. Returns the offset after the written
     /// bytes, and their number: less than requested if the rest cannot be written.
     pub(crate) async fn write_at(
         &self,
@@ -170,21 +176,21 @@ impl File {
         if self.open.flags.write && !self.open.has_written() {
             mount.client.kill_priv(&mount.cred, &self.open).await?;
         }
-        let (mut end, mut done) = (offset, 0);
-        for piece in bytes.chunks(PIECE_SIZE) {
+        let (mut end, mut bytes_written) = (offset, 0);
+        for piece in bytes.chunks(PIECE_BYTES_MAX) {
             let copy = Bytes::copy_from_slice(piece);
             match mount.client.write_with_offset(&self.open, end, copy).await {
                 Ok((start, written)) => {
-                    (end, done) = (start + written as u64, done + written);
+                    (end, bytes_written) = (start + written as u64, bytes_written + written);
                     if written < piece.len() {
                         break;
                     }
                 }
-                Err(e) if done == 0 => return Err(e),
+                Err(e) if bytes_written == 0 => return Err(e),
                 Err(_) => break,
             }
         }
-        Ok((end, done))
+        Ok((end, bytes_written))
     }
 
     /// Reads at the file position and advances it.
@@ -195,7 +201,7 @@ impl File {
         Ok(read)
     }
 
-    /// Writes at the file position, or at the end with O_APPEND. The position is then behind the
+    /// Writes at the file position, or at the end with O_APPEND. The position is then after the
     /// written bytes.
     pub(crate) async fn write(&self, mount: &Mount, bytes: &[u8]) -> Result<usize, Errno> {
         let mut position = self.position.lock().await;
@@ -226,7 +232,7 @@ impl File {
         };
         let to = i64::try_from(from).ok().and_then(|from| from.checked_add(by));
         let to = to.ok_or(Errno::EOVERFLOW)?;
-        *position = offset(to)?;
+        *position = to_offset(to)?;
         Ok(to)
     }
 
@@ -268,11 +274,11 @@ pub(crate) async fn sync(mount: &Mount, open: &OpenEntry, data_only: bool) -> Re
 
 /// The part of an input buffer that one call from C handles.
 pub(crate) fn limit<T>(bytes: &[T]) -> &[T] {
-    bytes.get(..CALL_MAX).unwrap_or(bytes)
+    bytes.get(..CALL_BYTES_MAX).unwrap_or(bytes)
 }
 
-/// [`limit`] for an output buffer.
+/// The part of an output buffer that one call from C handles.
 pub(crate) fn limit_mut<T>(buffer: &mut [T]) -> &mut [T] {
-    let len = buffer.len().min(CALL_MAX);
+    let len = buffer.len().min(CALL_BYTES_MAX);
     &mut buffer[..len]
 }

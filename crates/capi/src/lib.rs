@@ -1,10 +1,10 @@
 //! `libnacre.so`: file system access for C programs without a kernel mount. `include/nacre.h`
 //! documents its functions; [`exports`] defines them.
 //!
-//! A call enters through [`ffi`], which converts C's parameters, and errors to errno values. The
-//! call runs on the caller's thread; the mount's runtime has threads for network and caches
-//! ([`mount`]). C holds numbers of mounts and open files, not addresses ([`mount`], [`table`]), so
-//! that the number of a closed one cannot crash the program.
+//! A call enters through [`ffi`], which converts C's parameters, and turns errors into errno
+//! values. The call runs on the caller's thread; the mount's runtime has threads for network and
+//! caches ([`mount`]). C refers to mounts and open files by numbers, not addresses ([`mount`],
+//! [`table`]). So the number of a closed file cannot crash the program.
 
 mod attrs;
 mod dirs;

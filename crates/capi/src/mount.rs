@@ -1,6 +1,7 @@
-//! Mounts: each has its own client, network and runtime; and the numbers of mounts that C holds.
+//! Mounts. Each has its own client, network and runtime, and a number by which C refers to it.
 //!
-//! Numbers are never reused, so the number of an unmounted file system gives `EBADF`.
+//! Numbers are never reused, so a call with the number of an unmounted file system fails with
+//! `EBADF`.
 
 use crate::ffi::Fs;
 use crate::options::Options;
@@ -21,7 +22,7 @@ use wire::Errno;
 
 /// The environment variable with the log filter for standard error, in the syntax of `RUST_LOG`.
 const LOG_VARIABLE: &str = "NACRE_LOG";
-/// The time limit for ending a mount's threads.
+/// The longest time that an unmount waits for the end of the mount's threads.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
 /// The permission bits of a umask.
 const PERMISSIONS: u32 = 0o777;
@@ -32,7 +33,7 @@ static NEXT_NUMBER: AtomicUsize = AtomicUsize::new(1);
 /// A mounted file system.
 pub(crate) struct Mount {
     pub(crate) client: Arc<Client>,
-    pub(crate) open: OpenTable,
+    pub(crate) open_files: OpenTable,
     /// The mount's number, shown to programs as `st_dev` of its files.
     pub(crate) number: usize,
     /// The credentials of all calls; [`Mount::create_cred`] has the current umask.
@@ -42,7 +43,7 @@ pub(crate) struct Mount {
     pid: u32,
     /// The runtime of the mount, which the calls use.
     runtime: Handle,
-    /// Taken by the unmount.
+    /// `None`: the unmount has taken the layers to stop them.
     layers: Mutex<Option<Layers>>,
 }
 
@@ -108,7 +109,7 @@ pub(crate) fn mount(source: &[u8], options: &[u8]) -> Result<Fs, MountError> {
     let number = NEXT_NUMBER.fetch_add(1, Ordering::Relaxed);
     let mount = Arc::new(Mount {
         client,
-        open: OpenTable::default(),
+        open_files: OpenTable::default(),
         number,
         umask: AtomicU32::new(cred.umask),
         pid: cred.pid,
@@ -120,7 +121,7 @@ pub(crate) fn mount(source: &[u8], options: &[u8]) -> Result<Fs, MountError> {
     Ok(Fs::of(number))
 }
 
-/// Starts the network and mounts.
+/// Starts the network and mounts the file system.
 async fn start(
     source: &Source,
     options: &Options,
@@ -128,7 +129,7 @@ async fn start(
 ) -> Result<(Arc<Lnet>, Arc<Ptlrpc>, Arc<Client>), MountError> {
     let cpts = CptTable::single_current();
     let (cfg, endpoint) = (LnetConfig::default(), options.endpoint);
-    let choose = || {
+    let choose_address = || {
         endpoint.for_client(&cfg, &source.mgs).map_err(|e| match e {
             LnetError::AddrInUse { .. } => MountError::new(
                 Errno::EADDRINUSE,
@@ -137,7 +138,7 @@ async fn start(
             e => e.into(),
         })
     };
-    let (_, lnet) = Lnet::start(&cpts, &cfg, endpoint.listen.is_none(), choose).await?;
+    let (_, lnet) = Lnet::start(&cpts, &cfg, endpoint.listen.is_none(), choose_address).await?;
     let seed = || RandomState::new().hash_one(std::process::id());
     let config = RpcConfig {
         seed: seed(),
@@ -161,8 +162,8 @@ async fn start(
     }
 }
 
-/// Writes cached data back, closes open files and unmounts. Returns the first error of a close; the
-/// mount has ended even then.
+/// Writes cached data back, closes open files and unmounts. Returns the first error of a close. The
+/// file system is unmounted even after an error.
 pub(crate) fn umount(fs: &Fs) -> Result<(), Errno> {
     // A child process fails here: it does not have the mount's threads.
     let mount = find(fs)?;
@@ -174,7 +175,7 @@ pub(crate) fn umount(fs: &Fs) -> Result<(), Errno> {
     };
     let result = layers.runtime.block_on(async {
         let mut result = Ok(());
-        for open in mount.open.drain() {
+        for open in mount.open_files.drain() {
             result = result.and(open.close(&mount).await);
         }
         mount.client.umount().await;
@@ -186,7 +187,7 @@ pub(crate) fn umount(fs: &Fs) -> Result<(), Errno> {
     result
 }
 
-/// The mount of a number that C holds. `EFAULT`: NULL; `EBADF`: not mounted; `ENOTCONN`: a parent
+/// Finds the mount that C refers to. `EFAULT`: NULL; `EBADF`: not mounted; `ENOTCONN`: a parent
 /// process mounted it.
 fn find(fs: &Fs) -> Result<Arc<Mount>, Errno> {
     let number = fs.number()?;
@@ -213,14 +214,14 @@ impl Mount {
         }
     }
 
-    /// Sets the umask for new files; returns the former one.
+    /// Sets the umask for new files; returns the former umask.
     pub(crate) fn set_umask(&self, mask: u32) -> u32 {
         self.umask.swap(mask & PERMISSIONS, Ordering::Relaxed)
     }
 }
 
-/// Blocks all signals in the mount's threads: the program's own threads receive them. A broken
-/// connection then gives an error instead of `SIGPIPE`.
+/// Blocks all signals in a thread of the mount: the program's own threads receive them. A write to
+/// a broken connection then returns an error instead of raising `SIGPIPE`.
 fn block_signals() {
     // SIGKILL and SIGSTOP cannot be blocked, but the program cannot catch them either.
     let _ = SigSet::all().thread_block();

@@ -4,23 +4,24 @@ use crate::mount::Mount;
 use client::LastName;
 use wire::{Errno, Fid};
 
-/// The last name of a path. `for_root`: the error if the path ends with `.`, `..` or at the root.
-async fn last_name<'p>(mount: &Mount, path: &'p [u8], for_root: Errno) -> Result<LastName<'p>, Errno> {
+/// The last name of a path. `root_error`: the error if the path ends with `.`, `..` or at the
+/// root.
+async fn last_name<'p>(mount: &Mount, path: &'p [u8], root_error: Errno) -> Result<LastName<'p>, Errno> {
     let last = mount.client.walk_to_name(&mount.cred, path).await?;
-    last.ok_or(for_root)
+    last.ok_or(root_error)
 }
 
-/// The parent and name of a path for a file that is no directory. `with_slash`: the error for a
-/// trailing slash, as in `link("a", "b/")`.
-async fn non_dir_name<'p>(
+/// The parent directory and the last name of a path, for a file that is not a directory.
+/// `slash_error`: the error for a trailing slash, as in `link("a", "b/")`.
+async fn file_name<'p>(
     mount: &Mount,
     path: &'p [u8],
-    for_root: Errno,
-    with_slash: Errno,
+    root_error: Errno,
+    slash_error: Errno,
 ) -> Result<(Fid, &'p [u8]), Errno> {
-    let last = last_name(mount, path, for_root).await?;
+    let last = last_name(mount, path, root_error).await?;
     if last.must_be_dir {
-        return Err(with_slash);
+        return Err(slash_error);
     }
     Ok((last.parent, last.name))
 }
@@ -40,7 +41,7 @@ pub(crate) async fn rmdir(mount: &Mount, path: &[u8]) -> Result<(), Errno> {
 }
 
 pub(crate) async fn unlink(mount: &Mount, path: &[u8]) -> Result<(), Errno> {
-    let (parent, name) = non_dir_name(mount, path, Errno::EISDIR, Errno::ENOTDIR).await?;
+    let (parent, name) = file_name(mount, path, Errno::EISDIR, Errno::ENOTDIR).await?;
     mount.client.unlink(&mount.cred, parent, name).await
 }
 
@@ -51,7 +52,7 @@ pub(crate) async fn mknod(mount: &Mount, path: &[u8], mode: u32, dev: u64) -> Re
         0 => mode | libc::S_IFREG,
         _ => mode,
     };
-    let (parent, name) = non_dir_name(mount, path, Errno::EEXIST, Errno::ENOENT).await?;
+    let (parent, name) = file_name(mount, path, Errno::EEXIST, Errno::ENOENT).await?;
     let created = mount
         .client
         .mknod(&mount.create_cred(), parent, name, mode, rdev)
@@ -60,7 +61,7 @@ pub(crate) async fn mknod(mount: &Mount, path: &[u8], mode: u32, dev: u64) -> Re
 }
 
 pub(crate) async fn symlink(mount: &Mount, target: &[u8], path: &[u8]) -> Result<(), Errno> {
-    let (parent, name) = non_dir_name(mount, path, Errno::EEXIST, Errno::ENOENT).await?;
+    let (parent, name) = file_name(mount, path, Errno::EEXIST, Errno::ENOENT).await?;
     let created = mount
         .client
         .symlink(&mount.create_cred(), parent, name, target)
@@ -68,10 +69,10 @@ pub(crate) async fn symlink(mount: &Mount, target: &[u8], path: &[u8]) -> Result
     created.map(drop)
 }
 
-/// Adds a hard link. Does not follow a symbolic link `from`.
+/// Adds a hard link. If `from` is a symbolic link, links to the symbolic link itself.
 pub(crate) async fn link(mount: &Mount, from: &[u8], to: &[u8]) -> Result<(), Errno> {
     let (fid, _) = mount.client.walk(&mount.cred, from, false).await?;
-    let (parent, name) = non_dir_name(mount, to, Errno::EEXIST, Errno::ENOENT).await?;
+    let (parent, name) = file_name(mount, to, Errno::EEXIST, Errno::ENOENT).await?;
     mount.client.link(&mount.cred, fid, parent, name).await.map(drop)
 }
 
@@ -80,7 +81,9 @@ pub(crate) async fn rename(mount: &Mount, from: &[u8], to: &[u8]) -> Result<(), 
     let source = last_name(mount, from, Errno::EBUSY).await?;
     let target = last_name(mount, to, Errno::EBUSY).await?;
     // With a trailing slash in either path, `from` must be a directory.
-    if (source.must_be_dir || target.must_be_dir) && mount.client.walk(&mount.cred, from, false).await?.1 != libc::S_IFDIR {
+    if (source.must_be_dir || target.must_be_dir)
+        && mount.client.walk(&mount.cred, from, false).await?.1 != libc::S_IFDIR
+    {
         return Err(Errno::ENOTDIR);
     }
     let (from, to) = ((source.parent, source.name), (target.parent, target.name));

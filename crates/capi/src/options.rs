@@ -3,7 +3,7 @@
 use client::Atime;
 use lnet::endpoint::EndpointRequest;
 
-/// Largest default number of threads for network and caches; the default is the number of CPUs.
+/// The default number of threads for network and caches is the number of CPUs, but at most this.
 const THREADS_DEFAULT_MAX: usize = 4;
 /// Largest number of threads.
 const THREADS_MAX: usize = 1024;
@@ -14,7 +14,7 @@ pub(crate) struct Options {
     pub(crate) endpoint: EndpointRequest,
     pub(crate) threads: usize,
     pub(crate) atime: Atime,
-    /// Whether the access time policy applies to directories.
+    /// Whether `atime` applies to directories too.
     pub(crate) diratime: bool,
 }
 
@@ -50,8 +50,10 @@ impl Options {
     fn set(&mut self, word: &str) -> Result<(), String> {
         match word.split_once('=') {
             Some(("listen", nid)) => self.endpoint.listen = Some(nid.parse().map_err(|e| format!("{e}"))?),
-            Some(("port", port)) => self.endpoint.port = Some(number(port, 1..=u16::MAX.into())? as u16),
-            Some(("threads", threads)) => self.threads = number(threads, 1..=THREADS_MAX)?,
+            Some(("port", port)) => {
+                self.endpoint.port = Some(parse_number(port, 1..=u16::MAX.into())? as u16)
+            }
+            Some(("threads", threads)) => self.threads = parse_number(threads, 1..=THREADS_MAX)?,
             None if word == "diratime" => self.diratime = true,
             None if word == "nodiratime" => self.diratime = false,
             _ => {
@@ -66,7 +68,7 @@ impl Options {
 }
 
 /// Parses a number within a range.
-fn number(text: &str, within: std::ops::RangeInclusive<usize>) -> Result<usize, String> {
+fn parse_number(text: &str, within: std::ops::RangeInclusive<usize>) -> Result<usize, String> {
     let number = text.parse().ok().filter(|n| within.contains(n));
     number.ok_or_else(|| format!("must be a number from {} to {}", within.start(), within.end()))
 }

@@ -6,10 +6,10 @@ use bytes::Bytes;
 use wire::striping::{LovLayout, PlainLayout};
 use wire::{Errno, LOV_MAX_STRIPE_COUNT, LOV_MIN_STRIPE_SIZE};
 
-/// In a layout without objects: as stripe count, all OSTs; as first OST, any.
+/// In a layout without objects: as the stripe count, all OSTs; as the first OST, any OST.
 const ANY: u16 = u16::MAX;
 
-/// `struct nacre_stripe`.
+/// `struct nacre_stripe` of `nacre.h`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(crate) struct Stripe {

@@ -1,4 +1,4 @@
-//! The table of a mount's open files: like POSIX, uses the lowest free number.
+//! The table of a mount's open files. As in POSIX, a new file gets the lowest free number.
 
 use crate::dirs::Dir;
 use crate::files::File;
@@ -11,7 +11,7 @@ use std::sync::Arc;
 use wire::{Errno, Fid};
 
 /// The first number. Programs could confuse smaller ones with standard input, output and error.
-const FIRST: usize = 3;
+const FIRST_NUMBER: usize = 3;
 /// Largest number of open files of a mount; the MDT has the same limit for a client.
 const OPEN_MAX: usize = 1 << 20;
 
@@ -46,8 +46,8 @@ impl OpenEntry {
         }
     }
 
-    /// Closes the file or directory. Written data is at the servers when this returns, or an error
-    /// reports its loss.
+    /// Closes the file or directory. Returns when the servers have the written data, or fails if
+    /// data was lost.
     pub(crate) async fn close(&self, mount: &Mount) -> Result<(), Errno> {
         match self {
             OpenEntry::File(file) => file.close(mount).await,
@@ -62,14 +62,14 @@ pub(crate) struct OpenTable(RwLock<Slots>);
 
 #[derive(Default)]
 struct Slots {
-    /// By number minus [`FIRST`].
+    /// By number minus [`FIRST_NUMBER`].
     slots: Vec<Option<Arc<OpenEntry>>>,
     /// Indexes of the free slots.
     free: BinaryHeap<Reverse<usize>>,
 }
 
 impl OpenTable {
-    /// Adds an entry; returns its number. `EMFILE`, with the entry: too many are open.
+    /// Adds an entry; returns its number. `EMFILE`, with the entry: [`OPEN_MAX`] files are open.
     pub(crate) fn insert(&self, open: OpenEntry) -> Result<c_int, (OpenEntry, Errno)> {
         let mut table = self.0.write();
         let slot = match table.free.pop() {
@@ -83,23 +83,23 @@ impl OpenTable {
         if let Some(entry) = table.slots.get_mut(slot) {
             *entry = Some(Arc::new(open));
         }
-        Ok((slot + FIRST) as c_int)
+        Ok((slot + FIRST_NUMBER) as c_int)
     }
 
     /// The index of a number's slot.
     fn slot(number: c_int) -> Result<usize, Errno> {
         let number = usize::try_from(number).map_err(|_| Errno::EBADF)?;
-        number.checked_sub(FIRST).ok_or(Errno::EBADF)
+        number.checked_sub(FIRST_NUMBER).ok_or(Errno::EBADF)
     }
 
-    /// The entry of a number; `EBADF`: none.
+    /// The entry of a number; `EBADF`: no open file has it.
     pub(crate) fn get(&self, number: c_int) -> Result<Arc<OpenEntry>, Errno> {
         let slot = OpenTable::slot(number)?;
         let open = self.0.read().slots.get(slot).cloned().flatten();
         open.ok_or(Errno::EBADF)
     }
 
-    /// Removes and returns the entry of a number; `EBADF`: none.
+    /// Removes and returns the entry of a number; `EBADF`: no open file has it.
     pub(crate) fn remove(&self, number: c_int) -> Result<Arc<OpenEntry>, Errno> {
         let slot = OpenTable::slot(number)?;
         let mut table = self.0.write();

@@ -6,8 +6,8 @@
  *     mpirun -np 4 ./nacre_mpi -n 1000 -b 64m -t 1m 10.0.0.1@tcp:/fs
  *
  * First each rank creates, stats and removes files in one shared directory. Then each rank writes a
- * file, and reads and verifies the file of its neighbour. A barrier separates the steps; the time
- * of a step is that of its slowest rank.
+ * file, and reads and verifies the file of its neighbour. A barrier separates the steps. The time
+ * of a step is the time that its slowest rank takes.
  */
 #include <errno.h>
 #include <mpi.h>
@@ -31,16 +31,16 @@ static double begin(void) {
     return MPI_Wtime();
 }
 
-/* Ends a step, of which each rank did `amount`; rank 0 prints the speed of all ranks. */
-static void end(const char *step, double began, double amount, const char *unit) {
-    double took = MPI_Wtime() - began, longest = 0;
-    MPI_Reduce(&took, &longest, 1, MPI_DOUBLE, MPI_MAX, 0, MPI_COMM_WORLD);
+/* Ends a step in which each rank processed `amount` of `unit`; rank 0 prints the total speed. */
+static void end(const char *step, double start, double amount, const char *unit) {
+    double elapsed = MPI_Wtime() - start, longest = 0;
+    MPI_Reduce(&elapsed, &longest, 1, MPI_DOUBLE, MPI_MAX, 0, MPI_COMM_WORLD);
     if (rank == 0)
         printf("%-8s %12.1f %s   (%.3f s)\n", step, amount * ranks / longest, unit, longest);
 }
 
 /* Parses a size such as "64m"; returns bytes. */
-static size_t bytes(const char *text) {
+static size_t parse_size(const char *text) {
     char *unit;
     size_t number = strtoull(text, &unit, 10);
     switch (*unit) {
@@ -51,51 +51,51 @@ static size_t bytes(const char *text) {
     }
 }
 
-/* Fills a buffer with the data of a rank at an offset: the data depends on both. */
+/* Fills a buffer with the data that `writer` writes at `offset`: the data depends on both. */
 static void fill(unsigned char *data, size_t size, int writer, size_t offset) {
     for (size_t i = 0; i < size; i++)
         data[i] = (unsigned char)((offset + i) * 2654435761u >> 11 ^ (size_t)writer * 97);
 }
 
-static void metadata(struct nacre_fs *fs, const char *dir, int files) {
+static void run_metadata_steps(struct nacre_fs *fs, const char *dir, int files) {
     char path[256];
     struct stat st;
-    double began = begin();
+    double start = begin();
     for (int i = 0; i < files; i++) {
         snprintf(path, sizeof path, "%s/file.%d.%d", dir, rank, i);
         int fd = nacre_open(fs, path, O_CREAT | O_EXCL | O_WRONLY, 0664);
         if (fd < 0 || nacre_close(fs, fd) < 0)
             fail("create", path);
     }
-    end("create", began, files, "files/s");
-    /* Stat the neighbour's files: this mount may have its own files cached. */
+    end("create", start, files, "files/s");
+    /* Stat the neighbour's files, because this mount may have its own files in the cache. */
     int neighbour = (rank + 1) % ranks;
-    began = begin();
+    start = begin();
     for (int i = 0; i < files; i++) {
         snprintf(path, sizeof path, "%s/file.%d.%d", dir, neighbour, i);
         if (nacre_stat(fs, path, &st) < 0)
             fail("stat", path);
     }
-    end("stat", began, files, "files/s");
-    began = begin();
+    end("stat", start, files, "files/s");
+    start = begin();
     for (int i = 0; i < files; i++) {
         snprintf(path, sizeof path, "%s/file.%d.%d", dir, rank, i);
         if (nacre_unlink(fs, path) < 0)
             fail("unlink", path);
     }
-    end("remove", began, files, "files/s");
+    end("remove", start, files, "files/s");
 }
 
-static void data(struct nacre_fs *fs, const char *dir, size_t size, size_t transfer) {
-    const struct nacre_stripe everywhere = {1 << 20, -1, -1};
+static void run_data_steps(struct nacre_fs *fs, const char *dir, size_t size, size_t transfer) {
+    const struct nacre_stripe all_osts = {1 << 20, -1, -1};
     const double mib = (double)size / (1 << 20);
     unsigned char *buffer = malloc(transfer), *expected = malloc(transfer);
     char path[256];
     if (buffer == NULL || expected == NULL)
         fail("cannot allocate", "transfer buffers");
     snprintf(path, sizeof path, "%s/data.%d", dir, rank);
-    double began = begin();
-    int fd = nacre_open_striped(fs, path, O_CREAT | O_EXCL | O_WRONLY, 0664, &everywhere);
+    double start = begin();
+    int fd = nacre_open_striped(fs, path, O_CREAT | O_EXCL | O_WRONLY, 0664, &all_osts);
     if (fd < 0)
         fail("create", path);
     for (size_t offset = 0; offset < size; offset += transfer) {
@@ -106,11 +106,11 @@ static void data(struct nacre_fs *fs, const char *dir, size_t size, size_t trans
     }
     if (nacre_fsync(fs, fd) < 0 || nacre_close(fs, fd) < 0)
         fail("sync", path);
-    end("write", began, mib, "MiB/s");
+    end("write", start, mib, "MiB/s");
 
     int neighbour = (rank + 1) % ranks;
     snprintf(path, sizeof path, "%s/data.%d", dir, neighbour);
-    began = begin();
+    start = begin();
     fd = nacre_open(fs, path, O_RDONLY, 0);
     if (fd < 0)
         fail("open", path);
@@ -126,7 +126,7 @@ static void data(struct nacre_fs *fs, const char *dir, size_t size, size_t trans
     }
     if (nacre_pread(fs, fd, buffer, 1, (off_t)size) != 0 || nacre_close(fs, fd) < 0)
         fail("find the end of", path);
-    end("read", began, mib, "MiB/s");
+    end("read", start, mib, "MiB/s");
     MPI_Barrier(MPI_COMM_WORLD);
     snprintf(path, sizeof path, "%s/data.%d", dir, rank);
     if (nacre_unlink(fs, path) < 0)
@@ -145,8 +145,8 @@ int main(int argc, char **argv) {
     while ((option = getopt(argc, argv, "n:b:t:d:o:")) != -1) {
         switch (option) {
         case 'n': files = atoi(optarg); break;
-        case 'b': size = bytes(optarg); break;
-        case 't': transfer = bytes(optarg); break;
+        case 'b': size = parse_size(optarg); break;
+        case 't': transfer = parse_size(optarg); break;
         case 'd': dir = optarg; break;
         case 'o': options = optarg; break;
         default: MPI_Abort(MPI_COMM_WORLD, 2);
@@ -170,8 +170,8 @@ int main(int argc, char **argv) {
         if (nacre_mkdir(fs, dir, 0775) < 0)
             fail("mkdir", dir);
     }
-    metadata(fs, dir, files);
-    data(fs, dir, size, transfer);
+    run_metadata_steps(fs, dir, files);
+    run_data_steps(fs, dir, size, transfer);
     MPI_Barrier(MPI_COMM_WORLD);
     if (rank == 0 && nacre_rmdir(fs, dir) < 0)
         fail("rmdir", dir);

@@ -12,17 +12,18 @@ static mode_t mode_of(const char *path) {
     return st.st_mode;
 }
 
-static int make(const char *path, const char *text) {
+/* Creates a file with this text; returns its number. */
+static int make_file(const char *path, const char *text) {
     int fd = nacre_open(fs, path, O_CREAT | O_EXCL | O_RDWR, 0644);
     EXPECT(fd >= 0);
     EXPECT(nacre_write(fs, fd, text, strlen(text)) == (ssize_t)strlen(text));
     return fd;
 }
 
-static void handles(void) {
+static void test_file_numbers(void) {
     char byte;
     struct stat st;
-    int a = make("/a", "a"), b = make("b", "b");
+    int a = make_file("/a", "a"), b = make_file("b", "b");
     EXPECT(a == 3 && b == 4);
     EXPECT(nacre_close(fs, a) == 0);
     FAILS(nacre_close(fs, a), EBADF);
@@ -42,9 +43,9 @@ static void handles(void) {
     EXPECT(nacre_mount(NULL, NULL) == NULL && errno == EFAULT);
 }
 
-static void positions(void) {
+static void test_positions(void) {
     char buf[32];
-    int fd = make("p", "0123456789"), other;
+    int fd = make_file("p", "0123456789"), other;
     EXPECT(nacre_lseek(fs, fd, 0, SEEK_CUR) == 10);
     EXPECT(nacre_lseek(fs, fd, -4, SEEK_END) == 6);
     EXPECT(nacre_read(fs, fd, buf, sizeof buf) == 4 && memcmp(buf, "6789", 4) == 0);
@@ -75,7 +76,7 @@ static void positions(void) {
 }
 
 /* A transfer of several RPCs over both OSTs, at an odd offset. */
-static void large_transfer(void) {
+static void test_large_transfer(void) {
     const size_t size = 11 * 1024 * 1024 + 17;
     unsigned char *out = (unsigned char *)malloc(size), *back = (unsigned char *)calloc(size, 1);
     struct nacre_stripe wanted = {1 << 20, 2, 1}, got;
@@ -109,7 +110,7 @@ static void large_transfer(void) {
     free(back);
 }
 
-static void names(void) {
+static void test_names(void) {
     char buf[16];
     struct stat st, as;
     EXPECT(nacre_mkdir(fs, "/d", 0777) == 0 && nacre_mkdir(fs, "d/e/", 0700) == 0);
@@ -120,7 +121,7 @@ static void names(void) {
     FAILS(nacre_unlink(fs, "d"), EISDIR);
     FAILS(nacre_open(fs, "d", O_RDWR, 0), EISDIR);
     FAILS(nacre_open(fs, "d", O_CREAT | O_WRONLY, 0600), EISDIR);
-    EXPECT(nacre_close(fs, make("d/f", "f")) == 0);
+    EXPECT(nacre_close(fs, make_file("d/f", "f")) == 0);
     EXPECT(nacre_stat(fs, "d/../d/./e/../f", &st) == 0 && st.st_size == 1 && S_ISREG(st.st_mode));
     EXPECT(nacre_stat(fs, "../../..", &st) == 0 && S_ISDIR(st.st_mode));
     EXPECT(nacre_link(fs, "d/f", "d/e/g") == 0);
@@ -148,7 +149,6 @@ static void names(void) {
     EXPECT(nacre_mknod(fs, "d/plain", 0600, 0) == 0 && mode_of("d/plain") == (S_IFREG | 0600));
     FAILS(nacre_open(fs, "d/pipe", O_RDONLY, 0), ENXIO);
     FAILS(nacre_open(fs, "d/pipe", O_CREAT | O_WRONLY, 0600), ENXIO);
-    memset(buf, 'x', sizeof buf);
     {
         char name[300];
         memset(name, 'n', sizeof name);
@@ -157,7 +157,7 @@ static void names(void) {
     }
 }
 
-static void directories(void) {
+static void test_directories(void) {
     const int count = 3000;
     struct nacre_dirent e;
     struct stat st;
@@ -197,11 +197,11 @@ static void directories(void) {
     EXPECT(nacre_close(fs, fd) == 0);
 }
 
-static void attributes(void) {
+static void test_attributes(void) {
     struct timespec times[2] = {{1000000000, 5}, {-7, UTIME_OMIT}};
     struct statvfs space;
     struct stat st, before;
-    int fd = make("at", "12345");
+    int fd = make_file("at", "12345");
     EXPECT(nacre_fstat(fs, fd, &st) == 0 && st.st_size == 5 && st.st_mode == (S_IFREG | 0644));
     EXPECT(st.st_uid == geteuid() && st.st_gid == getegid() && st.st_nlink == 1 && st.st_blksize > 0);
     EXPECT(nacre_chmod(fs, "at", 04711) == 0 && mode_of("at") == (S_IFREG | 04711));
@@ -223,14 +223,14 @@ static void attributes(void) {
     FAILS(nacre_access(fs, "at", X_OK), EACCES);
     FAILS(nacre_access(fs, "not", F_OK), ENOENT);
     FAILS(nacre_access(fs, "at", 8), EINVAL);
-    EXPECT(nacre_umask(fs, 077) == 022 && nacre_close(fs, make("private", "")) == 0);
+    EXPECT(nacre_umask(fs, 077) == 022 && nacre_close(fs, make_file("private", "")) == 0);
     EXPECT(nacre_umask(fs, 022) == 077 && mode_of("private") == (S_IFREG | 0600));
     EXPECT(nacre_statvfs(fs, &space) == 0 && space.f_blocks > 0 && space.f_bavail <= space.f_bfree);
     EXPECT(space.f_namemax == 255 && space.f_files > space.f_ffree);
     EXPECT(nacre_close(fs, fd) == 0);
 }
 
-static void extended(void) {
+static void test_xattrs(void) {
     char buf[64];
     EXPECT(nacre_setxattr(fs, "at", "user.color", "green", 5, 0) == 0);
     FAILS(nacre_setxattr(fs, "at", "user.color", "red", 3, 1), EEXIST);
@@ -252,15 +252,15 @@ int main(int argc, char **argv) {
         fprintf(stderr, "%s (errno %d)\n", nacre_mount_error(), errno);
         return 1;
     }
-    handles();
-    positions();
-    large_transfer();
-    names();
-    directories();
-    attributes();
-    extended();
-    /* Unmounting closes and writes an open file. */
-    left = make("left", "open");
+    test_file_numbers();
+    test_positions();
+    test_large_transfer();
+    test_names();
+    test_directories();
+    test_attributes();
+    test_xattrs();
+    /* An unmount writes back and closes an open file. */
+    left = make_file("left", "open");
     EXPECT(nacre_umount(fs) == 0);
     FAILS(nacre_close(fs, left), EBADF);
     fs = nacre_mount(argv[1], argv[2]);

@@ -1,4 +1,7 @@
-/* Assertions of the test programs: a condition holds, or a call fails with an errno. */
+/*
+ * Assertions of the test programs. EXPECT: a condition holds. FAILS: a call returns -1 and sets
+ * errno to `error`.
+ */
 #ifndef EXPECT_H
 #define EXPECT_H
 
@@ -18,9 +21,9 @@
 #define FAILS(call, error)                                                                                 \
     do {                                                                                                   \
         errno = 0;                                                                                         \
-        long expect_got = (long)(call);                                                                    \
-        if (expect_got != -1 || errno != (error)) {                                                        \
-            fprintf(stderr, "%s:%d: %s: returned %ld, errno %d (%s), not %s\n", __FILE__, __LINE__, #call, expect_got, \
+        long expect_returned = (long)(call);                                                                    \
+        if (expect_returned != -1 || errno != (error)) {                                                        \
+            fprintf(stderr, "%s:%d: %s: returned %ld, errno %d (%s), not %s\n", __FILE__, __LINE__, #call, expect_returned, \
                     errno, strerror(errno), #error);                                                       \
             exit(1);                                                                                       \
         }                                                                                                  \

@@ -10,7 +10,8 @@ enum { THREADS = 8, ROUNDS = 40 };
 
 static struct nacre_fs *fs;
 
-static void mount_fails(const char *source, const char *options, int expected, const char *text) {
+/* Checks that a mount fails with the errno `expected` and a message that contains `text`. */
+static void expect_mount_fails(const char *source, const char *options, int expected, const char *text) {
     errno = 0;
     EXPECT(nacre_mount(source, options) == NULL);
     if (errno != expected || strstr(nacre_mount_error(), text) == NULL) {
@@ -20,20 +21,20 @@ static void mount_fails(const char *source, const char *options, int expected, c
 }
 
 /* A thread: writes, reads and removes its own file, and uses a file that all threads share. */
-static void *work(void *number) {
+static void *use_files(void *number) {
     char path[32], text[32], back[32];
-    int i, fd, shared, me = *(int *)number;
-    sprintf(path, "/own-%d", me);
+    int i, fd, shared, thread = *(int *)number;
+    sprintf(path, "/own-%d", thread);
     shared = nacre_open(fs, "/shared", O_CREAT | O_RDWR, 0666);
     EXPECT(shared >= 0);
     for (i = 0; i < ROUNDS; i++) {
-        int len = sprintf(text, "%d of %d", i, me);
+        int len = sprintf(text, "%d of %d", i, thread);
         fd = nacre_open(fs, path, O_CREAT | O_RDWR | O_TRUNC, 0666);
         EXPECT(fd >= 0 && nacre_write(fs, fd, text, len) == len);
         EXPECT(nacre_pread(fs, fd, back, sizeof back, 0) == len && memcmp(text, back, len) == 0);
         EXPECT(nacre_close(fs, fd) == 0);
-        EXPECT(nacre_pwrite(fs, shared, text, 8, 8 * (i * THREADS + me)) == 8);
-        EXPECT(nacre_pread(fs, shared, back, 8, 8 * (i * THREADS + me)) == 8 && memcmp(text, back, 8) == 0);
+        EXPECT(nacre_pwrite(fs, shared, text, 8, 8 * (i * THREADS + thread)) == 8);
+        EXPECT(nacre_pread(fs, shared, back, 8, 8 * (i * THREADS + thread)) == 8 && memcmp(text, back, 8) == 0);
         EXPECT(nacre_unlink(fs, path) == 0);
     }
     EXPECT(nacre_close(fs, shared) == 0);
@@ -59,15 +60,15 @@ int main(int argc, char **argv) {
     char options[64];
 
     EXPECT(argc == 3);
-    mount_fails("nonsense", NULL, EINVAL, "not of the form");
-    mount_fails("127.0.1.1@tcp:/waytoolong", NULL, EINVAL, "waytoolong");
-    mount_fails(argv[1], "listne=1", EINVAL, "listne=1");
-    mount_fails(argv[1], "port=0", EINVAL, "from 1 to 65535");
+    expect_mount_fails("nonsense", NULL, EINVAL, "not of the form");
+    expect_mount_fails("127.0.1.1@tcp:/waytoolong", NULL, EINVAL, "waytoolong");
+    expect_mount_fails(argv[1], "listne=1", EINVAL, "listne=1");
+    expect_mount_fails(argv[1], "port=0", EINVAL, "from 1 to 65535");
     sprintf(options, "listen=192.0.2.1@tcp,%s", argv[2]);
-    mount_fails(argv[1], options, EADDRNOTAVAIL, "192.0.2.1@tcp");
+    expect_mount_fails(argv[1], options, EADDRNOTAVAIL, "192.0.2.1@tcp");
     sprintf(options, "listen=127.0.1.1@tcp,%s", argv[2]);
-    mount_fails(argv[1], options, EADDRINUSE, "127.0.1.1@tcp");
-    mount_fails("127.0.1.1@tcp:/absent", argv[2], ENOENT, "absent");
+    expect_mount_fails(argv[1], options, EADDRINUSE, "127.0.1.1@tcp");
+    expect_mount_fails("127.0.1.1@tcp:/absent", argv[2], ENOENT, "absent");
 
     fs = nacre_mount(argv[1], argv[2]);
     other = nacre_mount(argv[1], argv[2]);
@@ -86,7 +87,7 @@ int main(int argc, char **argv) {
 
     for (i = 0; i < THREADS; i++) {
         numbers[i] = i;
-        EXPECT(pthread_create(&threads[i], NULL, work, &numbers[i]) == 0);
+        EXPECT(pthread_create(&threads[i], NULL, use_files, &numbers[i]) == 0);
     }
     for (i = 0; i < THREADS; i++)
         EXPECT(pthread_join(threads[i], NULL) == 0);

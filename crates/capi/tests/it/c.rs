@@ -8,7 +8,7 @@ use client::{Cred, OpenFlags, SetAttr};
 use std::os::unix::fs::MetadataExt;
 use std::process::Command;
 
-/// The compilers and their language options.
+/// The compilers with their language options.
 const C: &[&str] = &["cc", "-std=c99", "-D_GNU_SOURCE"];
 const CXX: &[&str] = &["c++", "-x", "c++", "-std=c++11"];
 
@@ -58,15 +58,15 @@ fn library_exports_only_its_own_names() {
     assert!(!own.is_empty() && others.is_empty(), "{others:?}");
 }
 
-/// A user ID that need not exist on this system.
-const USER: u32 = 54321;
+/// The user ID of an ordinary user. No such user need exist on this system.
+const ORDINARY_UID: u32 = 54321;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn ordinary_user_is_bound_by_modes_and_clears_set_id_bits() {
+async fn ordinary_user_needs_permissions_and_clears_set_id_bits_by_a_write() {
     let mut site = if std::fs::metadata("/proc/self").unwrap().uid() == 0 {
         TestSite::start_with_another_host().await
     } else {
-        // Root owns the file system; the user of this test is an ordinary one.
+        // Root owns the file system, and an ordinary user runs this test.
         TestSite::start(1).await
     };
     let (client, root) = (site.cluster.mount().await, Cred::root());
@@ -78,7 +78,7 @@ async fn ordinary_user_is_bound_by_modes_and_clears_set_id_bits() {
         .setattr(&root, client.root(), &writable_by_all, None)
         .await
         .unwrap();
-    let files = [(&b"private"[..], 0o600), (b"anybodys", 0o6777)];
+    let files = [(&b"private"[..], 0o600), (b"public", 0o6777)];
     for (name, mode) in files {
         let flags = OpenFlags::READ_WRITE;
         let (found, file) = client
@@ -88,10 +88,13 @@ async fn ordinary_user_is_bound_by_modes_and_clears_set_id_bits() {
         client.release(&file).await.unwrap();
         drop(found);
     }
-    client.mkdir(&root, client.root(), b"shut", 0o700).await.unwrap();
+    client
+        .mkdir(&root, client.root(), b"private_dir", 0o700)
+        .await
+        .unwrap();
     site.make_readable_by_all();
     let binary = site.build(&package_dir().join("tests/c/user.c"), C);
-    let program = site.program_as_user(&binary, USER);
+    let program = site.program_as_user(&binary, ORDINARY_UID);
     assert_eq!(site.run(program).await, "passed\n");
     client.umount().await;
     site.stop().await;

@@ -1,5 +1,5 @@
-//! The test site: a file system on the network in this process, C programs built against the header
-//! and the library that cargo has built, and their runs with a timeout.
+//! The test site: a file system in this process that other processes can mount. Also builds C
+//! programs against the header and the library that cargo has built, and runs them with a timeout.
 
 #![allow(clippy::unwrap_used)]
 
@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 use wire::Nid;
 
 const LIBRARY: &str = "libnacre.so";
-/// A program that runs longer than this counts as hung.
-const PROGRAM_MAX: Duration = Duration::from_secs(240);
+/// A program that runs longer than this has failed.
+const PROGRAM_TIME_MAX: Duration = Duration::from_secs(240);
 
 /// A file system that other processes can mount, and a directory for built programs.
 pub(crate) struct TestSite {
@@ -95,8 +95,8 @@ impl TestSite {
         TestSite::start_at(Ipv4Addr::new(127, 0, 1, 1), osts, None).await
     }
 
-    /// A site with one OST and another host. Needs root. On the servers' own host, only their user
-    /// and root may connect.
+    /// A site with one OST and another host. Needs root. An ordinary user must connect from another
+    /// host: on their own host, the servers accept only connections of root and of their own user.
     pub(crate) async fn start_with_another_host() -> TestSite {
         TestSite::start_at(OtherHost::HERE, 1, Some(OtherHost::new())).await
     }
@@ -189,15 +189,15 @@ impl TestSite {
         self.library = self.programs.path().to_owned();
     }
 
-    /// The command for a program with its arguments.
+    /// The command that runs a test program with [`TestSite::mount_args`].
     pub(crate) fn program(&self, program: &Path) -> Command {
         let mut command = Command::new(program);
         command.args(self.mount_args());
         command
     }
 
-    /// The command as an ordinary user of the other host, or as the test's user if there is no
-    /// other host.
+    /// As [`TestSite::program`], but runs the program as an ordinary user of the other host, if the
+    /// site has one.
     pub(crate) fn program_as_user(&self, program: &Path, user: u32) -> Command {
         let Some(host) = &self.other_host else {
             return self.program(program);
@@ -243,7 +243,7 @@ fn run(mut command: Command, must_succeed: bool) -> String {
             command.get_program().display()
         )
     }));
-    let (deadline, output) = (Instant::now() + PROGRAM_MAX, |name: &str| {
+    let (deadline, output) = (Instant::now() + PROGRAM_TIME_MAX, |name: &str| {
         std::fs::read_to_string(dir.path().join(name)).unwrap()
     });
     loop {
