@@ -95,7 +95,7 @@ impl Targets {
         let mut problems = Vec::new();
         for dir in self.dirs.iter().filter(|d| d.path().join("index").is_dir()) {
             let target = dir.label().svname();
-            for damage in osd::journal::damage(dir.path()).map_err(store_error(&target))? {
+            for damage in osd::journal::find_damage(dir.path()).map_err(store_error(&target))? {
                 problems.push(TargetProblem {
                     target: target.clone(),
                     problem: Problem::Journal,
@@ -106,7 +106,7 @@ impl Targets {
                         expected: "complete batches up to its end".into(),
                         found: format!(
                             "damage from byte {} to byte {}, followed by {} bytes of complete batches",
-                            damage.bytes.start, damage.bytes.end, damage.whole_after
+                            damage.bytes.start, damage.bytes.end, damage.complete_after
                         ),
                         repair: Some(
                             "removes the damaged bytes; the changes in them are lost; a copy of the journal is kept as \

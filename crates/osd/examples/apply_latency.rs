@@ -14,6 +14,9 @@ use std::{
 
 use osd::{Batch, OsdError, StoreKind, open_index};
 
+/// Multiplier that spreads successive numbers over all keys (2^64 divided by the golden ratio).
+const KEY_SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
+
 #[tokio::main]
 async fn main() -> Result<(), OsdError> {
     let mut args = std::env::args().skip(1);
@@ -46,18 +49,14 @@ async fn main() -> Result<(), OsdError> {
         let mut batch = Batch::new();
         for (kind, size) in [(b'i', 160), (b'd', 24), (b'x', 56)] {
             batch.put(
-                [&[kind][..], &n.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes()].concat(),
+                [&[kind][..], &n.wrapping_mul(KEY_SPREAD).to_be_bytes()].concat(),
                 vec![7u8; size],
             );
         }
         let start = Instant::now();
         index.apply(batch)?;
         applies.push(start.elapsed());
-        let key = [
-            &b"i"[..],
-            &(n / 2).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes(),
-        ]
-        .concat();
+        let key = [&b"i"[..], &(n / 2).wrapping_mul(KEY_SPREAD).to_be_bytes()].concat();
         let start = Instant::now();
         index.get(&key)?;
         gets.push(start.elapsed());

@@ -1,7 +1,7 @@
-//! The machine's boot id. A target compares it with that of its last run: if they are equal, the
-//! page cache still has the writes of a killed process.
+//! The machine's boot id. A target compares it with the boot id of its last run. If they are equal,
+//! the page cache still has the writes of a killed process.
 
-/// Linux's random boot id; 0 if unknown.
+/// Linux's random boot id; all zeros if unknown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BootId(pub [u8; 16]);
 

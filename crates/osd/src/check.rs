@@ -73,7 +73,7 @@ impl Progress {
     }
 }
 
-/// Calls `f` with each entry of the index under the key prefix `prefix`, in order.
+/// Calls `f` with each entry of the index whose key begins with `prefix`, in order.
 ///
 /// # Errors
 ///
@@ -159,8 +159,8 @@ impl ObjectFiles {
     ///
     /// # Errors
     ///
-    /// [`OsdError::Io`] if a directory cannot be listed, [`OsdError::Stopping`] if the check is to
-    /// stop.
+    /// [`OsdError::Io`] if a directory cannot be listed, [`OsdError::Stopping`] after
+    /// [`Progress::stop`].
     pub fn read(root: &Path, progress: &Progress) -> Result<ObjectFiles, OsdError> {
         let mut found = ObjectFiles::default();
         if !root.exists() {
@@ -195,8 +195,8 @@ impl ObjectFiles {
     }
 }
 
-/// The paths in a directory with their names; `None` for a name that is not UTF-8. If `dir` is a
-/// file, its own path without a name.
+/// The paths in a directory with their names; a name that is not UTF-8 is `None`. If `dir` is a
+/// file, returns the path of `dir` without a name.
 fn list(dir: &Path) -> Result<Vec<(PathBuf, Option<String>)>, OsdError> {
     let mut out = Vec::new();
     let entries = match fs::read_dir(dir) {

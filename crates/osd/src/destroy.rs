@@ -26,7 +26,7 @@ impl TargetDir {
     pub fn destroy(path: &Path) -> Result<(), TargetError> {
         let _lock = lock(path, true)?;
         let (label, marker) = (path.join(LABEL), path.join(LABEL_DESTROYED));
-        let unless_missing = |path: &Path, e: io::Error| match e.kind() {
+        let ignore_missing = |path: &Path, e: io::Error| match e.kind() {
             io::ErrorKind::NotFound => Ok(()),
             _ => Err(TargetError::Io {
                 path: path.into(),
@@ -34,11 +34,11 @@ impl TargetDir {
             }),
         };
         let sync = || fs::File::open(path).and_then(|dir| dir.sync_all());
-        fs::rename(&label, &marker).or_else(|e| unless_missing(&label, e))?;
-        sync().or_else(|e| unless_missing(path, e))?;
+        fs::rename(&label, &marker).or_else(|e| ignore_missing(&label, e))?;
+        sync().or_else(|e| ignore_missing(path, e))?;
         for name in [OBJECTS, INDEX, "index.new"] {
             let part = path.join(name);
-            fs::remove_dir_all(&part).or_else(|e| unless_missing(&part, e))?;
+            fs::remove_dir_all(&part).or_else(|e| ignore_missing(&part, e))?;
         }
         let repair_files = journal::repair_files(path).map_err(|source| TargetError::Io {
             path: path.into(),
@@ -46,7 +46,7 @@ impl TargetDir {
         })?;
         let others = [LABEL_NEW, LABEL_REPLACED, LABEL_DESTROYED, LOCK];
         for part in repair_files.into_iter().chain(others.map(|name| path.join(name))) {
-            fs::remove_file(&part).or_else(|e| unless_missing(&part, e))?;
+            fs::remove_file(&part).or_else(|e| ignore_missing(&part, e))?;
         }
         Ok(())
     }

@@ -55,7 +55,7 @@ pub enum OsdError {
         needed_mib: u64,
     },
     /// A part of the index's journal is damaged.
-    #[error("{}: damaged from byte {} to byte {}, followed by {} bytes of complete batches. Nothing was changed. Check the disk; 'nacre fsck' shows what would be lost, 'nacre fsck --repair' removes the damaged part and keeps a copy of the file, or restore the target from a backup", .0.journal.display(), .0.bytes.start, .0.bytes.end, .0.whole_after)]
+    #[error("{}: damaged from byte {} to byte {}, followed by {} bytes of complete batches. Nothing was changed. Check the disk; 'nacre fsck' shows what would be lost, 'nacre fsck --repair' removes the damaged part and keeps a copy of the file, or restore the target from a backup", .0.journal.display(), .0.bytes.start, .0.bytes.end, .0.complete_after)]
     DamagedJournal(Damage),
     /// A store of a target that ran before is missing or empty.
     #[error("{}: {why}, although the target ran before. Is its disk mounted? Nothing was changed; mount the disk, or restore the target from a backup", path.display())]

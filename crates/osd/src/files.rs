@@ -15,13 +15,13 @@ use std::{
 pub const DIR_MODE: u32 = 0o700;
 /// Mode of a file readable by its owner only.
 pub const FILE_MODE: u32 = 0o600;
-/// Permission bits of the group and of all others.
-const OTHERS: u32 = 0o077;
+/// Permission bits of the group and of all other users.
+const GROUP_AND_OTHERS: u32 = 0o077;
 
-/// Sets the umask so that new files and directories of this process are inaccessible to other
-/// users. Affects all threads.
+/// Sets the umask: new files and directories of this process are inaccessible to other users.
+/// Affects all threads.
 pub fn restrict_umask() {
-    rustix::process::umask(rustix::fs::Mode::from_raw_mode(OTHERS));
+    rustix::process::umask(rustix::fs::Mode::from_raw_mode(GROUP_AND_OTHERS));
 }
 
 /// Creates one directory with mode 0700.
@@ -51,7 +51,7 @@ pub fn replace(path: &Path, contents: &[u8], mode: u32) -> io::Result<()> {
     let dir = parent(path);
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let new = dir.join(temporary_name(&name));
-    // A file left behind by a crash, possibly with another mode.
+    // A crash may have left the file, possibly with another mode.
     let _ = fs::remove_file(&new);
     let written = options()
         .write(true)
@@ -103,7 +103,7 @@ pub fn restrict(path: &Path) -> io::Result<bool> {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(false),
         Err(e) => return Err(e),
     };
-    if mode & OTHERS == 0 {
+    if mode & GROUP_AND_OTHERS == 0 {
         return Ok(false);
     }
     fs::set_permissions(path, fs::Permissions::from_mode(mode & 0o700))?;

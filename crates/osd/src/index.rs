@@ -2,9 +2,9 @@
 //!
 //! A batch is applied atomically. It is visible at once, and durable a little later together with
 //! everything applied before it (group commit). A crash loses only the last applied batches, each
-//! as a whole, and never one that [`Index::sync`] covered. A reader can see a part of a batch that
-//! is being applied at the same time. A reader that needs whole batches therefore holds a lock of
-//! the file system (PDO, inode).
+//! as a whole, and never one that [`Index::sync`] covered. While a batch is being applied, a reader
+//! can see a part of it. A reader that needs whole batches therefore holds a lock of the file
+//! system (PDO, inode).
 
 use std::sync::Arc;
 use wire::Transno;
@@ -110,9 +110,8 @@ pub trait Index: Send + Sync {
     /// [`OsdError::SyncFailed`] if this or an earlier commit failed.
     fn sync(&self) -> BoxFuture<'_, Result<(), OsdError>>;
 
-    /// Waits while the store falls behind with writing applied changes into tables and sorting
-    /// them. Call it before a change and without holding a lock. The wait bounds the memory of
-    /// unwritten changes.
+    /// Back-pressure: waits while too many applied changes are not yet written into sorted tables,
+    /// to bound their memory. Call it before a change and without holding a lock.
     fn throttle(&self) -> BoxFuture<'_, ()>;
 
     /// The transaction numbers of this index.
@@ -122,8 +121,8 @@ pub trait Index: Send + Sync {
     fn space(&self) -> &Arc<Space>;
 }
 
-/// The smallest key greater than all keys that begin with `prefix`: the end of a scan. There is
-/// none for a prefix of 0xff bytes only; the result is then one 0xff longer than the prefix.
+/// The end of a scan over the keys that begin with `prefix`: the smallest key above all of them. A
+/// prefix of 0xff bytes only has no such key; the result is then one 0xff longer than the prefix.
 pub fn prefix_end(prefix: &[u8]) -> Vec<u8> {
     let mut end = prefix.to_vec();
     while let Some(last) = end.last_mut() {

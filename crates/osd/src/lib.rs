@@ -35,7 +35,7 @@ pub use memory_index::MemoryIndex;
 pub use memory_objects::MemoryObjects;
 pub use objects::{CachedAttr, ObjAttr, Objects, Seek, SetAttr};
 pub use space::{DiskShare, Space, SpacePurpose};
-pub use transactions::{InFlight, Transactions};
+pub use transactions::{TransactionGuard, Transactions};
 
 /// The place of a target's stores.
 #[derive(Clone, Debug, PartialEq, Eq)]

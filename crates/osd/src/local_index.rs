@@ -1,12 +1,13 @@
 //! The durable index: one fjall database (docs/decisions/001-metadata-store.md) with group commit.
 //!
-//! Applying a batch writes it into the engine's journal buffer and memory table: it is visible at
-//! once, without a system call that waits. A committer thread makes applied batches durable,
+//! `apply` writes a batch into the engine's journal buffer and memory table: the batch is visible
+//! at once, without a system call that waits. A committer thread makes applied batches durable,
 //! [`LocalConfig::commit_interval`] after the first change, or at once when a caller waits in
-//! `sync`. Each commit writes a record of the committed transactions, unless the disk is full. The
-//! engine would hold its journal's lock during a sync and block all other callers; so the engine
-//! only flushes the journal to the kernel, and this module syncs the same file. After a failed sync
-//! the state of the disk is unknown, and every later sync fails.
+//! `sync`. Each commit writes a record of the committed transactions, unless the disk is full.
+//!
+//! During a sync the engine would hold its journal's lock and block all other callers. So the
+//! engine only flushes the journal to the kernel, and this module syncs the same file. After a
+//! failed sync the state of the disk is unknown, and every later sync fails.
 
 mod engine;
 #[cfg(test)]
@@ -33,8 +34,8 @@ use tokio::sync::watch;
 
 use crate::{
     Batch, Index, OsdError, Space, SpacePurpose, Transactions, files,
-    journal::{self, COMMIT_KEY as TRANSACTIONS_KEY, Journals, Scratch, SyncThread},
-    reclaim::Reclaim,
+    journal::{self, COMMIT_KEY as TRANSACTIONS_KEY, Journals, ScratchCopy, SyncThread},
+    reclaim::Reclaimer,
 };
 
 const TRANSACTIONS_VERSION: u32 = 1;
@@ -48,9 +49,9 @@ const TABLE_BYTES: u64 = 8 << 20;
 /// Interval of checks in [`Index::throttle`].
 const THROTTLE_POLL: Duration = Duration::from_millis(2);
 
-/// Interval at which the committer flushes applied batches to the kernel. Killing the process loses
-/// only batches that are not flushed. (The calls `sync` and `syncfs` of programs do not reach a
-/// FUSE file system, so the store does not wait for them.)
+/// Interval at which the committer flushes applied batches to the kernel: a kill of the process
+/// loses only batches that are not flushed. The committer cannot wait for a program's `sync` or
+/// `syncfs` instead, because these calls do not reach a FUSE file system.
 const KERNEL_INTERVAL: Duration = Duration::from_millis(1);
 
 /// Memory limits and commit interval of a local index.
@@ -87,8 +88,9 @@ impl Default for LocalConfig {
 pub struct LocalIndex {
     shared: Arc<Shared>,
     committer: Option<JoinHandle<()>>,
-    /// The copy that a read-only index reads; removed after the engine closed it.
-    scratch: Option<Scratch>,
+    /// The copy that a read-only index reads. The last field, because the engine must close the
+    /// copy before it is removed.
+    scratch: Option<ScratchCopy>,
 }
 
 struct Shared {
@@ -97,7 +99,7 @@ struct Shared {
     path: PathBuf,
     config: LocalConfig,
     space: Arc<Space>,
-    reclaim: Reclaim,
+    reclaim: Reclaimer,
     transactions: Arc<Transactions>,
     /// Number of applied batches.
     applied: AtomicU64,
@@ -108,11 +110,11 @@ struct Shared {
     stop: AtomicBool,
     /// A batch or a commit failed: no further batch is accepted.
     failed: AtomicBool,
-    durable: watch::Sender<Durable>,
+    durable: watch::Sender<DurableState>,
 }
 
 #[derive(Clone, Debug, Default)]
-struct Durable {
+struct DurableState {
     /// Number of applied batches that are on disk.
     batches: u64,
     /// The first failure.
@@ -132,7 +134,7 @@ impl LocalIndex {
         let space = space_of(path)?;
         space.check(SpacePurpose::Upkeep).map_err(|_| OsdError::Full {
             path: path.into(),
-            needed_mib: ((space.reserved_bytes() / 16) >> 20) + 1,
+            needed_mib: (space.upkeep_reserve_bytes() >> 20) + 1,
         })?;
         if !path.exists() && !config.initialised {
             create(path, config)?;
@@ -147,15 +149,15 @@ impl LocalIndex {
         index.shared.commit(&sync)?;
         let committer = thread::Builder::new().name("osd-commit".into()).spawn({
             let shared = index.shared.clone();
-            move || shared.run(&sync)
+            move || shared.run_committer(&sync)
         });
         index.committer = Some(committer.map_err(OsdError::io("start the commit thread of", path))?);
         Ok(index)
     }
 
-    /// Opens the index in `path` read-only. No epoch begins, and not a byte changes, because the
-    /// engine opens a copy ([`Scratch`]). The copy lacks damaged parts of the journals
-    /// ([`journal::damage`]).
+    /// Opens the index in `path` read-only. The engine opens a copy ([`ScratchCopy`]), so the index
+    /// itself does not change and no epoch begins. The copy lacks damaged parts of the journals
+    /// ([`journal::find_damage`]).
     ///
     /// # Errors
     ///
@@ -163,7 +165,7 @@ impl LocalIndex {
     /// [`OsdError::Io`] if it cannot be copied.
     pub fn open_read_only(path: &Path, config: LocalConfig) -> Result<LocalIndex, OsdError> {
         check_exists(path)?;
-        let scratch = Scratch::copy_of(path)?;
+        let scratch = ScratchCopy::copy_of(path)?;
         let mut index = LocalIndex::open_in(path, scratch.path(), config)?;
         index.scratch = Some(scratch);
         Ok(index)
@@ -190,7 +192,7 @@ impl LocalIndex {
         };
         let transactions = Transactions::restore(Transno(committed), epoch);
         let space = space_of(path)?;
-        let reclaim = Reclaim::new(keyspace.clone(), space.clone());
+        let reclaim = Reclaimer::new(keyspace.clone(), space.clone());
         let shared = Arc::new(Shared {
             db,
             keyspace,
@@ -204,7 +206,7 @@ impl LocalIndex {
             idle: AtomicBool::new(false),
             stop: AtomicBool::new(false),
             failed: AtomicBool::new(false),
-            durable: watch::Sender::new(Durable::default()),
+            durable: watch::Sender::new(DurableState::default()),
         });
         Ok(LocalIndex {
             shared,
@@ -266,8 +268,8 @@ fn parse_transactions(path: &Path, record: &[u8]) -> Result<(u64, u64), OsdError
 }
 
 impl Shared {
-    /// The committer's work, until the index is dropped or a commit fails.
-    fn run(&self, sync: &SyncThread) {
+    /// Runs the committer until the index is dropped or a commit fails.
+    fn run_committer(&self, sync: &SyncThread) {
         let mut committed = self.durable.borrow().batches;
         loop {
             while self.applied.load(SeqCst) == committed && !self.stop.load(SeqCst) {
@@ -328,8 +330,8 @@ impl Shared {
         if !batch.deletes.is_empty() {
             put_keys.extend(batch.puts.iter().map(|(key, _)| key));
         }
-        // The engine does not order the entries of a batch, so a delete of a key that is also put
-        // is left out.
+        // The engine does not order the entries of a batch: omit the delete of a key that the batch
+        // also puts.
         for key in batch.deletes.iter().filter(|key| !put_keys.contains(key)) {
             b.remove(&self.keyspace, &key[..]);
         }
@@ -341,7 +343,7 @@ impl Shared {
             // the next start truncates that part.
             let e = engine_error("apply a batch", &self.path)(e);
             self.fail(&e.to_string());
-            self.read_only()
+            self.read_only_error()
         })
     }
 
@@ -353,28 +355,29 @@ impl Shared {
         }
     }
 
-    fn read_only(&self) -> OsdError {
+    fn read_only_error(&self) -> OsdError {
         OsdError::ReadOnly {
             path: self.path.clone(),
-            why: self.why_failed(),
+            why: self.failure(),
         }
     }
 
-    fn why_failed(&self) -> String {
+    /// The first failure, as text.
+    fn failure(&self) -> String {
         let why = self.durable.borrow().failed.clone();
         why.unwrap_or_else(|| "the commit thread ended".into())
     }
 
-    fn sync_failed(&self) -> OsdError {
+    fn sync_error(&self) -> OsdError {
         OsdError::SyncFailed {
             path: self.path.clone(),
-            why: self.why_failed(),
+            why: self.failure(),
         }
     }
 
     /// Makes all batches applied so far durable; returns their number.
     fn commit(&self, sync: &SyncThread) -> Result<u64, OsdError> {
-        // Count before the commit: later batches may become durable too, but need not.
+        // Read the count before the commit: batches applied later may miss this commit.
         let batches = self.applied.load(SeqCst);
         let transno = self.transactions.applied().max(self.transactions.committed());
         // Numbers of this start begin above its epoch; before the first one there is nothing to
@@ -385,8 +388,8 @@ impl Shared {
             transno
         };
         let record = transactions_record(transno, self.transactions.epoch());
-        // Without space for upkeep do not write the record: the transactions stay uncommitted, and
-        // clients keep their requests.
+        // Without space for upkeep do not write the record. The transactions then stay uncommitted,
+        // and clients keep their requests for replay.
         let recorded = self.space.check(SpacePurpose::Upkeep).is_ok();
         if recorded {
             self.keyspace
@@ -441,7 +444,7 @@ impl Index for LocalIndex {
         }
         let s = &self.shared;
         let done = if s.failed.load(SeqCst) {
-            Err(s.read_only())
+            Err(s.read_only_error())
         } else if batch.is_empty() {
             // A transaction without changes, such as an open for reading.
             Ok(())
@@ -476,7 +479,7 @@ impl Index for LocalIndex {
                 .await;
             match reached {
                 Ok(d) if d.failed.is_none() => Ok(()),
-                _ => Err(s.sync_failed()),
+                _ => Err(s.sync_error()),
             }
         })
     }

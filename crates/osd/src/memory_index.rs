@@ -1,6 +1,6 @@
-//! The index in memory: an ordered map without a lock. Each value has a lock, because the map
-//! replaces a value by removing and reinserting its key. An applied batch counts as committed at
-//! once. Entries count against the target's space.
+//! The index in memory: a lock-free ordered map. The map could replace a value only by removing and
+//! inserting its key, and readers would miss the key meanwhile; so each value has a lock of its
+//! own. An applied batch counts as committed at once. Entries count against the target's space.
 //!
 //! Callers must not change the same key concurrently; the targets' own locks ensure that.
 
@@ -36,14 +36,15 @@ impl MemoryIndex {
 }
 
 impl MemoryIndex {
-    /// Applies a batch with reserved space. Releases the space of removed and replaced entries.
-    fn change(&self, batch: Batch) {
+    /// Applies a batch for which the caller has reserved space. Releases the space of removed and
+    /// replaced entries.
+    fn apply_reserved(&self, batch: Batch) {
         let mut freed = 0;
         for key in batch.deletes {
             freed += self
                 .map
                 .remove(&key)
-                .map_or(0, |e| weight(e.key(), &e.value().read()));
+                .map_or(0, |e| entry_bytes(e.key(), &e.value().read()));
         }
         for (key, value) in batch.puts {
             let mut new = Some(value);
@@ -51,7 +52,7 @@ impl MemoryIndex {
                 .map
                 .get_or_insert_with(key, || RwLock::new(new.take().unwrap_or_default()));
             if let Some(value) = new {
-                freed += weight(entry.key(), &replace(&mut *entry.value().write(), value));
+                freed += entry_bytes(entry.key(), &replace(&mut *entry.value().write(), value));
             }
         }
         self.space.release(freed);
@@ -66,7 +67,7 @@ impl Default for MemoryIndex {
 }
 
 /// The space that an entry counts for, bytes.
-fn weight(key: &[u8], value: &[u8]) -> u64 {
+fn entry_bytes(key: &[u8], value: &[u8]) -> u64 {
     ENTRY_BYTES + (key.len() + value.len()) as u64
 }
 
@@ -89,14 +90,14 @@ impl Index for MemoryIndex {
     }
 
     fn apply(&self, mut batch: Batch) -> Result<(), OsdError> {
-        let added = batch.puts.iter().map(|(k, v)| weight(k, v)).sum();
+        let added = batch.puts.iter().map(|(k, v)| entry_bytes(k, v)).sum();
         let reserved = self
             .space
             .check(SpacePurpose::Upkeep)
             .and_then(|()| self.space.reserve(added));
         let (transno, joined) = (batch.transno, std::mem::take(&mut batch.joined));
         if reserved.is_ok() {
-            self.change(batch);
+            self.apply_reserved(batch);
         }
         if transno.is_some() || !joined.is_empty() {
             transno

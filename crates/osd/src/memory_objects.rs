@@ -58,16 +58,16 @@ impl MemoryObjects {
             return object;
         }
         let mut shard = self.shard(fid).write();
-        let make = || {
-            self.space.count_files(true);
+        let create = || {
+            self.space.count_created_file();
             Arc::default()
         };
-        shard.entry(*fid).or_insert_with(make).clone()
+        shard.entry(*fid).or_insert_with(create).clone()
     }
 
-    /// Changes an object; `grows` is the range in which chunks may grow. Reserves the space first
-    /// and releases the unused part after.
-    fn change(&self, fid: &Fid, grows: Range<u64>, f: impl FnOnce(&mut Object)) -> Result<(), OsdError> {
+    /// Changes an object. The change may add chunks only in `growth`: their space is reserved
+    /// before the change, and the unused part is released after it.
+    fn change(&self, fid: &Fid, growth: Range<u64>, f: impl FnOnce(&mut Object)) -> Result<(), OsdError> {
         loop {
             let object = self.get_or_create(fid);
             let mut o = object.lock();
@@ -75,10 +75,10 @@ impl MemoryObjects {
                 continue;
             }
             // A range that cannot fit is rejected before its chunks are visited.
-            if (grows.end - grows.start).saturating_sub(o.bytes) > self.space.avail_bytes() {
+            if (growth.end - growth.start).saturating_sub(o.bytes) > self.space.avail_bytes() {
                 return Err(OsdError::NoSpace);
             }
-            let reserved = o.missing(&grows);
+            let reserved = o.missing_bytes(&growth);
             self.space.reserve(reserved)?;
             let before = o.bytes;
             f(&mut o);
@@ -111,8 +111,8 @@ fn chunks_of(range: &Range<u64>) -> impl Iterator<Item = (u64, Range<usize>)> + 
 }
 
 impl Object {
-    /// Bytes that chunks must grow by to hold a range.
-    fn missing(&self, range: &Range<u64>) -> u64 {
+    /// Bytes by which the chunks of a range must grow to hold it.
+    fn missing_bytes(&self, range: &Range<u64>) -> u64 {
         chunks_of(range)
             .map(|(i, part)| {
                 let chunk_len = self.chunks.get(&i).map_or(0, |c| c.len() as u64);
@@ -121,8 +121,8 @@ impl Object {
             .sum()
     }
 
-    /// The chunk, grown to at least `end` bytes.
-    fn chunk(&mut self, i: u64, end: usize) -> &mut Vec<u8> {
+    /// Grows a chunk to at least `end` bytes; creates it if it is missing.
+    fn grow_chunk(&mut self, i: u64, end: usize) -> &mut Vec<u8> {
         let chunk = self.chunks.entry(i).or_default();
         if chunk.len() < end {
             let len = end.next_multiple_of(PAGE as usize);
@@ -136,7 +136,7 @@ impl Object {
     /// Creates and grows the chunks of a range.
     fn reserve(&mut self, range: &Range<u64>) {
         for (i, part) in chunks_of(range) {
-            self.chunk(i, part.end);
+            self.grow_chunk(i, part.end);
         }
     }
 
@@ -145,7 +145,7 @@ impl Object {
             let mut rest = &piece[..];
             for (i, part) in chunks_of(&(offset..offset + piece.len() as u64)) {
                 let (head, tail) = rest.split_at(part.len());
-                self.chunk(i, part.end)[part].copy_from_slice(head);
+                self.grow_chunk(i, part.end)[part].copy_from_slice(head);
                 rest = tail;
             }
             offset += piece.len() as u64;
@@ -316,7 +316,7 @@ impl Objects for MemoryObjects {
         if let Some(o) = &removed {
             let mut o = o.lock();
             self.space.release(o.bytes);
-            self.space.count_files(false);
+            self.space.count_destroyed_file();
             *o = Object {
                 destroyed: true,
                 ..Object::default()

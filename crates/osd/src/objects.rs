@@ -1,10 +1,10 @@
 //! Objects: the data of files. Each is a sparse run of bytes with a few attributes, identified by a
 //! FID.
 //!
-//! The first change creates an object; precreation changes nothing here. A method treats a missing
-//! object as an empty one unless its documentation says otherwise. A write is visible at once and
-//! durable after [`Objects::sync`]. All methods except [`Objects::cached_attr`] are asynchronous,
-//! because the local store does file I/O on other threads.
+//! The first change of an object creates it; an OST's precreation does not. A method treats a
+//! missing object as an empty one unless its documentation says otherwise. A write is visible at
+//! once and durable after [`Objects::sync`]. All methods except [`Objects::cached_attr`] are
+//! asynchronous, because the local store does file I/O on other threads.
 
 use bytes::Bytes;
 use cpt::BoxFuture;
@@ -41,7 +41,7 @@ pub struct ObjAttr {
 
 wire::impl_has_times!(ObjAttr);
 
-/// A change of attributes; `None` keeps a value. The size is changed by [`Objects::punch`].
+/// A change of attributes; `None` keeps a value. [`Objects::punch`] changes the size.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SetAttr {
     /// Access time.
@@ -206,8 +206,8 @@ pub trait Objects: Send + Sync {
     /// [`OsdError::SyncFailed`] if this or an earlier sync failed.
     fn sync(&self, fid: Option<Fid>) -> BoxFuture<'_, Result<(), OsdError>>;
 
-    /// Waits until all data of the store's file system in the page cache is on disk, also that of a
-    /// killed process. A store in memory does nothing.
+    /// Waits until all data of the store's file system in the page cache is on disk, also data that
+    /// a killed process wrote. A store in memory does nothing.
     ///
     /// # Errors
     ///

@@ -7,7 +7,7 @@ use params::{Group, Param, Registry};
 
 use crate::{Space, StatFs};
 
-/// Maximum value of a size parameter, MiB.
+/// Maximum value of `reserved_mb` and `size_mb`, MiB.
 const MIB_MAX: u64 = 1 << 30;
 
 fn kib(blocks: u64, s: &StatFs) -> u64 {

@@ -1,9 +1,10 @@
 //! Reclaims the space of deleted records when space is short.
 //!
-//! The engine keeps deleted records until it compacts their tables. On a full target, without new
-//! writes, that may be never. So when little space is free and many records were deleted, a thread
-//! makes the engine compact all tables. A compaction temporarily needs as much space as the
-//! remaining records take, and begins only if more than that is free. The index works meanwhile.
+//! The engine keeps deleted records until it compacts their tables. A full target gets no new
+//! writes, so the engine may never compact. When little space is free and many records were
+//! deleted, a thread therefore makes the engine compact all tables. A compaction temporarily needs
+//! as much space as the remaining records take; it begins only if more is free. The index stays in
+//! use meanwhile.
 
 use std::{
     sync::{
@@ -23,8 +24,8 @@ use parking_lot::Mutex;
 use crate::{KEY_RESERVED, OsdError, Space};
 
 /// Delay before a compaction, to collect further deletes.
-const GATHER: Duration = Duration::from_secs(1);
-/// Time limit of writing the memory tables out.
+const COLLECT_DELAY: Duration = Duration::from_secs(1);
+/// Time limit for writing out the memory tables.
 const FLUSH_MAX: Duration = Duration::from_secs(60);
 /// Interval of checks whether the memory tables are written.
 const FLUSH_POLL: Duration = Duration::from_millis(20);
@@ -32,13 +33,15 @@ const FLUSH_POLL: Duration = Duration::from_millis(20);
 const DELETED_MIN: u64 = 256;
 /// Minimum number of tombstones for a compaction: the number of all records divided by this.
 const DELETED_DIVISOR: u64 = 16;
-/// Free space required in addition, since the size of the remaining records is an estimate.
+/// A compaction needs this multiple of the remaining records' size, plus [`MARGIN_BYTES`], because
+/// that size is an estimate.
+const MARGIN_FACTOR: f64 = 1.25;
 const MARGIN_BYTES: u64 = 16 << 20;
-/// A key that never has a value.
+/// A key without a value. Deleting it makes the memory table nonempty.
 const NO_KEY: [u8; 2] = [KEY_RESERVED, b'n'];
 
 /// Counts deletes in an index and starts compactions.
-pub(crate) struct Reclaim {
+pub(crate) struct Reclaimer {
     shared: Arc<Shared>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
@@ -52,8 +55,8 @@ struct Shared {
     stop: AtomicBool,
 }
 
-impl Reclaim {
-    pub(crate) fn new(keyspace: Keyspace, space: Arc<Space>) -> Reclaim {
+impl Reclaimer {
+    pub(crate) fn new(keyspace: Keyspace, space: Arc<Space>) -> Reclaimer {
         let shared = Arc::new(Shared {
             keyspace,
             space,
@@ -61,7 +64,7 @@ impl Reclaim {
             running: AtomicBool::new(false),
             stop: AtomicBool::new(false),
         });
-        Reclaim {
+        Reclaimer {
             shared,
             thread: Mutex::default(),
         }
@@ -84,7 +87,7 @@ impl Reclaim {
         let started = thread::Builder::new()
             .name("osd-reclaim".into())
             .spawn(move || {
-                thread::park_timeout(GATHER);
+                thread::park_timeout(COLLECT_DELAY);
                 if !shared.stop.load(SeqCst)
                     && let Err(e) = shared.reclaim()
                 {
@@ -103,7 +106,7 @@ impl Reclaim {
     }
 }
 
-impl Drop for Reclaim {
+impl Drop for Reclaimer {
     fn drop(&mut self) {
         self.shared.stop.store(true, SeqCst);
         if let Some(thread) = self.thread.lock().take() {
@@ -116,10 +119,11 @@ impl Drop for Reclaim {
 }
 
 impl Shared {
-    /// Writes out the memory tables, and compacts all tables if that is worthwhile and fits.
+    /// Writes out the memory tables. Then compacts all tables, if enough of their records are
+    /// deleted and enough space is free.
     fn reclaim(&self) -> fjall::Result<()> {
         self.deleted.store(0, Relaxed);
-        // Memory tables are neither counted nor compacted: write them out first.
+        // The engine's counts and its compaction skip memory tables: write them out first.
         self.keyspace.rotate_memtable()?;
         let begun = Instant::now();
         while self.keyspace.sealed_memtable_count() > 0 {
@@ -133,7 +137,7 @@ impl Shared {
         let before_bytes = tree.disk_space();
         // A tombstone and its deleted record both count as records.
         let remaining = records.saturating_sub(2 * tombstones) as f64 / records.max(1) as f64;
-        let needed_bytes = (before_bytes as f64 * remaining * 1.25) as u64 + MARGIN_BYTES;
+        let needed_bytes = (before_bytes as f64 * remaining * MARGIN_FACTOR) as u64 + MARGIN_BYTES;
         if tombstones * DELETED_DIVISOR < records || needed_bytes > self.space.upkeep_bytes() {
             return Ok(());
         }
@@ -151,7 +155,7 @@ impl Shared {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use super::Reclaim;
+    use super::Reclaimer;
     use crate::Space;
     use std::{
         path::Path,
@@ -195,7 +199,7 @@ mod tests {
         for n in 0..990u32 {
             keyspace.remove(n.to_be_bytes()).unwrap();
         }
-        let reclaim = Reclaim::new(keyspace.clone(), Space::of_host(dir.path()).unwrap());
+        let reclaim = Reclaimer::new(keyspace.clone(), Space::of_host(dir.path()).unwrap());
         reclaim.shared.reclaim().unwrap();
         let begun = Instant::now();
         while tables_bytes(dir.path()) > 1_000_000 {

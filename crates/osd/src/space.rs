@@ -21,8 +21,8 @@ use parking_lot::Mutex;
 
 use crate::{OsdError, StatFs};
 
-/// The reserve on a local file system is its size divided by this, within the bounds below, but at
-/// most a quarter of the size.
+/// The reserve on a local file system is the file system's size divided by this, within the bounds
+/// below, but at most a quarter of the size.
 const RESERVED_DIVISOR: u64 = 256;
 /// Lower bound of the reserve, bytes: the need of an index for its journals (two of up to 72 MiB:
 /// the engine's limit of 64 MiB and one memory table) and for compaction.
@@ -36,9 +36,11 @@ const RESERVED_DIVISOR_OF_MEMORY: u64 = 64;
 const RESERVED_FILES: u64 = 256;
 /// Maximum age of the cached `statvfs` result while much space is free, nanoseconds.
 const AGE_MAX_NS: u64 = 100_000_000;
-/// Space is short with at most this multiple of the reserve free; then the index reclaims deleted
-/// records. While space or inodes are short, every check calls `statvfs`.
+/// Space is short if at most this multiple of the reserve is free. Then the index reclaims the
+/// space of deleted records. While space or inodes are short, every check calls `statvfs`.
 const SHORT_FACTOR: u64 = 4;
+/// Upkeep leaves the reserve divided by this.
+const UPKEEP_DIVISOR: u64 = 16;
 /// Block size of a store in memory, bytes.
 const MEMORY_BLOCK: u32 = 4096;
 
@@ -88,7 +90,7 @@ struct StatfsCache {
 
 /// Free space, including the reserve.
 #[derive(Clone, Copy)]
-struct Free {
+struct FreeSpace {
     bytes: u64,
     /// Number of free inodes.
     files: u64,
@@ -172,11 +174,12 @@ impl Space {
         let mut s = self.measure()?;
         let reserved = self.reserved_bytes().div_ceil(u64::from(s.bsize.max(1)));
         s.bavail = s.bavail.saturating_sub(reserved);
-        s.ffree = s.ffree.saturating_sub(reserved_files(&s));
+        s.ffree = s.ffree.saturating_sub(files_in_reserve(&s));
         Ok(s)
     }
 
-    /// Counts this target among the process's targets on the same disk, until the guard is dropped.
+    /// Counts this target among the process's targets on the same disk, until the result is
+    /// dropped.
     pub fn share(&self) -> DiskShare {
         let disk = match &self.backing {
             Backing::Host { dir, .. } => rustix::fs::stat(dir).ok().map(|s| s.st_dev),
@@ -200,10 +203,15 @@ impl Space {
             .is_ok_and(|f| f.bytes <= self.reserved_bytes().saturating_mul(SHORT_FACTOR))
     }
 
-    /// Bytes available for [`SpacePurpose::Upkeep`].
+    /// The part of the reserve that upkeep must leave, bytes.
+    pub(crate) fn upkeep_reserve_bytes(&self) -> u64 {
+        self.reserved_bytes() / UPKEEP_DIVISOR
+    }
+
+    /// Bytes available for [`SpacePurpose::Upkeep`]; 0 if `statvfs` fails.
     pub(crate) fn upkeep_bytes(&self) -> u64 {
         self.free()
-            .map_or(0, |f| f.bytes.saturating_sub(self.reserved_bytes() / 16))
+            .map_or(0, |f| f.bytes.saturating_sub(self.upkeep_reserve_bytes()))
     }
 
     /// Checks that there is space for a purpose.
@@ -217,7 +225,7 @@ impl Space {
         let (keep_bytes, keep_files) = match purpose {
             SpacePurpose::Growth => (reserved, 0),
             SpacePurpose::Granted => (reserved / 2, 0),
-            SpacePurpose::Upkeep => (reserved / 16, free.files_reserved / 16),
+            SpacePurpose::Upkeep => (reserved / UPKEEP_DIVISOR, free.files_reserved / UPKEEP_DIVISOR),
         };
         match free.bytes > keep_bytes && free.files >= keep_files {
             true => Ok(()),
@@ -239,8 +247,8 @@ impl Space {
         }
     }
 
-    /// Reserves memory; [`OsdError::NoSpace`] if less is free. Does nothing for a local file
-    /// system, which does its own accounting.
+    /// Reserves memory; fails with [`OsdError::NoSpace`] if less than `bytes` is free. Does nothing
+    /// for a local file system, which does its own accounting.
     pub(crate) fn reserve(&self, bytes: u64) -> Result<(), OsdError> {
         if let Backing::Memory {
             size_bytes,
@@ -261,19 +269,24 @@ impl Space {
     /// Releases reserved memory.
     pub(crate) fn release(&self, bytes: u64) {
         if let Backing::Memory { used_bytes, .. } = &self.backing {
-            // Two concurrent replacements of one value may both have counted it.
+            // Two concurrent replacements of a value may both release it, so the sum can go below
+            // 0.
             let reduced = |used: u64| Some(used.saturating_sub(bytes));
             let _ = used_bytes.fetch_update(Relaxed, Relaxed, reduced);
         }
     }
 
-    /// Counts a created object of a store in memory, or with `created == false` a destroyed one.
-    pub(crate) fn count_files(&self, created: bool) {
+    /// Counts a created object of a store in memory.
+    pub(crate) fn count_created_file(&self) {
         if let Backing::Memory { files, .. } = &self.backing {
-            match created {
-                true => files.fetch_add(1, Relaxed),
-                false => files.fetch_sub(1, Relaxed),
-            };
+            files.fetch_add(1, Relaxed);
+        }
+    }
+
+    /// Counts a destroyed object of a store in memory.
+    pub(crate) fn count_destroyed_file(&self) {
+        if let Backing::Memory { files, .. } = &self.backing {
+            files.fetch_sub(1, Relaxed);
         }
     }
 
@@ -304,8 +317,8 @@ impl Space {
         }
     }
 
-    /// Free space; the cached result while much is free.
-    fn free(&self) -> Result<Free, OsdError> {
+    /// Free space; up to [`AGE_MAX_NS`] old while much is free.
+    fn free(&self) -> Result<FreeSpace, OsdError> {
         let cache = match &self.backing {
             Backing::Host { cache, .. } => cache,
             Backing::Memory {
@@ -313,7 +326,7 @@ impl Space {
                 used_bytes,
                 ..
             } => {
-                return Ok(Free {
+                return Ok(FreeSpace {
                     bytes: size_bytes.load(Relaxed).saturating_sub(used_bytes.load(Relaxed)),
                     files: u64::MAX,
                     files_reserved: 0,
@@ -322,17 +335,17 @@ impl Space {
         };
         let now = u64::try_from(cache.begun.elapsed().as_nanos()).unwrap_or(u64::MAX);
         if now < cache.expiry.load(Relaxed) {
-            return Ok(Free {
+            return Ok(FreeSpace {
                 bytes: cache.bytes.load(Relaxed),
                 files: cache.files.load(Relaxed),
                 files_reserved: RESERVED_FILES,
             });
         }
         let s = self.measure()?;
-        let free = Free {
+        let free = FreeSpace {
             bytes: s.bavail * u64::from(s.bsize),
             files: if s.files == 0 { u64::MAX } else { s.ffree },
-            files_reserved: reserved_files(&s),
+            files_reserved: files_in_reserve(&s),
         };
         let is_ample = free.bytes > self.reserved_bytes().saturating_mul(SHORT_FACTOR)
             && free.files > SHORT_FACTOR * RESERVED_FILES;
@@ -345,7 +358,7 @@ impl Space {
 }
 
 /// Number of inodes in reserve.
-fn reserved_files(s: &StatFs) -> u64 {
+fn files_in_reserve(s: &StatFs) -> u64 {
     RESERVED_FILES.min(s.files / 16)
 }
 

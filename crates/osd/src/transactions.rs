@@ -1,11 +1,12 @@
 //! Transaction numbers: in flight, applied and committed.
 //!
 //! [`Transactions::begin`] allocates a number. The number is in flight until
-//! [`Transactions::finish`], which the index calls at the end of `apply`, or until the guard
-//! [`InFlight`] is dropped. `applied` is the highest number such that it and all below are
-//! finished. A store that has made these transactions durable calls `set_committed`. As in Lustre,
-//! the upper 32 bits are an epoch that grows with every start of the target, so a new number is
-//! above all earlier ones, although a crash forgets uncommitted numbers.
+//! [`Transactions::finish`], which the index calls at the end of `apply`, or until its
+//! [`TransactionGuard`] is dropped. All transactions up to the number `applied` are finished. A
+//! store that has made them durable calls `set_committed`.
+//!
+//! As in Lustre, the upper 32 bits of a number are an epoch, which grows with every start of the
+//! target. A crash forgets the uncommitted numbers; the epoch keeps new numbers above them.
 //!
 //! Workers share no single lock. A number in flight is in one of several shards, and a shard
 //! publishes its lowest number before the number is handed out. So `applied` reads without a lock
@@ -35,7 +36,7 @@ pub struct Transactions {
 #[repr(align(64))]
 struct Shard {
     numbers: Mutex<Vec<u64>>,
-    /// A lower bound of `numbers`; `u64::MAX` if there is none. Changed under their lock.
+    /// A lower bound of `numbers`; `u64::MAX` if it is empty. Written only with `numbers` locked.
     lowest: AtomicU64,
 }
 
@@ -56,16 +57,17 @@ impl Shard {
 }
 
 /// A transaction in flight; dropping it finishes it.
-pub struct InFlight {
+pub struct TransactionGuard {
     transno: Transno,
     transactions: Arc<Transactions>,
 }
 
 impl Transactions {
-    /// The numbers after a start; `committed` and `epoch` are the stored values (0, 0 for a new
-    /// store). The new epoch must be durable before its first number is used.
+    /// Begins a new epoch after a start of the target. `committed` and `epoch` are the stored
+    /// values (0, 0 for a new store). The new epoch must be durable before its first number is
+    /// used.
     pub fn restore(committed: Transno, epoch: u64) -> Arc<Transactions> {
-        // Numbers that were handed out but not committed can reach into the epoch after that of
+        // The last run's uncommitted numbers can reach into the epoch that follows the one of
         // `committed`.
         let epoch = match (committed, epoch) {
             (Transno::NONE, 0) => 1,
@@ -85,7 +87,7 @@ impl Transactions {
     }
 
     /// Begins a transaction.
-    pub fn begin(self: &Arc<Self>) -> InFlight {
+    pub fn begin(self: &Arc<Self>) -> TransactionGuard {
         loop {
             let last = self.last();
             let transno = Transno(last.0 + 1);
@@ -101,7 +103,7 @@ impl Transactions {
             if next.is_ok() {
                 numbers.push(transno.0);
                 drop(numbers);
-                return InFlight {
+                return TransactionGuard {
                     transno,
                     transactions: self.clone(),
                 };
@@ -132,15 +134,15 @@ impl Transactions {
         Transno(self.last.load(SeqCst))
     }
 
-    /// The highest number such that it and all below are finished.
+    /// The highest number up to which all transactions are finished.
     pub fn applied(&self) -> Transno {
         // Read `last` first: every number in flight up to it is already published by its shard.
         let last = self.last();
         let lowest = self.in_flight.iter().map(|s| s.lowest.load(SeqCst)).min();
-        lowest.map_or(last, |l| last.min(Transno(l - 1)))
+        lowest.map_or(last, |lowest| last.min(Transno(lowest - 1)))
     }
 
-    /// The highest number such that it and all below are durable.
+    /// The highest number up to which all transactions are durable.
     pub fn committed(&self) -> Transno {
         *self.committed.borrow()
     }
@@ -160,14 +162,14 @@ impl Transactions {
     }
 }
 
-impl InFlight {
+impl TransactionGuard {
     /// The transaction number.
     pub fn transno(&self) -> Transno {
         self.transno
     }
 }
 
-impl Drop for InFlight {
+impl Drop for TransactionGuard {
     fn drop(&mut self) {
         self.transactions.finish(self.transno);
     }

@@ -18,7 +18,7 @@ use bytes::Bytes;
 use osd::{Batch, Index, SetAttr, StoreKind, open_index, open_objects};
 use wire::Fid;
 
-const DIR: &str = "NACRE_CRASH_TEST_DIR";
+const DIR_VARIABLE: &str = "NACRE_CRASH_TEST_DIR";
 
 fn fid(n: u64) -> Fid {
     Fid {
@@ -32,10 +32,12 @@ fn key(kind: u8, n: u64) -> Vec<u8> {
     [&[kind][..], &n.to_be_bytes()].concat()
 }
 
-/// The child process of the tests below, not a test itself: writes until it is killed.
+/// The child process of the tests below: writes until it is killed. Not a test itself.
 #[tokio::test]
-async fn child() {
-    let Some(dir) = std::env::var_os(DIR) else { return };
+async fn writer_process() {
+    let Some(dir) = std::env::var_os(DIR_VARIABLE) else {
+        return;
+    };
     let kind = StoreKind::Local(dir.into());
     let index = open_index(&kind).await.unwrap();
     let objects = open_objects(&kind, &index).await.unwrap();
@@ -68,12 +70,12 @@ async fn child() {
     }
 }
 
-/// Runs the child process and kills it, after this time at the earliest. Returns the number and the
-/// transaction number of the last batch that it reported as durable.
+/// Runs the child process, and kills it when `after` has passed and it has reported a durable
+/// batch. Returns the number and the transaction number of the last batch reported as durable.
 fn run_and_kill(dir: &Path, after: Duration) -> (u64, u64) {
     let mut child = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "child", "--nocapture"])
-        .env(DIR, dir)
+        .args(["--exact", "writer_process", "--nocapture"])
+        .env(DIR_VARIABLE, dir)
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
@@ -96,8 +98,8 @@ fn run_and_kill(dir: &Path, after: Duration) -> (u64, u64) {
     last.unwrap()
 }
 
-/// The number of batches. Panics if a batch is incomplete, or lacks one of its predecessors.
-fn whole_prefix(index: &dyn Index) -> u64 {
+/// The number of batches. Panics if a batch is incomplete or one of its predecessors is missing.
+fn count_complete_batches(index: &dyn Index) -> u64 {
     let count = |k: u8| index.scan(&[k], &[k + 1], usize::MAX).unwrap();
     let (a, b, c) = (count(b'a'), count(b'b'), count(b'c'));
     assert_eq!((a.len(), b.len()), (b.len(), c.len()), "a batch is torn");
@@ -121,7 +123,7 @@ async fn kill_loses_no_synced_batch() {
         let (durable, transno) = run_and_kill(dir.path(), Duration::from_millis(ms));
         let index = open_index(&kind).await.unwrap();
         let objects = open_objects(&kind, &index).await.unwrap();
-        let found = whole_prefix(&*index);
+        let found = count_complete_batches(&*index);
         assert!(
             found > durable,
             "batch {durable} was durable, found {found} batches"
@@ -162,7 +164,7 @@ async fn torn_tail_loses_only_the_last_batches() {
     run_and_kill(&from, Duration::from_millis(100));
     let whole = {
         let index = open_index(&StoreKind::Local(from.clone())).await.unwrap();
-        whole_prefix(&*index)
+        count_complete_batches(&*index)
     };
     let journal = |d: &Path| -> PathBuf {
         let files = fs::read_dir(d.join("index")).unwrap().map(|e| e.unwrap().path());
@@ -185,7 +187,7 @@ async fn torn_tail_loses_only_the_last_batches() {
         }
         fs::write(journal(&to), torn).unwrap();
         let index = open_index(&StoreKind::Local(to)).await.unwrap();
-        let found = whole_prefix(&*index);
+        let found = count_complete_batches(&*index);
         assert!(found <= whole);
         assert!(
             whole - found <= back as u64 / 50 + 2,

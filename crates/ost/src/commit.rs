@@ -21,7 +21,7 @@ use std::{
 };
 use wire::Transno;
 
-use osd::{Batch, BootId, InFlight, Index, Objects, OsdError, Transactions};
+use osd::{Batch, BootId, TransactionGuard, Index, Objects, OsdError, Transactions};
 use tokio::sync::{Notify, watch};
 
 use crate::OstError;
@@ -122,13 +122,13 @@ impl Committer {
     }
 
     /// Begins a transaction after [`Index::throttle`]. Dropping the result ends the transaction.
-    pub(crate) async fn begin(&self) -> InFlight {
+    pub(crate) async fn begin(&self) -> TransactionGuard {
         self.index.throttle().await;
         self.transactions.begin()
     }
 
     /// Ends a transaction that wrote `written_bytes`.
-    pub(crate) fn end(&self, transaction: InFlight, written_bytes: u64) {
+    pub(crate) fn end(&self, transaction: TransactionGuard, written_bytes: u64) {
         drop(transaction);
         self.changed.notify_one();
         if self.written_bytes.fetch_add(written_bytes, SeqCst) + written_bytes > self.written_bytes_max {

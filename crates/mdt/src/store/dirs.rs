@@ -13,7 +13,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use osd::{Batch, InFlight};
+use osd::{Batch, TransactionGuard};
 use parking_lot::{Condvar, Mutex};
 use wire::{Errno, Fid, Time, Transno};
 
@@ -99,7 +99,7 @@ struct Prepared {
     /// All changes of the operation but that of the directory.
     batch: Batch,
     /// The transaction number, in flight until the batch is applied.
-    number: InFlight,
+    number: TransactionGuard,
     /// Set when the operation is done.
     outcome: Arc<OnceLock<Outcome>>,
 }

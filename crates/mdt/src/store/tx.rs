@@ -4,7 +4,7 @@
 //! order of the changes. Every inode that is put gets the number as its version.
 
 use bytes::Bytes;
-use osd::{Batch, InFlight, SpacePurpose};
+use osd::{Batch, TransactionGuard, SpacePurpose};
 use wire::{Errno, Fid, Reader, Transno, Writer};
 
 use super::{Entry, Inode, Ownership, Store, keys};
@@ -101,7 +101,7 @@ pub(crate) fn decode_entry(value: &[u8]) -> Result<Entry, Errno> {
 pub struct Tx<'a> {
     store: &'a Store,
     batch: Batch,
-    number: InFlight,
+    number: TransactionGuard,
     after: After,
 }
 
@@ -121,7 +121,7 @@ pub(super) struct Parts<'a> {
     pub(super) store: &'a Store,
     pub(super) batch: Batch,
     /// In flight until the batch is applied.
-    pub(super) number: InFlight,
+    pub(super) number: TransactionGuard,
     pub(super) after: After,
 }
 

@@ -1,9 +1,10 @@
 //! Checks the engine's journals (`N.jnl` in the index's directory) before the engine opens them,
 //! repairs damaged ones, and syncs them.
 //!
-//! The engine takes the first unreadable bytes of a journal for the torn tail of a crash, and
-//! truncates the journal there. So this module reads the journals first ([`scan`]): it truncates a
-//! torn tail, and reports damage as an error.
+//! At the first unreadable bytes of a journal the engine assumes the torn tail of a crash, and
+//! truncates the journal there. If the bytes were damaged instead, it would delete good batches.
+//! This module therefore reads the journals before the engine ([`scan`]): it truncates torn tails,
+//! and reports damage as an error.
 
 mod scan;
 mod scratch;
@@ -39,7 +40,7 @@ pub struct Damage {
     /// The damaged byte range.
     pub bytes: Range<u64>,
     /// Bytes of complete batches after the damage, in this journal.
-    pub whole_after: u64,
+    pub complete_after: u64,
 }
 
 /// Finds the damage in the journals of a target's index; changes nothing. Blocks on the disk.
@@ -48,7 +49,7 @@ pub struct Damage {
 ///
 /// [`OsdError::Io`] if a journal cannot be read, [`OsdError::Corrupt`] if there is no journal, or
 /// one with a wrong name.
-pub fn damage(target: &Path) -> Result<Vec<Damage>, OsdError> {
+pub fn find_damage(target: &Path) -> Result<Vec<Damage>, OsdError> {
     let scans = scan_all(&target.join(target::INDEX))?;
     Ok(scans
         .iter()
@@ -80,8 +81,8 @@ pub fn repair(target: &Path) -> Result<Vec<PathBuf>, OsdError> {
     Ok(copies)
 }
 
-/// Prepares the journals of an index for the engine: truncates torn tails. Damage is an error, and
-/// then nothing is changed.
+/// Prepares the journals of an index for the engine: truncates torn tails. If a journal is damaged,
+/// fails and changes nothing.
 pub(crate) fn prepare(index: &Path) -> Result<(), OsdError> {
     let scans = scan_all(index)?;
     if let Some(damage) = scans.iter().find_map(|(path, scan)| damage_in(path, scan).next()) {
@@ -149,17 +150,17 @@ fn corrupt(index: &Path, journal: &Path, why: &str) -> OsdError {
 
 fn damage_in<'a>(path: &'a Path, scan: &'a Scan) -> impl Iterator<Item = Damage> + 'a {
     scan.damaged.iter().map(|bytes| {
-        let batches_after = scan.whole.iter().filter(|w| w.start >= bytes.end);
+        let batches_after = scan.complete.iter().filter(|batches| batches.start >= bytes.end);
         Damage {
             journal: path.into(),
             bytes: bytes.clone(),
-            whole_after: batches_after.map(|w| w.end - w.start).sum(),
+            complete_after: batches_after.map(|bytes| bytes.end - bytes.start).sum(),
         }
     })
 }
 
-/// Links a journal to an unused name in the target's directory. The link keeps the present
-/// contents, because a repair replaces the journal and does not change it.
+/// Links a journal to an unused name in the target's directory. A repair replaces the journal's
+/// file, so the link keeps the damaged contents.
 fn keep_copy(target: &Path, journal: &Path) -> Result<PathBuf, OsdError> {
     let name = journal.file_name().unwrap_or_default().to_string_lossy();
     let mut n = 0;
@@ -176,8 +177,8 @@ fn keep_copy(target: &Path, journal: &Path) -> Result<PathBuf, OsdError> {
     }
 }
 
-/// The files of repairs in a target's directory: copies of journals, and an unfinished replacement,
-/// which may not exist.
+/// Paths of the files that repairs leave in a target's directory: copies of journals, and an
+/// unfinished replacement. The replacement need not exist.
 pub(crate) fn repair_files(target: &Path) -> io::Result<Vec<PathBuf>> {
     let mut files = vec![target.join(REPLACEMENT)];
     for entry in fs::read_dir(target)? {
@@ -199,7 +200,7 @@ fn copy_complete_batches(journal: &Path, scan: &Scan, to: &Path) -> Result<(), O
             .create(true)
             .truncate(true)
             .open(to)?;
-        for part in &scan.whole {
+        for part in &scan.complete {
             from.seek(io::SeekFrom::Start(part.start))?;
             io::copy(&mut (&mut from).take(part.end - part.start), &mut out)?;
         }

@@ -14,10 +14,10 @@
 //!
 //! A crash leaves a torn tail: an incomplete last batch with nothing after it. An incomplete batch
 //! before a complete one is damage, with one exception: a power cut can lose unsynced sectors and
-//! keep later ones. A lost sector reads as zeros up to its end. At most one commit record follows
-//! it, because the second one is written only when everything up to the first is on disk. An
-//! orderly close of the index writes a second commit record, so that damage in the last changes is
-//! found.
+//! keep later ones. A lost sector reads as zeros up to its end. At most one commit record follows a
+//! lost sector, because the index writes a second one only when everything up to the first is on
+//! disk. When the index closes, it writes a second commit record, so damage in the last changes is
+//! recognised too.
 
 use std::{fs, io, ops::Range, os::unix::fs::FileExt, path::Path};
 
@@ -41,11 +41,11 @@ const KIND_END: u8 = 3;
 const SEQUENCE_STEP_MAX: u64 = 1 << 32;
 /// Exclusive upper bound of a sequence number.
 const SEQUENCE_END: u64 = 1 << 63;
-/// The search for complete batches stops when [`Journal::seen`] exceeds this many times the
-/// journal's size plus [`SEARCH_BYTES`]: a user's data can look like the start of many long
-/// batches.
+/// The search for complete batches stops when [`Journal::searched_bytes`] exceeds this many times
+/// the journal's size plus [`SEARCH_BYTES`]. Without a limit a user could stall the search with
+/// data that looks like the start of many long batches.
 const SEARCH_FACTOR: u64 = 16;
-/// Addend of the search's limit, bytes ([`SEARCH_FACTOR`]).
+/// Minimum of the search's limit, bytes ([`SEARCH_FACTOR`]).
 const SEARCH_BYTES: u64 = 64 << 20;
 /// Minimum number of bytes read at once, as far as the journal has them.
 const WINDOW: usize = 1 << 20;
@@ -62,10 +62,10 @@ pub(crate) const COMMIT_KEY: [u8; 2] = [KEY_RESERVED, b't'];
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Scan {
     /// Byte ranges of complete batches, in order.
-    pub(crate) whole: Vec<Range<u64>>,
+    pub(crate) complete: Vec<Range<u64>>,
     /// Damaged byte ranges.
     pub(crate) damaged: Vec<Range<u64>>,
-    /// Start of the torn tail.
+    /// Offset of the torn tail; `None` if there is none.
     pub(crate) torn: Option<u64>,
     /// The sequence number of the last complete batch or, without one, of the previous journal's.
     pub(crate) sequence: Option<u64>,
@@ -83,7 +83,7 @@ struct Batch {
 }
 
 /// Adjacent complete batches.
-struct Stretch {
+struct BatchRun {
     bytes: Range<u64>,
     /// Number of commit records in them.
     commits: u32,
@@ -94,13 +94,13 @@ fn follows(before: Option<u64>, sequence: u64) -> bool {
     before.is_none_or(|before| sequence > before && sequence - before < SEQUENCE_STEP_MAX)
 }
 
-/// Scans a journal; `before` is the sequence number of the last batch of the journal before it.
+/// Scans a journal; `before` is the sequence number of the last batch of the previous journal.
 pub(crate) fn scan(path: &Path, before: Option<u64>) -> io::Result<Scan> {
     let mut journal = Journal::open(path)?;
-    let mut stretches: Vec<Stretch> = Vec::new();
-    // The checksum does not cover the sequence number. A batch is accepted when the next one
-    // follows it. If the next one does not, the batch that does not follow the last accepted one is
-    // wrong.
+    let mut runs: Vec<BatchRun> = Vec::new();
+    // The checksum does not cover the sequence number, so a batch is accepted only when the next
+    // one follows it. Otherwise one of the two is damaged: the one that does not follow the last
+    // accepted batch.
     let mut accepted = before;
     let mut last: Option<Batch> = None;
     let (mut pos, mut damaged_to) = (0, 0);
@@ -109,7 +109,7 @@ pub(crate) fn scan(path: &Path, before: Option<u64>) -> io::Result<Scan> {
         match last.take() {
             Some(batch) if follows(Some(batch.sequence), next.sequence) => {
                 accepted = Some(batch.sequence);
-                add(&mut stretches, &batch);
+                add(&mut runs, &batch);
                 last = Some(next);
             }
             batch if follows(accepted, next.sequence) => {
@@ -124,7 +124,7 @@ pub(crate) fn scan(path: &Path, before: Option<u64>) -> io::Result<Scan> {
     }
     if let Some(batch) = last {
         accepted = Some(batch.sequence);
-        add(&mut stretches, &batch);
+        add(&mut runs, &batch);
     }
     if journal.gave_up {
         damaged_to = journal.len;
@@ -135,18 +135,18 @@ pub(crate) fn scan(path: &Path, before: Option<u64>) -> io::Result<Scan> {
         ..Scan::default()
     };
     let mut end = 0;
-    for (n, stretch) in stretches.iter().enumerate() {
-        let gap = end..stretch.bytes.start;
+    for (n, run) in runs.iter().enumerate() {
+        let gap = end..run.bytes.start;
         if !gap.is_empty() {
-            let commits: u32 = stretches[n..].iter().map(|s| s.commits).sum();
-            if commits < 2 && damaged_to <= end && journal.lost_sectors(&gap)? {
+            let commits: u32 = runs[n..].iter().map(|s| s.commits).sum();
+            if commits < 2 && damaged_to <= end && journal.has_lost_sector(&gap)? {
                 scan.torn = Some(end);
                 return Ok(scan);
             }
             scan.damaged.push(gap);
         }
-        end = stretch.bytes.end;
-        scan.whole.push(stretch.bytes.clone());
+        end = run.bytes.end;
+        scan.complete.push(run.bytes.clone());
     }
     if damaged_to > end {
         scan.damaged.push(end..damaged_to);
@@ -156,14 +156,14 @@ pub(crate) fn scan(path: &Path, before: Option<u64>) -> io::Result<Scan> {
     Ok(scan)
 }
 
-/// Appends a batch, to the last stretch if they are adjacent.
-fn add(stretches: &mut Vec<Stretch>, batch: &Batch) {
-    match stretches.last_mut() {
+/// Adds a batch to the last run if it is adjacent, or else as a new run.
+fn add(runs: &mut Vec<BatchRun>, batch: &Batch) {
+    match runs.last_mut() {
         Some(last) if last.bytes.end == batch.bytes.start => {
             last.bytes.end = batch.bytes.end;
             last.commits = last.commits.saturating_add(batch.commits);
         }
-        _ => stretches.push(Stretch {
+        _ => runs.push(BatchRun {
             bytes: batch.bytes.clone(),
             commits: batch.commits,
         }),
@@ -176,8 +176,8 @@ struct Journal {
     len: u64,
     window: Vec<u8>,
     window_start: u64,
-    /// Bytes read and bytes of items checked so far, counting repetitions.
-    seen: u64,
+    /// Bytes read plus bytes of checked items, each as often as it was read or checked.
+    searched_bytes: u64,
     /// The search limit was reached: the rest of the journal is unknown.
     gave_up: bool,
 }
@@ -191,7 +191,7 @@ impl Journal {
             len,
             window: Vec::new(),
             window_start: 0,
-            seen: 0,
+            searched_bytes: 0,
             gave_up: false,
         })
     }
@@ -207,7 +207,7 @@ impl Journal {
             self.window.resize(size as usize, 0);
             self.window_start = pos;
             self.file.read_exact_at(&mut self.window, pos)?;
-            self.seen += size;
+            self.searched_bytes += size;
         }
         let from = (pos - self.window_start) as usize;
         Ok(Some(&self.window[from..from + len]))
@@ -235,14 +235,14 @@ impl Journal {
             checksum.update(item);
             commits += u32::from(is_commit(item));
             pos += size as u64;
-            self.seen += size as u64;
+            self.searched_bytes += size as u64;
         }
         let Some(tail) = self.bytes(pos, END_BYTES)? else {
             return Ok(None);
         };
-        let whole = tail[0] == END && tail[9..] == MAGIC && number(&tail[1..9]) == checksum.digest();
+        let is_complete = tail[0] == END && tail[9..] == MAGIC && number(&tail[1..9]) == checksum.digest();
         let bytes = start..pos + END_BYTES as u64;
-        Ok(whole.then_some(Batch {
+        Ok(is_complete.then_some(Batch {
             bytes,
             sequence,
             commits,
@@ -286,7 +286,7 @@ impl Journal {
             if let Some(batch) = self.batch(pos)? {
                 return Ok(Some(batch));
             }
-            if self.seen
+            if self.searched_bytes
                 > self
                     .len
                     .saturating_mul(SEARCH_FACTOR)
@@ -317,8 +317,8 @@ impl Journal {
         Ok(None)
     }
 
-    /// Whether a gap looks like sectors lost in a power cut: zeros up to the end of a sector.
-    fn lost_sectors(&mut self, gap: &Range<u64>) -> io::Result<bool> {
+    /// Whether a gap looks like the loss of a sector in a power cut: zeros up to a sector's end.
+    fn has_lost_sector(&mut self, gap: &Range<u64>) -> io::Result<bool> {
         let mut end = (gap.start / SECTOR + 1) * SECTOR;
         while end <= gap.end {
             let zeros = end.saturating_sub(ZEROS_MIN).max(gap.start);

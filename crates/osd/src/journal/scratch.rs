@@ -4,8 +4,8 @@
 //! Sorted tables never change, so a symbolic link is enough. Journals are copied without torn tails
 //! and damaged parts.
 //!
-//! A copy is locked (`flock`) while it is in use. Before making a copy, a process removes those
-//! that killed processes of the same user left.
+//! A process locks its copy (`flock`) while it uses it. Before a process makes a copy, it removes
+//! the copies that killed processes of the same user left behind.
 
 use std::{
     fs::{self, File},
@@ -27,15 +27,15 @@ const PREFIX: &str = "nacre-index-";
 const TABLES: &str = "tables";
 
 /// A copy of an index; dropping it removes the copy.
-pub(crate) struct Scratch {
+pub(crate) struct ScratchCopy {
     dir: PathBuf,
     /// Locks the directory.
     _lock: File,
 }
 
-impl Scratch {
+impl ScratchCopy {
     /// Copies the index in `index`, which must not change meanwhile.
-    pub(crate) fn copy_of(index: &Path) -> Result<Scratch, OsdError> {
+    pub(crate) fn copy_of(index: &Path) -> Result<ScratchCopy, OsdError> {
         let index = fs::canonicalize(index).map_err(OsdError::io("find", index))?;
         let temporary = std::env::temp_dir();
         remove_abandoned(&temporary);
@@ -66,7 +66,7 @@ impl Scratch {
     }
 }
 
-impl Drop for Scratch {
+impl Drop for ScratchCopy {
     fn drop(&mut self) {
         if let Err(e) = fs::remove_dir_all(&self.dir) {
             tracing::warn!("cannot remove {}: {e}", self.dir.display());
@@ -75,15 +75,16 @@ impl Drop for Scratch {
 }
 
 /// Creates and locks a new directory in `temporary`.
-fn new_dir(temporary: &Path) -> Result<Scratch, OsdError> {
+fn new_dir(temporary: &Path) -> Result<ScratchCopy, OsdError> {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     loop {
         let n = NEXT.fetch_add(1, Relaxed);
         let dir = temporary.join(format!("{PREFIX}{}-{n}", std::process::id()));
         match files::create_dir(&dir) {
             Ok(()) => match try_lock(&dir) {
-                Ok(Some(lock)) => return Ok(Scratch { dir, _lock: lock }),
-                // Another process found the directory before it was locked, and removes it.
+                Ok(Some(lock)) => return Ok(ScratchCopy { dir, _lock: lock }),
+                // Another process found the directory before it was locked, and removes it: use the
+                // next name.
                 Ok(None) => {}
                 Err(source) => {
                     let _ = fs::remove_dir(&dir);
@@ -115,7 +116,7 @@ fn try_lock(dir: &Path) -> io::Result<Option<File>> {
     }
 }
 
-/// Removes this user's copies without a living process.
+/// Removes this user's unlocked copies: their processes have ended.
 fn remove_abandoned(temporary: &Path) {
     let user = rustix::process::geteuid().as_raw();
     for entry in fs::read_dir(temporary).into_iter().flatten().flatten() {

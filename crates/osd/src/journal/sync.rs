@@ -11,9 +11,9 @@ use std::{
 
 use crate::OsdError;
 
-/// The engine's journals: files `N.jnl`. The engine appends to the last one, and syncs that before
-/// it starts the next. The files stay open so that the kernel reports a writeback error to this
-/// sync.
+/// The engine's journals: files `N.jnl`. The engine appends to the last one, and syncs it before it
+/// starts the next. The files stay open: the kernel may not report a writeback error to a file that
+/// is opened after the error.
 pub(crate) struct Journals {
     dir: PathBuf,
     open: HashMap<PathBuf, fs::File>,
@@ -60,7 +60,7 @@ impl Journals {
     }
 }
 
-/// A thread for syncs, so that the committer can work meanwhile: a slow disk takes seconds.
+/// A thread for syncs. A sync of a slow disk takes seconds, and the committer works meanwhile.
 pub(crate) struct SyncThread {
     requests: Option<SyncSender<()>>,
     results: Receiver<Result<(), OsdError>>,

@@ -45,28 +45,28 @@ async fn target() -> (tempfile::TempDir, PathBuf, Vec<u8>) {
     fill(dir.path(), 0, BATCHES).await;
     let path = journal(dir.path());
     let scan = scan::scan(&path, None).unwrap();
-    assert_eq!((scan.damaged.len(), scan.torn, scan.whole.len()), (0, None, 1));
+    assert_eq!((scan.damaged.len(), scan.torn, scan.complete.len()), (0, None, 1));
     let mut bytes = fs::read(&path).unwrap();
-    bytes.truncate(scan.whole[0].end as usize);
+    bytes.truncate(scan.complete[0].end as usize);
     (dir, path, bytes)
 }
 
 /// The start of each batch of a journal. Writes prefixes of the journal to `path`.
 fn starts(path: &Path, bytes: &[u8]) -> Vec<usize> {
     let mut starts = vec![0];
-    let mut whole_to = 0;
+    let mut complete_to = 0;
     for end in 1..bytes.len() {
         // Only an end entry has this trailer.
         if bytes[..end].ends_with(b"FJL\x03") {
             fs::write(path, &bytes[..end]).unwrap();
             let scan = scan::scan(path, None).unwrap();
             assert_eq!((scan.damaged.len(), scan.torn), (0, None));
-            assert_eq!(scan.whole[0].end, end as u64);
+            assert_eq!(scan.complete[0].end, end as u64);
             starts.push(end);
-            whole_to = end;
+            complete_to = end;
         }
     }
-    assert!(whole_to > 0);
+    assert!(complete_to > 0);
     starts
 }
 
@@ -138,7 +138,7 @@ async fn truncated_journal_has_a_torn_tail_and_no_damage() {
             let scan = scan::scan(&path, None).unwrap();
             assert!(scan.damaged.is_empty(), "{end}");
             let whole = *starts.iter().rfind(|start| **start <= end).unwrap();
-            assert_eq!(scan.whole.last().map_or(0, |w| w.end), whole as u64);
+            assert_eq!(scan.complete.last().map_or(0, |w| w.end), whole as u64);
             assert_eq!(scan.torn, (whole < end).then_some(whole as u64), "{end}");
         }
     }
@@ -187,7 +187,7 @@ async fn flipped_bit_in_the_last_change_before_a_close_is_damage() {
     let value = bytes.windows(3).position(|w| w == b"key").unwrap() + 3;
     bytes[value + 7] ^= 1;
     fs::write(&path, &bytes).unwrap();
-    let found = damage(dir.path()).unwrap();
+    let found = find_damage(dir.path()).unwrap();
     assert_eq!(found.len(), 1);
     assert!(found[0].bytes.contains(&(value as u64)));
 }
@@ -209,7 +209,7 @@ async fn damaged_index_opens_only_after_a_repair_that_keeps_a_copy() {
         "{refused}"
     );
     assert_eq!(fs::read(&path).unwrap(), damaged);
-    let found = damage(dir.path()).unwrap();
+    let found = find_damage(dir.path()).unwrap();
     assert_eq!((found.len(), found[0].bytes.start), (1, from as u64));
 
     // Opening read-only gives access to the rest.
@@ -222,7 +222,7 @@ async fn damaged_index_opens_only_after_a_repair_that_keeps_a_copy() {
     let copies = repair(dir.path()).unwrap();
     assert_eq!(copies.len(), 1);
     assert_eq!(fs::read(&copies[0]).unwrap(), damaged);
-    assert_eq!(damage(dir.path()).unwrap(), []);
+    assert_eq!(find_damage(dir.path()).unwrap(), []);
     assert!(repair(dir.path()).unwrap().is_empty());
     let index = open(dir.path());
     assert_eq!(index.scan(b"key", b"l", usize::MAX).unwrap().len(), keys);

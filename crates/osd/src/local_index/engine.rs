@@ -9,6 +9,10 @@ use crate::{OsdError, files};
 
 /// A file that every database of the engine has.
 const ENGINE_MARK: &str = "version";
+/// Maximum number of table files that the engine keeps open.
+const OPEN_TABLES_MAX: usize = 64;
+/// Maximum size of all journals, bytes.
+const JOURNALS_BYTES_MAX: u64 = 64 << 20;
 
 /// Creates an empty database under a temporary name and renames it: an interruption leaves no
 /// partial database at `path`.
@@ -38,7 +42,8 @@ pub(super) fn check_exists(path: &Path) -> Result<(), OsdError> {
     }
 }
 
-/// Opens the engine's database. Damage in its files is an error, even if the engine panics on it.
+/// Opens the engine's database. If the engine panics on damaged files, fails with
+/// [`OsdError::Engine`].
 pub(super) fn open_engine(path: &Path, config: LocalConfig) -> Result<(Database, Keyspace), OsdError> {
     let open = std::panic::AssertUnwindSafe(|| try_open_engine(path, config));
     std::panic::catch_unwind(open).unwrap_or_else(|panic| {
@@ -56,8 +61,8 @@ fn try_open_engine(path: &Path, config: LocalConfig) -> Result<(Database, Keyspa
     let db = Database::builder(path)
         .worker_threads(1)
         .cache_size(config.cache_bytes)
-        .max_cached_files(Some(64))
-        .max_journaling_size(64 << 20)
+        .max_cached_files(Some(OPEN_TABLES_MAX))
+        .max_journaling_size(JOURNALS_BYTES_MAX)
         .manual_journal_persist(true)
         .open()
         .map_err(engine_error("open", path))?;

@@ -18,10 +18,10 @@ use wire::Fid;
 use crate::{ObjAttr, OsdError, SetAttr};
 
 const SHARDS: usize = 16;
-/// The limit of a store's entries, over all shards, is the process's limit of file descriptors
-/// divided by this, since each entry can have an open file and a process can have many stores.
+/// Maximum number of a store's entries, over all shards: the process's limit of file descriptors
+/// divided by this. Each entry can have an open file, and a process can have many stores.
 const ENTRIES_DIVISOR: u64 = 128;
-/// Bounds of that limit.
+/// Bounds of the maximum number of entries.
 const ENTRIES_MIN: u64 = 64;
 const ENTRIES_MAX: u64 = 1024;
 
@@ -31,7 +31,7 @@ pub(super) struct Entry {
     pub(super) path: PathBuf,
     /// Never held while waiting for the disk.
     pub(super) state: Mutex<State>,
-    /// Held while the file is created or removed; only by threads for blocking work, and locked
+    /// Held while the file is created or removed. Only threads for blocking work lock it, and
     /// before `state`.
     pub(super) create_lock: Mutex<()>,
     /// Held while the file's data or size changes: local file systems serialise the writers of a
@@ -48,7 +48,7 @@ pub(super) struct State {
     pub(super) attr: ObjAttr,
     /// The record in the index is older than `attr` or `durable_size`.
     pub(super) record_stale: bool,
-    /// Minimum size of the file on disk, as in the record; `None` if no sync of the file is
+    /// Minimum size of the file on disk, bytes, as in the record; `None` if no sync of the file is
     /// recorded.
     pub(super) durable_size: Option<u64>,
     /// The reason why the file does not match its record.
@@ -59,7 +59,7 @@ pub(super) struct State {
 
 impl State {
     /// Changes attributes; the object exists from now on.
-    pub(super) fn set(&mut self, attr: &SetAttr) {
+    pub(super) fn set_attr(&mut self, attr: &SetAttr) {
         let before = self.attr;
         attr.apply_to(&mut self.attr);
         self.exists = true;
@@ -92,29 +92,29 @@ struct Shard {
     /// Each entry with the clock at its last use.
     entries: HashMap<Fid, (Arc<Entry>, u64)>,
     /// Objects with data that is not on disk.
-    dirty: HashMap<Fid, Dirty>,
+    dirty: HashMap<Fid, DirtyState>,
     /// Counts the uses of entries.
     clock: u64,
 }
 
-/// The unsynced changes of one object. They stay listed until a sync that started after them ends,
-/// so that a concurrent sync of the same object waits for the disk too.
+/// The unsynced changes of one object. They stay listed until a sync ends that started after them.
+/// A second sync of the object during the first therefore waits for the disk too.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Dirty {
+pub(super) struct DirtyState {
     /// The file is new: its directory entry is not on disk either.
     pub(super) new: bool,
     /// Number of changes.
     changes: u64,
     /// The file's size after the last change, bytes.
     pub(super) size: u64,
-    /// Changes whenever a clean object becomes dirty or its file is truncated: within one
-    /// generation the file only grows.
+    /// A clean object that becomes dirty gets a new generation, and so does a truncated one: within
+    /// one generation the file only grows.
     generation: u64,
 }
 
-impl Dirty {
-    /// Whether the file only grew between this state and a later one.
-    pub(super) fn only_grew_until(&self, later: &Dirty) -> bool {
+impl DirtyState {
+    /// Whether the file was not truncated between this state and a later one.
+    pub(super) fn only_grew_until(&self, later: &DirtyState) -> bool {
         self.generation == later.generation
     }
 }
@@ -147,9 +147,9 @@ impl Cache {
         Some(entry.clone())
     }
 
-    /// Adds an entry, or returns the existing one. At the limit the least recently used entry that
-    /// is not in use is evicted. If its record is stale, it is returned as the second value
-    /// instead: the caller writes the record and calls [`Cache::evict`].
+    /// Adds an entry, or returns the existing one. At the limit evicts the least recently used
+    /// entry that is not in use. If the record of that entry is stale, returns it as the second
+    /// value instead: the caller writes the record and calls [`Cache::evict`].
     pub(super) fn add(&self, entry: Arc<Entry>) -> (Arc<Entry>, Option<Arc<Entry>>) {
         let mut shard = self.shard(&entry.fid).lock();
         shard.clock += 1;
@@ -191,7 +191,7 @@ impl Cache {
     pub(super) fn mark_truncated(&self, fid: &Fid, size: u64) {
         let mut shard = self.shard(fid).lock();
         let dirty = shard.dirty.entry(*fid).or_default();
-        *dirty = Dirty {
+        *dirty = DirtyState {
             new: dirty.new,
             changes: dirty.changes + 1,
             size,
@@ -199,24 +199,24 @@ impl Cache {
         };
     }
 
-    fn new_dirty(&self) -> Dirty {
-        Dirty {
+    fn new_dirty(&self) -> DirtyState {
+        DirtyState {
             generation: self.generations.fetch_add(1, Relaxed),
-            ..Dirty::default()
+            ..DirtyState::default()
         }
     }
 
-    pub(super) fn dirty(&self, fid: &Fid) -> Option<Dirty> {
+    pub(super) fn dirty(&self, fid: &Fid) -> Option<DirtyState> {
         self.shard(fid).lock().dirty.get(fid).copied()
     }
 
-    pub(super) fn all_dirty(&self) -> Vec<(Fid, Dirty)> {
+    pub(super) fn all_dirty(&self) -> Vec<(Fid, DirtyState)> {
         let list = |s: &Mutex<Shard>| s.lock().dirty.iter().map(|(f, d)| (*f, *d)).collect::<Vec<_>>();
         self.shards.iter().flat_map(list).collect()
     }
 
     /// Marks synced objects clean, except those that changed after `synced` was listed.
-    pub(super) fn clean(&self, synced: &[(Fid, Dirty)]) {
+    pub(super) fn mark_clean(&self, synced: &[(Fid, DirtyState)]) {
         for (fid, dirty) in synced {
             let mut shard = self.shard(fid).lock();
             if shard.dirty.get(fid) == Some(dirty) {
@@ -240,7 +240,7 @@ impl Cache {
     }
 
     /// Marks synced directories clean, except those with removals after `synced` was listed.
-    pub(super) fn clean_removed(&self, synced: &[(PathBuf, u64)]) {
+    pub(super) fn mark_dirs_clean(&self, synced: &[(PathBuf, u64)]) {
         let mut removed_in = self.removed_in.lock();
         for (dir, removals) in synced {
             if removed_in.get(dir) == Some(removals) {

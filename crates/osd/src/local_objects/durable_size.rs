@@ -1,10 +1,10 @@
 //! The minimum size of each object's file on disk, recorded so that a lost or truncated file is
 //! detected.
 //!
-//! The size is in the object's record in the index. It is raised after a sync of the file and
-//! lowered before a truncate, so a record never claims more than the disk holds, whenever the power
-//! fails. A write therefore needs no record before its reply. A truncate waits for the index only
-//! if the recorded size exceeds the new one, or the file is missing.
+//! The size is in the object's record in the index. The store raises it after a sync of the file
+//! and lowers it before a truncate, so a record never claims more than the disk holds, even after a
+//! power cut. A write therefore needs no record before its reply. A truncate waits for the index
+//! only if the recorded size exceeds the new one, or the file is missing.
 
 use std::{fs, path::Path, sync::Arc};
 
@@ -13,13 +13,13 @@ use wire::Fid;
 
 use super::{
     LocalObjects, Shared,
-    cache::{Dirty, Entry, State},
+    cache::{DirtyState, Entry, State},
 };
 use crate::{OsdError, blocking};
 
 impl State {
-    /// Compares the file with the record, which were just read. Sets `damage` if the file is
-    /// missing or too short.
+    /// Compares the file with the record, both just read from the disk. Sets `damage` if the file
+    /// is missing or too short.
     pub(super) fn check_durable_size(&mut self, path: &Path) {
         let (Some(size), found) = (self.durable_size, self.file.as_ref().map(|_| self.attr.size)) else {
             return;
@@ -39,14 +39,14 @@ impl State {
 
 impl Entry {
     /// Fails if the object's file does not match its record.
-    pub(super) fn check(&self) -> Result<(), OsdError> {
+    pub(super) fn check_undamaged(&self) -> Result<(), OsdError> {
         match self.state.lock().damage.clone() {
             None => Ok(()),
-            Some(why) => Err(self.damaged(why)),
+            Some(why) => Err(self.damage_error(why)),
         }
     }
 
-    fn damaged(&self, why: String) -> OsdError {
+    fn damage_error(&self, why: String) -> OsdError {
         OsdError::DamagedObject {
             path: self.path.clone(),
             why,
@@ -55,13 +55,14 @@ impl Entry {
 
     /// The file and the number of bytes that a read must return; `None` if there is nothing to
     /// read.
-    pub(super) fn readable(&self, offset: u64, len: u32) -> Option<(Arc<fs::File>, u64)> {
+    pub(super) fn readable_part(&self, offset: u64, len: u32) -> Option<(Arc<fs::File>, u64)> {
         let state = self.state.lock();
         let len = state.attr.size.saturating_sub(offset).min(len.into());
         state.file.clone().filter(|_| len > 0).map(|file| (file, len))
     }
 
-    /// Records and logs that the file is shorter than at its open or last write.
+    /// Records and logs that the file ended after `found` bytes of a read at `offset`: it is
+    /// shorter than at its open or last write.
     pub(super) fn report_early_end(&self, offset: u64, found: u64) -> OsdError {
         let mut state = self.state.lock();
         let end = offset + found;
@@ -75,14 +76,14 @@ impl Entry {
         );
         state.damage = Some(why.clone());
         drop(state);
-        self.damaged(why)
+        self.damage_error(why)
     }
 }
 
 impl Shared {
     /// Records the sizes of synced files. After a failure the entry's record stays stale and is
     /// written later.
-    pub(super) fn record_durable_sizes(&self, synced: &[(Fid, Dirty)]) {
+    pub(super) fn record_durable_sizes(&self, synced: &[(Fid, DirtyState)]) {
         for (fid, synced_state) in synced {
             let recorded = self.record_durable_size(fid, synced_state);
             if let Err(e) = recorded {
@@ -91,7 +92,7 @@ impl Shared {
         }
     }
 
-    fn record_durable_size(&self, fid: &Fid, synced_state: &Dirty) -> Result<(), OsdError> {
+    fn record_durable_size(&self, fid: &Fid, synced_state: &DirtyState) -> Result<(), OsdError> {
         let entry = self.cache.find(fid).map_or_else(|| self.load(*fid), Ok)?;
         {
             let mut state = entry.state.lock();
@@ -113,8 +114,8 @@ impl Shared {
     }
 
     /// Lowers the recorded size before a truncate to `size`; true if the record must reach the disk
-    /// first. Truncating a damaged file to at most its remaining size ends the damage.
-    fn before_truncate(&self, entry: &Entry, size: u64) -> Result<bool, OsdError> {
+    /// first. A damaged file counts as undamaged once it is truncated to at most its present size.
+    fn lower_durable_size(&self, entry: &Entry, size: u64) -> Result<bool, OsdError> {
         {
             let mut state = entry.state.lock();
             let found = match &state.file {
@@ -127,7 +128,7 @@ impl Shared {
             if let Some(why) = state.damage.take_if(|_| size > found) {
                 state.damage = Some(why.clone());
                 drop(state);
-                return Err(entry.damaged(why));
+                return Err(entry.damage_error(why));
             }
             state.damage = None;
             if state.file.is_some() && size < state.attr.size {
@@ -159,7 +160,7 @@ impl LocalObjects {
             let entry = self.entry(fid).await?;
             let write_lock = entry.write_lock.clone().lock_owned().await;
             if let Some(size) = truncate_to
-                && shared.before_truncate(&entry, size)?
+                && shared.lower_durable_size(&entry, size)?
             {
                 shared.index.sync().await?;
             }

@@ -3,11 +3,12 @@
 //! The path is `<sequence>/<low byte of the object id>/<object id>`, all in hexadecimal. The first
 //! write, allocation or extending truncate creates the file. Attributes that the file does not have
 //! (owner, the client's times, parent, versions) are in a small record in the target's index, so
-//! the local file system only needs sparse files. All file I/O runs on threads for blocking work,
-//! except reads of data in the page cache. Attributes that change with each write stay in the cache
-//! entry and go to the index on eviction or sync. After a failed sync every later sync fails, and
-//! files cannot be changed. [`durable_size`] records the size of each file on disk, so that a lost
-//! or truncated file is detected.
+//! the local file system only needs sparse files. Attributes that change with each write stay in
+//! the cache entry until its eviction or a sync.
+//!
+//! All file I/O runs on threads for blocking work, except reads of data in the page cache. After a
+//! failed sync every later sync fails, and files cannot be changed. [`durable_size`] detects lost
+//! and truncated files.
 
 mod cache;
 mod durable_size;
@@ -37,9 +38,9 @@ use wire::Fid;
 use crate::{
     Batch, CachedAttr, Index, ObjAttr, Objects, OsdError, READ_PIECE, Seek, SetAttr, blocking, files,
 };
-use cache::{Cache, Dirty, Entry, State};
+use cache::{Cache, DirtyState, Entry, State};
 
-/// Above this number of dirty files and directories, one `syncfs` replaces the single syncs.
+/// Above this number of dirty files and directories, one `syncfs` replaces a sync of each.
 const SYNC_EACH_MAX: usize = 64;
 
 /// Objects on the local file system.
@@ -52,7 +53,7 @@ struct Shared {
     index: Arc<dyn Index>,
     cache: Cache,
     /// The first failure of a sync.
-    failed: Mutex<Option<String>>,
+    sync_failure: Mutex<Option<String>>,
 }
 
 impl LocalObjects {
@@ -68,7 +69,7 @@ impl LocalObjects {
             root: root.into(),
             index,
             cache: Cache::new(),
-            failed: Mutex::new(None),
+            sync_failure: Mutex::new(None),
         };
         Ok(LocalObjects {
             shared: Arc::new(shared),
@@ -181,9 +182,9 @@ impl Shared {
     }
 
     /// The object's file, created if missing; true if it is new.
-    fn file(&self, entry: &Entry) -> Result<(Arc<fs::File>, bool), OsdError> {
-        self.check_not_failed()?;
-        entry.check()?;
+    fn open_or_create(&self, entry: &Entry) -> Result<(Arc<fs::File>, bool), OsdError> {
+        self.check_syncs()?;
+        entry.check_undamaged()?;
         if let Some(file) = &entry.state.lock().file {
             return Ok((file.clone(), false));
         }
@@ -222,7 +223,7 @@ impl Shared {
     }
 
     fn write(&self, entry: &Entry, offset: u64, data: &[Bytes], attr: &SetAttr) -> Result<(), OsdError> {
-        let (file, new) = self.file(entry)?;
+        let (file, new) = self.open_or_create(entry)?;
         let mut position = offset;
         let written = data.iter().try_for_each(|piece| {
             file.write_all_at(piece, position)
@@ -230,21 +231,21 @@ impl Shared {
             position += piece.len() as u64;
             Ok(())
         });
-        // A write that failed in the middle has changed the file, too.
-        self.changed(entry, new, attr)?;
+        // A failed write may have changed a part of the range.
+        self.finish_change(entry, new, attr)?;
         written
     }
 
-    /// Called after a change of the file, successful or not: measures the size, sets attributes,
-    /// marks the object dirty, and writes the record of a new file.
-    fn changed(&self, entry: &Entry, new: bool, attr: &SetAttr) -> Result<(), OsdError> {
+    /// Ends a change of the file, successful or not: measures the size, sets attributes, marks the
+    /// object dirty, and writes the record of a new file.
+    fn finish_change(&self, entry: &Entry, new: bool, attr: &SetAttr) -> Result<(), OsdError> {
         let measured = {
             let mut state = entry.state.lock();
             if state.destroyed {
                 return Err(OsdError::NotFound);
             }
             let measured = state.measure(&entry.path);
-            state.set(attr);
+            state.set_attr(attr);
             state.record_stale |= new;
             self.cache.mark_dirty(&entry.fid, new, state.attr.size);
             measured
@@ -257,8 +258,8 @@ impl Shared {
     }
 
     /// Fails if a sync has failed.
-    fn check_not_failed(&self) -> Result<(), OsdError> {
-        match self.failed.lock().clone() {
+    fn check_syncs(&self) -> Result<(), OsdError> {
+        match self.sync_failure.lock().clone() {
             Some(why) => Err(OsdError::SyncFailed {
                 path: self.root.clone(),
                 why,
@@ -267,23 +268,25 @@ impl Shared {
         }
     }
 
-    fn fail(&self, e: OsdError) -> OsdError {
+    /// Logs and records the failure of a sync.
+    fn record_sync_failure(&self, e: OsdError) -> OsdError {
         tracing::error!(store = %self.root.display(), "sync failed, every later sync fails too: {e}. Check the disk and restart the target");
-        self.failed.lock().get_or_insert_with(|| e.to_string());
+        self.sync_failure.lock().get_or_insert_with(|| e.to_string());
         e
     }
 
-    fn sync(&self, dirty: &[(Fid, Dirty)], removed_in: &[(PathBuf, u64)]) -> Result<(), OsdError> {
-        if let Some(why) = self.failed.lock().clone() {
+    fn sync(&self, dirty: &[(Fid, DirtyState)], removed_in: &[(PathBuf, u64)]) -> Result<(), OsdError> {
+        if let Some(why) = self.sync_failure.lock().clone() {
             return Err(OsdError::SyncFailed {
                 path: self.root.clone(),
                 why,
             });
         }
-        self.sync_files(dirty, removed_in).map_err(|e| self.fail(e))?;
+        self.sync_files(dirty, removed_in)
+            .map_err(|e| self.record_sync_failure(e))?;
         self.record_durable_sizes(dirty);
-        self.cache.clean(dirty);
-        self.cache.clean_removed(removed_in);
+        self.cache.mark_clean(dirty);
+        self.cache.mark_dirs_clean(removed_in);
         Ok(())
     }
 
@@ -292,7 +295,7 @@ impl Shared {
         rustix::fs::syncfs(&root).map_err(|e| OsdError::io("sync", &self.root)(e.into()))
     }
 
-    fn sync_files(&self, dirty: &[(Fid, Dirty)], removed_in: &[(PathBuf, u64)]) -> Result<(), OsdError> {
+    fn sync_files(&self, dirty: &[(Fid, DirtyState)], removed_in: &[(PathBuf, u64)]) -> Result<(), OsdError> {
         if dirty.len() + removed_in.len() > SYNC_EACH_MAX {
             return self.sync_file_system();
         }
@@ -313,8 +316,8 @@ fn bytes_of(pieces: &[Bytes]) -> u64 {
     pieces.iter().map(|p| p.len() as u64).sum()
 }
 
-/// Reads at most `len` bytes, in buffers of up to [`READ_PIECE`]. With `NOWAIT` returns `None` if
-/// the page cache lacks some, or the file system does not support `NOWAIT`.
+/// Reads at most `len` bytes, in buffers of up to [`READ_PIECE`]. With `NOWAIT`, returns `None` if
+/// a part is not in the page cache, or if the file system does not support `NOWAIT`.
 fn read_pieces(
     file: &fs::File,
     offset: u64,
@@ -355,8 +358,8 @@ impl Objects for LocalObjects {
     fn read(&self, fid: Fid, offset: u64, len: u32) -> BoxFuture<'_, Result<Vec<Bytes>, OsdError>> {
         Box::pin(async move {
             let entry = self.entry(fid).await?;
-            entry.check()?;
-            let Some((file, len)) = entry.readable(offset, len) else {
+            entry.check_undamaged()?;
+            let Some((file, len)) = entry.readable_part(offset, len) else {
                 return Ok(Vec::new());
             };
             let cached = read_pieces(&file, offset, len, ReadWriteFlags::NOWAIT);
@@ -366,7 +369,7 @@ impl Objects for LocalObjects {
                 return Ok(pieces);
             }
             let read = move |entry: &Entry| -> Result<(Vec<Bytes>, bool), OsdError> {
-                let Some((file, len)) = entry.readable(offset, len as u32) else {
+                let Some((file, len)) = entry.readable_part(offset, len as u32) else {
                     return Ok((Vec::new(), true));
                 };
                 let pieces = read_pieces(&file, offset, len, ReadWriteFlags::empty());
@@ -416,12 +419,12 @@ impl Objects for LocalObjects {
     fn punch(&self, fid: Fid, start: u64, end: u64, attr: SetAttr) -> BoxFuture<'_, Result<(), OsdError>> {
         let truncates = end == u64::MAX;
         self.with_write_lock(fid, truncates.then_some(start), move |shared, entry| {
-            entry.check()?;
+            entry.check_undamaged()?;
             if entry.state.lock().file.is_none() && (start == 0 || !truncates) {
-                entry.state.lock().set(&attr);
+                entry.state.lock().set_attr(&attr);
                 return shared.write_record(entry);
             }
-            let (file, new) = shared.file(entry)?;
+            let (file, new) = shared.open_or_create(entry)?;
             let punched = if truncates {
                 file.set_len(start).map_err(OsdError::io("truncate", &entry.path))
             } else if end > start {
@@ -432,7 +435,7 @@ impl Objects for LocalObjects {
                 Ok(())
             };
             let attr = if punched.is_ok() { attr } else { SetAttr::default() };
-            shared.changed(entry, new, &attr)?;
+            shared.finish_change(entry, new, &attr)?;
             punched
         })
     }
@@ -449,7 +452,7 @@ impl Objects for LocalObjects {
                 .checked_sub(start)
                 .filter(|l| *l > 0)
                 .ok_or(OsdError::Invalid("empty range"))?;
-            let (file, new) = shared.file(entry)?;
+            let (file, new) = shared.open_or_create(entry)?;
             let how = if keep_size {
                 FallocateFlags::KEEP_SIZE
             } else {
@@ -457,14 +460,14 @@ impl Objects for LocalObjects {
             };
             let allocated = rustix::fs::fallocate(&*file, how, start, len)
                 .map_err(|e| OsdError::io("allocate", &entry.path)(e.into()));
-            shared.changed(entry, new, &SetAttr::default())?;
+            shared.finish_change(entry, new, &SetAttr::default())?;
             allocated
         })
     }
 
     fn seek(&self, fid: Fid, offset: u64, kind: Seek) -> BoxFuture<'_, Result<u64, OsdError>> {
         self.with_entry(fid, move |_, entry| {
-            entry.check()?;
+            entry.check_undamaged()?;
             let (file, size) = {
                 let state = entry.state.lock();
                 (state.file.clone(), state.attr.size)
@@ -484,7 +487,7 @@ impl Objects for LocalObjects {
     fn attr(&self, fid: Fid) -> BoxFuture<'_, Result<Option<ObjAttr>, OsdError>> {
         Box::pin(async move {
             let entry = self.entry(fid).await?;
-            entry.check()?;
+            entry.check_undamaged()?;
             let state = entry.state.lock();
             Ok(state.exists.then_some(state.attr))
         })
@@ -493,8 +496,8 @@ impl Objects for LocalObjects {
     fn cached_attr(&self, fid: Fid, new: bool) -> CachedAttr {
         if let Some(entry) = self.shared.cache.find(&fid) {
             let state = entry.state.lock();
-            // An object under destruction still exists if the destroy fails, and a writer may be
-            // about to create a missing object: both are unknown.
+            // The destroy of an object can still fail, and a writer may be about to create a
+            // missing one: both are unknown.
             return match !state.destroyed && state.exists && state.damage.is_none() {
                 true => CachedAttr::Present(state.attr),
                 false => CachedAttr::Unknown,
@@ -510,7 +513,7 @@ impl Objects for LocalObjects {
     fn setattr(&self, fid: Fid, attr: SetAttr) -> BoxFuture<'_, Result<(), OsdError>> {
         Box::pin(async move {
             let entry = self.entry(fid).await?;
-            entry.state.lock().set(&attr);
+            entry.state.lock().set_attr(&attr);
             self.shared.write_record(&entry)
         })
     }
@@ -580,8 +583,8 @@ impl Objects for LocalObjects {
                 };
                 shared.sync(&dirty, &removed_in)
             });
-            // Records and data may reach the disk in any order: a record states at most the size
-            // that is on disk.
+            // Records and data may reach the disk in any order, because a record states at most the
+            // size that is on disk.
             let (files, records) = tokio::join!(files, self.shared.index.sync());
             files.and(records)
         })

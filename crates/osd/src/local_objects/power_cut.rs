@@ -1,5 +1,5 @@
-//! Simulates power cuts: random changes and syncs, then any state that the disk can have. An object
-//! that was not destroyed must never count as damaged.
+//! Simulates power cuts: random changes and syncs, then a random one of the states that the disk
+//! can have. The store must never report an object as damaged that was not destroyed.
 
 #![allow(clippy::unwrap_used)]
 
@@ -124,7 +124,7 @@ impl Index for PowerIndex {
     }
 }
 
-/// A step; `place` selects one of the live objects.
+/// A step; `place` is the position of an object in [`Machine::live`].
 #[derive(Clone, Debug)]
 enum Step {
     Write {
@@ -183,8 +183,8 @@ fn step() -> impl Strategy<Value = Step> {
 /// The last completed stage of the concurrent sync, with the dirty objects that it listed.
 enum Stage {
     Idle,
-    Listed(Vec<(Fid, Dirty)>),
-    Synced(Vec<(Fid, Dirty)>),
+    Listed(Vec<(Fid, DirtyState)>),
+    Synced(Vec<(Fid, DirtyState)>),
 }
 
 struct Machine {
@@ -230,7 +230,7 @@ impl Machine {
     }
 
     /// Records that the files of these objects are on disk as they are now.
-    fn record_synced(&mut self, dirty: &[(Fid, Dirty)]) {
+    fn record_synced(&mut self, dirty: &[(Fid, DirtyState)]) {
         for (fid, _) in dirty {
             let size = self.current_size(fid.f_oid);
             self.disk.insert(fid.f_oid, vec![size]);
@@ -271,7 +271,7 @@ impl Machine {
                     }
                     Stage::Synced(dirty) => {
                         shared.record_durable_sizes(&dirty);
-                        shared.cache.clean(&dirty);
+                        shared.cache.mark_clean(&dirty);
                         Stage::Idle
                     }
                 }

@@ -3,7 +3,8 @@
 //!
 //! `target` is a small text file with one `name = value` per line. `mkfs` writes it last, so a
 //! directory with `target.new` but without `target` is the result of an interrupted `mkfs`. The
-//! server holds `lock` with flock, so the lock ends with the process in any case.
+//! server locks the file `lock` with flock: the kernel releases the lock even if the process is
+//! killed.
 //! `docs/on-disk-format.md` describes the format.
 
 mod label;
@@ -336,8 +337,8 @@ impl TargetDir {
     }
 }
 
-/// Locks the directory. With `note_pid` writes the process's number into the lock file, for error
-/// messages of other processes; without it changes nothing.
+/// Locks the directory. With `note_pid`, writes this process's id into the lock file, for the error
+/// messages of other processes. Without it, changes no file.
 pub(crate) fn lock(dir: &Path, note_pid: bool) -> Result<fs::File, TargetError> {
     let path = dir.join(LOCK);
     let io = |source| TargetError::Io {
