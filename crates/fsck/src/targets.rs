@@ -240,7 +240,7 @@ impl Stores {
                 .sequences(progress, &mut ost_problems)
                 .map_err(store_error(&ost.svname))?;
             let mut cross = cross::CrossCheck::new(*index, &sequences, examined.as_ref());
-            let objects = ost.store.each_object(progress, &mut ost_problems, |object| {
+            let objects = ost.store.for_each_object(progress, &mut ost_problems, |object| {
                 summary.objects += 1;
                 cross.add_object(object);
             });

@@ -13,11 +13,13 @@ use crate::sequence::Sequences;
 
 /// `o_mode` of an object with changed data: a regular file, 0666.
 const MODE: u32 = 0o100_666;
-/// `o_mode` of an object without changed data: setuid and setgid mark it.
+/// `o_mode` of an object without changed data. Lustre marks it with setuid and setgid.
 const MODE_UNWRITTEN: u32 = 0o106_666;
+/// `o_blksize`: the preferred size of a read or write, bytes.
+const BLKSIZE: u32 = 4 << 20;
 
-/// An object's attributes if they are known without reading the disk.
-pub(crate) fn in_memory(objects: &dyn Objects, sequences: &Sequences, fid: Fid) -> CachedAttr {
+/// An object's attributes, if they are known without reading the disk.
+pub(crate) fn cached(objects: &dyn Objects, sequences: &Sequences, fid: Fid) -> CachedAttr {
     objects.cached_attr(fid, sequences.is_new(&fid))
 }
 
@@ -27,7 +29,7 @@ pub(crate) async fn load(
     sequences: &Sequences,
     fid: Fid,
 ) -> Result<Option<ObjAttr>, OsdError> {
-    match in_memory(objects, sequences, fid) {
+    match cached(objects, sequences, fid) {
         CachedAttr::Present(attr) => Ok(Some(attr)),
         CachedAttr::Absent => Ok(None),
         CachedAttr::Unknown => objects.attr(fid).await,
@@ -36,7 +38,7 @@ pub(crate) async fn load(
 
 /// The attributes that a request sets: those marked in `o_valid`. Clients mark owner, project and
 /// parent in every write.
-pub(crate) fn to_set(oa: &Obdo, precision: Precision) -> SetAttr {
+pub(crate) fn to_set_attr(oa: &Obdo, precision: Precision) -> SetAttr {
     let has = |flag: u64| oa.o_valid & flag == flag;
     let times = oa.times().at(precision);
     SetAttr {
@@ -54,14 +56,14 @@ pub(crate) fn to_set(oa: &Obdo, precision: Precision) -> SetAttr {
     }
 }
 
-/// Like [`to_set`], for a request that changes the object's data: sets the data version to
+/// Like [`to_set_attr`], for a request that changes the object's data: sets the data version to
 /// `transno`. If the request marks both mtime and ctime, these are the time of the change
 /// ([`SetAttr::changed`]).
-pub(crate) fn to_change(oa: &Obdo, precision: Precision, transno: Transno) -> SetAttr {
+pub(crate) fn to_data_change(oa: &Obdo, precision: Precision, transno: Transno) -> SetAttr {
     let both = OBD_MD_FLMTIME | OBD_MD_FLCTIME;
     let set = SetAttr {
         data_version: Some(transno.0),
-        ..to_set(oa, precision)
+        ..to_set_attr(oa, precision)
     };
     match oa.o_valid & both {
         marked if marked == both => SetAttr {
@@ -90,7 +92,7 @@ pub(crate) fn put(oa: &mut Obdo, attr: Option<&ObjAttr>, precision: Precision) {
         | OBD_MD_FLTYPE;
     oa.o_size = a.size;
     oa.o_blocks = a.blocks;
-    oa.o_blksize = 4 << 20;
+    oa.o_blksize = BLKSIZE;
     oa.set_times(a.times().at(precision));
     oa.o_uid = a.uid;
     oa.o_gid = a.gid;
@@ -98,7 +100,7 @@ pub(crate) fn put(oa: &mut Obdo, attr: Option<&ObjAttr>, precision: Precision) {
     oa.o_mode = if a.data_version == 0 { MODE_UNWRITTEN } else { MODE };
 }
 
-/// Copies the data version into a reply. Clients compare it to find out whether the data changed.
+/// Copies the data version into a reply. Clients compare data versions to detect changed data.
 pub(crate) fn put_version(oa: &mut Obdo, attr: Option<&ObjAttr>) {
     oa.o_valid |= OBD_MD_FLDATAVERSION;
     oa.o_data_version = attr.map_or(0, |a| a.data_version);
@@ -130,7 +132,7 @@ mod tests {
     use wire::{Time, Times};
 
     #[test]
-    fn value_block_carries_the_error_in_lvb_blocks() {
+    fn lvb_error_is_in_lvb_blocks() {
         let blocks = lvb_error(Errno::EIO).lvb_blocks;
         assert_eq!(blocks, 0xffba_dbad_7fff_fffb);
         assert_eq!(blocks & wire::OST_LVB_ERR_MASK, wire::OST_LVB_ERR_MASK);
@@ -147,7 +149,7 @@ mod tests {
             ..Obdo::default()
         };
         assert_eq!(
-            to_set(&oa, Precision::Seconds),
+            to_set_attr(&oa, Precision::Seconds),
             SetAttr {
                 mtime: Some(Time::secs(5)),
                 uid: Some(7),
@@ -169,7 +171,11 @@ mod tests {
             ..Obdo::default()
         };
         oa.set_times(times);
-        let ctime_of_change = |precision| to_change(&oa, precision, Transno(1)).changed.map(|t| t.ctime);
+        let ctime_of_change = |precision| {
+            to_data_change(&oa, precision, Transno(1))
+                .changed
+                .map(|t| t.ctime)
+        };
         assert_eq!(ctime_of_change(Precision::Nanoseconds), Some(t));
         assert_eq!(ctime_of_change(Precision::Seconds), Some(Time::secs(5)));
         let mut attr = ObjAttr::default();

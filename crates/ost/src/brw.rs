@@ -12,6 +12,8 @@ use wire::{
 
 /// The largest number of ranges in one request: the pages of the largest transfer (4 MiB).
 const RANGES_MAX: usize = 1024;
+/// Size of a page of the client, bytes.
+const PAGE_BYTES: u64 = 4096;
 
 /// One contiguous range of the object, bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,15 +42,19 @@ pub(crate) struct Brw {
     pub(crate) object: ObdIoobj,
     pub(crate) spans: Vec<Span>,
     /// Whether the data is inside the message instead of a bulk transfer.
-    pub(crate) short: bool,
-    /// The checksum type that the client requests; `None` if it requests none or an unknown one.
+    pub(crate) short_io: bool,
+    /// The checksum type that the client requests; `None` without one that this target knows.
     pub(crate) checksum: Option<ChecksumType>,
 }
 
 impl Brw {
-    /// Parses the request; `EPROTO` if it is malformed. Ranges must be ascending, not empty and not
-    /// overlap (else `EINVAL`), end at most at `maxbytes` (else `EFBIG`), and have at most
-    /// `brw_size` bytes in total (else `EPROTO`).
+    /// Parses a request.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` if a range is empty, overlaps with another one or is out of order; `EFBIG` if one
+    /// ends beyond `maxbytes`; `EPROTO` if all ranges together have more than `brw_size` bytes, or
+    /// the request is malformed.
     pub(crate) fn parse(msg: &Message, brw_size: u32, maxbytes: u64) -> Result<Brw, Errno> {
         let oa = msg.get::<OstBody>(bufs::OST_BODY).map_err(|_| Errno::EPROTO)?.oa;
         let object: ObdIoobj = msg.get(bufs::BRW_IOOBJ).map_err(|_| Errno::EPROTO)?;
@@ -89,7 +95,7 @@ impl Brw {
             oa,
             object,
             spans,
-            short: flags & OBD_FL_SHORT_IO != 0,
+            short_io: flags & OBD_FL_SHORT_IO != 0,
             checksum: (oa.o_valid & OBD_MD_FLCKSUM != 0)
                 .then(|| ChecksumType::from_flags(flags))
                 .flatten(),
@@ -126,12 +132,12 @@ impl Brw {
     }
 
     /// Whether the client holds no lock and requests the server to take one.
-    pub(crate) fn srvlock(&self) -> bool {
+    pub(crate) fn requests_lock(&self) -> bool {
         self.any_span_has(OBD_BRW_SRVLOCK)
     }
 
     /// Whether the data must be on disk before the reply.
-    pub(crate) fn sync(&self) -> bool {
+    pub(crate) fn requests_sync(&self) -> bool {
         self.any_span_has(OBD_BRW_SYNC)
     }
 
@@ -147,14 +153,14 @@ impl Brw {
         Ok(lengths)
     }
 
-    /// Bytes of grant that the request uses: whole pages of the ranges from grant. For clients
-    /// without `GRANT_PARAM`, which do not send the number.
+    /// Bytes of grant that the request uses, if its client does not send the number
+    /// (`GRANT_PARAM`): the whole pages of the ranges from grant.
     pub(crate) fn page_bytes_from_grant(&self) -> u64 {
-        let pages = |s: &Span| s.end().div_ceil(4096) - s.offset / 4096;
+        let pages = |s: &Span| s.end().div_ceil(PAGE_BYTES) - s.offset / PAGE_BYTES;
         self.spans
             .iter()
             .filter(|s| s.is_granted())
-            .map(|s| pages(s) * 4096)
+            .map(|s| pages(s) * PAGE_BYTES)
             .sum()
     }
 }
@@ -178,7 +184,7 @@ mod tests {
 
     /// The write of "hello\n" in the capture `d2_create_write_close`.
     #[test]
-    fn captured_short_write_parses() {
+    fn captured_short_io_write_parses() {
         let oa = Obdo {
             o_valid: 0x180_0000_0b18_4f2d,
             o_flags: 0x40_6000,
@@ -196,7 +202,7 @@ mod tests {
             rnb_flags: 0x4_0420,
         };
         let brw = Brw::parse(&message(oa, object, &[range]), 4 << 20, u64::MAX).unwrap();
-        assert!(brw.short && !brw.sync() && !brw.srvlock() && brw.spans[0].is_granted());
+        assert!(brw.short_io && !brw.requests_sync() && !brw.requests_lock() && brw.spans[0].is_granted());
         assert_eq!(brw.checksum, Some(ChecksumType::T10Ip4K));
         assert_eq!(
             (brw.len(), brw.extent(), brw.page_bytes_from_grant()),

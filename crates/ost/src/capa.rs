@@ -1,6 +1,6 @@
-//! Capability checks. Where the client's nodemap requires capabilities, each request about an
-//! object must carry one for this object, this client and this target, signed by an MDT
-//! (docs/security.md).
+//! Capability checks (docs/security.md). If the client's nodemap requires capabilities, each
+//! request about an object must carry one: for this object, this client and this target, signed by
+//! an MDT.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -15,7 +15,7 @@ use wire::{
 
 use crate::{Ost, target::WRITE_MODES};
 
-/// Why a request fails the capability check.
+/// The reason why a request fails the capability check.
 #[derive(Debug, thiserror::Error)]
 enum CapabilityRefusal {
     #[error("the request carries no capability (Lustre's own clients send none)")]
@@ -23,13 +23,13 @@ enum CapabilityRefusal {
     #[error("the capability is for another object")]
     OtherObject,
     #[error("the capability does not grant this operation")]
-    Rights,
+    NoRight,
     #[error("{0}")]
     Bad(#[from] CapaError),
 }
 
 impl Ost {
-    /// Fails a request about an object unless it carries a valid capability.
+    /// Checks that a request about an object carries a valid capability.
     ///
     /// # Errors
     ///
@@ -73,7 +73,7 @@ impl Ost {
             return Err(CapabilityRefusal::OtherObject);
         }
         if capa.lc_opc & rights == 0 {
-            return Err(CapabilityRefusal::Rights);
+            return Err(CapabilityRefusal::NoRight);
         }
         Ok(())
     }
@@ -81,8 +81,8 @@ impl Ost {
 
 /// Seconds since 1970. The MDTs' clocks must agree with this one.
 fn now() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    since.map_or(0, |since| since.as_secs())
+    let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH);
+    since_1970.map_or(0, |time| time.as_secs())
 }
 
 /// Whether the request enqueues a lock in a write mode.
@@ -91,7 +91,8 @@ fn enqueues_write_lock(req: &ServerRequest) -> Result<bool, Errno> {
         && req.get::<LdlmRequest>(bufs::DLM_REQ)?.lock_desc.l_req_mode & WRITE_MODES != 0)
 }
 
-/// The object of a request, found in the same field as the handler finds it.
+/// The object of a request. Reads the same field as the handler of the request, so both use the
+/// same object.
 fn object_of(req: &ServerRequest) -> Result<OstId, Errno> {
     match req.opc {
         OST_READ | OST_WRITE => Ok(req.get::<ObdIoobj>(bufs::BRW_IOOBJ)?.ioo_oid),

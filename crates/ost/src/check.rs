@@ -26,7 +26,7 @@ pub enum Problem {
     BadRecord {
         /// The record's key.
         key: bytes::Bytes,
-        /// The object of the record, such as "a sequence", for messages.
+        /// The kind of record for messages, such as "a sequence".
         what: &'static str,
         /// The reason.
         why: String,
@@ -52,7 +52,7 @@ pub enum Problem {
 }
 
 impl Problem {
-    /// The inconsistency as a line of the report.
+    /// The inconsistency in the form of the report.
     pub fn finding(&self) -> Finding {
         let record = |key: &[u8]| format!("record {}", key.escape_ascii());
         match self {
@@ -110,7 +110,7 @@ pub struct ObjectEntry {
     pub parent: Fid,
 }
 
-/// The sequences allocated by a target, and the last object created in each.
+/// The sequences that a target allocated, and the last object created in each.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SequenceTable {
     /// The super-sequence: start, end (exclusive) and the next sequence to allocate. Zeros: none
@@ -118,7 +118,7 @@ pub struct SequenceTable {
     pub range: (u64, u64, u64),
     /// The id of the last object created, by sequence.
     pub last: BTreeMap<u64, u64>,
-    /// The target's IDIF sequence.
+    /// The target's sequence of objects without FIDs (IDIF).
     idif: u64,
 }
 
@@ -218,7 +218,7 @@ impl Store {
     /// # Errors
     ///
     /// The index or the object directory cannot be read.
-    pub fn each_object(
+    pub fn for_each_object(
         &self,
         progress: &Progress,
         problems: &mut Vec<Problem>,
@@ -277,7 +277,7 @@ impl Store {
     pub async fn attr(&self, object: Fid) -> Result<ObjAttr, OsdError> {
         match &self.objects {
             Some(objects) => match objects.attr(object).await {
-                // [`Store::each_object`] has reported the damage already.
+                // [`Store::for_each_object`] has reported the damage already.
                 Err(OsdError::DamagedObject { .. }) => Ok(ObjAttr::default()),
                 attr => Ok(attr?.unwrap_or_default()),
             },
@@ -390,7 +390,7 @@ mod tests {
         let progress = Progress::default();
         let sequences = store.sequences(&progress, &mut problems).unwrap();
         store
-            .each_object(&progress, &mut problems, |o| objects.push(o))
+            .for_each_object(&progress, &mut problems, |o| objects.push(o))
             .unwrap();
         (sequences, objects, problems)
     }

@@ -4,13 +4,13 @@
 //! [`COMMIT_INTERVAL`] after a change, after enough written data, or on request. A commit syncs all
 //! changed objects. Then it records the highest number up to which all transactions had ended when
 //! the sync began. Clients keep requests for replay until their transaction is committed
-//! (docs/protocol.md, "Recovery"). The target does not use the index's transaction numbers: those
-//! count as committed before the objects' data is on disk.
+//! (docs/protocol.md, "Recovery"). The index has transaction numbers of its own. The target does
+//! not use them, because they count as committed before the objects' data is on disk.
 //!
-//! The record also names the boot of the machine. If the target was killed but the machine kept
-//! running, the kernel still holds every change that the target replied to: the next start syncs
-//! them and counts them as committed. After a reboot, `last_committed` tells clients which changes
-//! may be lost.
+//! The record also has the boot id of the machine. If the target was killed but the machine kept
+//! running, the kernel still holds every change that the target replied to. The next start syncs
+//! these changes and counts them as committed. After a reboot, `last_committed` tells clients which
+//! changes may be lost.
 
 use std::{
     sync::{
@@ -21,7 +21,7 @@ use std::{
 };
 use wire::Transno;
 
-use osd::{Batch, BootId, TransactionGuard, Index, Objects, OsdError, Transactions};
+use osd::{Batch, BootId, Index, Objects, OsdError, TransactionGuard, Transactions};
 use tokio::sync::{Notify, watch};
 
 use crate::OstError;
@@ -31,11 +31,11 @@ pub(crate) const COMMIT_INTERVAL: Duration = Duration::from_secs(2);
 /// More written data than this, bytes, starts a commit at once, because clients and the kernel hold
 /// data in memory until it is committed.
 const UNCOMMITTED_BYTES_MAX: u64 = 64 << 20;
-/// More written data than the memory divided by this starts a commit at once.
+/// More written data than the process's memory divided by this starts a commit at once.
 const MEMORY_DIVISOR: u64 = 16;
 
-/// Record: key 's' 't' -> last committed u64 LE, epoch u64 LE, boot of the machine (16 bytes, 0
-/// after a clean stop).
+/// Key of the record. Its value: last committed u64 LE, epoch u64 LE, boot id of the machine (16
+/// bytes, zeros after a clean stop).
 pub(crate) const KEY: [u8; 2] = *b"st";
 
 /// Begins transactions and commits them.
@@ -55,7 +55,7 @@ pub(crate) struct Committer {
     commits: watch::Sender<Commits>,
 }
 
-/// Counts commits, so that a waiter can wait for one that began after its change.
+/// Counts of commits. A waiter uses them to wait for a commit that began after its change.
 #[derive(Clone, Copy, Default)]
 struct Commits {
     /// Number of begun commits.
@@ -107,7 +107,7 @@ impl Committer {
             commit_now: Notify::new(),
             commits: watch::Sender::new(Commits::default()),
         };
-        committer.record(committer.last_committed(), boot_id)?;
+        committer.write_record(committer.last_committed(), boot_id)?;
         committer.index.sync().await?;
         Ok(committer)
     }
@@ -136,7 +136,7 @@ impl Committer {
         }
     }
 
-    /// Waits until every transaction that has ended by now is on disk.
+    /// Waits until every transaction that ended before this call is on disk.
     ///
     /// # Errors
     ///
@@ -204,12 +204,12 @@ impl Committer {
         }
     }
 
-    /// Syncs the objects and writes the record. The `last` commit before a stop records no boot.
+    /// Syncs the objects and writes the record. The `last` commit before a stop records no boot id.
     async fn commit_once(&self, last: bool) -> Result<(), OsdError> {
         self.written_bytes.store(0, SeqCst);
         let applied = self.transactions.applied();
         self.objects.sync(None).await?;
-        // Before this start's first transaction, the former committed number stays valid.
+        // Before the first transaction of this start, the stored committed number stays valid.
         let committed = match applied.0 > self.transactions.epoch() << 32 {
             true => applied,
             false => self.last_committed(),
@@ -219,7 +219,7 @@ impl Committer {
             false => self.boot_id,
         };
         if last || committed > self.last_committed() {
-            self.record(committed, boot_id)?;
+            self.write_record(committed, boot_id)?;
             self.index.sync().await?;
             self.transactions.set_committed(committed);
         }
@@ -227,7 +227,7 @@ impl Committer {
     }
 
     /// Writes the record to the index.
-    fn record(&self, committed: Transno, boot_id: BootId) -> Result<(), OsdError> {
+    fn write_record(&self, committed: Transno, boot_id: BootId) -> Result<(), OsdError> {
         let numbers = [committed.0, self.transactions.epoch()].map(u64::to_le_bytes);
         let mut batch = Batch::new();
         batch.put(&KEY[..], [&numbers.concat()[..], &boot_id.0].concat());
@@ -243,7 +243,8 @@ pub(crate) struct CommitRecord {
     boot_id: BootId,
 }
 
-/// Parses the record. One of 16 bytes (older format) has no boot and counts as cleanly stopped.
+/// Parses the record. A record of the older format (16 bytes) has no boot id and counts as written
+/// by a clean stop.
 pub(crate) fn parse(record: &[u8]) -> Option<CommitRecord> {
     let (committed, rest) = record.split_first_chunk()?;
     let (epoch, boot) = rest.split_first_chunk()?;

@@ -16,13 +16,13 @@ use crate::{
     sequence::{SEQ_WIDTH, plan_precreate},
 };
 
-/// The longest time that an MDT's request for a sequence waits for the super-sequence.
+/// Maximum time that an MDT's request for a sequence waits for the super-sequence.
 const SUPER_SEQUENCE_TIMEOUT: Duration = Duration::from_secs(3);
 /// With less free space than this beyond the reserve, bytes, precreation fails with `ENOSPC`.
 const CREATE_BYTES_MIN: u64 = 1 << 20;
 
 impl Ost {
-    /// `OST_CREATE`: precreates objects or, for an MDT that has connected, destroys orphans.
+    /// `OST_CREATE`: precreates objects or, after an MDT has connected, destroys orphans.
     pub(crate) async fn create(&self, req: &mut ServerRequest) -> Result<Reply, Errno> {
         let request = req.get::<OstBody>(bufs::OST_BODY)?.oa;
         let wanted = self.sequences.fid(&request.o_oi);
@@ -33,11 +33,12 @@ impl Ost {
         if u64::from(wanted.f_oid) > SEQ_WIDTH {
             return Err(Errno::ENOSPC);
         }
-        let orphans = request.o_valid & OBD_MD_FLFLAGS != 0 && request.o_flags & OBD_FL_DELORPHAN != 0;
+        let destroys_orphans =
+            request.o_valid & OBD_MD_FLFLAGS != 0 && request.o_flags & OBD_FL_DELORPHAN != 0;
         let _create = sequence.create_lock.lock().await;
         let last = sequence.last();
-        let plan = plan_precreate(last, wanted.f_oid.into(), orphans);
-        if plan.last > last && !orphans && self.space.avail_bytes() < CREATE_BYTES_MIN {
+        let plan = plan_precreate(last, wanted.f_oid.into(), destroys_orphans);
+        if plan.last > last && !destroys_orphans && self.space.avail_bytes() < CREATE_BYTES_MIN {
             return Err(Errno::ENOSPC);
         }
         let transaction = self.committer.begin().await;
@@ -58,7 +59,7 @@ impl Ost {
         let result = result.await;
         self.committer.end(transaction, 0);
         result.map_err(|e| self.store_error("create objects", wanted, &e))?;
-        if orphans {
+        if destroys_orphans {
             // The MDT uses no object above `last`, and a file system has only one MDT.
             sequence.confirm_up_to(plan.last);
         }
@@ -101,7 +102,7 @@ impl Ost {
             self.tombstones.add(fid);
             transno = self
                 .change(&req.export, fid, "destroy", async |_| {
-                    match attr::in_memory(&*self.objects, &self.sequences, fid) {
+                    match attr::cached(&*self.objects, &self.sequences, fid) {
                         // Never written: the store has nothing to remove.
                         osd::CachedAttr::Absent => Ok(()),
                         _ => self.objects.destroy(fid).await.map(drop),
@@ -117,7 +118,8 @@ impl Ost {
         Ok(Reply::new(vec![OstBody { oa }.to_bytes()]).with_transno(transno))
     }
 
-    /// `OST_GET_INFO`: the extents of an object, its file, or the last object of a sequence.
+    /// `OST_GET_INFO`: the extents of an object, the file of an object, or the last object of a
+    /// sequence.
     pub(crate) async fn get_info(&self, req: &mut ServerRequest) -> Result<Reply, Errno> {
         match wire::before_nul(req.buf(bufs::GET_INFO_KEY)) {
             b"fiemap" => self.fiemap(req).await,
@@ -168,8 +170,8 @@ impl Ost {
         if u32::from_le_bytes(*opc) != SEQ_ALLOC_META {
             return Err(Errno::EINVAL);
         }
-        // At a file system's first start the target waits for MDT0 and the MDTs for the target.
-        // Waiting here avoids their retries.
+        // At a file system's first start the target waits for MDT0, and the MDTs wait for the
+        // target. Waiting here avoids the MDTs' retries.
         if !self.sequences.wait_for_range(SUPER_SEQUENCE_TIMEOUT).await {
             return Err(Errno::EINPROGRESS);
         }

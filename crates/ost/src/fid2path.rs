@@ -14,24 +14,24 @@ impl Ost {
     ///
     /// # Errors
     ///
-    /// `ENODATA` if the object does not record its file, which the first write does; `ENOENT` if
-    /// the object was never created; `EINVAL` if the value is missing.
+    /// `ENODATA` if the object does not record its file, as before its first write; `ENOENT` if the
+    /// object was never created; `EINVAL` if the value is missing.
     pub(crate) async fn fid2path(&self, req: &ServerRequest) -> Result<Reply, Errno> {
         let value = req.buf(bufs::GET_INFO_KEY).get(KEY_SIZE..).ok_or(Errno::EINVAL)?;
-        let mut gf = GetinfoFid2path::from_bytes(value)?;
-        let object = gf.gf_fid;
+        let mut info = GetinfoFid2path::from_bytes(value)?;
+        let object = info.gf_fid;
         if !self.sequences.is_created(&object) {
             return Err(Errno::ENOENT);
         }
         let attr = attr::load(&*self.objects, &self.sequences, object)
             .await
-            .map_err(|e| self.store_error("attributes", object, &e))?;
+            .map_err(|e| self.store_error("read attributes", object, &e))?;
         let file = attr.map_or(Fid::ZERO, |attr| attr.parent);
         if file.is_zero() {
             return Err(Errno::ENODATA);
         }
         // The parent's `f_ver` is the stripe index.
-        gf.gf_fid = Fid::new(file.f_seq, file.f_oid, 0);
-        Ok(Reply::new(vec![gf.to_bytes()]))
+        info.gf_fid = Fid::new(file.f_seq, file.f_oid, 0);
+        Ok(Reply::new(vec![info.to_bytes()]))
     }
 }

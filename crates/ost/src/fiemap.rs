@@ -31,7 +31,8 @@ impl Ost {
             return Err(Errno::EACCES);
         }
         let end = request.fm_start.saturating_add(request.fm_length);
-        // Data cached by other clients has no extents yet. The lock makes them write it back.
+        // Data in the caches of other clients has no extents yet. The lock makes these clients
+        // write it back.
         let _lock = match oa.o_valid & OBD_MD_FLFLAGS != 0 && oa.o_flags & OBD_FL_SRVLOCK != 0 {
             true => {
                 let range = Policy::extent(request.fm_start, end);
@@ -45,7 +46,9 @@ impl Ost {
             false => None,
         };
         let mapped = self.map_extents(fid, request.fm_start, end, request.fm_extent_count);
-        let (count, extents) = mapped.await.map_err(|e| self.store_error("map", fid, &e))?;
+        let (count, extents) = mapped
+            .await
+            .map_err(|e| self.store_error("map extents", fid, &e))?;
         let map = Fiemap {
             fm_mapped_extents: count,
             ..request
@@ -76,7 +79,7 @@ impl Ost {
         let mut next = self.find(fid, start, Seek::Data).await?;
         while let Some(from) = next.filter(|from| *from < end && (max == 0 || count < max)) {
             let hole = self.find(fid, from, Seek::Hole).await?;
-            // No hole behind the data: the data was removed meanwhile.
+            // Without a hole behind the data, the data was removed meanwhile.
             let Some(to) = hole.filter(|to| *to > from) else {
                 break;
             };

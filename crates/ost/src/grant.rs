@@ -1,5 +1,5 @@
-//! Grants: space that the target reserves for clients, so that writes from their caches cannot fail
-//! with ENOSPC.
+//! Grants: space that the target reserves for clients. Write-back from a client's cache then cannot
+//! fail with ENOSPC.
 //!
 //! Implements the rules of docs/protocol.md, "Data (OST)", without I/O: callers pass the free
 //! space. A client gets its first grant at connect. With each read and write it reports its dirty,
@@ -10,6 +10,9 @@ use foldhash::HashMap;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+
+/// One request adds at most the unreserved space divided by this to a grant.
+const GROWTH_DIVISOR: u64 = 8;
 
 /// The grants of all clients of one target.
 #[derive(Default)]
@@ -37,7 +40,7 @@ struct Client {
     granted_bytes: u64,
     /// Dirty data in the client's cache, as last reported.
     dirty_bytes: u64,
-    /// The client disconnected or was evicted: it gets no grant any more.
+    /// The client disconnected or was evicted: it gets no more grant.
     disconnected: bool,
 }
 
@@ -67,15 +70,15 @@ impl Drop for PendingGrant<'_> {
 
 impl Grants {
     /// The grant of a client, created on first use.
-    pub(crate) fn client(&self, uuid: &str) -> Arc<ClientGrant> {
+    pub(crate) fn client_grant(&self, uuid: &str) -> Arc<ClientGrant> {
         self.clients.lock().entry(uuid.to_owned()).or_default().clone()
     }
 
-    /// Grants space at connect; returns the client's grant in total. A new client gets at most
-    /// `chunk_bytes`. For a client that reconnects the caller passes `u64::MAX`, so that the client
-    /// gets back the grant that it reports, as far as space is free.
+    /// Grants space at connect; returns the client's total grant. A client gets at most
+    /// `chunk_bytes`. For a client that reconnects the caller passes `u64::MAX`: as far as space is
+    /// free, the client gets back the grant that it reports.
     pub(crate) fn connect(&self, uuid: &str, wanted_bytes: u64, chunk_bytes: u64, free_bytes: u64) -> u64 {
-        let client = self.client(uuid);
+        let client = self.client_grant(uuid);
         let current_bytes = client.0.lock().granted_bytes;
         let added = wanted_bytes.min(chunk_bytes).saturating_sub(current_bytes);
         current_bytes + self.grant(&client, added, free_bytes)
@@ -98,8 +101,8 @@ impl Grants {
         }
     }
 
-    /// Grants more to a client that wants `wanted_bytes` in total: at most a chunk, and at most an
-    /// eighth of the unreserved space, in whole blocks. Returns the added bytes.
+    /// Grants more to a client that wants `wanted_bytes` in total: at most `chunk_bytes`, and at
+    /// most an eighth of the unreserved space, in whole blocks. Returns the added bytes.
     pub(crate) fn grow(
         &self,
         client: &ClientGrant,
@@ -113,7 +116,7 @@ impl Grants {
         let added = wanted_bytes
             .saturating_sub(current_bytes)
             .min(chunk_bytes)
-            .min(left / 8);
+            .min(left / GROWTH_DIVISOR);
         self.grant(client, added / block_bytes.max(1) * block_bytes, free_bytes)
     }
 
@@ -187,7 +190,7 @@ mod tests {
     fn client_gets_a_chunk_and_uses_it() {
         let g = Grants::default();
         assert_eq!(g.connect("a", 128 * MIB, 8 * MIB, 1000 * MIB), 8 * MIB);
-        let a = g.client("a");
+        let a = g.client_grant("a");
         let report = GrantReport {
             dirty_bytes: 3 * MIB,
             used_bytes: 2 * MIB,
@@ -216,8 +219,8 @@ mod tests {
             dropped_bytes: u64::MAX,
         };
         drop((
-            g.apply_report(&g.client("a"), &report),
-            g.apply_report(&g.client("b"), &report),
+            g.apply_report(&g.client_grant("a"), &report),
+            g.apply_report(&g.client_grant("b"), &report),
         ));
         assert_eq!((g.total_dirty(), g.total_granted()), (u64::MAX, 0));
     }
@@ -245,7 +248,7 @@ mod tests {
             let mut pending = Vec::new();
             for (client_index, step, a, b) in steps {
                 let uuid = ["a", "b", "c"][client_index];
-                let client = g.client(uuid);
+                let client = g.client_grant(uuid);
                 match step {
                     0 => { g.connect(uuid, a * MIB, 8 * MIB, free); }
                     1 => { g.grow(&client, a * MIB, 8 * MIB, 4096, free); }

@@ -20,7 +20,7 @@ use crate::{
 };
 
 /// Takes the next `len` bytes of the data: first from `rest`, then from `data`.
-fn take(data: &mut impl Iterator<Item = Bytes>, rest: &mut Bytes, mut len: usize) -> Vec<Bytes> {
+fn take_bytes(data: &mut impl Iterator<Item = Bytes>, rest: &mut Bytes, mut len: usize) -> Vec<Bytes> {
     let mut out = Vec::new();
     while len > 0 {
         if rest.is_empty() {
@@ -58,20 +58,20 @@ impl Ost {
         }
         let grant = self.grant_of(&req.export);
         let pending = grant.as_deref().map(|g| self.apply_grant_report(req, g, &brw));
-        let _lock = self.server_lock(req, &brw, LockMode::Pw).await?;
+        let _lock = self.take_requested_lock(req, &brw, LockMode::Pw).await?;
         let before = self
             .objects
             .attr(fid)
             .await
-            .map_err(|e| self.store_error("attributes", fid, &e))?;
+            .map_err(|e| self.store_error("read attributes", fid, &e))?;
         self.check_parent(req, &brw.oa, fid, before.as_ref())?;
-        // Fetching the data may take long. If the client was evicted meanwhile, its locks are gone
+        // Fetching the data may last long. If the client was evicted meanwhile, its locks are gone
         // and nothing may be written.
         let change = req.export.change()?;
         let transaction = self.committer.begin().await;
         let transno = transaction.transno();
-        let mut set = attr::to_change(&brw.oa, precision(req), transno);
-        if self.times_set_after(req, fid) {
+        let mut set = attr::to_data_change(&brw.oa, precision(req), transno);
+        if self.has_later_time_change(req, fid) {
             set = set.without_times();
         }
         let (results, written) = self.write_spans(&brw, fid, data, before.as_ref(), set).await;
@@ -80,7 +80,7 @@ impl Ost {
         self.remove_if_destroyed(fid).await?;
         self.stats.write_bytes.add(written);
         drop(pending);
-        if brw.sync() && written > 0 {
+        if brw.requests_sync() && written > 0 {
             self.objects
                 .sync(Some(fid))
                 .await
@@ -90,7 +90,7 @@ impl Ost {
             .objects
             .attr(fid)
             .await
-            .map_err(|e| self.store_error("attributes", fid, &e))?;
+            .map_err(|e| self.store_error("read attributes", fid, &e))?;
         attr::put(&mut oa, after.as_ref(), precision(req));
         let status = results.iter().copied().find(|rc| *rc < 0).unwrap_or(0);
         // Clients ignore the grant in an error reply.
@@ -107,8 +107,8 @@ impl Ost {
         })
     }
 
-    /// Writes each range. Returns the status of each (0 or a negative errno), and the bytes
-    /// written.
+    /// Writes each range. Returns the status of each range (0 or a negative errno), and the total
+    /// bytes written.
     async fn write_spans(
         &self,
         brw: &Brw,
@@ -122,7 +122,7 @@ impl Ost {
         let mut results = Vec::with_capacity(brw.spans.len());
         let mut written = 0;
         for span in &brw.spans {
-            let pieces = take(&mut data, &mut rest, span.len as usize);
+            let pieces = take_bytes(&mut data, &mut rest, span.len as usize);
             if !span.is_granted() && !overwrites(span, before) {
                 let left = match free {
                     Some(left) => left,
@@ -161,12 +161,12 @@ impl Ost {
         if let Some(g) = self.grant_of(&req.export) {
             drop(self.apply_grant_report(req, &g, &brw));
         }
-        let lengths = if brw.short {
+        let lengths = if brw.short_io {
             Vec::new()
         } else {
             brw.descriptor_lengths(req)?
         };
-        let lock = self.server_lock(req, &brw, LockMode::Pr).await?;
+        let lock = self.take_requested_lock(req, &brw, LockMode::Pr).await?;
         let mut data = Vec::new();
         let mut bytes = 0u64;
         for span in &brw.spans {
@@ -189,14 +189,14 @@ impl Ost {
             oa.set_o_cksum(ty.of(brw.ranges(), &data));
         }
         let mut bufs = vec![OstBody { oa }.to_bytes()];
-        if brw.short {
+        if brw.short_io {
             bufs.push(Payload::from(data).into_bytes());
         } else {
-            // The client waits for one transfer per descriptor, also if no data is left for it.
+            // The client waits for one transfer per descriptor, even if no data is left for one.
             let (mut data, mut rest) = (data.into_iter(), Bytes::new());
             let mds = lengths
                 .iter()
-                .map(|&len| Payload::from(take(&mut data, &mut rest, len as usize)));
+                .map(|&len| Payload::from(take_bytes(&mut data, &mut rest, len as usize)));
             req.bulk_put(OST_BULK_PORTAL, mds.collect()).await?;
         }
         Ok(Reply::new(bufs).with_status(i32::try_from(bytes).unwrap_or(i32::MAX)))
@@ -245,16 +245,16 @@ impl Ost {
             .grow(grant, wanted, chunk, 1 << self.offer.block_bits, free)
     }
 
-    /// Takes the lock that the client requests (`SRVLOCK`). Else prolongs the timeouts of the
-    /// client's own locks.
-    async fn server_lock(
+    /// Takes the lock that the client requests (`SRVLOCK`). A client that requests none holds locks
+    /// itself: prolongs their timeouts.
+    async fn take_requested_lock(
         &self,
         req: &ServerRequest,
         brw: &Brw,
         mode: LockMode,
     ) -> Result<Option<LocalLock>, Errno> {
         let res = brw.object.ioo_oid.res_id();
-        if !brw.srvlock() {
+        if !brw.requests_lock() {
             self.locks.prolong(&req.export, res);
             return Ok(None);
         }
@@ -265,12 +265,12 @@ impl Ost {
             .map(Some)
     }
 
-    /// The errno for the client after a failed operation of the store. Logs the error, except for
-    /// lack of space and missing objects.
+    /// The errno for the client after the store failed to do `what`, such as "read attributes".
+    /// Logs the error, except for lack of space and missing objects.
     pub(crate) fn store_error(&self, what: &str, fid: Fid, e: &OsdError) -> Errno {
         match e {
             OsdError::NoSpace | OsdError::NotFound => {}
-            e => tracing::error!(ost = %self.svname, %fid, "{what}: {e}"),
+            e => tracing::error!(ost = %self.svname, %fid, "cannot {what}: {e}"),
         }
         e.errno()
     }
@@ -278,7 +278,7 @@ impl Ost {
 
 /// Fetches the data of a write: from the message or by bulk transfer.
 async fn fetch(req: &ServerRequest, brw: &Brw) -> Result<Vec<Bytes>, Errno> {
-    let data = if brw.short {
+    let data = if brw.short_io {
         vec![req.bytes(bufs::BRW_SHORT_IO)]
     } else {
         let lengths = brw.descriptor_lengths(req)?;
@@ -320,9 +320,9 @@ mod tests {
     fn data_is_split_at_the_ranges() {
         let mut data = [&b"abc"[..], b"", b"defgh"].map(Bytes::from_static).into_iter();
         let mut rest = Bytes::new();
-        assert_eq!(take(&mut data, &mut rest, 4).concat(), b"abcd");
-        assert_eq!(take(&mut data, &mut rest, 2).concat(), b"ef");
-        assert_eq!(take(&mut data, &mut rest, 9).concat(), b"gh");
-        assert!(take(&mut data, &mut rest, 1).is_empty());
+        assert_eq!(take_bytes(&mut data, &mut rest, 4).concat(), b"abcd");
+        assert_eq!(take_bytes(&mut data, &mut rest, 2).concat(), b"ef");
+        assert_eq!(take_bytes(&mut data, &mut rest, 9).concat(), b"gh");
+        assert!(take_bytes(&mut data, &mut rest, 1).is_empty());
     }
 }

@@ -10,8 +10,9 @@ use wire::{LdlmResId, OstId, WireStruct};
 
 use crate::{attr, sequence::Sequences};
 
-/// Fills value blocks from the store on every request. The store has the attributes of recently
-/// used objects in memory, and knows without I/O that an object of this run was never changed.
+/// Fills value blocks from the store on every request. That is fast: the store has the attributes
+/// of recently used objects in memory, and needs no I/O for an object of this run that was never
+/// changed.
 pub(crate) struct ObjectLvbs {
     pub(crate) objects: Arc<dyn Objects>,
     pub(crate) sequences: Arc<Sequences>,
@@ -27,7 +28,7 @@ impl LvbOps for ObjectLvbs {
             match attr::load(&*self.objects, &self.sequences, fid).await {
                 Ok(attr) => Some(attr::lvb(attr.as_ref()).to_bytes()),
                 Err(e) => {
-                    tracing::error!(%fid, "attributes: {e}");
+                    tracing::error!(%fid, "cannot read attributes for a lock value block: {e}");
                     Some(attr::lvb_error(e.errno()).to_bytes())
                 }
             }

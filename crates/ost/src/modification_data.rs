@@ -1,20 +1,20 @@
 //! The requests that last set the times of each client's recent objects (Lustre's filter
 //! modification data, fmd).
 //!
-//! Writes and attribute changes run in different services, so that the target may handle a write
-//! after a setattr that its client sent later. The write must then not change the times.
+//! Writes and attribute changes run in different services. The target may therefore handle a write
+//! after a setattr that the client sent later. Such a write must not change the times.
 
 use std::collections::VecDeque;
 
 use parking_lot::Mutex;
 use wire::{Fid, Xid};
 
-/// Number of objects recorded for each client, as in Lustre: enough unless a write arrives after
-/// its client has set the times of that many other objects.
+/// Number of objects recorded for each client, as in Lustre. Too few only if a client sets the
+/// times of this many other objects before its delayed write arrives.
 const OBJECTS_MAX: usize = 128;
 
-/// The last objects that one client set the times of, each with the xid of the latest such request;
-/// the last recorded object is last.
+/// The objects whose times one client set last, each with the highest xid of such a request. The
+/// latest recorded object is last.
 #[derive(Debug, Default)]
 pub(crate) struct ModificationData(Mutex<VecDeque<(Fid, Xid)>>);
 
@@ -33,7 +33,7 @@ impl ModificationData {
     }
 
     /// Whether a recorded request sent after `xid` set the object's times.
-    pub(crate) fn set_after(&self, fid: Fid, xid: Xid) -> bool {
+    pub(crate) fn has_later_change(&self, fid: Fid, xid: Xid) -> bool {
         let entries = self.0.lock();
         entries
             .iter()
@@ -51,20 +51,26 @@ mod tests {
         let modifications = ModificationData::default();
         let fid = |n| Fid::new(0x100, n, 0);
         modifications.add(fid(1), Xid(10));
-        assert!(modifications.set_after(fid(1), Xid(9)));
-        assert!(!modifications.set_after(fid(1), Xid(11)) && !modifications.set_after(fid(2), Xid(9)));
+        assert!(modifications.has_later_change(fid(1), Xid(9)));
+        assert!(
+            !modifications.has_later_change(fid(1), Xid(11))
+                && !modifications.has_later_change(fid(2), Xid(9))
+        );
         modifications.add(fid(1), Xid(8));
         assert!(
-            modifications.set_after(fid(1), Xid(9)),
-            "an earlier request may arrive later"
+            modifications.has_later_change(fid(1), Xid(9)),
+            "an older request may arrive later"
         );
         for n in 2..=OBJECTS_MAX as u32 {
             modifications.add(fid(n), Xid(20));
         }
-        assert!(modifications.set_after(fid(1), Xid(9)));
+        assert!(modifications.has_later_change(fid(1), Xid(9)));
         modifications.add(fid(1), Xid(30));
         modifications.add(fid(500), Xid(31));
-        assert!(modifications.set_after(fid(1), Xid(29)) && !modifications.set_after(fid(2), Xid(9)));
+        assert!(
+            modifications.has_later_change(fid(1), Xid(29))
+                && !modifications.has_later_change(fid(2), Xid(9))
+        );
         assert_eq!(modifications.0.lock().len(), OBJECTS_MAX);
     }
 }

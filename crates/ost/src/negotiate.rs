@@ -50,6 +50,8 @@ const FLAGS2: u64 = OBD_CONNECT2_INC_XID
 const EXTENT_TAX_KIB: u16 = 24;
 /// The longest extent that costs one tax, blocks.
 const EXTENT_BLOCKS_MAX: u32 = 0x4000;
+/// The least `ocd_brw_size` of a client, bytes: a page.
+const BRW_SIZE_MIN: u32 = 4096;
 /// log2 of the space of an empty object, bytes.
 const OBJECT_BITS: u8 = 9;
 
@@ -101,7 +103,7 @@ impl Offer {
         }
         if req.wants(OBD_CONNECT_BRW_SIZE) {
             let size = request.ocd_brw_size.min(self.brw_size);
-            if size < 4096 {
+            if size < BRW_SIZE_MIN {
                 lnet::warn_rate_limited!(client = %req.client_uuid, ocd_brw_size = request.ocd_brw_size, "connect refused: ocd_brw_size is less than a page");
                 return Err(Errno::EPROTO);
             }

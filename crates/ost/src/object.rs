@@ -32,14 +32,14 @@ struct ObjectRequest {
 }
 
 impl ObjectRequest {
-    /// Whether all of these bits are set in `o_valid`.
-    fn has(&self, flag: u64) -> bool {
+    /// Whether these bits are all set in `o_valid`.
+    fn has_valid(&self, flag: u64) -> bool {
         self.oa.o_valid & flag == flag
     }
 
     /// Whether a flag is set in `o_flags`.
     fn has_flag(&self, flag: u32) -> bool {
-        self.has(OBD_MD_FLFLAGS) && self.oa.o_flags & flag != 0
+        self.has_valid(OBD_MD_FLFLAGS) && self.oa.o_flags & flag != 0
     }
 
     fn reply_oa(&self) -> Obdo {
@@ -78,14 +78,18 @@ impl Ost {
         Ok(object)
     }
 
-    async fn attr_of(&self, fid: Fid) -> Result<Option<ObjAttr>, Errno> {
+    async fn load_attr(&self, fid: Fid) -> Result<Option<ObjAttr>, Errno> {
         attr::load(&*self.objects, &self.sequences, fid)
             .await
-            .map_err(|e| self.store_error("attributes", fid, &e))
+            .map_err(|e| self.store_error("read attributes", fid, &e))
     }
 
-    /// Fails a change that names another file than the object's, with `EPERM`. Only another server
-    /// (an MDT) may move an object from one file to another.
+    /// Checks the file that a change names for its object. Only an MDT may move an object to
+    /// another file.
+    ///
+    /// # Errors
+    ///
+    /// `EPERM` if a client names another file than the object's.
     pub(crate) fn check_parent(
         &self,
         req: &ServerRequest,
@@ -93,14 +97,15 @@ impl Ost {
         fid: Fid,
         attr: Option<&ObjAttr>,
     ) -> Result<(), Errno> {
-        let owner = attr.map_or(Fid::ZERO, |a| a.parent);
-        let named = (oa.o_parent_seq, oa.o_parent_oid);
-        let belongs = owner == Fid::ZERO || (owner.f_seq, owner.f_oid) == named;
-        if oa.o_valid & OBD_MD_FLFID == 0 || belongs || req.export.is_server() {
+        let expected = attr.map_or(Fid::ZERO, |a| a.parent);
+        let found = Fid::new(oa.o_parent_seq, oa.o_parent_oid, 0);
+        // The `f_ver` of a stored parent is the stripe index.
+        let is_same = expected == Fid::ZERO || (expected.f_seq, expected.f_oid) == (found.f_seq, found.f_oid);
+        if oa.o_valid & OBD_MD_FLFID == 0 || is_same || req.export.is_server() {
             return Ok(());
         }
-        let (client, parent) = (&req.export.client_uuid, Fid::new(named.0, named.1, 0));
-        lnet::warn_rate_limited!(ost = %self.svname, %client, peer = %req.peer, object = %fid, %owner, %parent, "change refused: the client names another file than the object's");
+        let client = &req.export.client_uuid;
+        lnet::warn_rate_limited!(ost = %self.svname, %client, peer = %req.peer, object = %fid, %expected, %found, "change refused: the client names another file than the object's");
         Err(Errno::EPERM)
     }
 
@@ -117,9 +122,9 @@ impl Ost {
             .await
     }
 
-    /// Removes the data written to an object that another request destroyed meanwhile. The
-    /// destroyer adds the tombstone before it removes the object, so that one of the two sees the
-    /// other's change.
+    /// Removes the data written to an object that another request destroyed meanwhile. A destroy
+    /// adds the tombstone before it removes the object: either this call sees the tombstone, or the
+    /// destroy removes the data.
     ///
     /// # Errors
     ///
@@ -169,7 +174,7 @@ impl Ost {
             ),
             false => None,
         };
-        let a = self.attr_of(object.fid).await?;
+        let a = self.load_attr(object.fid).await?;
         let mut oa = object.reply_oa();
         attr::put(&mut oa, a.as_ref(), object.precision);
         attr::put_version(&mut oa, a.as_ref());
@@ -179,11 +184,11 @@ impl Ost {
     /// `OST_SETATTR`: owner, project, times, file and layout version.
     pub(crate) async fn setattr(&self, req: &mut ServerRequest) -> Result<Reply, Errno> {
         let object = self.object_request_to_change(req)?;
-        let attr = self.attr_of(object.fid).await?;
+        let attr = self.load_attr(object.fid).await?;
         self.check_parent(req, &object.oa, object.fid, attr.as_ref())?;
-        let set = attr::to_set(&object.oa, object.precision);
-        if object.has(OBD_MD_FLMTIME) {
-            self.record_times_set(req, object.fid);
+        let set = attr::to_set_attr(&object.oa, object.precision);
+        if object.has_valid(OBD_MD_FLMTIME) {
+            self.record_time_change(req, object.fid);
         }
         let transno = self.change(&req.export, object.fid, "set attributes", async |_| {
             self.objects.setattr(object.fid, set).await
@@ -193,7 +198,7 @@ impl Ost {
         let mut oa = object.reply_oa();
         attr::put(
             &mut oa,
-            self.attr_of(object.fid).await?.as_ref(),
+            self.load_attr(object.fid).await?.as_ref(),
             object.precision,
         );
         Ok(body_reply(oa).with_transno(transno))
@@ -202,7 +207,7 @@ impl Ost {
     /// `OST_PUNCH`: truncates or extends the object, or punches a hole.
     pub(crate) async fn punch(&self, req: &mut ServerRequest) -> Result<Reply, Errno> {
         let object = self.object_request_to_change(req)?;
-        if !object.has(OBD_MD_FLSIZE | OBD_MD_FLBLOCKS) {
+        if !object.has_valid(OBD_MD_FLSIZE | OBD_MD_FLBLOCKS) {
             return Err(Errno::EPROTO);
         }
         let (start, end) = (object.oa.o_size, object.oa.o_blocks);
@@ -210,7 +215,7 @@ impl Ost {
         if start > end || start > self.offer.maxbytes || exceeds_maxbytes {
             return Err(Errno::EFBIG);
         }
-        let attr = self.attr_of(object.fid).await?;
+        let attr = self.load_attr(object.fid).await?;
         self.check_parent(req, &object.oa, object.fid, attr.as_ref())?;
         let _lock = match object.has_flag(OBD_FL_SRVLOCK) {
             true => Some(
@@ -222,15 +227,15 @@ impl Ost {
                 None
             }
         };
-        self.record_times_set(req, object.fid);
+        self.record_time_change(req, object.fid);
         let transno = self.change(&req.export, object.fid, "truncate", async |transno| {
-            let set = attr::to_change(&object.oa, object.precision, transno);
+            let set = attr::to_data_change(&object.oa, object.precision, transno);
             let end = if end == OBD_OBJECT_EOF { u64::MAX } else { end };
             self.objects.punch(object.fid, start, end, set).await
         });
         let transno = transno.await?;
         self.remove_if_destroyed(object.fid).await?;
-        let a = self.attr_of(object.fid).await?;
+        let a = self.load_attr(object.fid).await?;
         let mut oa = Obdo {
             o_valid: OBD_MD_FLID | OBD_MD_FLBLOCKS,
             ..object.reply_oa()
@@ -243,7 +248,7 @@ impl Ost {
     pub(crate) async fn fallocate(&self, req: &mut ServerRequest) -> Result<Reply, Errno> {
         let object = self.object_request_to_change(req)?;
         let (start, end) = (object.oa.o_size, object.oa.o_blocks);
-        if !object.has(OBD_MD_FLSIZE | OBD_MD_FLBLOCKS) || start >= end {
+        if !object.has_valid(OBD_MD_FLSIZE | OBD_MD_FLBLOCKS) || start >= end {
             return Err(Errno::EINVAL);
         }
         if end > self.offer.maxbytes {
@@ -259,11 +264,11 @@ impl Ost {
         let mode = object.oa.o_falloc_mode();
         let keep_size = mode & FALLOC_FL_KEEP_SIZE != 0;
         let fid = object.fid;
-        let attr = self.attr_of(fid).await?;
+        let attr = self.load_attr(fid).await?;
         self.check_parent(req, &object.oa, fid, attr.as_ref())?;
         let size = attr.map_or(0, |a| a.size);
         let transno = self.change(&req.export, fid, "allocate", async |transno| {
-            let set = attr::to_change(&object.oa, object.precision, transno);
+            let set = attr::to_data_change(&object.oa, object.precision, transno);
             if mode & FALLOC_FL_PUNCH_HOLE == 0 {
                 self.check_space(start, end, attr.as_ref())?;
             }
@@ -285,7 +290,7 @@ impl Ost {
         let transno = transno.await?;
         self.remove_if_destroyed(object.fid).await?;
         let mut oa = object.reply_oa();
-        attr::put(&mut oa, self.attr_of(fid).await?.as_ref(), object.precision);
+        attr::put(&mut oa, self.load_attr(fid).await?.as_ref(), object.precision);
         Ok(body_reply(oa).with_transno(transno))
     }
 
@@ -308,8 +313,8 @@ impl Ost {
             SEEK_HOLE => Seek::Hole,
             _ => return Err(Errno::EINVAL),
         };
-        // Data cached by other clients counts: the lock makes them write it back. A client with its
-        // own lock keeps it until the reply.
+        // Data in other clients' caches counts: the lock makes these clients write it back. Without
+        // the flag the client itself holds a lock until the reply.
         let _lock = match object.has_flag(OBD_FL_SRVLOCK) {
             true => Some(
                 self.lock_object(req, &object.oa.o_oi, LockMode::Pr, object.oa.o_size, u64::MAX)
@@ -347,7 +352,7 @@ impl Ost {
         let mut oa = object.reply_oa();
         attr::put(
             &mut oa,
-            self.attr_of(object.fid).await?.as_ref(),
+            self.load_attr(object.fid).await?.as_ref(),
             object.precision,
         );
         Ok(body_reply(oa))
@@ -358,7 +363,7 @@ impl Ost {
         let s = self
             .space
             .statfs()
-            .map_err(|e| self.store_error("statfs", Fid::ZERO, &e))?;
+            .map_err(|e| self.store_error("get the free space", Fid::ZERO, &e))?;
         let s = self.share.part_of(s);
         let mut state = 0;
         if s.bavail * u64::from(s.bsize) < FULL_BYTES {

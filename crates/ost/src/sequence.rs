@@ -2,14 +2,14 @@
 //! FIDs").
 //!
 //! MDT0 gives the target a super-sequence. From it the target allocates sequences to the MDTs that
-//! create objects here. Creating an object only advances the last id of its sequence: the store has
-//! nothing else of the object before its first change. Ids are never reused, so the store need not
-//! look for an object of this run before its first change.
+//! create objects here. Creating an object only advances the last id of its sequence: before the
+//! first change the store has nothing else of the object. Ids are never reused, so an object of
+//! this run needs no lookup in the store before its first change.
 //!
-//! If an earlier run was killed, it may have created objects and lost the new last id. When the MDT
-//! connects, it reports the last object that it uses, for the one sequence that it uses. That
-//! suffices: a file system has one MDT, and the last ids of its former sequences were on disk
-//! before it requested the next one. [`Sequences`] keeps all records in memory.
+//! A killed run may have created objects and lost the new last id. When the MDT connects, it
+//! reports its present sequence and the last object that it uses there. That suffices: a file
+//! system has one MDT, and the last id of each earlier sequence was on disk before the MDT
+//! requested the next sequence. [`Sequences`] keeps all records in memory.
 //!
 //! ```text
 //! key 's' 'q'            start, end, next: u64 LE, the super-sequence and the next sequence
@@ -47,13 +47,13 @@ pub(crate) struct Sequences {
     index: Arc<dyn Index>,
     ost_index: OstIndex,
     range: Mutex<Range>,
-    /// Whether the target has a super-sequence.
-    ready: watch::Sender<bool>,
+    /// Whether the target has a super-sequence, and it is on disk.
+    range_ready: watch::Sender<bool>,
     /// The known sequences by number.
     sequences: RwLock<HashMap<u64, Arc<Sequence>>>,
-    /// Set once the MDT has reported, in this run, its sequence and the last object that it uses.
-    /// Then no object without a record can exist.
-    settled: AtomicBool,
+    /// The MDT has reported, in this run, its sequence and the last object that it uses. From then
+    /// on no object without a record can exist.
+    mdt_reported: AtomicBool,
 }
 
 /// A super-sequence (`end` is exclusive), and the next sequence to allocate.
@@ -88,10 +88,10 @@ pub(crate) struct PrecreatePlan {
 }
 
 /// Plans a precreation (docs/protocol.md, "Data (OST)"). `last` is the id of the last object,
-/// `wanted` the id up to which the MDT requests objects. With `orphans` the MDT has reconnected,
-/// and `wanted` is the id of the last object that it uses.
-pub(crate) fn plan_precreate(last: u64, wanted: u64, orphans: bool) -> PrecreatePlan {
-    let stay = |report| PrecreatePlan {
+/// `wanted` the id up to which the MDT requests objects. With `destroy_orphans` the MDT has
+/// reconnected, and `wanted` is the id of the last object that it uses.
+pub(crate) fn plan_precreate(last: u64, wanted: u64, destroy_orphans: bool) -> PrecreatePlan {
+    let keep_last = |report| PrecreatePlan {
         last,
         report,
         destroy_above: None,
@@ -103,10 +103,10 @@ pub(crate) fn plan_precreate(last: u64, wanted: u64, orphans: bool) -> Precreate
             destroy_above: None,
         };
     }
-    if orphans && wanted < last {
+    if destroy_orphans && wanted < last {
         if last - wanted > u64::from(OST_MAX_PRECREATE) {
             // The MDT may run on an old copy of its store: do not destroy that many objects.
-            return stay(last + 1);
+            return keep_last(last + 1);
         }
         // The ids are not reused: a client may still write to one of the objects.
         return PrecreatePlan {
@@ -115,10 +115,10 @@ pub(crate) fn plan_precreate(last: u64, wanted: u64, orphans: bool) -> Precreate
             destroy_above: Some(wanted),
         };
     }
-    if !orphans && wanted < last {
-        return stay(last + 1);
+    if !destroy_orphans && wanted < last {
+        return keep_last(last + 1);
     }
-    stay(last)
+    keep_last(last)
 }
 
 impl Sequence {
@@ -199,20 +199,20 @@ impl Sequences {
             })?;
             sequences.insert(seq, Sequence::new(seq, n));
         }
-        let ready = watch::Sender::new(range.end != 0);
+        let range_ready = watch::Sender::new(range.end != 0);
         Ok(Sequences {
             index,
             ost_index,
             range: Mutex::new(range),
-            ready,
+            range_ready,
             sequences: RwLock::new(sequences),
-            settled: AtomicBool::new(false),
+            mdt_reported: AtomicBool::new(false),
         })
     }
 
     /// Whether MDT0 has given the target a super-sequence.
     pub(crate) fn has_range(&self) -> bool {
-        *self.ready.borrow()
+        *self.range_ready.borrow()
     }
 
     /// Stores the super-sequence from MDT0. It is on disk when this returns.
@@ -228,13 +228,13 @@ impl Sequences {
             *range = new;
         }
         self.index.sync().await?;
-        self.ready.send_replace(true);
+        self.range_ready.send_replace(true);
         Ok(())
     }
 
     /// Waits for the super-sequence, at most `limit`; returns whether there is one.
     pub(crate) async fn wait_for_range(&self, limit: Duration) -> bool {
-        let mut ready = self.ready.subscribe();
+        let mut ready = self.range_ready.subscribe();
         matches!(timeout(limit, ready.wait_for(|r| *r)).await, Ok(Ok(_)))
     }
 
@@ -276,8 +276,8 @@ impl Sequences {
         }))
     }
 
-    /// The FID of an `ost_id`: a FID itself, or a bare number in the sequence of MDT0's old objects
-    /// (IDIF).
+    /// The FID of an `ost_id`. An `ost_id` is either a FID itself, or the number of an object
+    /// without a FID, which belongs to the target's IDIF sequence.
     pub(crate) fn fid(&self, id: &OstId) -> Fid {
         if id.oi_seq == FID_SEQ_OST_MDT0 {
             let seq = FID_SEQ_IDIF | u64::from(self.ost_index.0 & 0xffff) << 16 | (id.oi_id >> 32 & 0xffff);
@@ -286,7 +286,7 @@ impl Sequences {
         id.fid()
     }
 
-    /// The sequence, if this target allocated it or it is the IDIF one.
+    /// Finds a sequence that this target allocated, or its IDIF sequence.
     pub(crate) fn find(&self, seq: u64) -> Option<Arc<Sequence>> {
         if let Some(found) = self.sequences.read().get(&seq) {
             return Some(found.clone());
@@ -316,17 +316,17 @@ impl Sequences {
 
     /// Whether an earlier run may have created the object and lost the record of it.
     pub(crate) fn may_exist(&self, fid: &Fid) -> bool {
-        !self.settled.load(SeqCst)
+        !self.mdt_reported.load(SeqCst)
             && fid.f_ver == 0
             && fid.f_oid != 0
             && self.find(fid.f_seq).is_some_and(|s| !s.is_confirmed())
     }
 
-    /// Records that the MDT creates objects in this sequence. If all objects of the sequence are
-    /// known, then so are those of the other sequences, because the MDT does not use them.
+    /// Records that the MDT creates objects in this sequence. If all objects of this sequence are
+    /// known, no unknown object can exist in another one, because the MDT uses no other.
     pub(crate) fn mark_in_use(&self, sequence: &Sequence) {
         if sequence.is_confirmed() {
-            self.settled.store(true, SeqCst);
+            self.mdt_reported.store(true, SeqCst);
         }
     }
 
@@ -363,7 +363,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn precreation_never_goes_back() {
+    fn precreation_never_lowers_the_last_id() {
         assert_eq!(
             plan_precreate(0, 32, false),
             PrecreatePlan {
@@ -463,7 +463,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn after_the_mdts_report_no_unknown_object_may_exist() {
+    async fn no_unknown_object_may_exist_after_the_mdts_report() {
         let index: Arc<dyn Index> = Arc::new(MemoryIndex::default());
         let start = 0x2c0000400;
         let run = || Sequences::open(index.clone(), "t", OstIndex(1)).unwrap();

@@ -36,8 +36,8 @@ impl ImportOwner for LwpOwner {
     fn event(&self, _event: ImportEvent) {}
 }
 
-/// Requests a super-sequence until the target has one, or until the configuration's sender is
-/// dropped while no MDT0 is configured.
+/// Requests a super-sequence until the target has one. Gives up if the configuration has no MDT0
+/// and its sender is dropped.
 pub(crate) async fn fetch(
     rpc: Arc<Ptlrpc>,
     mut config: watch::Receiver<Arc<FsConfig>>,

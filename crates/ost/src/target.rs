@@ -117,8 +117,9 @@ struct ExportState {
 }
 
 impl Ost {
-    /// Starts the target on its store; it serves requests when this returns. `config` is the file
-    /// system's client log. It has the NIDs of MDT0, which gives the target its sequences.
+    /// Starts the target on its store; the target serves requests when this returns. `config` is
+    /// the file system's client log. The target finds the NIDs of MDT0 there, which gives it its
+    /// sequences.
     ///
     /// # Errors
     ///
@@ -237,8 +238,8 @@ impl Ost {
         Ok(())
     }
 
-    /// Checks a request's permissions before any handler runs.
-    fn check(&self, req: &ServerRequest) -> Result<(), Errno> {
+    /// Checks that the sender may send the request, before any handler runs.
+    fn check_permissions(&self, req: &ServerRequest) -> Result<(), Errno> {
         if !req.export.is_server() {
             self.check_client(req)?;
         }
@@ -252,12 +253,12 @@ impl Ost {
     /// a nodemap may forbid changes or require capabilities.
     fn check_client(&self, req: &ServerRequest) -> Result<(), Errno> {
         const OWNER: u64 = OBD_MD_FLUID | OBD_MD_FLGID | OBD_MD_FLPROJID;
-        let for_mdts = match req.opc {
+        let is_mdt_only = match req.opc {
             OST_CREATE | OST_DESTROY | SEQ_QUERY => true,
             OST_SETATTR => req.get::<OstBody>(bufs::OST_BODY)?.oa.o_valid & OWNER != 0,
             _ => false,
         };
-        if for_mdts {
+        if is_mdt_only {
             warn_rate_limited!(ost = %self.svname, peer = %req.peer, client = %req.export.client_uuid, opc = req.opc, "request refused: only an MDT may send it");
             return Err(Errno::EPERM);
         }
@@ -278,8 +279,8 @@ impl Ost {
         Ok(())
     }
 
-    /// Fails an enqueue on an object that was never created here: the client would treat it as an
-    /// empty one.
+    /// Fails an enqueue on an object that was never created here: with a lock the client would
+    /// treat the object as empty.
     fn check_locked_object(&self, req: &ServerRequest) -> Result<(), Errno> {
         let name = req
             .get::<LdlmRequest>(bufs::DLM_REQ)?
@@ -346,22 +347,22 @@ impl Ost {
         Some(
             state
                 .grant
-                .get_or_init(|| self.grants.client(&export.client_uuid))
+                .get_or_init(|| self.grants.client_grant(&export.client_uuid))
                 .clone(),
         )
     }
 
     /// Records that the request sets an object's times.
-    pub(crate) fn record_times_set(&self, req: &ServerRequest, fid: Fid) {
+    pub(crate) fn record_time_change(&self, req: &ServerRequest, fid: Fid) {
         req.export.ext::<ExportState>().modifications.add(fid, req.xid);
     }
 
     /// Whether the client set the object's times after it sent this request.
-    pub(crate) fn times_set_after(&self, req: &ServerRequest, fid: Fid) -> bool {
+    pub(crate) fn has_later_time_change(&self, req: &ServerRequest, fid: Fid) -> bool {
         req.export
             .ext::<ExportState>()
             .modifications
-            .set_after(fid, req.xid)
+            .has_later_change(fid, req.xid)
     }
 
     /// The largest transfer negotiated with the client, bytes.
@@ -386,7 +387,7 @@ impl Target for Ost {
     fn negotiate(&self, req: &ConnectRequest) -> Result<ObdConnectData, Errno> {
         let mut data = self.offer.reply_data(req)?;
         if data.ocd_connect_flags & OBD_CONNECT_GRANT != 0 {
-            // A client that reconnects reports its grant: cached data uses part of it.
+            // A client that reconnects reports its grant, because its dirty cache depends on it.
             let chunk = match req.reconnects {
                 true => u64::MAX,
                 false => self.offer.chunk_bytes(data.ocd_brw_size.max(BRW_SIZE_DEFAULT)),
@@ -410,9 +411,9 @@ impl Target for Ost {
 
     fn handle<'a>(&'a self, req: &'a mut ServerRequest) -> BoxFuture<'a, Result<Reply, Errno>> {
         Box::pin(async move {
-            if let Err(refused) = self.check(req) {
+            if let Err(errno) = self.check_permissions(req) {
                 self.cancel_listed_locks(req);
-                return Err(refused);
+                return Err(errno);
             }
             match req.opc {
                 OST_READ => self.read(req).await,

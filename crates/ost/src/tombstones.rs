@@ -1,10 +1,10 @@
-//! Tombstones of destroyed objects. A client that does not know yet that its file was unlinked may
-//! still write to a destroyed object. Because the first write creates an object's file, such a
-//! write would create an orphan.
+//! Tombstones of destroyed objects. A client that does not yet know that its file was unlinked may
+//! still write to a destroyed object. The first write creates an object's file, so such a write
+//! would create an orphan.
 //!
-//! Tombstones are only in memory, and their number is limited: those of the latest destroyed
-//! objects, in two generations, and the latest id ranges that were precreated but never given to a
-//! file.
+//! Tombstones are only in memory, and their number is limited. Kept are the latest destroyed
+//! objects, in two generations, and the latest ranges of ids that were precreated but never given
+//! to a file.
 
 use std::collections::{HashSet, VecDeque};
 
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn tombstones_keep_the_latest_objects_up_to_a_bound() {
+    fn number_of_tombstones_is_limited_and_the_latest_are_kept() {
         let tombstones = Tombstones::default();
         for oid in 1..1_000_000 {
             tombstones.add(fid(oid));

@@ -21,6 +21,12 @@ use wire::{
 };
 
 const ELDLM_LOCK_ABORTED: i32 = 301;
+const SEEK_DATA: u32 = 3;
+const SEEK_HOLE: u32 = 4;
+/// `FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE`.
+const PUNCH_HOLE: u32 = 3;
+/// A mode of fallocate that OSTs do not support.
+const FALLOC_FL_UNSHARE_RANGE: u32 = 0x40;
 
 fn pattern(len: usize, salt: u8) -> Vec<u8> {
     (0..len)
@@ -143,10 +149,10 @@ async fn one_request_carries_several_ranges() {
 async fn all_checksum_types_work_for_reads_and_writes() {
     let (_node, _ost, _osp, client, fid) = with_object().await;
     for (i, ty) in ChecksumType::ALL.into_iter().enumerate() {
-        for short in [false, true] {
+        for short_io in [false, true] {
             let data = Bytes::from(pattern(9000, i as u8));
             let options = BrwOptions {
-                short,
+                short_io,
                 checksum: Some(ty),
                 flags: OBD_BRW_FROM_GRANT,
                 ..BrwOptions::default()
@@ -186,7 +192,7 @@ async fn write_with_a_wrong_checksum_changes_nothing_and_returns_the_right_sum()
 async fn short_io_needs_no_bulk() {
     let (_node, _ost, _osp, client, fid) = with_object().await;
     let options = BrwOptions {
-        short: true,
+        short_io: true,
         flags: OBD_BRW_FROM_GRANT,
         ..BrwOptions::default()
     };
@@ -202,7 +208,7 @@ async fn short_io_needs_no_bulk() {
 async fn malformed_requests_fail() {
     let (_node, _ost, _osp, client, fid) = with_object().await;
     let options = BrwOptions {
-        short: true,
+        short_io: true,
         ..BrwOptions::default()
     };
     let err = async |parts: &[(u64, Bytes)]| {
@@ -301,7 +307,7 @@ async fn fallocate_allocates_and_punches_and_seek_finds_holes() {
     };
     assert_eq!(allocate(0, 1 << 20, 0).await.unwrap().o_size, 1 << 20);
     client.write(fid, 0, &pattern(256 << 10, 1)).await;
-    allocate(64 << 10, 128 << 10, 3).await.unwrap();
+    allocate(64 << 10, 128 << 10, PUNCH_HOLE).await.unwrap();
     assert_eq!(client.read(fid, 64 << 10, 4).await, [0; 4]);
     let seek = async |offset: u64, what: u32| {
         client
@@ -317,11 +323,11 @@ async fn fallocate_allocates_and_punches_and_seek_finds_holes() {
             .unwrap()
             .o_size as i64
     };
-    assert_eq!(seek(0, 4).await, 64 << 10);
-    assert_eq!(seek(64 << 10, 3).await, 128 << 10);
-    assert_eq!(seek(2 << 20, 3).await, -6);
+    assert_eq!(seek(0, SEEK_HOLE).await, 64 << 10);
+    assert_eq!(seek(64 << 10, SEEK_DATA).await, 128 << 10);
+    assert_eq!(seek(2 << 20, SEEK_DATA).await, i64::from(Errno::ENXIO.status()));
     assert!(matches!(
-        allocate(0, 10, 0x40).await,
+        allocate(0, 10, FALLOC_FL_UNSHARE_RANGE).await,
         Err(RpcError::Status(Errno::EOPNOTSUPP))
     ));
 }

@@ -25,7 +25,7 @@ fn now() -> u32 {
 }
 
 /// A capability without a signature, valid for 1000 s.
-fn unsigned(fid: Fid, rights: u64) -> LustreCapa {
+fn unsigned_capa(fid: Fid, rights: u64) -> LustreCapa {
     LustreCapa {
         lc_fid: fid,
         lc_opc: rights,
@@ -36,7 +36,7 @@ fn unsigned(fid: Fid, rights: u64) -> LustreCapa {
 }
 
 /// The capability, signed as an MDT signs it for this client.
-fn signed(node: &Node, client: &str, capa: LustreCapa) -> Bytes {
+fn signed_capa(node: &Node, client: &str, capa: LustreCapa) -> Bytes {
     let bearer = Bearer {
         target: TARGET,
         client,
@@ -130,15 +130,15 @@ async fn requests_without_a_valid_capability_fail() {
     let (node, _ost, osp, client, fid) = with_object().await;
     client.write(fid, 0, b"data").await;
     node.set_nodemap_property("capabilities", "1");
-    let good = unsigned(fid, ALL);
+    let good = unsigned_capa(fid, ALL);
     let other = Fid::new(fid.f_seq, 2, 0);
     let bad = [
         Bytes::new(),
         good.to_bytes(),
-        signed(&node, CLIENT, good).slice(..119),
-        signed(&node, CLIENT, unsigned(other, ALL)),
-        signed(&node, "client-b", good),
-        signed(
+        signed_capa(&node, CLIENT, good).slice(..119),
+        signed_capa(&node, CLIENT, unsigned_capa(other, ALL)),
+        signed_capa(&node, "client-b", good),
+        signed_capa(
             &node,
             CLIENT,
             LustreCapa {
@@ -158,7 +158,7 @@ async fn requests_without_a_valid_capability_fail() {
         // All rights except those that suffice.
         let writes = CAPA_OPC_OSS_WRITE | CAPA_OPC_OSS_TRUNC | CAPA_OPC_META_WRITE;
         let enough = if opc == LOCK_TO_WRITE { writes } else { right };
-        let too_little = signed(&node, CLIENT, unsigned(fid, ALL & !enough));
+        let too_little = signed_capa(&node, CLIENT, unsigned_capa(fid, ALL & !enough));
         assert_eq!(
             send(&client, opc, fid, &too_little).await,
             Err(Errno::EACCES),
@@ -178,11 +178,11 @@ async fn capability_grants_its_rights_to_its_client() {
     let (node, _ost, _osp, client, fid) = with_object().await;
     node.set_nodemap_property("capabilities", "1");
     for (opc, right) in REQUESTS {
-        let enough = signed(&node, CLIENT, unsigned(fid, right));
+        let enough = signed_capa(&node, CLIENT, unsigned_capa(fid, right));
         assert_eq!(send(&client, opc, fid, &enough).await, Ok(()), "{opc}");
     }
     // The former key stays valid until the next rotation.
-    let capability = signed(&node, CLIENT, unsigned(fid, ALL));
+    let capability = signed_capa(&node, CLIENT, unsigned_capa(fid, ALL));
     let rotate = |byte| node.capa_keys.set(node.capa_keys.keys().rotated([byte; 32]));
     rotate(2);
     assert_eq!(send(&client, OST_READ, fid, &capability).await, Ok(()));
@@ -198,7 +198,7 @@ async fn capability_grants_its_rights_to_its_client() {
     };
     let foreign = node
         .capa_keys
-        .sign(bearer, unsigned(fid, ALL))
+        .sign(bearer, unsigned_capa(fid, ALL))
         .unwrap()
         .to_bytes();
     assert_eq!(send(&client, OST_READ, fid, &foreign).await, Err(Errno::EACCES));
@@ -215,7 +215,7 @@ async fn client_waits_until_the_target_has_the_newest_key() {
         target: TARGET,
         client: CLIENT,
     };
-    let capability = newest.sign(bearer, unsigned(fid, ALL)).unwrap().to_bytes();
+    let capability = newest.sign(bearer, unsigned_capa(fid, ALL)).unwrap().to_bytes();
     let request = send(&client, OST_GETATTR, fid, &capability);
     tokio::pin!(request);
     let early = tokio::time::timeout(std::time::Duration::from_millis(50), &mut request).await;

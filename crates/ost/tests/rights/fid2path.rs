@@ -22,7 +22,7 @@ async fn fid2path(client: &Client, object: Fid) -> Result<Fid, Errno> {
 }
 
 #[tokio::test]
-async fn object_knows_its_file_after_the_first_write() {
+async fn fid2path_finds_the_file_after_the_first_write() {
     let (_node, _ost, _osp, client, object) = with_object().await;
     assert_eq!(fid2path(&client, object).await, Err(Errno::ENODATA));
     let file = Fid::new(0x2_0000_0401, 2, 0);
