@@ -5,8 +5,8 @@
 //! capabilities checks the signature with its own copy of the key. The keys are never sent to
 //! clients.
 //!
-//! After a rotation the MGS keeps the previous key beside the current one, so that capabilities
-//! signed with the previous key stay valid while clients get new ones.
+//! After a rotation the MGS keeps the previous key beside the current one. Capabilities signed with
+//! the previous key stay valid while clients get new capabilities.
 
 use std::fmt;
 use std::str::FromStr;
@@ -23,7 +23,7 @@ use wire::{LustreCapa, WireStruct};
 const KEY_LEN: usize = 32;
 /// Maximum number of keys: the current and the previous one.
 const KEYS_MAX: usize = 2;
-/// Separates these signatures from other uses of a key.
+/// Domain separation: a signature made for another purpose is not a capability's signature.
 const PURPOSE: &[u8] = b"nacre: object capability, 1\0";
 /// Number of signed bytes of a capability: all before `lc_hmac` and `lc_hmac_unused`.
 const SIGNED_LEN: usize = LustreCapa::SIZE - 64;
@@ -31,7 +31,7 @@ const SIGNED_LEN: usize = LustreCapa::SIZE - 64;
 const HMAC_SHA256: u32 = 2 << 24;
 /// An MDT signs with the previous key for this long after it has learnt of a new one, because an
 /// OST may learn of the new key later.
-const PREVIOUS_KEY_SIGNS: Duration = Duration::from_secs(30);
+const PREVIOUS_KEY_PERIOD: Duration = Duration::from_secs(30);
 
 /// A key and its number.
 #[derive(Clone, PartialEq, Eq)]
@@ -60,7 +60,7 @@ pub struct Bearer<'a> {
     pub client: &'a str,
 }
 
-/// The reason for which a capability is invalid.
+/// The reason why a capability is invalid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum CapaError {
     /// It was signed with the key of this id, which is newer than all keys of this target.
@@ -127,8 +127,8 @@ impl CapaKeys {
     ///
     /// `Expired`, or an error of [`CapaKeys::check_signature`].
     pub fn check(&self, bearer: Bearer<'_>, capa: &LustreCapa, now: u64) -> Result<(), CapaError> {
-        // The expiry comes first: a caller that waits for a new key stops when the capability
-        // expires.
+        // Check the expiry first: a caller that retries until it has a new key must stop when the
+        // capability expires.
         match now.checked_sub(capa.lc_expiry.into()) {
             None | Some(0) => self.check_signature(bearer, capa),
             Some(late) => Err(CapaError::Expired(late)),
@@ -186,7 +186,7 @@ pub struct CapaKeyring(ArcSwap<KeyState>);
 
 struct KeyState {
     keys: CapaKeys,
-    /// The time at which this process learnt of these keys.
+    /// The time at which this process received these keys.
     since: Instant,
 }
 
@@ -248,7 +248,7 @@ impl CapaKeyring {
             return None;
         };
         let key = match previous {
-            [previous] if state.since.elapsed() < PREVIOUS_KEY_SIGNS => previous,
+            [previous] if state.since.elapsed() < PREVIOUS_KEY_PERIOD => previous,
             _ => current,
         };
         let mut capa = LustreCapa {
@@ -371,7 +371,7 @@ mod tests {
         let first = ring.sign(BEARER, capa()).unwrap();
         ring.set(keys(2));
         assert_eq!(ring.sign(BEARER, capa()).unwrap().lc_keyid, 1);
-        tokio::time::advance(PREVIOUS_KEY_SIGNS).await;
+        tokio::time::advance(PREVIOUS_KEY_PERIOD).await;
         let second = ring.sign(BEARER, capa()).unwrap();
         assert_eq!(second.lc_keyid, 2);
         assert_eq!(

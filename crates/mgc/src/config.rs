@@ -68,7 +68,7 @@ struct Device {
     nids: Vec<Nid>,
 }
 
-/// The state that the records up to now have created.
+/// The state after the records read so far.
 #[derive(Default)]
 struct ConfigReader {
     /// NIDs by the names of nodes.
@@ -90,7 +90,7 @@ impl FsConfig {
             match record.as_marker() {
                 Some(m) if m.cm_flags & CM_END != 0 => live = false,
                 Some(m) => live = m.cm_flags & CM_START != 0 && m.cm_flags & (CM_SKIP | CM_EXCLUDE) == 0,
-                None if live => reader.record(record),
+                None if live => reader.apply_record(record),
                 None => {}
             }
         }
@@ -116,7 +116,7 @@ impl FsConfig {
 }
 
 impl ConfigReader {
-    fn record(&mut self, r: &Record) {
+    fn apply_record(&mut self, r: &Record) {
         match r.command {
             LCFG_ADD_UUID => {
                 // A NID that does not fit into the record's 64 bits is in its third text.
@@ -134,7 +134,7 @@ impl ConfigReader {
                 };
                 self.devices.insert(r.text(0).to_owned(), device);
             }
-            LCFG_SETUP => self.setup(r),
+            LCFG_SETUP => self.apply_setup(r),
             LCFG_ADD_CONN => {
                 let more = self.nodes.get(r.text(1)).cloned().unwrap_or_default();
                 if let Some(device) = self.devices.get_mut(r.text(0)) {
@@ -142,24 +142,24 @@ impl ConfigReader {
                 }
             }
             LCFG_LOV_ADD_OBD | LCFG_LOV_ADD_INA => {
-                if let Some(target) = self.target(r) {
+                if let Some(target) = self.find_target(r) {
                     let active = r.command == LCFG_LOV_ADD_OBD;
                     self.osts.insert(target.index, TargetConf { active, ..target });
                 }
             }
             LCFG_LOV_DEL_OBD => self.osts.retain(|_, t| t.uuid != r.text(1)),
             LCFG_ADD_MDC => {
-                if let Some(target) = self.target(r) {
+                if let Some(target) = self.find_target(r) {
                     self.mdts.insert(target.index, target);
                 }
             }
             LCFG_DEL_MDC => self.mdts.retain(|_, t| t.uuid != r.text(1)),
-            LCFG_PARAM | LCFG_SET_PARAM => self.param(r),
+            LCFG_PARAM | LCFG_SET_PARAM => self.apply_param(r),
             _ => {}
         }
     }
 
-    fn setup(&mut self, r: &Record) {
+    fn apply_setup(&mut self, r: &Record) {
         let Some(device) = self.devices.get_mut(r.text(0)) else {
             return;
         };
@@ -173,7 +173,7 @@ impl ConfigReader {
 
     /// The target of a record that adds the target to a LOV or LMV. The record's texts: name of the
     /// LOV or LMV, UUID of the target, index.
-    fn target(&self, r: &Record) -> Option<TargetConf> {
+    fn find_target(&self, r: &Record) -> Option<TargetConf> {
         let uuid = r.text(1);
         let index = r.text(2).parse().ok()?;
         let device = self.devices.values().find(|d| d.target_uuid == uuid)?;
@@ -187,7 +187,7 @@ impl ConfigReader {
         })
     }
 
-    fn param(&mut self, r: &Record) {
+    fn apply_param(&mut self, r: &Record) {
         for buf in 1..r.bufs.len() {
             if let Some((name, value)) = r.text(buf).split_once('=') {
                 let (target, name, value) = (r.text(0).to_owned(), name.to_owned(), value.to_owned());

@@ -1,10 +1,10 @@
 //! Follows a log: reads it, and reads it again after each change.
 //!
-//! The follower takes the lock on the log's resource before it reads the log, as Lustre's clients
-//! do, so that it misses no change. After the MGS has revoked the lock, the follower pauses before
-//! it reads again, so that changes in quick succession cost few reads. A client that does not
-//! release its lock can delay the lock of a follower, but not its reading: without the lock a
-//! follower polls the log.
+//! As Lustre's clients do, the follower takes the lock on the log's resource before it reads the
+//! log, and so misses no change. After the MGS has revoked the lock, the follower pauses before it
+//! reads again: changes in quick succession cost few reads. A client that does not cancel its lock
+//! can keep other followers from getting theirs, but not from reading: without the lock a follower
+//! polls the log.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -17,12 +17,12 @@ use tokio::time::{sleep, timeout};
 
 use crate::{FsConfig, Mgc, MgcError};
 
-/// The first pause between a change and the next read of the log. Each read doubles the pause.
+/// The shortest pause between a change and the next read of the log. Each read doubles the pause.
 const PAUSE_MIN: Duration = Duration::from_millis(20);
 /// The longest pause. With [`LOCK_TIMEOUT`], a follower starts to read a change within a second.
 const PAUSE_MAX: Duration = Duration::from_millis(500);
 /// A lock held this long without a change resets the pause to [`PAUSE_MIN`].
-const QUIET: Duration = Duration::from_secs(10);
+const QUIET_TIME: Duration = Duration::from_secs(10);
 /// A follower that has waited this long for the lock reads without the lock.
 const LOCK_TIMEOUT: Duration = Duration::from_millis(250);
 
@@ -33,8 +33,8 @@ pub(crate) struct Follower {
     /// Notified when the log may have changed.
     changed: Arc<Notify>,
     /// The lock request in flight.
-    locking: Option<JoinHandle<Result<(), RpcError>>>,
-    /// The last read was under the lock, so that a later change notifies `changed`.
+    lock_request: Option<JoinHandle<Result<(), RpcError>>>,
+    /// The last read was under the lock: a later change notifies `changed`.
     is_current: bool,
     tx: watch::Sender<Arc<FsConfig>>,
 }
@@ -51,7 +51,7 @@ impl Follower {
             mgc,
             logname: logname.to_owned(),
             changed,
-            locking: None,
+            lock_request: None,
             is_current: false,
             tx,
         }
@@ -80,14 +80,14 @@ impl Follower {
     /// Requests the lock and waits up to [`LOCK_TIMEOUT`]. Returns whether this client got the
     /// lock.
     async fn lock(&mut self, mgc: &Arc<Mgc>) -> bool {
-        let locking = self.locking.get_or_insert_with(|| {
+        let lock_request = self.lock_request.get_or_insert_with(|| {
             let (mgc, logname) = (mgc.clone(), self.logname.clone());
             tokio::spawn(async move { mgc.lock(&logname).await })
         });
-        let Ok(joined) = timeout(LOCK_TIMEOUT, locking).await else {
+        let Ok(joined) = timeout(LOCK_TIMEOUT, lock_request).await else {
             return false;
         };
-        self.locking = None;
+        self.lock_request = None;
         match joined {
             Ok(Ok(())) => true,
             Ok(Err(e)) => {
@@ -111,7 +111,7 @@ impl Follower {
             if self.tx.is_closed() {
                 return;
             }
-            if self.is_current && timeout(QUIET, self.changed.notified()).await.is_err() {
+            if self.is_current && timeout(QUIET_TIME, self.changed.notified()).await.is_err() {
                 tokio::select! {
                     () = self.changed.notified() => pause = PAUSE_MIN,
                     () = self.tx.closed() => return,

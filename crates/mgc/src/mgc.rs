@@ -30,6 +30,7 @@ use wire::{
 use crate::follow::Follower;
 use crate::{CapaKeyring, CapaKeys, FsConfig, JoinToken, MgcError, NodemapTable, Nodemaps, registration};
 
+/// The connect flags that this client requests.
 const FLAGS: u64 = OBD_CONNECT_VERSION
     | OBD_CONNECT_AT
     | OBD_CONNECT_FULL20
@@ -38,6 +39,9 @@ const FLAGS: u64 = OBD_CONNECT_VERSION
     | OBD_CONNECT_FLAGS2;
 /// Maximum number of concurrent requests. Few suffice: requests to the MGS are rare and small.
 const RPCS_IN_FLIGHT: u32 = 8;
+/// Size of the reply buffer of a registration, bytes: the target's information, and the reason of a
+/// refusal.
+const REGISTER_REPLY_LEN: u32 = 8192;
 /// First pause between attempts to register a target while MDT0000 is missing; doubled each time.
 const REGISTER_PAUSE_MIN: Duration = Duration::from_millis(20);
 /// Longest pause between attempts to register a target while MDT0000 is missing.
@@ -62,7 +66,7 @@ pub struct Mgc {
     tasks: Mutex<Vec<JoinHandle<()>>>,
     nodemaps: OnceCell<Arc<Nodemaps>>,
     capa_keys: OnceCell<Arc<CapaKeyring>>,
-    me: Weak<Mgc>,
+    weak_self: Weak<Mgc>,
 }
 
 /// Passes callbacks of the MGS to the lock client, and notifies followers of changes.
@@ -201,7 +205,7 @@ impl Mgc {
         );
         locks.set_import(import.clone());
         import.start_connecting();
-        Arc::new_cyclic(|me| Mgc {
+        Arc::new_cyclic(|weak_self| Mgc {
             nids: mgs,
             import,
             locks,
@@ -209,7 +213,7 @@ impl Mgc {
             tasks: Mutex::default(),
             nodemaps: OnceCell::new(),
             capa_keys: OnceCell::new(),
-            me: me.clone(),
+            weak_self: weak_self.clone(),
         })
     }
 
@@ -267,7 +271,7 @@ impl Mgc {
     /// As [`Mgc::read_config`], but a missing log is no error.
     pub async fn follow(&self, logname: &str) -> Result<watch::Receiver<Arc<FsConfig>>, MgcError> {
         let (mut follower, rx) = self.follower(logname, FsConfig::default());
-        if let Some(mgc) = self.me.upgrade() {
+        if let Some(mgc) = self.weak_self.upgrade() {
             follower.read(&mgc).await?;
         }
         self.tasks.lock().push(tokio::spawn(follower.run()));
@@ -279,10 +283,10 @@ impl Mgc {
         let changed = Arc::new(Notify::new());
         let entry = (resource_of(logname), Arc::downgrade(&changed));
         self.callbacks.followers.lock().push(entry);
-        (Follower::new(self.me.clone(), logname, changed, tx), rx)
+        (Follower::new(self.weak_self.clone(), logname, changed, tx), rx)
     }
 
-    /// The nodemaps. The first call reads them from the MGS; they then follow its changes.
+    /// The nodemaps. The first call reads them from the MGS, and then keeps them up to date.
     ///
     /// # Errors
     ///
@@ -316,9 +320,8 @@ impl Mgc {
         nodemaps
     }
 
-    /// The keys of object capabilities. The first call reads them from the MGS; they then follow
-    /// its changes. Only registered targets may read them. The ring is empty if the MGS is
-    /// Lustre's.
+    /// The keys of object capabilities. The first call reads them from the MGS, and then keeps them
+    /// up to date. Only registered targets may read them. The ring is empty if the MGS is Lustre's.
     ///
     /// # Errors
     ///
@@ -360,8 +363,8 @@ impl Mgc {
         self.register_with(info, None, None).await
     }
 
-    /// Registers a target with the UUID of its store, by which the MGS recognizes it later, and
-    /// with a proof that the target has the MGS's join token.
+    /// Registers a target, as [`Mgc::register`]. Sends the UUID of the target's store, by which the
+    /// MGS recognises the target later, and a proof that the target has the MGS's join token.
     ///
     /// # Errors
     ///
@@ -391,7 +394,7 @@ impl Mgc {
             let info_buf = info.to_bytes();
             let proof = token.map(|token| token.prove(handle, &info_buf, store));
             let request = Request {
-                reply_len: 8192,
+                reply_len: REGISTER_REPLY_LEN,
                 any_status: true,
                 ..Request::new(MGS_TARGET_REG, registration::request(info_buf, proof, store))
             };
@@ -551,7 +554,7 @@ fn keys_in_log(config: &FsConfig) -> Result<CapaKeys, MgcError> {
     })
 }
 
-/// Applies changes of the log of keys to the ring. An invalid log changes nothing.
+/// Applies changes of the log of keys to the ring. Ignores an invalid log.
 async fn follow_capa_keys(ring: Weak<CapaKeyring>, mut changes: watch::Receiver<Arc<FsConfig>>) {
     while changes.changed().await.is_ok() {
         let Some(ring) = ring.upgrade() else { return };
@@ -563,7 +566,7 @@ async fn follow_capa_keys(ring: Weak<CapaKeyring>, mut changes: watch::Receiver<
     }
 }
 
-/// Applies changes of the log of nodemaps to the table. An invalid log changes nothing.
+/// Applies changes of the log of nodemaps to the table. Ignores an invalid log.
 async fn follow_nodemaps(nodemaps: Weak<Nodemaps>, mut changes: watch::Receiver<Arc<FsConfig>>) {
     while changes.changed().await.is_ok() {
         let Some(nodemaps) = nodemaps.upgrade() else {
@@ -591,7 +594,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn resources_of_logs_are_those_of_lustre() {
+    fn resource_of_a_log_has_lustres_name() {
         // The names are from the debug log of a Lustre client.
         assert_eq!(resource_of("testfs-client").name, [0x7366_7473_6574, 0, 0, 0]);
         assert_eq!(resource_of("testfs-MDT0000").name, [0x7366_7473_6574, 0, 0, 0]);

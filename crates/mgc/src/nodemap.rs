@@ -2,9 +2,12 @@
 //!
 //! The MGS keeps the table in its log `nodemaps`, with a record `nodemap.NAME.PROPERTY=VALUE` for
 //! each property of each map, and the targets follow that log. Names and meanings are Lustre's,
-//! with three differences: the map `default`, for clients outside of all ranges, grants all rights
-//! until the administrator changes it; no switch disables nodemaps; the property `capabilities` is
-//! Nacre's.
+//! with three differences:
+//!
+//! - The map `default`, for clients outside of all ranges, grants all rights until the
+//!   administrator changes it.
+//! - No switch disables nodemaps.
+//! - Lustre does not have the property `capabilities`.
 //!
 //! The table ([`NodemapTable`]) is a plain value. Targets look rights up in [`Nodemaps`] with each
 //! request.
@@ -45,9 +48,9 @@ pub struct Rights {
     pub readonly_mount: bool,
     /// OSTs require a capability, signed by the MDT, with each of the clients' requests.
     pub capabilities: bool,
-    /// Root keeps its rights; otherwise it is squashed.
+    /// Root keeps its rights; if false, root is squashed.
     pub admin: bool,
-    /// Users other than root keep their ids; otherwise all of them are squashed.
+    /// Users other than root keep their ids; if false, all of them are squashed.
     pub trusted: bool,
     /// The user id of squashed users.
     pub squash_uid: u32,
@@ -319,8 +322,8 @@ impl Nodemap {
 }
 
 fn check_name(name: &str) -> Result<(), String> {
-    let plain = |c: u8| c.is_ascii_alphanumeric() || c == b'_' || c == b'-';
-    if name.is_empty() || name.len() > NAME_MAX || !name.bytes().all(plain) {
+    let is_allowed = |c: u8| c.is_ascii_alphanumeric() || c == b'_' || c == b'-';
+    if name.is_empty() || name.len() > NAME_MAX || !name.bytes().all(is_allowed) {
         return Err(format!(
             "a nodemap's name has 1 to {NAME_MAX} letters, digits, '_' or '-'"
         ));
@@ -360,7 +363,7 @@ impl Default for Nodemaps {
     }
 }
 
-/// After each change of the nodemaps, evicts the clients that are no longer admitted. Ends at the
+/// After each change of the nodemaps, evicts the clients that may no longer connect. Ends at the
 /// first change after the target has dropped its exports.
 pub async fn evict_denied(nodemaps: Arc<Nodemaps>, exports: Weak<TargetExports>) {
     let mut changes = nodemaps.changes();
@@ -379,7 +382,7 @@ fn param_name(property: &str) -> String {
 }
 
 /// The description of the parameter of a property.
-fn about(property: &str) -> &'static str {
+fn description(property: &str) -> &'static str {
     match property {
         "admin" => "1: root of these clients keeps its rights; 0: it is squashed",
         "capabilities" => "1: OSTs serve these clients only with capabilities signed by the MDT",
@@ -421,7 +424,7 @@ impl Nodemaps {
         params.clear();
         for (name, map) in self.table().maps() {
             params.extend(map.properties().map(|(property, value)| {
-                let param = Param::read_only(move || value.clone()).about(about(property));
+                let param = Param::read_only(move || value.clone()).about(description(property));
                 registry.register(format!("{PREFIX}{name}.{}", param_name(property)), param)
             }));
         }

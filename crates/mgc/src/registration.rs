@@ -1,5 +1,5 @@
-//! Nacre's additions to Lustre's registration, in extra buffers that Lustre ignores: a request can
-//! have a proof of the join token and the UUID of the target's store, a refusal has the reason as
+//! Nacre's additions to Lustre's registration, in extra buffers that Lustre ignores. A request can
+//! have a proof of the join token and the UUID of the target's store. A refusal has its reason as
 //! text.
 
 use bytes::Bytes;
@@ -12,7 +12,7 @@ const PROOF: usize = 3;
 const STORE: usize = 4;
 /// Index of the reply's buffer with the reason of a refusal.
 const REASON: usize = 2;
-/// Maximum length of the reason in bytes, so that the reply fits into the target's reply buffer.
+/// Maximum length of the reason in bytes: the reply must fit into the target's reply buffer.
 const REASON_MAX: usize = 1024;
 
 /// Builds the buffers of a request after the `ptlrpc_body`: `info`, Lustre's list of longer NIDs

@@ -1,8 +1,8 @@
 //! The role of a connecting peer: a client, or a server of the same file system.
 //!
-//! A target checks the NID of a peer that claims to be a server, unless the peer is in the same
-//! process: the configuration lists the NIDs of all targets, and the MGS lets only nodes that the
-//! administrator trusts register targets.
+//! A peer that claims to be a server must be at the NID of a registered target, or in the same
+//! process. The configuration lists the NIDs of all targets, and the MGS registers targets only
+//! from nodes that the administrator trusts.
 
 use lnet::warn_rate_limited;
 use rpc::{ConnectRequest, Role};
@@ -26,8 +26,8 @@ fn any_at(targets: &[TargetConf], nid: Nid) -> bool {
     targets.iter().any(|t| t.nids.contains(&nid))
 }
 
-/// The role of a peer that connects to the target with the UUID `target`. `is_registered`
-/// returns whether the configuration has a server of the right kind at a NID.
+/// The role of a peer that connects to the target with the UUID `target`. `is_registered` says
+/// whether the configuration has a server at a NID that may be a server of this target.
 ///
 /// # Errors
 ///

@@ -1,10 +1,10 @@
 //! The join token: a secret of the MGS that allows targets on any node to register.
 //!
-//! The token itself is never sent. A registration carries an HMAC-SHA256 of the MGS's handle of the
-//! connection, the registration's bytes and the UUID of the target's store. Each connection has
-//! another handle, so a recorded proof is useless on another connection. The registration contains
-//! its sender's NIDs, which the MGS compares with the connection's. A proof for one store does not
-//! let another store take its index.
+//! The token itself is never sent. A registration carries an HMAC-SHA256, keyed with the token, of
+//! three things: the MGS's handle of the connection, the registration's bytes, and the UUID of the
+//! target's store. Each connection has another handle, so a recorded proof is useless on another
+//! connection. The registration contains the target's NIDs, and the MGS compares them with the NID
+//! of the connection. A proof for one store does not let another store take its index.
 
 use std::fmt;
 use std::str::FromStr;
@@ -14,7 +14,7 @@ use sha2::Sha256;
 
 /// Length of a token in bytes.
 const TOKEN_LEN: usize = 32;
-/// Separates these proofs from other uses of the token.
+/// Domain separation: a value computed for another purpose is not a proof.
 const PURPOSE: &[u8] = b"nacre: registration of a target, 2\0";
 
 /// A join token.
@@ -27,8 +27,9 @@ impl JoinToken {
         JoinToken(random)
     }
 
-    /// Proves that the sender of the registration `info` has this token, on the connection with the
-    /// MGS's handle `handle`, for the store with this UUID (`None`: a store without one).
+    /// Proves that the sender of the registration `info` has this token. The proof is valid on the
+    /// connection with the MGS's handle `handle`, and for the store with the UUID `store` (`None`:
+    /// a store without UUID).
     pub fn prove(&self, handle: u64, info: &[u8], store: Option<&str>) -> [u8; 32] {
         self.mac(handle, info, store).finalize().into_bytes().into()
     }

@@ -1,12 +1,15 @@
 //! Decides which nodes may register targets.
 //!
-//! All targets accept peers at the NIDs of registered targets as servers. The MGS therefore
-//! registers a target only if the request comes from the MGS's own node, or from a NID of the
-//! target and one of two conditions holds: the target has the MGS's join token, or all of the
-//! target's NIDs are of the MGS's host or listed by the administrator (`mgs.MGS.server_nids`).
+//! All targets accept peers at the NIDs of registered targets as servers. The MGS therefore checks
+//! each registration. It accepts every request from its own node. A request from another node must
+//! come from a NID of the target, and meet one of two conditions:
 //!
-//! The MGS trusts processes of its host, because LNet accepts connections from this host only from
-//! the server's user and from root.
+//! - The target has the MGS's join token.
+//! - Each NID of the target belongs to the MGS's host, or the administrator listed it
+//!   (`mgs.MGS.server_nids`).
+//!
+//! The MGS trusts the processes of its host, because LNet accepts connections from this host only
+//! from the server's user and from root.
 
 use std::sync::Arc;
 
@@ -23,33 +26,33 @@ use crate::fsdb::Target;
 /// The admission rules.
 pub(crate) struct Admission {
     lnet: Arc<Lnet>,
-    listed: RwLock<NidList>,
+    listed_nids: RwLock<NidList>,
     token: Option<JoinToken>,
 }
 
 impl Admission {
-    /// Rules that admit the nodes in `listed` and the holders of `token`.
-    pub(crate) fn new(lnet: Arc<Lnet>, listed: NidList, token: Option<JoinToken>) -> Admission {
+    /// Rules that admit targets at `listed_nids` and targets with `token`.
+    pub(crate) fn new(lnet: Arc<Lnet>, listed_nids: NidList, token: Option<JoinToken>) -> Admission {
         Admission {
             lnet,
-            listed: RwLock::new(listed),
+            listed_nids: RwLock::new(listed_nids),
             token,
         }
     }
 
-    /// The NIDs listed by the administrator.
-    pub(crate) fn listed(&self) -> NidList {
-        self.listed.read().clone()
+    /// The NIDs that the administrator listed.
+    pub(crate) fn listed_nids(&self) -> NidList {
+        self.listed_nids.read().clone()
     }
 
-    /// Replaces the NIDs listed by the administrator.
-    pub(crate) fn set_listed(&self, list: NidList) {
-        *self.listed.write() = list;
+    /// Replaces the NIDs that the administrator listed.
+    pub(crate) fn set_listed_nids(&self, list: NidList) {
+        *self.listed_nids.write() = list;
     }
 
     /// Whether a target may have this NID without the join token.
     fn trusts(&self, nid: Nid) -> bool {
-        self.lnet.is_local(nid) || self.listed.read().has(nid) || lnet::is_of_this_host(nid.addr())
+        self.lnet.is_local(nid) || self.listed_nids.read().has(nid) || lnet::is_of_this_host(nid.addr())
     }
 
     /// Checks that the sender of the request may register this target. `store` is the UUID of the
@@ -96,7 +99,7 @@ impl Admission {
         } else {
             "its join token is not the token of this MGS"
         };
-        let list = format!("{} {}", self.listed(), untrusted.join(" "));
+        let list = format!("{} {}", self.listed_nids(), untrusted.join(" "));
         refuse(format!(
             "{} may not register targets: {why}. To allow it, run `nacre lctl set_param 'mgs.MGS.server_nids={}'` here, \
              or copy the file `join-token` from this MGS's directory into the target's",

@@ -1,6 +1,6 @@
-//! The keys of object capabilities. The first start creates a key. The keys are stored in a file
-//! that only its owner can read, and served as a log to registered targets. The other logs are not
-//! secret, and are in the store.
+//! The keys of object capabilities. The first start creates a key. The keys are secret: they are
+//! not in the store with the other logs, but in a file that only its owner can read. The MGS serves
+//! them as a log, and only to registered targets.
 
 use std::fs;
 use std::io::{self, ErrorKind, Read};
@@ -65,7 +65,7 @@ impl KeyFile {
             if let Some(path) = &path {
                 let text = format!("{}\n", keys.to_text());
                 let written = files::replace(path, text.as_bytes(), files::FILE_MODE);
-                written.map_err(|e| failed("write", path, &e))?;
+                written.map_err(|e| io_error("write", path, &e))?;
             }
             Ok(keys)
         })
@@ -73,7 +73,7 @@ impl KeyFile {
 
     /// Serves these keys from now on.
     pub(crate) fn publish(&mut self, keys: CapaKeys, now: i64) -> Result<(), MgsError> {
-        // A new log each time: the old one would still contain invalid keys.
+        // Build a new log: the old one would still contain the keys that are no longer valid.
         let mut log = Logs::load(Arc::new(MemoryIndex::default()))?;
         stored_values::set(&mut log, CAPA_KEYS, CAPA_KEYS, Some(&keys.to_text()), now)?;
         (self.keys, self.log) = (keys, log);
@@ -85,13 +85,13 @@ impl KeyFile {
         self.log.get(CAPA_KEYS).map(|log| (log.id | ID_FLAG, log))
     }
 
-    /// Whether an id in a request is that of the log of keys.
-    pub(crate) fn is_log(id: u64) -> bool {
+    /// Whether an id in a request is the id of the log of keys.
+    pub(crate) fn is_log_id(id: u64) -> bool {
         id & ID_FLAG != 0
     }
 }
 
-fn failed(verb: &str, path: &Path, e: &io::Error) -> MgsError {
+fn io_error(verb: &str, path: &Path, e: &io::Error) -> MgsError {
     MgsError::Keys {
         why: format!("cannot {verb} {}: {e}", path.display()),
     }
@@ -102,7 +102,7 @@ fn read(path: &Path) -> Result<Option<CapaKeys>, MgsError> {
     let text = match fs::read_to_string(path) {
         Ok(text) => text,
         Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
-        Err(e) => return Err(failed("read", path, &e)),
+        Err(e) => return Err(io_error("read", path, &e)),
     };
     let keys: Result<CapaKeys, String> = text.parse();
     let why = match keys {
@@ -118,7 +118,7 @@ fn random() -> Result<[u8; 32], MgsError> {
     let source = Path::new("/dev/urandom");
     let mut bytes = [0; 32];
     let done = fs::File::open(source).and_then(|mut file| file.read_exact(&mut bytes));
-    done.map_err(|e| failed("read", source, &e))?;
+    done.map_err(|e| io_error("read", source, &e))?;
     Ok(bytes)
 }
 

@@ -3,13 +3,13 @@
 //!
 //! The logs are the only record of used indices and of the targets' NIDs. A target that registers
 //! again changes the logs only if it reports `LDD_F_UPDATE` or `LDD_F_WRITECONF` and its NIDs
-//! differ from those in the logs: its old sections are then marked as skipped and new ones
-//! appended.
+//! differ from the NIDs in the logs. The MGS then marks the target's old sections as skipped and
+//! appends new ones.
 //!
 //! An index belongs to one store. A Nacre target sends the UUID of its store, and the MGS stores
 //! the UUID with the logs. Another store gets the index only with `LDD_F_WRITECONF` (after `mkfs
-//! --replace`). A Lustre target sends no UUID, but reports whether it is new (`LDD_F_VIRGIN`); a
-//! new one does not get an index in use either.
+//! --replace`). A Lustre target sends no UUID, but reports whether it is new (`LDD_F_VIRGIN`). A
+//! new Lustre target does not get an index in use either.
 
 use mgc::{FsConfig, TargetConf};
 use wire::config::Config as Record;
@@ -31,7 +31,7 @@ const INDEX_MAX: u32 = 0xfffe;
 pub(crate) struct RegisterResult {
     /// The reply.
     pub(crate) info: MgsTargetInfo,
-    /// Whether configuration logs have changed, so that the caller must notify their readers.
+    /// Configuration logs have changed: the caller must notify their readers.
     pub(crate) changed: bool,
 }
 
@@ -120,8 +120,8 @@ pub(crate) fn parse(info: &MgsTargetInfo) -> Result<Target, MgsError> {
         })
     };
     let fsname = info.mti_fsname.as_str();
-    let plain = |c: u8| c.is_ascii_alphanumeric() || c == b'_' || c == b'-';
-    if fsname.is_empty() || fsname.len() > LUSTRE_MAXFSNAME as usize || !fsname.bytes().all(plain) {
+    let is_allowed = |c: u8| c.is_ascii_alphanumeric() || c == b'_' || c == b'-';
+    if fsname.is_empty() || fsname.len() > LUSTRE_MAXFSNAME as usize || !fsname.bytes().all(is_allowed) {
         return bad("a file system name has 1 to 8 letters, digits, '_' or '-'");
     }
     let kind = match info.mti_flags & (LDD_F_SV_TYPE_MDT | LDD_F_SV_TYPE_OST) {
@@ -209,7 +209,7 @@ fn free_index(logs: &Logs, target: &Target) -> u32 {
     (0..=INDEX_MAX).find(free).unwrap_or(INDEX_MAX)
 }
 
-/// Writes a registration into the logs of a file system, each section with the next step.
+/// Writes a registration into the logs of a file system. Each section gets the next step.
 struct LogWriter<'a> {
     logs: &'a mut Logs,
     /// Seconds since 1970.
@@ -227,22 +227,22 @@ impl LogWriter<'_> {
         let steps: Vec<u32> = self.logs.names(&prefix).map(|n| self.logs.last_step(n)).collect();
         // In Lustre, the first section of a file system has step 2.
         self.step = steps.into_iter().max().unwrap_or(1).max(1);
-        let others = self.others(target);
+        let others = self.other_targets(target);
         match target.kind {
             Kind::Mdt => {
                 if !is_known {
-                    self.mdt_log(target, &others)?;
+                    self.write_mdt_log(target, &others)?;
                 }
                 if self.logs.get(&client).is_none() {
                     let (lov, lmv) = (format!("{fs}-clilov"), format!("{fs}-clilmv"));
-                    self.section(&client, &lov, "lov setup", &sections::lov(&lov))?;
-                    self.section(&client, &lmv, "lmv setup", &sections::lmv(&lmv))?;
-                    self.section(&client, &client, "mount opts", &sections::mount_options(fs))?;
+                    self.write_section(&client, &lov, "lov setup", &sections::lov(&lov))?;
+                    self.write_section(&client, &lmv, "lmv setup", &sections::lmv(&lmv))?;
+                    self.write_section(&client, &client, "mount opts", &sections::mount_options(fs))?;
                 }
-                self.section(&client, &name, "add mdc", &sections::mdc(target))?;
+                self.write_section(&client, &name, "add mdc", &sections::mdc(target))?;
                 for mdt in others.iter().filter(|t| t.kind == Kind::Mdt) {
                     let (lov, suffix) = mdt_lov_and_suffix(mdt);
-                    self.section(
+                    self.write_section(
                         &mdt.name(),
                         &name,
                         "add osp",
@@ -252,11 +252,11 @@ impl LogWriter<'_> {
             }
             Kind::Ost => {
                 if !is_known {
-                    self.section(&name, &name, "add ost", &sections::own_ost(target))?;
+                    self.write_section(&name, &name, "add ost", &sections::own_ost(target))?;
                 }
                 for mdt in others.iter().filter(|t| t.kind == Kind::Mdt) {
                     let (lov, suffix) = mdt_lov_and_suffix(mdt);
-                    self.section(
+                    self.write_section(
                         &mdt.name(),
                         &name,
                         "add osc",
@@ -264,35 +264,35 @@ impl LogWriter<'_> {
                     )?;
                 }
                 let lov = format!("{fs}-clilov");
-                self.section(&client, &name, "add osc", &sections::osc(target, &lov, ""))?;
+                self.write_section(&client, &name, "add osc", &sections::osc(target, &lov, ""))?;
             }
         }
         Ok(())
     }
 
     /// Writes a new MDT's own log: its LOV, itself, then every other target.
-    fn mdt_log(&mut self, target: &Target, others: &[Target]) -> Result<(), MgsError> {
+    fn write_mdt_log(&mut self, target: &Target, others: &[Target]) -> Result<(), MgsError> {
         let name = target.name();
         let (lov, suffix) = mdt_lov_and_suffix(target);
-        self.section(&name, &lov, "lov setup", &sections::lov(&lov))?;
-        self.section(&name, &name, "add mdt", &sections::own_mdt(target, &lov))?;
+        self.write_section(&name, &lov, "lov setup", &sections::lov(&lov))?;
+        self.write_section(&name, &name, "add mdt", &sections::own_mdt(target, &lov))?;
         for other in others {
             let (comment, records) = match other.kind {
                 Kind::Mdt => ("add osp", sections::osp(other, &lov, &suffix, true)),
                 Kind::Ost => ("add osc", sections::osc(other, &lov, &suffix)),
             };
-            self.section(&name, &other.name(), comment, &records)?;
+            self.write_section(&name, &other.name(), comment, &records)?;
         }
         Ok(())
     }
 
     /// All other targets of the file system, MDTs first.
-    fn others(&self, target: &Target) -> Vec<Target> {
+    fn other_targets(&self, target: &Target) -> Vec<Target> {
         let config = config(self.logs, &format!("{}-client", target.fsname));
         let targets = |kind, list: Vec<TargetConf>| {
             let fsname = target.fsname.clone();
-            // The configuration does not tell which NIDs are of one node: each NID becomes a node.
-            // An import needs only the order of the NIDs.
+            // The configuration does not say which NIDs belong to one node, so each NID becomes a
+            // node. An import needs only the order of the NIDs.
             let nodes = |t: &TargetConf| t.nids.iter().map(|&n| vec![n]).collect();
             list.into_iter().map(move |t| Target {
                 fsname: fsname.clone(),
@@ -308,7 +308,7 @@ impl LogWriter<'_> {
 
     /// Appends a section to a log, and marks earlier sections of the same target and comment as
     /// skipped.
-    fn section(
+    fn write_section(
         &mut self,
         log: &str,
         target: &str,
@@ -362,9 +362,9 @@ pub(crate) mod tests {
         info
     }
 
-    /// A captured log as this version of the MGS would write it: zeros after the NUL of texts of
-    /// fixed size, where Lustre leaves arbitrary bytes, and this version's number.
-    pub(crate) fn clean(file: &[u8]) -> bytes::Bytes {
+    /// A captured log as this MGS would write it. Lustre leaves arbitrary bytes after the NUL of a
+    /// text of fixed size; here they are zeros. The version in the markers becomes this version.
+    pub(crate) fn normalise(file: &[u8]) -> bytes::Bytes {
         let log = wire::llog_file::Log::parse(file).unwrap();
         let mut copy = log.clone();
         for entry in log.live().map(Result::unwrap) {
@@ -410,7 +410,7 @@ pub(crate) mod tests {
             let path = format!("{}/../mgc/testdata/{name}.llog", env!("CARGO_MANIFEST_DIR"));
             let real = std::fs::read(path).unwrap();
             let ours = logs.get(name).unwrap().llog.build();
-            assert!(ours == clean(&real), "{name} differs");
+            assert!(ours == normalise(&real), "{name} differs");
         }
     }
 

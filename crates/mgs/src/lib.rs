@@ -1,9 +1,9 @@
 //! The management server (MGS): configuration logs and target registration.
 //!
-//! The configuration logs of file systems are byte for byte as Lustre's MGS writes them
-//! ([`sections`], [`logs`], [`fsdb`]). Nodemaps and the MGS's own parameters are in a log of
-//! Nacre's ([`stored_values`]), the keys of object capabilities in a file ([`capa_keys`]). [`Mgs`]
-//! serves the logs.
+//! The configuration logs of file systems have the bytes that Lustre's MGS writes ([`sections`],
+//! [`logs`], [`fsdb`]). Nodemaps and the MGS's own parameters are in a log that Lustre does not
+//! have ([`stored_values`]), and the keys of object capabilities are in a file ([`capa_keys`]).
+//! [`Mgs`] serves the logs.
 
 mod admission;
 mod capa_keys;
@@ -38,7 +38,7 @@ pub enum MgsError {
         what: String,
     },
     /// The store failed.
-    #[error("the store of the MGS: {0}")]
+    #[error("the store of the MGS failed: {0}")]
     Osd(#[from] osd::OsdError),
     /// The RPC layer failed.
     #[error("cannot serve the MGS: {0}")]

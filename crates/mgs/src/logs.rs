@@ -1,9 +1,9 @@
 //! The logs of the MGS, in memory and in its store.
 //!
-//! A log is stored as chunks with one key each (`log/<name>/<chunk>`), so that a change writes only
-//! the changed chunks; the first chunk is the log's header. `id/<name>` has the log's id: a new log
-//! gets the highest id plus one. `store/<target>` has the UUID of a Nacre target's store, so that
-//! the MGS can refuse another store with the same index.
+//! A log is stored as chunks with one key each (`log/<name>/<chunk>`): a change writes only the
+//! changed chunks. The first chunk is the log's header. `id/<name>` has the log's id; a new log
+//! gets the highest id plus one. `store/<target>` has the UUID of a Nacre target's store: the MGS
+//! refuses another store with the same index.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -118,7 +118,7 @@ impl Logs {
     }
 
     /// The log with this id.
-    pub(crate) fn by_id(&self, id: u64) -> Option<&Log> {
+    pub(crate) fn get_by_id(&self, id: u64) -> Option<&Log> {
         self.logs.values().find(|l| l.id == id)
     }
 
@@ -206,7 +206,7 @@ impl Logs {
             > 0
     }
 
-    /// Applies all changes to the store, without waiting for the disk.
+    /// Applies all changes to the store. Does not wait for the disk.
     pub(crate) fn save(&mut self) -> Result<(), MgsError> {
         let mut batch = Batch::new();
         for (name, log) in &mut self.logs {

@@ -7,13 +7,13 @@ use wire::{
     LmvDesc, LovDesc, Nid, ObdUuid,
 };
 
-/// `LOV_DESC_MAGIC`, in the former field of the number of active targets.
+/// `LOV_DESC_MAGIC`. Lustre stores it in the field that once had the number of active targets.
 const LOV_DESC_MAGIC: u32 = 0xb0cc_de5c;
 /// Default stripe size in bytes.
 const STRIPE_SIZE_DEFAULT: u64 = 4 << 20;
 /// `LOV_PATTERN_RAID0`.
 const PATTERN_RAID0: u32 = 1;
-/// Lustre's default of the seconds for which an MDT caches the free space of an OST.
+/// Maximum age of an OST's free space in an MDT's cache, seconds: Lustre's default.
 const QOS_MAXAGE_S: u32 = 5;
 
 /// The kind of a target.

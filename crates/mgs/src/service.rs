@@ -2,9 +2,9 @@
 //! configurations (docs/protocol.md, "Configuration (MGS)").
 //!
 //! Each follower of a log holds a lock (plain, CR) on the log's resource. After a change the MGS
-//! takes an EX lock on the resource, which revokes the followers' locks: they cancel, enqueue again
-//! and read the change. A task of its own takes the lock, so that the reply to the change waits for
-//! no follower.
+//! takes an EX lock on the resource, which revokes the followers' locks. The followers cancel their
+//! locks, enqueue again and read the change. The MGS takes the lock in a task of its own, so the
+//! reply to the change does not wait for followers.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -33,15 +33,16 @@ use crate::capa_keys::KeyFile;
 use crate::logs::{Log, Logs};
 use crate::{MgsError, fsdb, mgs_params, stored_values};
 
-/// The connect flags to grant, without `OBD_CONNECT_IMP_RECOV`: the MGS serves no NID table.
-const GRANTED: u64 = OBD_CONNECT_VERSION
+/// The connect flags that the MGS grants. `OBD_CONNECT_IMP_RECOV` is missing, because this MGS
+/// serves no NID table.
+const GRANTED_FLAGS: u64 = OBD_CONNECT_VERSION
     | OBD_CONNECT_AT
     | OBD_CONNECT_FULL20
     | OBD_CONNECT_LVB_TYPE
     | OBD_CONNECT_BULK_MBITS
     | OBD_CONNECT_FLAGS2;
-/// The connect flags to grant in `ocd_connect_flags2`.
-const GRANTED2: u64 = OBD_CONNECT2_REP_MBITS;
+/// The connect flags that the MGS grants in `ocd_connect_flags2`.
+const GRANTED_FLAGS2: u64 = OBD_CONNECT2_REP_MBITS;
 
 /// The name of the list of server NIDs, as a parameter and in the log of nodemaps.
 const SERVER_NIDS: &str = "mgs.MGS.server_nids";
@@ -72,7 +73,7 @@ pub struct Mgs {
     nodemaps: Nodemaps,
     /// Locked only for work in memory.
     capa_keys: Mutex<KeyFile>,
-    /// Locked while a new key is written to disk, so that rotations follow each other.
+    /// Held during a rotation, while the new key is written to disk: rotations do not overlap.
     rotation: Mutex<()>,
     runtime: Handle,
     param_group: Mutex<Option<Group>>,
@@ -181,7 +182,7 @@ impl Mgs {
 
     /// `mgs.MGS.server_nids`: nodes besides this host that may register targets without a token.
     pub(crate) fn server_nids(&self) -> String {
-        match self.admission.listed() {
+        match self.admission.listed_nids() {
             list if list.is_empty() => "NONE".to_owned(),
             list => list.to_string(),
         }
@@ -193,7 +194,7 @@ impl Mgs {
         let mut logs = self.logs.lock();
         stored_values::set(&mut logs, NODEMAPS, SERVER_NIDS, Some(&list.to_string()), now())?;
         logs.save()?;
-        self.admission.set_listed(list);
+        self.admission.set_listed_nids(list);
         Ok(())
     }
 
@@ -225,9 +226,10 @@ impl Mgs {
                 .any(|log| log.ends_with("-client") && has_target(log))
     }
 
-    /// Calls `f` with the id and the log that a request reads: the log of keys (`is_keys`), or the
-    /// one that `find` returns. Only peers at the NIDs of servers may read the log of keys.
-    fn read<T>(
+    /// Calls `f` with the log that a request reads, and the id of the log. With `is_keys` that is
+    /// the log of keys, which only peers at the NIDs of servers may read; else the log that `find`
+    /// returns.
+    fn with_log<T>(
         &self,
         req: &ServerRequest,
         is_keys: bool,
@@ -250,14 +252,19 @@ impl Mgs {
     }
 
     /// Calls `f` with the log that the request's id names.
-    fn read_open<T>(
+    fn with_open_log<T>(
         &self,
         req: &ServerRequest,
         body: &LlogdBody,
         f: impl FnOnce(&Log) -> Result<T, Errno>,
     ) -> Result<T, Errno> {
         let id = body.lgd_logid.lgl_oi.oi_id;
-        self.read(req, KeyFile::is_log(id), |logs| logs.by_id(id), |_, log| f(log))
+        self.with_log(
+            req,
+            KeyFile::is_log_id(id),
+            |logs| logs.get_by_id(id),
+            |_, log| f(log),
+        )
     }
 
     /// Changes the nodemaps, and notifies the targets. The change is durable when this function
@@ -277,7 +284,7 @@ impl Mgs {
             let mut new = old.clone();
             change(&mut new).map_err(|why| MgsError::Nodemap { why })?;
             let (before, after) = (old.records(), new.records());
-            // Change a copy, so that a failure leaves the logs unchanged.
+            // Change a copy: a failure leaves the logs unchanged.
             let mut changed = logs.clone();
             for name in before.keys().filter(|name| !after.contains_key(*name)) {
                 stored_values::set(&mut changed, NODEMAPS, name, None, now())?;
@@ -303,7 +310,7 @@ impl Mgs {
         let result = fsdb::parse(&info).and_then(|target| {
             self.admission.check(req, &target, store.as_deref())?;
             let mut logs = self.logs.lock();
-            // Change a copy, so that a failure leaves the logs unchanged.
+            // Change a copy: a failure leaves the logs unchanged.
             let mut changed = logs.clone();
             let result = fsdb::register(&mut changed, info, store.as_deref(), now())?;
             changed.save()?;
@@ -321,7 +328,7 @@ impl Mgs {
             }
         };
         self.index.sync().await.map_err(|e| {
-            tracing::error!("the store of the MGS: {e}");
+            tracing::error!("cannot sync the store of the MGS: {e}");
             e.errno()
         })?;
         if result.changed {
@@ -334,7 +341,8 @@ impl Mgs {
         Ok(Reply::new(vec![result.info.to_bytes()]))
     }
 
-    /// Revokes the locks of a log's followers in the background, so that they read the log again.
+    /// Revokes the locks of a log's followers in the background; the followers then read the log
+    /// again.
     fn notify_readers(&self, res: LdlmResId) {
         let locks = self.locks.clone();
         self.runtime.spawn(async move {
@@ -344,11 +352,11 @@ impl Mgs {
         });
     }
 
-    /// Opens a log by name. In spite of the opcode's name, the MGS creates no log.
+    /// Opens a log by name. The opcode is named after creating a log, but the MGS creates none.
     fn open(&self, req: &ServerRequest) -> Result<Reply, Errno> {
         let body: LlogdBody = req.get(bufs::LLOGD_BODY)?;
         let name = std::str::from_utf8(before_nul(req.buf(bufs::LLOG_NAME))).map_err(|_| Errno::EINVAL)?;
-        let id = self.read(req, name == CAPA_KEYS, |logs| logs.get(name), |id, _| Ok(id))?;
+        let id = self.with_log(req, name == CAPA_KEYS, |logs| logs.get(name), |id, _| Ok(id))?;
         let lgl_oi = OstId {
             oi_id: id,
             oi_seq: FID_SEQ_LLOG_NAME,
@@ -359,13 +367,13 @@ impl Mgs {
 
     fn read_header(&self, req: &ServerRequest) -> Result<Reply, Errno> {
         let body: LlogdBody = req.get(bufs::LLOGD_BODY)?;
-        let header = self.read_open(req, &body, |log| Ok(log.llog.header().to_bytes()))?;
+        let header = self.with_open_log(req, &body, |log| Ok(log.llog.header().to_bytes()))?;
         Ok(Reply::new(vec![header]))
     }
 
     fn next_block(&self, req: &ServerRequest) -> Result<Reply, Errno> {
         let body: LlogdBody = req.get(bufs::LLOGD_BODY)?;
-        self.read_open(req, &body, |log| {
+        self.with_open_log(req, &body, |log| {
             let (offset, chunk) = log.llog.chunk_of(body.lgd_index).ok_or(Errno::EIO)?;
             let last = wire::llog_file::records(chunk)
                 .flatten()
@@ -419,12 +427,12 @@ impl Target for Mgs {
 
     fn negotiate(&self, req: &ConnectRequest) -> Result<ObdConnectData, Errno> {
         let mut data = ObdConnectData {
-            ocd_connect_flags: req.data.ocd_connect_flags & GRANTED,
+            ocd_connect_flags: req.data.ocd_connect_flags & GRANTED_FLAGS,
             ocd_version: LUSTRE_VERSION_CODE,
             ..ObdConnectData::default()
         };
         if req.wants(OBD_CONNECT_FLAGS2) {
-            data.ocd_connect_flags2 = req.data.ocd_connect_flags2 & GRANTED2;
+            data.ocd_connect_flags2 = req.data.ocd_connect_flags2 & GRANTED_FLAGS2;
         }
         Ok(data)
     }

@@ -72,7 +72,7 @@ mod tests {
     fn a_captured_parameter_log_is_rebuilt_byte_for_byte() {
         let mut logs = logs();
         set(&mut logs, PARAMS, "osc.*.max_dirty_mb", Some("64"), 0x6b00_2800).unwrap();
-        let real = crate::fsdb::tests::clean(include_bytes!("../../mgc/testdata/params.llog"));
+        let real = crate::fsdb::tests::normalise(include_bytes!("../../mgc/testdata/params.llog"));
         assert!(logs.get(PARAMS).unwrap().llog.build() == real);
     }
 
