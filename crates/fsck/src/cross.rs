@@ -24,23 +24,23 @@ pub(crate) enum Mismatch {
         ost: OstIndex,
         object: Fid,
         /// The file and stripe that keep the object.
-        keeps: (Fid, u16),
+        keeper: (Fid, u16),
         /// The file and stripe that get a new object.
-        loses: (Fid, u16),
+        loser: (Fid, u16),
     },
     /// A stripe claims an object with a FID that this OST never allocates.
     ImpossibleObject {
         ost: OstIndex,
         object: Fid,
         /// The file and stripe.
-        claimed_by: (Fid, u16),
+        claimant: (Fid, u16),
     },
     /// The parent FID stored with an object names another file or stripe.
     WrongParent {
         ost: OstIndex,
         object: Fid,
         /// The file and stripe.
-        claimed_by: (Fid, u16),
+        claimant: (Fid, u16),
         /// The stored parent FID; its `f_ver` is the stripe.
         parent: Fid,
     },
@@ -49,7 +49,7 @@ pub(crate) enum Mismatch {
         ost: OstIndex,
         object: Fid,
         /// The file and stripe.
-        claimed_by: (Fid, u16),
+        claimant: (Fid, u16),
     },
     /// No stripe claims the object.
     Orphan {
@@ -57,8 +57,7 @@ pub(crate) enum Mismatch {
         object: Fid,
         /// The stored parent FID; zero if none is stored.
         parent: Fid,
-        /// Whether the OST serves the object (its sequence belongs to this OST, and its id is not
-        /// 0).
+        /// The OST serves the object: its sequence belongs to this OST, and its id is not 0.
         is_served: bool,
     },
     /// Objects in use have ids above the MDT's last used id: orphan cleanup would destroy them.
@@ -83,7 +82,7 @@ pub(crate) enum Mismatch {
     MissingFldbEntry {
         ost: OstIndex,
         range: LuSeqRange,
-        /// Whether no other entry overlaps the range.
+        /// No other entry overlaps the range.
         is_free: bool,
     },
 }
@@ -212,38 +211,38 @@ impl<'a> CrossCheck<'a> {
         let (on_object, rest) = self.claims.split_at(count);
         self.claims = rest;
         let (ost, object) = (self.ost, Fid::new(id.0, id.1, 0));
-        let claimant = |c: &Claim| (examined.file(c), c.stripe);
+        let claimant_of = |c: &Claim| (examined.file(c), c.stripe);
         let is_parent = |c: &&Claim| {
-            let (file, stripe) = claimant(c);
+            let (file, stripe) = claimant_of(c);
             parent == Fid::new(file.f_seq, file.f_oid, stripe.into())
         };
-        let Some(keeps) = on_object.iter().find(is_parent).or(on_object.first()) else {
+        let Some(keeper) = on_object.iter().find(is_parent).or(on_object.first()) else {
             return;
         };
-        let claimed_by = claimant(keeps);
-        for claim in on_object.iter().filter(|c| *c != keeps) {
+        let claimant = claimant_of(keeper);
+        for claim in on_object.iter().filter(|c| *c != keeper) {
             self.mismatches.push(Mismatch::SharedObject {
                 ost,
                 object,
-                keeps: claimed_by,
-                loses: claimant(claim),
+                keeper: claimant,
+                loser: claimant_of(claim),
             });
         }
         if !self.sequences.is_allocated(id.0) || id.1 == 0 {
             self.mismatches.push(Mismatch::ImpossibleObject {
                 ost,
                 object,
-                claimed_by,
+                claimant,
             });
             return;
         }
         let highest = self.highest_ids.entry(id.0).or_default();
         *highest = id.1.max(*highest);
-        if !parent.is_zero() && !is_parent(&keeps) {
+        if !parent.is_zero() && !is_parent(&keeper) {
             self.mismatches.push(Mismatch::WrongParent {
                 ost,
                 object,
-                claimed_by,
+                claimant,
                 parent,
             });
         }
@@ -251,7 +250,7 @@ impl<'a> CrossCheck<'a> {
             self.mismatches.push(Mismatch::QueuedForDestroy {
                 ost,
                 object,
-                claimed_by,
+                claimant,
             });
         }
     }
@@ -305,44 +304,43 @@ impl Mismatch {
         let seq_of = |seq: u64| format!("sequence {seq:#x}");
         Ok(match self {
             Mismatch::SharedObject {
-                object, keeps, loses, ..
+                object,
+                keeper,
+                loser,
+                ..
             } => new(
                 "object of two stripes",
                 Some(*object),
-                place(*loses),
+                place(*loser),
                 "a separate object for each stripe",
-                format!("the object of {}", place(*keeps)),
+                format!("the object of {}", place(*keeper)),
                 Some("gives the stripe a new, empty object"),
             ),
-            Mismatch::ImpossibleObject {
-                object, claimed_by, ..
-            } => new(
+            Mismatch::ImpossibleObject { object, claimant, .. } => new(
                 "impossible object",
                 Some(*object),
-                place(*claimed_by),
+                place(*claimant),
                 "an object of a sequence of this OST",
                 "another sequence, or object id 0".into(),
                 Some("gives the stripe a new, empty object"),
             ),
             Mismatch::WrongParent {
                 object,
-                claimed_by,
+                claimant,
                 parent,
                 ..
             } => new(
                 "wrong parent",
                 Some(*object),
-                place(*claimed_by),
+                place(*claimant),
                 "an object whose parent is this file and stripe",
                 format!("parent {parent}"),
                 Some("sets the parent of the object"),
             ),
-            Mismatch::QueuedForDestroy {
-                object, claimed_by, ..
-            } => new(
+            Mismatch::QueuedForDestroy { object, claimant, .. } => new(
                 "object in use is queued for destruction",
                 Some(*object),
-                place(*claimed_by),
+                place(*claimant),
                 "only objects of removed files in the destroy queue",
                 "an object of this file".into(),
                 Some("removes it from the queue"),

@@ -22,7 +22,7 @@ pub use targets::Targets;
 /// Maximum number of repair rounds.
 const ROUNDS_MAX: usize = 10;
 
-/// Why a check stopped with an error.
+/// Errors that stop a check.
 #[derive(Debug, thiserror::Error)]
 pub enum FsckError {
     /// A target cannot be used.
@@ -70,7 +70,7 @@ pub struct Summary {
     pub counts: mdt::check::Counts,
     /// Objects found, on all OSTs.
     pub objects: u64,
-    /// Number of findings, repaired ones included.
+    /// Number of findings, including the repaired ones.
     pub found: u64,
     /// Number of findings that remain.
     pub left: u64,
@@ -86,8 +86,9 @@ pub struct Report<'a> {
     pub repaired: Option<Result<(), String>>,
 }
 
-/// Checks targets and, with `repair`, repairs them. Calls `report` for each finding; with `repair`,
-/// after its repair or, if it remains, after the last round.
+/// Checks targets and, with `repair`, repairs them. Calls `report` once for each finding. With
+/// `repair`, a repaired finding is reported after its repair, and a remaining one after the last
+/// round.
 ///
 /// # Errors
 ///
@@ -101,9 +102,9 @@ pub async fn check(
 ) -> Result<Summary, FsckError> {
     let mut summary = Summary::default();
     let journals = targets.damaged_journals()?;
-    let unchanged = targets.open(false).await?;
-    let mut found = unchanged.examine(progress, &mut summary).await?;
-    drop(unchanged);
+    let read_only = targets.open(false).await?;
+    let mut found = read_only.examine(progress, &mut summary).await?;
+    drop(read_only);
     if !repair || journals.is_empty() && found.iter().all(|p| p.finding.repair.is_none()) {
         for problem in journals.iter().chain(&found) {
             report(Report {
@@ -132,7 +133,7 @@ pub async fn check(
         let mut repaired_count = 0;
         failures.clear();
         for problem in found.iter().filter(|p| p.finding.repair.is_some()) {
-            progress.add(0).map_err(stopped)?;
+            progress.add(0).map_err(interrupted)?;
             match repairer.repair(problem).await {
                 Ok(()) => {
                     repaired_count += 1;
@@ -167,6 +168,6 @@ pub async fn check(
     Ok(summary)
 }
 
-fn stopped(_: OsdError) -> FsckError {
+fn interrupted(_: OsdError) -> FsckError {
     FsckError::Interrupted("every reported repair is complete; run the check again")
 }

@@ -31,8 +31,8 @@ impl<'a> Repairer<'a> {
     }
 
     /// Repairs a problem of one target, or of the MDT and an OST. The error says why the repair
-    /// failed. Does nothing for problems of the MGS, which have no repair, and of journals, which
-    /// [`Targets::repair_journals`](crate::Targets::repair_journals) repairs.
+    /// failed. Does nothing for problems of the MGS, which have no repair, and for problems of
+    /// journals, which [`Targets::repair_journals`](crate::Targets::repair_journals) repairs.
     pub(crate) async fn repair(&mut self, located: &TargetProblem) -> Result<(), String> {
         let result = match (&located.problem, &mut self.mdt) {
             (Problem::Mgs | Problem::Journal, _) => Ok(()),
@@ -51,12 +51,12 @@ impl<'a> Repairer<'a> {
         match *problem {
             cross::Mismatch::SharedObject {
                 ost,
-                loses: (file, stripe),
+                loser: (file, stripe),
                 ..
             }
             | cross::Mismatch::ImpossibleObject {
                 ost,
-                claimed_by: (file, stripe),
+                claimant: (file, stripe),
                 ..
             } => {
                 let fid = self.new_object(ost)?;
@@ -66,9 +66,9 @@ impl<'a> Repairer<'a> {
             cross::Mismatch::WrongParent {
                 ost,
                 object,
-                claimed_by,
+                claimant,
                 ..
-            } => self.set_parent(ost, object, claimed_by).await,
+            } => self.set_parent(ost, object, claimant).await,
             cross::Mismatch::QueuedForDestroy { ost, object, .. } => self.mdt()?.cancel_destroy(ost, object),
             cross::Mismatch::Orphan { ost, object, .. } => self.repair_orphan(ost, object).await,
             cross::Mismatch::LowLastUsed {
@@ -82,7 +82,7 @@ impl<'a> Repairer<'a> {
         }
     }
 
-    /// Destroys an orphan object without data; creates a file in lost+found for one with data.
+    /// Destroys an orphan without data. Creates a file in lost+found for an orphan with data.
     async fn repair_orphan(&mut self, ost: OstIndex, object: Fid) -> Result<(), Errno> {
         let attr = self.ost(ost)?.store.attr(object).await?;
         if attr.size == 0 {

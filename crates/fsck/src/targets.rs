@@ -119,7 +119,7 @@ impl Targets {
         Ok(problems)
     }
 
-    /// Removes the damaged parts from the journals; a copy of each damaged journal is kept.
+    /// Removes the damaged parts from the journals; keeps a copy of each damaged journal.
     pub(crate) fn repair_journals(&self) -> Result<(), FsckError> {
         for dir in self.dirs.iter().filter(|d| d.path().join("index").is_dir()) {
             osd::journal::repair(dir.path()).map_err(store_error(&dir.label().svname()))?;
@@ -246,8 +246,8 @@ impl Stores {
             });
             objects.map_err(store_error(&ost.svname))?;
             for problem in ost_problems {
-                // A crash can leave the record of a destroyed object without a file: that is no
-                // finding if no layout names the object.
+                // A crash can leave the record of a destroyed object without a file. If no layout
+                // names the object, do not report it.
                 if let (ost::check::Problem::DamagedFile { fid, .. }, Some(found)) = (&problem, &examined)
                     && !is_claimed(found, *index, fid)
                 {

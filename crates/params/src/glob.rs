@@ -28,8 +28,8 @@ pub(crate) fn matches(pattern: &[String], name: &[String]) -> bool {
             .all(|(p, n)| matches_glob(p.as_bytes(), n.as_bytes()))
 }
 
-/// Whether a pattern with `*`, `?` and `[abc]` matches a name, such as one component of a
-/// parameter. Backtracks to the latest `*` only, so the cost is at most the product of both
+/// Whether a pattern with `*`, `?` and `[abc]` matches a text, such as one component of a
+/// parameter's name. Backtracks to the latest `*` only, so the cost is at most the product of both
 /// lengths.
 pub fn matches_glob(pattern: &[u8], name: &[u8]) -> bool {
     let (mut p, mut n) = (0, 0);
@@ -60,7 +60,7 @@ fn match_one(pattern: &[u8], c: u8) -> Option<usize> {
         b'?' => Some(1),
         b'[' => {
             let end = pattern.iter().position(|&b| b == b']')?;
-            set_has(&pattern[1..end], c).then_some(end + 1)
+            set_contains(&pattern[1..end], c).then_some(end + 1)
         }
         &p => (p == c).then_some(1),
     }
@@ -68,7 +68,7 @@ fn match_one(pattern: &[u8], c: u8) -> Option<usize> {
 
 /// Whether the set inside `[...]` contains the byte `c`. The set may have ranges; a leading `!` or
 /// `^` negates it.
-fn set_has(set: &[u8], c: u8) -> bool {
+fn set_contains(set: &[u8], c: u8) -> bool {
     let (negated, set) = match set {
         [b'!' | b'^', rest @ ..] => (true, rest),
         _ => (false, set),

@@ -3,9 +3,9 @@
 //! A [`Registry`] maps names like `osc.testfs-OST0000-osc-ab12.max_rpcs_in_flight` to a [`Param`]:
 //! a function that shows the value and, for writable parameters, one that sets it. The owner of a
 //! value registers the parameter and keeps the [`ParamGuard`] (or a [`Group`] of guards); dropping
-//! the guard removes the name. The values stay with their owners. The registry calls a parameter's
-//! functions without holding a lock, so they may take locks. Parameters that can only be set at
-//! start are rows of tables, [`StartParam`].
+//! the guard removes the name. The registry does not store the values. It calls a parameter's
+//! functions without holding a lock, so these functions may take locks. Parameters that can only be
+//! set at the start of a process are rows of tables ([`StartParam`]).
 
 mod glob;
 mod param;

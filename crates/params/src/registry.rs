@@ -34,7 +34,7 @@ struct Inner {
     entries: RwLock<BTreeMap<String, Entry>>,
     /// Patterns and values to set on parameters when they are registered. The last matching pattern
     /// counts.
-    kept: RwLock<Vec<(Vec<String>, String)>>,
+    kept_values: RwLock<Vec<(Vec<String>, String)>>,
     next_id: AtomicU64,
 }
 
@@ -92,14 +92,14 @@ impl Registry {
         let components = glob::components(&name);
         let kept = self
             .0
-            .kept
+            .kept_values
             .read()
             .iter()
             .rfind(|(p, _)| glob::matches(p, &components))
             .map(|(_, v)| v.clone());
         if let (Some(value), Some(set)) = (kept, &param.set) {
-            // A parameter that refuses the kept value stays unchanged. The caller cannot correct
-            // the kept value, so the error is of no use to it.
+            // A parameter that refuses the kept value stays unchanged. Ignore the error: the caller
+            // cannot correct the kept value.
             let _ = set(&value);
         }
         let entry = Entry {
@@ -126,14 +126,14 @@ impl Registry {
 
     /// Sets these values (pairs of pattern and value) on all matching registered parameters, and on
     /// each matching parameter that is registered later. Replaces the list of an earlier call.
-    /// Returns the first error for each pattern that matches a registered parameter that is
-    /// read-only or refuses the value.
+    /// Returns at most one error for each pattern: a registered parameter is read-only or refuses
+    /// the value. A pattern without a match is no error.
     pub fn keep(&self, values: &[(String, String)]) -> Vec<ParamError> {
         let kept = values
             .iter()
             .map(|(p, v)| (glob::components(p), v.clone()))
             .collect();
-        *self.0.kept.write() = kept;
+        *self.0.kept_values.write() = kept;
         let set = values.iter().map(|(pattern, value)| self.set(pattern, value));
         set.filter_map(Result::err)
             .filter(|e| !matches!(e, ParamError::NotFound { .. }))
@@ -175,21 +175,21 @@ impl Registry {
 
     /// Names and values of the parameters that the pattern matches.
     pub fn get(&self, pattern: &str) -> Vec<(String, String)> {
-        self.matching(pattern)
+        self.find_matching(pattern)
             .into_iter()
             .map(|(name, p)| (name, (p.show)()))
             .collect()
     }
 
     /// Sets all parameters that the pattern matches and returns their new values. If one of them is
-    /// read-only, none is changed.
+    /// read-only, changes none.
     ///
     /// # Errors
     ///
     /// The pattern matches nothing, a matching parameter is read-only, or one refuses the value
     /// (parameters before it stay changed).
     pub fn set(&self, pattern: &str, value: &str) -> Result<Vec<(String, String)>, ParamError> {
-        let found = self.matching(pattern);
+        let found = self.find_matching(pattern);
         if found.is_empty() {
             return Err(ParamError::NotFound {
                 pattern: pattern.to_owned(),
@@ -215,7 +215,7 @@ impl Registry {
         Ok(out)
     }
 
-    fn matching(&self, pattern: &str) -> Vec<(String, Param)> {
+    fn find_matching(&self, pattern: &str) -> Vec<(String, Param)> {
         let pattern = glob::components(pattern);
         let entries = self.0.entries.read();
         let matched = entries

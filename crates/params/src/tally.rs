@@ -52,7 +52,7 @@ impl Tally {
     }
 
     /// The statistics of the samples so far. A sample that another thread adds at the same time may
-    /// be counted in some of the numbers only.
+    /// be part of some of the numbers only.
     pub fn sums(&self) -> Sums {
         Sums {
             count: self.count.load(Relaxed),
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn no_samples_give_no_line() {
+    fn tally_without_samples_writes_no_line() {
         let tally = Tally::default();
         tally.add(1);
         tally.clear();
