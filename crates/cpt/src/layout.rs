@@ -8,14 +8,18 @@
 //!   small machines stay undivided.
 //! - By the number of CPUs, [`estimate`]: two cores in each partition, or more to make the
 //!   partitions equal. Current Lustre uses this rule for an empty pattern.
-//! - By the published rule, [`published`]: the number of NUMA nodes, doubled or halved as the
+//! - By the published rule, [`published_count`]: the number of NUMA nodes, doubled or halved as the
 //!   number of CPUs requires. The published measurements of partitions used this rule. Lustre
 //!   replaced it because it ignores where memory is, so here the administrator must request it.
 //!
-//! The last two rules, and a set number of partitions, keep the CPUs of one core in one partition
-//! if there are at least as many cores as partitions. Sizes then differ by one core at most.
+//! The last two rules, and a number of partitions that the administrator sets, keep the CPUs of one
+//! core in one partition if there are at least as many cores as partitions. Sizes then differ by
+//! one core at most.
 
 use crate::{CptError, Topology, pattern};
+
+/// A `cpu_npartitions` above the estimated number times this causes a warning.
+const WARN_FACTOR: usize = 4;
 
 /// The administrator's settings for partitions.
 #[derive(Debug, Clone, Default)]
@@ -24,8 +28,8 @@ pub struct CptConfig {
     pub cpu_npartitions: usize,
     /// Use the published rule when `cpu_npartitions` is 0.
     pub published_rule: bool,
-    /// `None` or `N`: one partition per NUMA node. Empty: as many as [`estimate`] says. Both only
-    /// if `cpu_npartitions` and `published_rule` do not set the number. Any other value is a
+    /// `None` or `N`: one partition per NUMA node. Empty: the number of [`estimate`]. A number that
+    /// `cpu_npartitions` or `published_rule` sets has precedence over both. Any other value is a
     /// pattern.
     pub cpu_pattern: Option<String>,
     /// Lets partitions share CPUs when `cpu_npartitions` exceeds the number of CPUs. Only for tests
@@ -42,24 +46,24 @@ pub struct CptConfig {
 pub fn layout(topology: &Topology, cfg: &CptConfig) -> Result<Vec<Vec<usize>>, CptError> {
     let pattern = cfg.cpu_pattern.as_deref().map_or("N", str::trim);
     let number = match (cfg.cpu_npartitions, cfg.published_rule) {
-        (0, true) => Some(published(topology)),
+        (0, true) => Some(published_count(topology)),
         (0, false) => None,
         (n, _) => Some(n),
     };
-    let even = |n: usize| divide(topology, n, cfg.force_partitions);
+    let divide = |n: usize| divide_evenly(topology, n, cfg.force_partitions);
     match (pattern, number) {
         ("N" | "n", None) => Ok(per_node(topology)),
-        ("", None) => even(estimate(topology)),
+        ("", None) => divide(estimate(topology)),
         ("N" | "n" | "", Some(n)) => {
             let estimated = estimate(topology);
-            if n > 4 * estimated && !cfg.force_partitions {
+            if n > WARN_FACTOR * estimated && !cfg.force_partitions {
                 tracing::warn!(
                     "cpu_npartitions={n} is high for this machine: its CPUs suggest {estimated} partitions"
                 );
             }
-            even(n)
+            divide(n)
         }
-        (pattern, number) => pattern::parse(topology, pattern, number, &even),
+        (pattern, number) => pattern::parse(topology, pattern, number, &divide),
     }
 }
 
@@ -87,7 +91,7 @@ pub fn estimate(topology: &Topology) -> usize {
 /// power of two with N >= 2 and CPUs <= 2N². The number of NUMA nodes is halved until it is at most
 /// N, and doubled while it stays at most N. The result is lowered until it divides the number of
 /// CPUs.
-pub fn published(topology: &Topology) -> usize {
+pub fn published_count(topology: &Topology) -> usize {
     let (ncpu, mut ncpt) = (topology.cpus().len(), topology.nodes.len());
     if ncpu <= 4 {
         return 1;
@@ -110,9 +114,10 @@ fn largest_divisor(ncpu: usize, n: usize) -> usize {
     (1..=n).rev().find(|n| ncpu.is_multiple_of(*n)).unwrap_or(1)
 }
 
-/// `n` partitions, filled core by core, or CPU by CPU if there are fewer cores. With `force`, more
-/// partitions than CPUs have one CPU each, in turn.
-fn divide(topology: &Topology, n: usize, force: bool) -> Result<Vec<Vec<usize>>, CptError> {
+/// Divides the CPUs into `n` partitions: core by core, or CPU by CPU if there are fewer cores than
+/// partitions. With `force`, `n` may exceed the number of CPUs: each partition then has one CPU,
+/// and CPUs are used several times.
+fn divide_evenly(topology: &Topology, n: usize, force: bool) -> Result<Vec<Vec<usize>>, CptError> {
     let cpus = topology.cpus();
     if n > cpus.len() && force {
         return Ok(cpus.iter().cycle().take(n).map(|&cpu| vec![cpu]).collect());

@@ -17,7 +17,7 @@ mod topology;
 use std::{future::Future, pin::Pin};
 
 pub use detach_on_drop::{DetachOnDrop, detach_on_drop};
-pub use layout::{CptConfig, estimate, layout, published};
+pub use layout::{CptConfig, estimate, layout, published_count};
 pub use list::parse_list;
 pub use memory::memory_bytes;
 pub use poll_then_spawn::poll_then_spawn;

@@ -1,6 +1,6 @@
 //! Lists of numbers in the syntax of the kernel and Lustre: `0-3,8`, and with a stride, `0-15/2`.
 
-/// Largest accepted number of a CPU, a NUMA node or a position. It bounds the length of a list.
+/// Largest accepted number of a CPU, a NUMA node or a position. It limits the length of a list.
 const NUMBER_MAX: usize = 8191;
 
 /// Parses `text`. Returns the numbers in ascending order without duplicates; an empty text is an

@@ -5,8 +5,8 @@
 //! |---|---|
 //! | `0[0-3] 1[4-7/2]` | the CPUs of each partition: a number, a range, or a range with a stride |
 //! | `N 0[0,1] 1[2,3]` | the NUMA nodes of each partition, with all their CPUs |
-//! | `X[0,8]` | a set or estimated number of equal partitions, then without these CPUs |
-//! | `C[0,1]` | the same, but each partition without its CPUs at these positions, from 0 |
+//! | `X[0,8]` | equal partitions, their number set or estimated, without these CPUs |
+//! | `C[0,1]` | the same partitions, each without its CPUs at these positions, from 0 |
 //! | `N X[0]`, `N C[0]` | one partition per NUMA node, without these CPUs or positions |
 //!
 //! [`crate::layout()`] handles `N` alone and the empty pattern. Letters may be lower case.
@@ -26,14 +26,14 @@ enum Kind {
     ExcludePositions,
 }
 
-/// The CPUs of each partition that `pattern` describes, by partition number. `number` is the set
-/// number of partitions, if any; `even` divides all CPUs into as many equal partitions as its
-/// argument says.
+/// The CPUs of each partition that `pattern` describes, by partition number. `number` is the number
+/// of partitions that the administrator set, if any. `divide` divides all CPUs into a number of
+/// equal partitions.
 pub(crate) fn parse(
     topology: &Topology,
     pattern: &str,
     number: Option<usize>,
-    even: &dyn Fn(usize) -> Result<Vec<Vec<usize>>, CptError>,
+    divide: &dyn Fn(usize) -> Result<Vec<Vec<usize>>, CptError>,
 ) -> Result<Vec<Vec<usize>>, CptError> {
     let invalid = |why: String| CptError::Pattern {
         pattern: pattern.to_owned(),
@@ -50,8 +50,8 @@ pub(crate) fn parse(
     }
     let mut cpts = match (by_node, number) {
         (true, _) => per_node(topology),
-        (false, Some(n)) => even(n)?,
-        (false, None) => even(crate::estimate(topology))?,
+        (false, Some(n)) => divide(n)?,
+        (false, None) => divide(crate::estimate(topology))?,
     };
     for item in parse_items(rest).map_err(invalid)? {
         exclude(topology, &mut cpts, kind, &item).map_err(invalid)?;
@@ -111,7 +111,7 @@ fn assign(
     }
     let mut cpts: Vec<Vec<usize>> = vec![Vec::new(); count];
     // CPUs and their partitions.
-    let mut taken: Vec<(usize, usize)> = Vec::new();
+    let mut assigned: Vec<(usize, usize)> = Vec::new();
     for item in items {
         let id: usize = item
             .number
@@ -133,13 +133,13 @@ fn assign(
                 vec![check_cpu(topology, n)?]
             };
             for cpu in cpus {
-                match taken.iter().find(|(c, _)| *c == cpu) {
+                match assigned.iter().find(|(c, _)| *c == cpu) {
                     Some((_, other)) => {
                         return Err(format!(
                             "CPU {cpu} is in both partition {other} and partition {id}"
                         ));
                     }
-                    None => taken.push((cpu, id)),
+                    None => assigned.push((cpu, id)),
                 }
                 cpt.push(cpu);
             }

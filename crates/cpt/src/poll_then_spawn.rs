@@ -13,7 +13,7 @@ pub fn poll_then_spawn(runtime: &Handle, work: impl Future<Output = ()> + Send +
     let _guard = runtime.enter();
     // `Box::pin` could copy the future to the stack first, and futures are large.
     let mut work = Pin::from(Box::write(Box::new_uninit(), work));
-    // A waker that does nothing: the spawned task polls the future again before it waits.
+    // A waker that does nothing is enough: the spawned task polls the future again.
     let mut cx = Context::from_waker(Waker::noop());
     if let Ok(Poll::Pending) = catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(&mut cx))) {
         runtime.spawn(work);

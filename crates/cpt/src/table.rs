@@ -67,15 +67,16 @@ pub struct CptTable {
     /// The runtimes that this table built and must stop; empty if the table uses its creator's
     /// runtime.
     runtimes: Mutex<Vec<Runtime>>,
-    /// Distinguishes this table's workers from those of another table.
+    /// Distinguishes this table's workers from the workers of another table; 0 if the table has no
+    /// workers of its own.
     tag: u64,
-    /// Number of calls of [`CptTable::current`] by threads of no partition, if there are several
-    /// partitions.
+    /// Number of calls of [`CptTable::current`] by threads that belong to no partition. Not counted
+    /// if there is only one partition.
     outside_calls: AtomicUsize,
-    /// CPUs of the machine's first core (1 without SMT).
+    /// Number of CPUs of the machine's first core (1 without SMT).
     siblings: usize,
-    /// Whether the only partition has all CPUs of the process, so that every thread runs on it.
-    whole: bool,
+    /// The table has one partition, with all CPUs of the process: every thread runs on it.
+    has_all_cpus: bool,
 }
 
 /// The next table's tag.
@@ -84,7 +85,7 @@ static NEXT_TAG: AtomicU64 = AtomicU64::new(1);
 thread_local! {
     /// The tag of the table and the number of the partition that this thread works for; tag 0 for
     /// none.
-    static WORKS_FOR: Cell<(u64, usize)> = const { Cell::new((0, 0)) };
+    static THREAD_PARTITION: Cell<(u64, usize)> = const { Cell::new((0, 0)) };
 }
 
 impl CptTable {
@@ -101,7 +102,7 @@ impl CptTable {
             nodes: topology
                 .as_ref()
                 .map_or_else(|| vec![0], |t| t.nodes.iter().map(|n| n.id).collect()),
-            distances: vec![topology.as_ref().map_or(10, |t| t.spread())],
+            distances: vec![topology.as_ref().map_or(10, |t| t.largest_distance())],
             handle: Handle::current(),
         };
         let siblings = topology.map_or(1, |t| t.siblings());
@@ -121,7 +122,7 @@ impl CptTable {
 
     fn with_layout(topology: &Topology, layout: Vec<Vec<usize>>) -> Result<Arc<CptTable>, CptError> {
         let nodes: Vec<Vec<usize>> = layout.iter().map(|cpus| topology.nodes_of(cpus)).collect();
-        let whole = layout.len() == 1 && layout[0].len() >= topology.cpus().len();
+        let has_all_cpus = layout.len() == 1 && layout[0].len() >= topology.cpus().len();
         let tag = NEXT_TAG.fetch_add(1, Ordering::Relaxed);
         let mut cpts = Vec::with_capacity(layout.len());
         let mut runtimes = Vec::with_capacity(layout.len());
@@ -132,7 +133,7 @@ impl CptTable {
                 .thread_name(format!("cpt{i}"))
                 .enable_all()
                 .on_thread_start(move || {
-                    WORKS_FOR.set((tag, i));
+                    THREAD_PARTITION.set((tag, i));
                     pin(&pin_to);
                 })
                 .build()
@@ -151,18 +152,24 @@ impl CptTable {
             runtimes,
             tag,
             topology.siblings(),
-            whole,
+            has_all_cpus,
         )))
     }
 
-    fn new(cpts: Vec<Cpt>, runtimes: Vec<Runtime>, tag: u64, siblings: usize, whole: bool) -> CptTable {
+    fn new(
+        cpts: Vec<Cpt>,
+        runtimes: Vec<Runtime>,
+        tag: u64,
+        siblings: usize,
+        has_all_cpus: bool,
+    ) -> CptTable {
         CptTable {
             cpts,
             runtimes: Mutex::new(runtimes),
             tag,
             outside_calls: AtomicUsize::new(0),
             siblings,
-            whole,
+            has_all_cpus,
         }
     }
 
@@ -178,9 +185,9 @@ impl CptTable {
         &self.cpts[id.0 % self.cpts.len()]
     }
 
-    /// Whether partitions share CPUs (`force_partitions`). Measurements of partitions are then
+    /// Whether partitions share CPUs (`force_partitions`): measurements of partitions are then
     /// meaningless.
-    pub fn is_forced(&self) -> bool {
+    pub fn shares_cpus(&self) -> bool {
         let mut cpus: Vec<usize> = self.cpts.iter().flat_map(|c| c.cpus().iter().copied()).collect();
         let n = cpus.len();
         cpus.sort_unstable();
@@ -188,7 +195,7 @@ impl CptTable {
         cpus.len() < n
     }
 
-    /// CPUs of the machine's first core (1 without SMT).
+    /// Number of CPUs of the machine's first core (1 without SMT).
     pub fn siblings(&self) -> usize {
         self.siblings
     }
@@ -243,7 +250,7 @@ impl CptTable {
         if self.cpts.len() == 1 {
             return CptId(0);
         }
-        match WORKS_FOR.get() {
+        match THREAD_PARTITION.get() {
             (tag, cpt) if tag == self.tag => CptId(cpt),
             _ => CptId(self.outside_calls.fetch_add(1, Ordering::Relaxed) % self.cpts.len()),
         }
@@ -251,8 +258,8 @@ impl CptTable {
 
     /// Whether the calling thread may run work of the partition `id`: the thread is one of the
     /// partition's workers, or the table has a single partition with all CPUs.
-    pub fn is_here(&self, id: CptId) -> bool {
-        self.whole || WORKS_FOR.get() == (self.tag, id.0)
+    pub fn may_run_here(&self, id: CptId) -> bool {
+        self.has_all_cpus || THREAD_PARTITION.get() == (self.tag, id.0)
     }
 
     /// Stops the runtimes that this table built. Drops waiting tasks, and does not wait for
@@ -306,13 +313,13 @@ mod tests {
             let task_table = table.clone();
             let cpt = table.get(CptId(i));
             let task = cpt.spawn(async move {
-                let others = (0..task_table.len()).filter(|&n| n != i && task_table.is_here(CptId(n)));
-                assert!(task_table.is_here(task_table.current()) && others.count() == 0);
+                let others = (0..task_table.len()).filter(|&n| n != i && task_table.may_run_here(CptId(n)));
+                assert!(task_table.may_run_here(task_table.current()) && others.count() == 0);
                 (task_table.current(), Topology::detect().unwrap().cpus())
             });
             assert_eq!(cpt.handle().block_on(task).unwrap(), (CptId(i), cpus.clone()));
             assert_eq!(
-                table.is_here(CptId(i)),
+                table.may_run_here(CptId(i)),
                 halves.len() == 1,
                 "for a thread of no partition"
             );

@@ -1,5 +1,5 @@
 //! The CPUs that this process may use, their cores and NUMA nodes, and the distances between nodes,
-//! read from sysfs. CPUs outside of the process's cpuset or affinity mask are left out.
+//! read from sysfs. CPUs outside of the process's cpuset or affinity mask do not count.
 
 use crate::CptError;
 use crate::list::parse_list;
@@ -104,7 +104,7 @@ impl Topology {
         self.cores().flatten().copied().collect()
     }
 
-    /// CPUs of the first core (1 without SMT).
+    /// Number of CPUs of the first core (1 without SMT).
     pub fn siblings(&self) -> usize {
         self.cores().next().map_or(1, Vec::len)
     }
@@ -116,7 +116,7 @@ impl Topology {
     }
 
     /// The largest distance between two nodes, or of a node to itself.
-    pub(crate) fn spread(&self) -> u32 {
+    pub(crate) fn largest_distance(&self) -> u32 {
         let ids: Vec<usize> = self.nodes.iter().map(|n| n.id).collect();
         self.distance(&ids, &ids)
     }
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn cpus_that_are_not_allowed_and_nodes_without_cpus_are_left_out() {
+    fn forbidden_cpus_and_nodes_without_cpus_do_not_count() {
         let dir = tempfile::tempdir().unwrap();
         put(dir.path(), "cpu/online", "0-7\n");
         put(dir.path(), "node/online", "0-1\n");
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn distances_are_those_of_online_nodes() {
+    fn distances_belong_to_online_nodes() {
         let dir = tempfile::tempdir().unwrap();
         put(dir.path(), "cpu/online", "0-1\n");
         put(dir.path(), "node/online", "0,2\n");

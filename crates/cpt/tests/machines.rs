@@ -3,7 +3,7 @@
 //! machine has below `/sys/devices/system`.
 #![allow(clippy::unwrap_used)]
 
-use cpt::{CptConfig, CptError, Topology, estimate, layout, published};
+use cpt::{CptConfig, CptError, Topology, estimate, layout, published_count};
 use std::fs;
 use std::path::Path;
 use std::sync::Mutex;
@@ -47,13 +47,13 @@ fn write_sysfs(machine: &str, root: &Path) {
 
 /// The topology of a machine, parsed once.
 fn machine(text: &'static str) -> Topology {
-    static READ: Mutex<Vec<(&str, Topology)>> = Mutex::new(Vec::new());
-    let mut read = READ.lock().unwrap();
-    if let Some((_, topology)) = read.iter().find(|(t, _)| *t == text) {
+    static PARSED: Mutex<Vec<(&str, Topology)>> = Mutex::new(Vec::new());
+    let mut parsed = PARSED.lock().unwrap();
+    if let Some((_, topology)) = parsed.iter().find(|(t, _)| *t == text) {
         return topology.clone();
     }
     let topology = limited_machine(text, |_| true);
-    read.push((text, topology.clone()));
+    parsed.push((text, topology.clone()));
     topology
 }
 
@@ -138,7 +138,7 @@ fn published_rule_and_estimate_give_the_expected_numbers() {
     ] {
         let machine = machine(text);
         assert_eq!(
-            (published(&machine), estimate(&machine)),
+            (published_count(&machine), estimate(&machine)),
             (by_rule, by_estimate),
             "{text}"
         );
@@ -150,7 +150,7 @@ fn published_rule_and_estimate_give_the_expected_numbers() {
         assert_eq!(layout(&machine, &cfg).unwrap().len(), by_rule);
     }
     let small = limited_machine(FIFTY_CORES, |cpu| cpu < 4);
-    assert_eq!((published(&small), estimate(&small)), (1, 1));
+    assert_eq!((published_count(&small), estimate(&small)), (1, 1));
 }
 
 #[test]

@@ -103,7 +103,7 @@ impl DaemonSpec {
     {
         fd_limit::raise();
         let cpts = CptTable::build(&self.start.cpt).context("cannot start the CPU partitions")?;
-        if cpts.is_forced() {
+        if cpts.shares_cpus() {
             tracing::warn!(
                 "CPU partitions share CPUs (force_partitions): do not use this process for measurements"
             );
@@ -129,7 +129,7 @@ impl DaemonSpec {
                 () = daemon::parent_exited() => bail!("the command that started this process ended before the process was up"),
             };
             let mut after_start: AfterStart = work.into();
-            if cpts.is_forced() {
+            if cpts.shares_cpus() {
                 let (ready_text, count) = (after_start.ready_text, cpts.len());
                 after_start.ready_text = Box::new(move || match ready_text() {
                     quiet if quiet.is_empty() => quiet,

@@ -17,7 +17,7 @@ use std::ops::Range;
 pub struct Resources {
     /// CPUs that servers may use.
     pub cpus: usize,
-    /// Number of partitions according to Lustre's published rule ([`cpt::published`]).
+    /// Number of partitions according to Lustre's published rule ([`cpt::published_count`]).
     pub published: usize,
     /// Number of OSTs of each file system.
     pub osts: usize,

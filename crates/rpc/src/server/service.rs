@@ -184,7 +184,7 @@ impl Service {
     fn begin_slot(self: &Arc<Self>, part: &Arc<ServicePartition>) {
         let cpt_id = self.next_cpt(part);
         let (cpt, work) = (self.cpts.get(cpt_id), self.clone().work(part.clone()));
-        match inline_dispatch::try_enter().filter(|_| self.cpts.is_here(cpt_id)) {
+        match inline_dispatch::try_enter().filter(|_| self.cpts.may_run_here(cpt_id)) {
             Some(_inside) => cpt::poll_then_spawn(cpt.handle(), work),
             None => drop(cpt.spawn(work)),
         }
