@@ -40,15 +40,19 @@ impl Seeds {
 
     /// Creates seeds from the test files of the `wire` crate in `tests`, from scenarios, and from a
     /// few texts and messages.
+    ///
+    /// # Errors
+    ///
+    /// A test file cannot be read.
     pub fn all(tests: &Path) -> std::io::Result<Seeds> {
         let mut seeds = Seeds::default();
         for entry in std::fs::read_dir(tests.join("captures"))? {
-            seeds.add_capture(unzipped(&entry?.path())?);
+            seeds.add_capture(read_unzipped(&entry?.path())?);
         }
         for entry in std::fs::read_dir(tests.join("llogs"))? {
-            let file = unzipped(&entry?.path())?;
+            let file = read_unzipped(&entry?.path())?;
             seeds.add("llog", file.to_vec());
-            file.chunks(8192)
+            file.chunks(wire::llog_file::CHUNK)
                 .for_each(|chunk| seeds.add("llog", chunk.to_vec()));
         }
         for (target, input) in scenarios::all() {
@@ -57,12 +61,17 @@ impl Seeds {
         for text in ["10.0.0.1@tcp", "0@lo", "10.1.2.3@o2ib7"] {
             seeds.add("lnet", text.into());
         }
-        seeds.add("selftest", selftest());
+        seeds.add("selftest", selftest_session());
         seeds.add("layout", b"[0x200000402:0x1:0x0]".to_vec());
         Ok(seeds)
     }
 
-    /// Writes the seeds to one directory for each target. Returns their numbers.
+    /// Writes the seeds of each target to a directory of its own. Returns the number of seeds of
+    /// each target.
+    ///
+    /// # Errors
+    ///
+    /// A directory or a seed cannot be written.
     pub fn write(mut self, corpus: &Path) -> std::io::Result<Vec<(&'static str, usize)>> {
         let mut counts = Vec::new();
         for (target, inputs) in &mut self.inputs {
@@ -93,7 +102,7 @@ impl Seeds {
         let events: Vec<_> = capture.flat_map(|segment| flows.feed(segment)).collect();
         for event in events {
             match &event.item {
-                StreamItem::Frame(..) if !self.is_new(u32::MAX, [&event.raw]) => {}
+                StreamItem::Frame(..) if !self.add_kind(u32::MAX, [&event.raw]) => {}
                 StreamItem::Connreq(_) | StreamItem::Hello(_) | StreamItem::Frame(..) => {
                     self.add("socklnd", event.raw.to_vec())
                 }
@@ -105,7 +114,7 @@ impl Seeds {
                 }
                 Some(MessageKind::Reply { msg, .. }) => {
                     self.add_contents(&msg);
-                    if self.is_new(0, &msg.bufs) {
+                    if self.add_kind(0, &msg.bufs) {
                         self.add("ptlrpc", msg.build().to_vec());
                     }
                 }
@@ -118,9 +127,9 @@ impl Seeds {
         }
     }
 
-    /// Whether this kind of message is new. Captures contain many similar messages; one of each
-    /// kind is enough.
-    fn is_new<'a>(&mut self, opc: u32, bufs: impl IntoIterator<Item = &'a Bytes>) -> bool {
+    /// Records a kind of message; true if it is new. Captures contain many similar messages; one of
+    /// each kind is enough.
+    fn add_kind<'a>(&mut self, opc: u32, bufs: impl IntoIterator<Item = &'a Bytes>) -> bool {
         let (mut lens, mut first_byte) = (Vec::new(), None);
         for buf in bufs {
             lens.push(buf.len().next_multiple_of(16));
@@ -129,10 +138,10 @@ impl Seeds {
         self.kinds.insert((opc, lens, first_byte.unwrap_or(0)))
     }
 
-    /// Adds a message for the parsers, and as a request to the server of its portal.
+    /// Adds a message as input of the parsers, and as a request to the server of its portal.
     fn add_request(&mut self, portal: u32, opc: u32, msg: &Message) {
         self.add_contents(msg);
-        if !self.is_new(opc, msg.bufs.iter().skip(1)) {
+        if !self.add_kind(opc, msg.bufs.iter().skip(1)) {
             return;
         }
         self.add("ptlrpc", msg.build().to_vec());
@@ -174,7 +183,7 @@ impl Seeds {
 }
 
 /// Reads a file, and decompresses it if its name ends with `.gz`.
-fn unzipped(path: &Path) -> std::io::Result<Bytes> {
+fn read_unzipped(path: &Path) -> std::io::Result<Bytes> {
     let raw = std::fs::read(path)?;
     if path.extension().is_none_or(|e| e != "gz") {
         return Ok(raw.into());
@@ -185,7 +194,7 @@ fn unzipped(path: &Path) -> std::io::Result<Bytes> {
 }
 
 /// A complete LNet selftest session.
-fn selftest() -> Vec<u8> {
+fn selftest_session() -> Vec<u8> {
     let sid = wire::LstSid {
         ses_nid: wire::Nid(0x0002_0000_0a00_0001),
         ses_stamp: 1,

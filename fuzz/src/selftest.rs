@@ -1,5 +1,5 @@
 //! An LNet selftest node in memory and a misbehaving console. The console sends the messages of the
-//! input to the node's portals, and offers the input as bulk data. Finally, another console must
+//! input to the node's portals, and offers the input as bulk data. At the end another console must
 //! get a reply.
 
 use std::sync::Arc;
@@ -18,8 +18,8 @@ use crate::server::run;
 
 /// Maximum number of messages in an input.
 const MESSAGES_MAX: usize = 16;
-/// How long the other console waits for the reply: longer than all timeouts of a node.
-const PATIENCE: Duration = Duration::from_secs(1000);
+/// Maximum time that the other console waits for the reply: longer than all timeouts of a node.
+const REPLY_TIMEOUT: Duration = Duration::from_secs(1000);
 
 /// Sends an input, and checks that the node still answers.
 pub fn serve(input: &[u8]) {
@@ -44,14 +44,19 @@ pub fn serve(input: &[u8]) {
             mksn_force: 1,
             ..SrpcMksnReqst::default()
         };
-        let mut reply = lnet.attach(entry(1), Md::Sink { max_len: 160 });
-        put(
+        let mut reply = lnet.attach(
+            entry(1),
+            Md::Sink {
+                max_len: SrpcMsg::SIZE as u32,
+            },
+        );
+        put_message(
             &lnet,
             SRPC_SERVICE_MAKE_SESSION.into(),
             Selftest::new(0, mksn).build(),
         )
         .await;
-        let event = timeout(PATIENCE, reply.next()).await;
+        let event = timeout(REPLY_TIMEOUT, reply.next()).await;
         assert!(matches!(event, Ok(Some(_))), "the node does not answer");
         drop(node);
         lnet.shutdown().await;
@@ -78,12 +83,12 @@ async fn send(lnet: &Arc<Lnet>, bytes: &[u8], input: &[u8]) {
     let data = Bytes::copy_from_slice(input);
     let _source = lnet.attach(entry(bulkid), Md::Source(data.into()));
     let service = parsed.and_then(|m| m.body.service()).unwrap_or(0);
-    put(lnet, service.into(), Bytes::copy_from_slice(bytes)).await;
-    // Virtual time: all pending work completes before the sleep ends.
+    put_message(lnet, service.into(), Bytes::copy_from_slice(bytes)).await;
+    // Time is virtual: all pending work completes before the sleep ends.
     sleep(Duration::from_secs(1)).await;
 }
 
-async fn put(lnet: &Arc<Lnet>, service: u64, bytes: Bytes) {
+async fn put_message(lnet: &Arc<Lnet>, service: u64, bytes: Bytes) {
     let portal = if service < wire::SRPC_FRAMEWORK_SERVICE_MAX_ID.into() {
         SRPC_FRAMEWORK_REQUEST_PORTAL
     } else {

@@ -1,5 +1,5 @@
-//! An MDT and an OST in memory and a misbehaving client, which sends the requests of the input.
-//! Finally, another client must get replies from both.
+//! An MDT and an OST in memory, and a misbehaving client that sends the requests of the input. At
+//! the end another client must get replies from both servers.
 //!
 //! Runs are deterministic: time is virtual, handles and sequences come from fixed seeds, and each
 //! input gets new servers.
@@ -22,12 +22,24 @@ use wire::{
 
 const MDT: &str = "testfs-MDT0000_UUID";
 const OST: &str = "testfs-OST0000_UUID";
+/// UUID of the client that sends the input.
+pub(crate) const MISBEHAVING_UUID: &str = "misbehaving";
 /// Maximum number of requests in an input.
 const REQUESTS_MAX: usize = 12;
-/// How long a client waits for a reply: longer than all timeouts of a server.
-const PATIENCE: Duration = Duration::from_secs(1000);
-/// All connect flags except those for read-only mounts and lightweight connections, and those that
-/// send replies to other match bits than the xid.
+/// Maximum time that a client waits for a reply: longer than all timeouts of a server.
+const REPLY_TIMEOUT: Duration = Duration::from_secs(1000);
+/// The portals of replies. A server chooses one of them by the request's service.
+const REPLY_PORTALS: [u32; 5] = [
+    wire::OSC_REPLY_PORTAL,
+    wire::MDC_REPLY_PORTAL,
+    wire::LDLM_CANCEL_REPLY_PORTAL,
+    wire::MGC_REPLY_PORTAL,
+    wire::LDLM_CB_REPLY_PORTAL,
+];
+/// Size of a client's buffer for a reply or for bulk data, bytes.
+const BUFFER_BYTES: u32 = 1 << 20;
+/// All connect flags, except the flags of read-only mounts and of lightweight connections, and the
+/// flags with which a server replies to other match bits than the xid.
 pub(crate) const FLAGS: u64 = !(OBD_CONNECT_RDONLY | OBD_CONNECT_BULK_MBITS | OBD_CONNECT_LIGHTWEIGHT);
 const FLAGS2: u64 = !OBD_CONNECT2_REP_MBITS;
 
@@ -51,7 +63,7 @@ pub const KEEP_HANDLE: u8 = 2;
 pub const KEEP_BODY: u8 = 4;
 
 impl FuzzRequest {
-    /// The complete requests of an input.
+    /// Splits an input into its complete requests, at most [`REQUESTS_MAX`].
     pub fn read(mut input: &[u8]) -> Vec<FuzzRequest> {
         let mut all = Vec::new();
         while let [options, portal, low, high, rest @ ..] = input
@@ -86,11 +98,11 @@ pub fn serve(input: &[u8]) {
     }
     run(async {
         let servers = Servers::start().await;
-        let misbehaving = Peer::connect(&servers.rpc, "rude", FLAGS).await;
+        let misbehaving = Peer::connect(&servers.rpc, MISBEHAVING_UUID, FLAGS).await;
         for request in &sent {
             misbehaving.send(request).await;
         }
-        let other = Peer::connect(&servers.rpc, "polite", FLAGS).await;
+        let other = Peer::connect(&servers.rpc, "other", FLAGS).await;
         let root = MdtBody {
             mbo_fid1: wire::Fid::ROOT,
             mbo_valid: wire::OBD_MD_FLID,
@@ -163,7 +175,7 @@ impl Servers {
         let index = Arc::new(MemoryIndex::default());
         let mdt = Mdt::start_on(rpc.clone(), index, config.subscribe(), cfg);
         let mdt = mdt.await.expect("the metadata target starts");
-        timeout(PATIENCE, mdt.osts_ready(1))
+        timeout(REPLY_TIMEOUT, mdt.osts_ready(1))
             .await
             .expect("the OST is ready for new files");
         Servers {
@@ -174,7 +186,7 @@ impl Servers {
         }
     }
 
-    /// Stops the servers, so that no state remains for the next input.
+    /// Stops the servers: no state remains for the next input.
     pub async fn stop(self) {
         self.mdt.stop().await;
         self.ost.stop().await.expect("the object target stops");
@@ -183,7 +195,7 @@ impl Servers {
     }
 }
 
-/// A client with messages built by hand, connected to both targets.
+/// A client that builds its messages by hand, connected to both targets.
 pub struct Peer {
     lnet: Arc<Lnet>,
     /// Handles of the exports of the MDT and of the OST.
@@ -267,7 +279,7 @@ impl Peer {
     }
 
     /// Sends a request of an input, and returns the reply. `None` if the request cannot be sent or
-    /// no reply arrives within [`PATIENCE`].
+    /// no reply arrives within [`REPLY_TIMEOUT`].
     pub async fn send(&self, sent: &FuzzRequest) -> Option<Message> {
         let xid = self.next_xid();
         let mut message = sent.message.clone();
@@ -275,21 +287,22 @@ impl Peer {
         if let Ok(mut parsed) = Message::parse(&message)
             && let Ok(mut body) = parsed.body()
         {
-            self.complete(&mut body, sent.options);
+            self.complete_body(&mut body, sent.options);
             opc = body.pb_opc;
             parsed.set_body(&body);
             message = parsed.build();
         }
-        // Servers choose one of these portals by the request's service.
-        let replies =
-            [4, 10, 18, 25, 16].map(|portal| self.attach(portal, xid, Md::Sink { max_len: 1 << 20 }));
+        let sink = || Md::Sink {
+            max_len: BUFFER_BYTES,
+        };
+        let replies = REPLY_PORTALS.map(|portal| self.attach(portal, xid, sink()));
         let _bulk = match opc {
             wire::OST_WRITE => {
                 let zeros = Payload::from(vec![0; 1 << 16]);
                 Some(self.attach(OST_BULK_PORTAL, xid, Md::Source(zeros)))
             }
-            wire::OST_READ => Some(self.attach(OST_BULK_PORTAL, xid, Md::Sink { max_len: 1 << 20 })),
-            wire::MDS_READPAGE => Some(self.attach(MDS_BULK_PORTAL, xid, Md::Sink { max_len: 1 << 20 })),
+            wire::OST_READ => Some(self.attach(OST_BULK_PORTAL, xid, sink())),
+            wire::MDS_READPAGE => Some(self.attach(MDS_BULK_PORTAL, xid, sink())),
             _ => None,
         };
         let put = self.lnet.put(
@@ -302,11 +315,11 @@ impl Peer {
             false,
         );
         put.await.ok()?;
-        timeout(PATIENCE, first_of(replies)).await.ok()
+        timeout(REPLY_TIMEOUT, first_reply(replies)).await.ok()
     }
 
     /// Sets the fields without which a server would drop the request.
-    fn complete(&self, body: &mut PtlrpcBody, options: u8) {
+    fn complete_body(&self, body: &mut PtlrpcBody, options: u8) {
         if options & KEEP_HANDLE == 0 {
             body.pb_handle.cookie = self.handles[usize::from(options & TO_OST != 0)];
         }
@@ -321,7 +334,7 @@ impl Peer {
 }
 
 /// The first reply that is not an early reply.
-async fn first_of([mut a, mut b, mut c, mut d, mut e]: [MdHandle; 5]) -> Message {
+async fn first_reply([mut a, mut b, mut c, mut d, mut e]: [MdHandle; 5]) -> Message {
     loop {
         let event = tokio::select! {
             event = a.next() => event,

@@ -1,6 +1,6 @@
-//! Scenarios of requests, recorded while they run against servers with the same seeds as in the
-//! fuzz targets. Values from replies (handles, layouts) are therefore valid in the next requests
-//! when the input is played again.
+//! Scenarios of requests. They are recorded while they run against servers with the same seeds as
+//! in the fuzz targets, so values from replies (handles, layouts) stay valid in later requests when
+//! a fuzz target sends the input.
 
 use bytes::Bytes;
 use wire::{
@@ -11,7 +11,7 @@ use wire::{
     striping::PlainLayout,
 };
 
-use crate::server::{FLAGS, FuzzRequest, Peer, Servers, TO_OST, run};
+use crate::server::{FLAGS, FuzzRequest, MISBEHAVING_UUID, Peer, Servers, TO_OST, run};
 
 /// A client that records its requests.
 struct Recorder {
@@ -31,7 +31,7 @@ pub(super) fn all() -> Vec<(&'static str, Vec<u8>)> {
             let sent = run(async {
                 let servers = Servers::start().await;
                 let mut recorder = Recorder {
-                    peer: Peer::connect(&servers.rpc, "rude", FLAGS).await,
+                    peer: Peer::connect(&servers.rpc, MISBEHAVING_UUID, FLAGS).await,
                     sent: Vec::new(),
                     seq: 0,
                     oid: 0,
@@ -141,7 +141,7 @@ impl Recorder {
         fid
     }
 
-    /// A lock request; `ty` and `mode` are the wire's numbers.
+    /// A lock request; `ty` is `LDLM_*`, `mode` is `LCK_*`.
     fn lock(fid: LdlmResId, ty: u32, mode: u32, policy: LdlmPolicyData, flags: u64) -> LdlmRequest {
         LdlmRequest {
             lock_flags: flags as u32,
@@ -173,7 +173,13 @@ impl Recorder {
 
     async fn intent(&mut self, fid: Fid, opc: u64, more: Vec<Bytes>) -> Message {
         let policy = LdlmPolicyData::inodebits(2, 0);
-        let lock = Self::lock(fid.res_id(), 13, 0x10, policy, LDLM_FL_HAS_INTENT);
+        let lock = Self::lock(
+            fid.res_id(),
+            wire::LDLM_IBITS,
+            wire::LCK_CR,
+            policy,
+            LDLM_FL_HAS_INTENT,
+        );
         let mut bufs = vec![Bytes::copy_from_slice(&opc.to_le_bytes())];
         bufs.extend(more);
         self.enqueue(false, lock, bufs).await
@@ -446,8 +452,9 @@ impl Recorder {
     }
 
     async fn inode_locks(&mut self) {
-        for mode in [4, 8, 1] {
-            let lock = Self::lock(Fid::ROOT.res_id(), 13, mode, LdlmPolicyData::inodebits(3, 0), 0);
+        for mode in [wire::LCK_PR, wire::LCK_CW, wire::LCK_EX] {
+            let policy = LdlmPolicyData::inodebits(3, 0);
+            let lock = Self::lock(Fid::ROOT.res_id(), wire::LDLM_IBITS, mode, policy, 0);
             let reply = self.enqueue(false, lock, Vec::new()).await;
             let handle = reply.get::<LdlmReply>(1).map_or(0, |r| r.lock_handle.cookie);
             let convert = LdlmRequest {
@@ -467,14 +474,14 @@ impl Recorder {
 
     async fn flocks(&mut self) {
         for (mode, start, end, owner, flags) in [
-            (2, 0, 99, 1, 0),
-            (4, 100, u64::MAX, 1, 0),
-            (2, 50, 60, 2, wire::LDLM_FL_BLOCK_NOWAIT),
-            (2, 50, 60, 2, wire::LDLM_FL_TEST_LOCK),
-            (32, 10, 20, 1, 0),
+            (wire::LCK_PW, 0, 99, 1, 0),
+            (wire::LCK_PR, 100, u64::MAX, 1, 0),
+            (wire::LCK_PW, 50, 60, 2, wire::LDLM_FL_BLOCK_NOWAIT),
+            (wire::LCK_PW, 50, 60, 2, wire::LDLM_FL_TEST_LOCK),
+            (wire::LCK_NL, 10, 20, 1, 0),
         ] {
             let policy = LdlmPolicyData::flock(start, end, owner, 7);
-            let lock = Self::lock(Fid::ROOT.res_id(), 12, mode, policy, flags);
+            let lock = Self::lock(Fid::ROOT.res_id(), wire::LDLM_FLOCK, mode, policy, flags);
             self.enqueue(false, lock, Vec::new()).await;
         }
     }
@@ -482,11 +489,12 @@ impl Recorder {
     async fn extents(&mut self) {
         let object = self.object().await;
         for (mode, start, end, flags) in [
-            (4, 0, 4095, 0),
-            (2, 8192, u64::MAX, 0),
-            (4, 0, u64::MAX, LDLM_FL_HAS_INTENT),
+            (wire::LCK_PR, 0, 4095, 0),
+            (wire::LCK_PW, 8192, u64::MAX, 0),
+            (wire::LCK_PR, 0, u64::MAX, LDLM_FL_HAS_INTENT),
         ] {
-            let lock = Self::lock(object.res_id(), 11, mode, extent_policy(start, end), flags);
+            let policy = extent_policy(start, end);
+            let lock = Self::lock(object.res_id(), wire::LDLM_EXTENT, mode, policy, flags);
             let intent = match flags {
                 0 => Vec::new(),
                 _ => vec![Bytes::copy_from_slice(&wire::IT_GLIMPSE.to_le_bytes())],
@@ -497,7 +505,8 @@ impl Recorder {
             self.send(true, wire::LDLM_CANCEL_REQUEST_PORTAL, wire::LDLM_CANCEL, bufs)
                 .await;
         }
-        let plain = Self::lock(object.res_id(), 10, 4, LdlmPolicyData::default(), 0);
+        let policy = LdlmPolicyData::default();
+        let plain = Self::lock(object.res_id(), wire::LDLM_PLAIN, wire::LCK_PR, policy, 0);
         self.enqueue(true, plain, Vec::new()).await;
     }
 
