@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 /// The longest time that a thread polls: about the cost of a wake-up, so that polling at most
 /// doubles this cost.
 const POLL_TIME: Duration = Duration::from_micros(40);
-/// After a longer gap between a reply and the next request, no thread polls.
+/// Maximum gap between a reply and the next request: after a longer gap, no thread polls.
 const REQUEST_GAP_MAX: Duration = Duration::from_micros(120);
 
 /// The polling state of a mount.
@@ -23,10 +23,10 @@ pub(crate) struct BusyPoll {
     created: Instant,
     /// Time of the last reply, in nanoseconds after `created`.
     last_reply: AtomicU64,
-    /// Whether the last request came within [`REQUEST_GAP_MAX`] after the reply before it.
+    /// Whether the last request came within [`REQUEST_GAP_MAX`] after the previous reply.
     requests_are_close: AtomicBool,
     /// Whether a thread is polling; one is enough.
-    polling: AtomicBool,
+    is_polling: AtomicBool,
 }
 
 impl BusyPoll {
@@ -37,7 +37,7 @@ impl BusyPoll {
             created: Instant::now(),
             last_reply: AtomicU64::new(0),
             requests_are_close: AtomicBool::new(false),
-            polling: AtomicBool::new(false),
+            is_polling: AtomicBool::new(false),
         }
     }
 
@@ -49,9 +49,9 @@ impl BusyPoll {
             .store(gap < nanos(REQUEST_GAP_MAX), Relaxed);
         request();
         self.last_reply.store(self.elapsed(), Relaxed);
-        if self.requests_are_close.load(Relaxed) && !self.polling.swap(true, Relaxed) {
+        if self.requests_are_close.load(Relaxed) && !self.is_polling.swap(true, Relaxed) {
             self.poll_device();
-            self.polling.store(false, Relaxed);
+            self.is_polling.store(false, Relaxed);
         }
     }
 
@@ -114,7 +114,7 @@ mod tests {
         let busy_poll = BusyPoll::new(device.into());
         busy_poll.last_reply.store(u64::MAX, Relaxed);
         busy_poll.run_and_poll(|| ());
-        assert!(busy_poll.requests_are_close.load(Relaxed) && !busy_poll.polling.load(Relaxed));
+        assert!(busy_poll.requests_are_close.load(Relaxed) && !busy_poll.is_polling.load(Relaxed));
         thread::sleep(2 * REQUEST_GAP_MAX);
         busy_poll.run_and_poll(|| ());
         assert!(!busy_poll.requests_are_close.load(Relaxed));

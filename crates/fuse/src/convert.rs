@@ -1,5 +1,5 @@
-//! Converts types between the client library and `fuser`: attributes, file types, times, errors,
-//! open flags.
+//! Converts attributes, file types, times, errors and open flags between the client library and
+//! `fuser`.
 
 use client::{Attr, BLKSIZE, OpenFlags, SetTime};
 use fuser::{Errno, FileAttr, FileType, INodeNo, TimeOrNow};
@@ -7,7 +7,7 @@ use std::time::UNIX_EPOCH;
 use wire::Time;
 
 /// The file type in a mode; a regular file if the mode has none.
-pub(crate) fn kind(mode: u32) -> FileType {
+pub(crate) fn file_type(mode: u32) -> FileType {
     match mode & libc::S_IFMT {
         libc::S_IFDIR => FileType::Directory,
         libc::S_IFLNK => FileType::Symlink,
@@ -29,7 +29,7 @@ pub(crate) fn file_attr(ino: u64, a: &Attr) -> FileAttr {
         mtime: a.mtime.into(),
         ctime: a.ctime.into(),
         crtime: a.btime.into(),
-        kind: kind(a.mode),
+        kind: file_type(a.mode),
         perm: (a.mode & 0o7777) as u16,
         nlink: a.nlink,
         uid: a.uid,
@@ -84,7 +84,7 @@ pub(crate) fn enoent_to_estale(e: wire::Errno) -> wire::Errno {
 
 #[cfg(test)]
 mod tests {
-    use super::{kind, set_time};
+    use super::{file_type, set_time};
     use client::SetTime;
     use fuser::{FileType, TimeOrNow};
     use std::time::{Duration, UNIX_EPOCH};
@@ -107,8 +107,8 @@ mod tests {
 
     #[test]
     fn mode_determines_the_file_type() {
-        assert_eq!(kind(0o040_755), FileType::Directory);
-        assert_eq!(kind(0o120_777), FileType::Symlink);
-        assert_eq!(kind(0o644), FileType::RegularFile);
+        assert_eq!(file_type(0o040_755), FileType::Directory);
+        assert_eq!(file_type(0o120_777), FileType::Symlink);
+        assert_eq!(file_type(0o644), FileType::RegularFile);
     }
 }

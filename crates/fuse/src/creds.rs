@@ -1,5 +1,5 @@
-//! Credentials of a request's caller. A FUSE request carries no supplementary groups, so they are
-//! read from `/proc`.
+//! Credentials of a request's caller. A FUSE request carries no supplementary groups; `/proc` has
+//! them.
 
 use client::{Cred, Groups, ProcessStatus};
 use std::sync::Arc;

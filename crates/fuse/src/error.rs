@@ -1,4 +1,4 @@
-//! Errors of mounting and unmounting. Messages have a remedy where the error determines it.
+//! Errors of mounting and unmounting. A message names the remedy if there is one.
 
 use std::io;
 use std::path::PathBuf;

@@ -8,10 +8,10 @@ use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 use wire::Fid;
 
-/// The owners that have requested locks through each open file, by its handle. The last close of
-/// the file releases their locks: the kernel does not explicitly release locks of the open file
-/// itself (flock(2), and open file description locks). The locks of a process end earlier, with its
-/// first close of the file.
+/// The owners that have requested locks through each open file, by the file's handle. The last
+/// close of the file releases their locks, because the kernel sends no release of the locks that
+/// belong to the open file itself (flock(2), and open file description locks). The locks of a
+/// process end earlier, with its first close of the file.
 #[derive(Default)]
 pub(crate) struct FileLockOwners(Mutex<HashMap<u64, BTreeSet<u64>>>);
 
@@ -69,7 +69,7 @@ pub(crate) fn reply_conflict(conflict: Option<FlockRange>, (start, end): (u64, u
 /// Takes or releases a lock through an open file or directory. `waiter`: the thread that waits
 /// until no lock conflicts, or until it gets a signal (`EINTR`). `None`: a conflict is an error
 /// (`EAGAIN`).
-pub(crate) async fn set(
+pub(crate) async fn set_lock(
     state: &State,
     cred: &Cred,
     (fid, fh): (Fid, FileHandle),
@@ -79,8 +79,8 @@ pub(crate) async fn set(
     if range.ty != FlockType::Unlock {
         state.lock_owners.add(fh.0, range.owner);
     }
-    // Files and directories are numbered separately: the handle of a directory may also be that of
-    // a file.
+    // Files and directories are numbered separately: a file may have the same handle as a
+    // directory.
     let file = state.files.get(fh.0).filter(|file| file.fid == fid);
     let set = async {
         match &file {

@@ -73,7 +73,8 @@ impl Filesystem for Fs {
         let dir = or_reply!(self.0.lookup_dir(parent, name.as_bytes()), reply);
         let (state, cred, name) = (self.0.clone(), cred(req, 0), name.as_bytes().to_vec());
         let work = async move { state.lookup(&cred, dir, &name).await };
-        self.0.run(requester(req), reply, work, reply_entry(parent));
+        self.0
+            .run_interruptible(requester(req), reply, work, reply_entry(parent));
     }
 
     fn forget(&self, _req: &Request, ino: INodeNo, nlookup: u64) {
@@ -87,11 +88,11 @@ impl Filesystem for Fs {
             let found = tokio::select! {
                 biased;
                 found = client.getattr(&cred, fid) => found,
-                () = requester.link_wait_ended() => client.getattr_promptly(&cred, fid).await,
+                () = requester.link_timeout() => client.getattr_promptly(&cred, fid).await,
             };
             Ok((ino, found.map_err(enoent_to_estale)?))
         };
-        self.0.run(requester, reply, work, State::send_attr);
+        self.0.run_interruptible(requester, reply, work, State::send_attr);
     }
 
     fn setattr(
@@ -142,7 +143,7 @@ impl Filesystem for Fs {
         let (client, cred) = (self.0.client.clone(), cred(req, 0));
         let work = async move { client.readlink(&cred, fid).await };
         let answer = |_: &State, target: Bytes, reply: ReplyData| reply.data(&target);
-        self.0.run(requester(req), reply, work, answer);
+        self.0.run_interruptible(requester(req), reply, work, answer);
     }
 
     fn mknod(
@@ -300,7 +301,7 @@ impl Filesystem for Fs {
             [piece] => reply.data(piece),
             pieces => reply.data(&pieces.concat()),
         };
-        self.0.run(requester, reply, work, answer);
+        self.0.run_interruptible(requester, reply, work, answer);
     }
 
     fn write(
@@ -325,7 +326,7 @@ impl Filesystem for Fs {
         };
         let work = async move { state.write(&cred, &file, offset, data, write_flags).await };
         let answer = |_: &State, n: usize, reply: ReplyWrite| reply.written(n as u32);
-        self.0.run(requester, reply, work, answer);
+        self.0.run_interruptible(requester, reply, work, answer);
     }
 
     fn flush(&self, req: &Request, ino: INodeNo, fh: FileHandle, lock_owner: LockOwner, reply: ReplyEmpty) {
@@ -369,7 +370,7 @@ impl Filesystem for Fs {
         let file = or_reply!(self.0.file(fh), reply);
         let client = self.0.client.clone();
         let work = async move { client.fsync(&file, datasync).await };
-        self.0.run(requester(req), reply, work, reply_ok);
+        self.0.run_interruptible(requester(req), reply, work, reply_ok);
     }
 
     fn opendir(&self, req: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
@@ -382,7 +383,7 @@ impl Filesystem for Fs {
         let answer = |state: &State, dir: Arc<DirHandle>, reply: ReplyOpen| {
             reply.opened(FileHandle(state.dirs.insert(dir)), FopenFlags::empty());
         };
-        self.0.run(requester(req), reply, work, answer);
+        self.0.run_interruptible(requester(req), reply, work, answer);
     }
 
     fn readdir(&self, req: &Request, _ino: INodeNo, fh: FileHandle, offset: u64, reply: ReplyDirectory) {
@@ -392,7 +393,7 @@ impl Filesystem for Fs {
         let answer = move |state: &State, items: Vec<DirItem>, reply| {
             readdir::reply_names(state, &reply_dir, &items, reply)
         };
-        self.0.run(requester(req), reply, work, answer);
+        self.0.run_interruptible(requester(req), reply, work, answer);
     }
 
     fn readdirplus(
@@ -408,7 +409,7 @@ impl Filesystem for Fs {
         let work = async move { readdir::lookup_entries(&state, &cred, &dir, offset).await };
         let answer =
             move |state: &State, found, reply| readdir::reply_entries(state, ino, &reply_dir, found, reply);
-        self.0.run(requester(req), reply, work, answer);
+        self.0.run_interruptible(requester(req), reply, work, answer);
     }
 
     fn releasedir(
@@ -427,7 +428,7 @@ impl Filesystem for Fs {
         let fid = or_reply!(self.0.fid(ino), reply);
         let client = self.0.client.clone();
         let work = async move { client.fsyncdir(fid).await };
-        self.0.run(requester(req), reply, work, reply_ok);
+        self.0.run_interruptible(requester(req), reply, work, reply_ok);
     }
 
     fn statfs(&self, req: &Request, _ino: INodeNo, reply: ReplyStatfs) {
@@ -438,7 +439,7 @@ impl Filesystem for Fs {
                 s.blocks, s.bfree, s.bavail, s.files, s.ffree, s.bsize, s.namelen, s.bsize,
             );
         };
-        self.0.run(requester(req), reply, work, answer);
+        self.0.run_interruptible(requester(req), reply, work, answer);
     }
 
     fn setxattr(
@@ -467,7 +468,7 @@ impl Filesystem for Fs {
         let (client, cred, name) = self.call_args(req, 0, name);
         let work = async move { client.getxattr(&cred, fid, &name).await };
         let answer = move |_: &State, value, reply| reply_xattr(&value, size, reply);
-        self.0.run(requester(req), reply, work, answer);
+        self.0.run_interruptible(requester(req), reply, work, answer);
     }
 
     fn ioctl(
@@ -493,7 +494,7 @@ impl Filesystem for Fs {
         let (client, cred) = (self.0.client.clone(), cred(req, 0));
         let work = async move { client.listxattr(&cred, fid).await };
         let answer = move |_: &State, names, reply| reply_xattr(&names, size, reply);
-        self.0.run(requester(req), reply, work, answer);
+        self.0.run_interruptible(requester(req), reply, work, answer);
     }
 
     fn removexattr(&self, req: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
@@ -524,7 +525,7 @@ impl Filesystem for Fs {
         let (client, cred) = (self.0.client.clone(), cred(req, 0));
         let work = async move { client.getlk(&cred, fid, range).await };
         let answer = move |_: &State, conflict, reply| flock::reply_conflict(conflict, (start, end), reply);
-        self.0.run(requester(req), reply, work, answer);
+        self.0.run_interruptible(requester(req), reply, work, answer);
     }
 
     fn setlk(
@@ -544,8 +545,8 @@ impl Filesystem for Fs {
         let range = or_reply!(flock::lock_range(typ, (start, end), lock_owner, pid), reply);
         let (state, cred, caller) = (self.0.clone(), cred(req, 0), req.pid());
         let waiter = sleep.then_some(caller);
-        let work = async move { flock::set(&state, &cred, (fid, fh), range, waiter).await };
-        self.0.run(requester(req), reply, work, reply_ok);
+        let work = async move { flock::set_lock(&state, &cred, (fid, fh), range, waiter).await };
+        self.0.run_interruptible(requester(req), reply, work, reply_ok);
     }
 
     fn fallocate(
@@ -595,6 +596,6 @@ impl Filesystem for Fs {
         let client = self.0.client.clone();
         let work = async move { client.seek(&file, op, offset).await };
         let answer = |_: &State, found: u64, reply: ReplyLseek| reply.offset(found as i64);
-        self.0.run(requester(req), reply, work, answer);
+        self.0.run_interruptible(requester(req), reply, work, answer);
     }
 }

@@ -1,6 +1,6 @@
 //! The kernel's part of a mount: mount(2), mount flags, and `mount -o remount`.
 //!
-//! With the privilege for it, the mount calls mount(2) directly, with the type `fuse.nacre`.
+//! A process with the privilege to mount calls mount(2) directly, with the type `fuse.nacre`.
 //! Otherwise `fusermount3` mounts, with the same type ([`crate::session`]). The kernel does not
 //! tell FUSE about changed mount flags, but it wakes pollers of the mount table.
 
@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// The mount table of this process.
-const TABLE: &str = "/proc/self/mountinfo";
+const MOUNT_TABLE: &str = "/proc/self/mountinfo";
 
 /// Mounts with the caller's privileges; returns the open FUSE device.
 ///
@@ -89,7 +89,7 @@ fn parse_atime(options: &[String]) -> (Atime, bool) {
 /// Starts a thread that applies changes of the mount's access time flags to the client. The thread
 /// ends with the mount. `minor`: the mount's minor device number.
 pub(crate) fn watch_flags(client: Arc<Client>, path: PathBuf, minor: u32) -> io::Result<()> {
-    let table = File::open(TABLE)?;
+    let table = File::open(MOUNT_TABLE)?;
     let watch = move || {
         if let Err(e) = poll_flags(&table, &client, &path, minor) {
             tracing::warn!(

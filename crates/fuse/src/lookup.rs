@@ -1,7 +1,7 @@
-//! Lookups that are more than a name in a directory: `.` and `..`, which the kernel uses to resolve
-//! file handles, and FIDs in `.lustre/fid`.
+//! Special lookups: `.` and `..`, with which the kernel resolves file handles, and FIDs in
+//! `.lustre/fid`.
 
-use crate::state::{State, ttl};
+use crate::state::{State, cache_ttl};
 use client::{Cred, FoundFile, KernelCache};
 use fuser::{Errno, FileAttr, INodeNo};
 use std::time::Duration;
@@ -18,8 +18,8 @@ pub(crate) struct EntryAttr {
 }
 
 impl State {
-    /// The FID of a lookup's directory. A lookup of `.` or `..` may resolve a file handle: then the
-    /// kernel may have forgotten the directory.
+    /// The FID of a lookup's directory. The kernel may resolve a file handle by a lookup of `.` or
+    /// `..` in a directory that it has forgotten.
     pub(crate) fn lookup_dir(&self, dir: INodeNo, name: &[u8]) -> Result<Fid, Errno> {
         match name {
             b"." | b".." => self.nodes.fid_of_handle(dir.0).ok_or(Errno::ESTALE),
@@ -43,7 +43,7 @@ impl State {
     /// kernel to the file.
     pub(crate) fn entry_attr(&self, dir: INodeNo, found: &FoundFile) -> EntryAttr {
         let fid = found.attr.fid;
-        let (attr_ttl, name_ttl) = (ttl(found.attr_cached), ttl(found.name_cached));
+        let (attr_ttl, name_ttl) = (cache_ttl(found.attr_cached), cache_ttl(found.name_cached));
         if !self.nodes.gives_aliases(dir.0) {
             return EntryAttr {
                 attr: self.nodes.attr(self.nodes.reference(fid), found),
@@ -63,9 +63,9 @@ impl State {
         }
     }
 
-    /// After a change through an alias, invalidates the attributes of the directory, and `name` in
-    /// it: the kernel caches both under the directory's own inode number. Does nothing if `dir` is
-    /// no alias.
+    /// After a change through an alias, invalidates the attributes of the directory, and the name
+    /// `name` in the directory: the kernel caches both under the directory's own inode number. Does
+    /// nothing if `dir` is no alias.
     pub(crate) async fn invalidate_alias(&self, dir: INodeNo, name: Option<&[u8]>) {
         if !self.nodes.is_alias(dir.0) {
             return;

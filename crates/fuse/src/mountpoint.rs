@@ -156,7 +156,7 @@ fn with_timeout<T: Send + 'static>(path: &Path, probe: fn(&Path) -> T) -> io::Re
 }
 
 /// Checks that a path can be mounted on; returns its canonical path.
-pub(crate) fn check(path: &Path) -> Result<PathBuf, FuseError> {
+pub(crate) fn check_mount_point(path: &Path) -> Result<PathBuf, FuseError> {
     let path = path.to_owned();
     let found = match with_timeout(&path, |path| std::fs::metadata(path)) {
         Ok(Some(found)) => found,
@@ -290,7 +290,7 @@ fn unmount_by_fusermount(path: PathBuf, lazy: bool) -> Result<(), FuseError> {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use super::{check, mounted_at, parse_line};
+    use super::{check_mount_point, mounted_at, parse_line};
     use crate::error::FuseError;
     use std::path::Path;
 
@@ -318,13 +318,13 @@ mod tests {
     #[test]
     fn check_rejects_missing_paths_and_files() {
         assert!(matches!(
-            check(Path::new("/nonexistent/x")),
+            check_mount_point(Path::new("/nonexistent/x")),
             Err(FuseError::Missing { .. })
         ));
         assert!(matches!(
-            check(Path::new("/proc/self/status")),
+            check_mount_point(Path::new("/proc/self/status")),
             Err(FuseError::NotDir { .. })
         ));
-        assert!(check(&std::env::temp_dir()).is_ok());
+        assert!(check_mount_point(&std::env::temp_dir()).is_ok());
     }
 }

@@ -24,18 +24,18 @@ use wire::{Fid, Time};
 /// The root directory's number.
 pub(crate) const ROOT_INO: u64 = 1;
 const SHARDS: usize = 16;
-/// Numbers for FIDs with a taken number, and for aliases, are above this.
+/// Numbers of aliases, and of FIDs whose flattened number another file has, are above this.
 const SPARE: u64 = 1 << 63;
 
-/// The kernel may take this long to process a reply.
+/// Maximum time that the kernel is assumed to need to process a reply.
 const REPLY_SETTLE_TIME: Duration = Duration::from_millis(50);
 
 struct Node {
     fid: Fid,
     /// Number of the kernel's references.
-    lookups: u64,
+    references: u64,
     /// Whether the number is an alias.
-    alias: bool,
+    is_alias: bool,
     /// Time of the last reply that named the node.
     last_reply: Instant,
     /// The last attributes with a known size that went to the kernel.
@@ -57,15 +57,15 @@ impl Node {
     fn new(fid: Fid) -> Node {
         Node {
             fid,
-            lookups: 0,
-            alias: false,
+            references: 0,
+            is_alias: false,
             last_reply: Instant::now(),
             last_sent: None,
         }
     }
 
     fn add_reference(&mut self) {
-        self.lookups += 1;
+        self.references += 1;
         self.last_reply = Instant::now();
     }
 }
@@ -89,11 +89,16 @@ struct SpareNumbers {
 }
 
 impl Nodes {
-    /// `born`: birth time of the root directory, if known.
-    pub(crate) fn new(root: Fid, born: Time) -> Nodes {
+    /// `root_btime`: birth time of the root directory; zero if unknown.
+    pub(crate) fn new(root: Fid, root_btime: Time) -> Nodes {
         Nodes {
             root,
-            generation: stable_hash([root.f_seq, root.ver_oid(), born.sec as u64, born.ns.into()]),
+            generation: stable_hash([
+                root.f_seq,
+                root.ver_oid(),
+                root_btime.sec as u64,
+                root_btime.ns.into(),
+            ]),
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
             spare: Mutex::new(SpareNumbers {
                 last: SPARE,
@@ -102,8 +107,8 @@ impl Nodes {
         }
     }
 
-    /// The generation of a file. Distinguishes the file from those with the same number, in this
-    /// file system or another.
+    /// The generation of a file. Distinguishes the file from other files with the same number, in
+    /// this file system or another.
     pub(crate) fn generation(&self, fid: Fid) -> Generation {
         Generation(match fid {
             // The kernel uses generation 0 for the root.
@@ -113,8 +118,8 @@ impl Nodes {
         })
     }
 
-    /// The FID of an inode number from a file handle. The kernel may have forgotten the file; then
-    /// numbers from [`SPARE`] on have no FID.
+    /// The FID of an inode number from a file handle. If the kernel has forgotten the file, a
+    /// number from [`SPARE`] on has no FID.
     pub(crate) fn fid_of_handle(&self, ino: u64) -> Option<Fid> {
         self.fid(ino)
             .or_else(|| (ino < SPARE).then(|| Fid::unflatten(ino)))
@@ -128,7 +133,7 @@ impl Nodes {
 
     /// Whether a number is an alias.
     pub(crate) fn is_alias(&self, ino: u64) -> bool {
-        ino > SPARE && self.shard(ino).lock().get(&ino).is_some_and(|n| n.alias)
+        ino > SPARE && self.shard(ino).lock().get(&ino).is_some_and(|n| n.is_alias)
     }
 
     /// Adds a reference to a directory's alias; returns the alias.
@@ -137,16 +142,16 @@ impl Nodes {
     }
 
     /// Adds a reference to a number above [`SPARE`]; allocates the number if the FID has none.
-    fn reference_spare(&self, fid: Fid, alias: bool) -> u64 {
+    fn reference_spare(&self, fid: Fid, is_alias: bool) -> u64 {
         let mut spare = self.spare.lock();
         let SpareNumbers { last, by_fid } = &mut *spare;
-        let ino = *by_fid.entry((fid, alias)).or_insert_with(|| {
+        let ino = *by_fid.entry((fid, is_alias)).or_insert_with(|| {
             *last += 1;
             *last
         });
         let mut shard = self.shard(ino).lock();
         let node = shard.entry(ino).or_insert_with(|| Node {
-            alias,
+            is_alias,
             ..Node::new(fid)
         });
         node.add_reference();
@@ -236,11 +241,11 @@ impl Nodes {
         let removed = {
             let mut shard = self.shard(ino).lock();
             match shard.get_mut(&ino) {
-                Some(node) if node.lookups > count => {
-                    node.lookups -= count;
+                Some(node) if node.references > count => {
+                    node.references -= count;
                     None
                 }
-                Some(_) => shard.remove(&ino).map(|n| (n.fid, n.alias)),
+                Some(_) => shard.remove(&ino).map(|n| (n.fid, n.is_alias)),
                 None => None,
             }
         };

@@ -7,8 +7,8 @@
 //! when the process is killed. An invalidation of attributes alone never blocks and is written at
 //! once.
 //!
-//! An invalidation makes a name expire: the kernel looks the name up again on next use. Dropping
-//! the name of a directory that is some program's working directory would make `getcwd` fail
+//! An invalidation makes a name expire: the kernel looks the name up again on next use. It does not
+//! drop the name: if the directory is a program's working directory, `getcwd` would then fail
 //! although the directory still exists.
 
 use crate::nodes::Nodes;
@@ -23,14 +23,14 @@ use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use wire::Fid;
 
-/// Number of threads that write invalidations, and thus of those that can block in the kernel at
-/// once.
+/// Number of threads that write invalidations: at most this many invalidations block in the kernel
+/// at once.
 const THREADS: usize = 4;
-/// Largest number of queued invalidations; further senders wait.
-const QUEUE: usize = 1024;
-/// Delays of retries for an inode that the kernel does not know although this process has given it
-/// a reference: the kernel may still process the reply with the attributes to invalidate. (For a
-/// known inode, the kernel drops outdated replies itself.)
+/// Maximum number of queued invalidations; further senders wait.
+const QUEUE_MAX: usize = 1024;
+/// Delays of retries if the kernel does not know an inode although this process has given the
+/// kernel a reference: the kernel may still process the reply with the attributes to invalidate.
+/// (If it knows the inode, the kernel drops outdated replies itself.)
 const RETRY_DELAYS: [Duration; 4] = [
     Duration::from_millis(5),
     Duration::from_millis(20),
@@ -38,7 +38,7 @@ const RETRY_DELAYS: [Duration; 4] = [
     Duration::from_millis(200),
 ];
 
-/// Delay of repeating the invalidation of a name that was just looked up.
+/// Delay before a repeated invalidation of a name that was just looked up.
 const REPEAT_DELAY: Duration = Duration::from_millis(60);
 
 /// `FUSE_NOTIFY_*` codes.
@@ -47,7 +47,7 @@ const INVAL_ENTRY: i32 = 3;
 /// `FUSE_EXPIRE_ONLY`: expire the name. Kernels before 6.2 ignore it and drop the name.
 const EXPIRE_ONLY: u32 = 1;
 /// Size of `fuse_out_header`, bytes.
-const HEADER: usize = 16;
+const HEADER_BYTES: usize = 16;
 
 #[derive(Clone)]
 enum Invalidation {
@@ -64,7 +64,7 @@ struct Job {
 }
 
 /// A job, and the result of writing it.
-type Written = (Job, Result<(), rustix::io::Errno>);
+type WriteResult = (Job, Result<(), rustix::io::Errno>);
 
 /// Invalidates the kernel's caches of one mount.
 pub(crate) struct Invalidator {
@@ -81,7 +81,7 @@ impl Invalidator {
         runtime: tokio::runtime::Handle,
     ) -> io::Result<Invalidator> {
         let (jobs, rx) = mpsc::channel();
-        let (written_tx, written_rx) = mpsc::channel::<Written>();
+        let (written_tx, written_rx) = mpsc::channel::<WriteResult>();
         // Threads inherit the file table of the thread that starts them.
         thread::scope(|scope| {
             let start_writers = || {
@@ -103,19 +103,19 @@ impl Invalidator {
             writer: Writer {
                 device: Arc::new(device),
                 jobs,
-                slots: Arc::new(Semaphore::new(QUEUE)),
+                slots: Arc::new(Semaphore::new(QUEUE_MAX)),
             },
             runtime,
         })
     }
 }
 
-/// Starts the writing threads. They share the file table of the calling thread, which holds only
-/// the device, where the kernel allows it.
+/// Starts the writing threads. They share the file table of the calling thread. Where the kernel
+/// allows it, this table holds only the device.
 fn spawn_writers(
     device: OwnedFd,
     jobs: mpsc::Receiver<Job>,
-    written_tx: mpsc::Sender<Written>,
+    written_tx: mpsc::Sender<WriteResult>,
 ) -> io::Result<()> {
     let (device, jobs) = (Arc::new(device), Arc::new(parking_lot::Mutex::new(jobs)));
     for i in 0..THREADS {
@@ -137,9 +137,9 @@ fn spawn_writers(
     Ok(())
 }
 
-/// Wakes the sender of an invalidation. Not called by the writing threads, which cannot wake a
-/// runtime: its event file descriptor is not in their file table.
-fn wake_sender((job, result): Written) {
+/// Wakes the sender of an invalidation. The writing threads cannot do that: the runtime's event
+/// file descriptor is not in their file table.
+fn wake_sender((job, result): WriteResult) {
     let _ = job.known_tx.send(is_known(result));
 }
 
@@ -209,8 +209,8 @@ impl Invalidation {
                 (INVAL_ENTRY, body)
             }
         };
-        let mut message = Vec::with_capacity(HEADER + body.len());
-        message.extend(((HEADER + body.len()) as u32).to_ne_bytes());
+        let mut message = Vec::with_capacity(HEADER_BYTES + body.len());
+        message.extend(((HEADER_BYTES + body.len()) as u32).to_ne_bytes());
         message.extend(number.to_ne_bytes());
         message.extend(0u64.to_ne_bytes());
         message.extend(body);
@@ -227,8 +227,8 @@ impl KernelCache for Invalidator {
                     name: name.to_vec(),
                 };
                 self.writer.write(invalidation.clone()).await;
-                // A program that looks up a cached name again takes no lock on the directory, so
-                // the kernel may process that reply after this invalidation.
+                // A program that looks up a cached name again takes no lock on the directory. The
+                // kernel may process the reply to that lookup after this invalidation.
                 if self.nodes.is_settling(child) {
                     let writer = self.writer.clone();
                     self.runtime.spawn(async move {

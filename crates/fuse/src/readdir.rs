@@ -1,6 +1,6 @@
 //! Lists directories, with attributes (readdirplus) and without.
 
-use crate::convert::{errno, file_attr, kind};
+use crate::convert::{errno, file_attr, file_type};
 use crate::state::State;
 use client::{Attr, Cred, DirHandle, DirItem, FoundFile};
 use fuser::{INodeNo, ReplyDirectory, ReplyDirectoryPlus};
@@ -25,11 +25,11 @@ pub(crate) fn reply_names(state: &State, dir: &DirHandle, items: &[DirItem], mut
     let add = |item: &&DirItem| {
         let e = &item.entry;
         let ino = INodeNo(state.nodes.shown_ino(e.fid));
-        let kind = kind(u32::from(e.mode.unwrap_or(0)));
-        !reply.add(ino, item.next, kind, OsStr::from_bytes(&e.name))
+        let file_type = file_type(u32::from(e.mode.unwrap_or(0)));
+        !reply.add(ino, item.next, file_type, OsStr::from_bytes(&e.name))
     };
-    let taken = items.iter().take_while(add).count();
-    dir.advance(items, taken);
+    let added = items.iter().take_while(add).count();
+    dir.advance(items, added);
     reply.ok();
 }
 
@@ -37,9 +37,10 @@ fn is_dot(item: &DirItem) -> bool {
     matches!(&item.entry.name[..], b"." | b"..")
 }
 
-/// Looks up some entries together; `None` for `.` and `..`. While this function waits for a lookup,
-/// it holds no lock of another result: that lookup may wait for another client that needs the lock.
-/// So each result's lock is released at once, and taken again at the end where that needs no wait.
+/// Looks up some entries together; `None` for `.` and `..`. To avoid a deadlock, this function
+/// holds no result's lock while it waits for another lookup: that lookup may wait for a client that
+/// needs the lock. It releases each result's lock at once. At the end it takes each lock again that
+/// it gets without a wait.
 async fn lookup_batch(
     state: &Arc<State>,
     cred: &Cred,
@@ -117,7 +118,7 @@ fn was_removed(found: &Option<Result<FoundFile, Errno>>) -> bool {
 }
 
 /// Replies with as many names and attributes as fit, without removed files. Stops before an entry
-/// that another error prevents, or replies with this error if there is no entry before it. The
+/// whose lookup failed with another error; if that is the first entry, replies with the error. The
 /// kernel gets a reference to each file except `.` and `..`.
 pub(crate) fn reply_entries(
     state: &State,
@@ -127,13 +128,13 @@ pub(crate) fn reply_entries(
     mut reply: ReplyDirectoryPlus,
 ) {
     let (items, found): (Vec<_>, Vec<_>) = entries.into_iter().unzip();
-    let (mut taken, mut has_entry) = (0, false);
+    let (mut consumed, mut has_entry) = (0, false);
     for (item, found) in items.iter().zip(&found) {
         let stop = match found {
             None => add_dot(state, item, &mut reply),
             Some(Ok(found)) => add(state, ino, item, found, &mut reply),
             removed if was_removed(removed) => {
-                taken += 1;
+                consumed += 1;
                 continue;
             }
             Some(Err(e)) if !has_entry => return reply.error(errno(*e)),
@@ -142,15 +143,15 @@ pub(crate) fn reply_entries(
         if stop {
             break;
         }
-        (taken, has_entry) = (taken + 1, true);
+        (consumed, has_entry) = (consumed + 1, true);
     }
-    dir.advance(&items, taken);
+    dir.advance(&items, consumed);
     reply.ok();
     // The kernel has the reply, so the locks that cover the attributes may now be revoked.
     drop(found);
 }
 
-/// Adds `.` or `..`. Returns true if the reply has no room for it.
+/// Adds `.` or `..`. Returns true if the entry does not fit into the reply.
 fn add_dot(state: &State, item: &DirItem, reply: &mut ReplyDirectoryPlus) -> bool {
     let ino = state.nodes.shown_ino(item.entry.fid);
     let attr = Attr {
@@ -169,7 +170,7 @@ fn add_dot(state: &State, item: &DirItem, reply: &mut ReplyDirectoryPlus) -> boo
     )
 }
 
-/// Adds an entry with its attributes. Returns true if the reply has no room for it.
+/// Adds an entry with its attributes. Returns true if the entry does not fit into the reply.
 fn add(
     state: &State,
     dir: INodeNo,

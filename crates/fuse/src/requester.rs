@@ -1,9 +1,9 @@
 //! Requesters of FUSE requests, and signals that interrupt their wait.
 //!
 //! The kernel waits for the reply to a request that this process has read, even if the program gets
-//! SIGKILL. So that fatal signals work, a waiting request periodically checks the signals of its
-//! program, and fails with `EINTR` when one should end the wait. The kernel's own message for an
-//! interruption (`FUSE_INTERRUPT`) does not name the signal, and signals such as those of timers
+//! SIGKILL. A waiting request therefore checks the signals of its program periodically, and fails
+//! with `EINTR` when a signal should end the wait. The kernel's own message for an interruption
+//! (`FUSE_INTERRUPT`) is of no use: it does not name the signal, and a timer's signal, for example,
 //! must not interrupt I/O. `fuser` answers this message with `ENOSYS`.
 
 use client::{ProcessStatus, is_exiting, is_linking};
@@ -48,7 +48,7 @@ impl Requester {
     /// Returns after [`LINK_WAIT`] if the requester is in link(2), else never. In link(2) the
     /// kernel requests the file's attributes while it holds the directory of the new name, and
     /// other programs wait for that directory.
-    pub(crate) async fn link_wait_ended(self) {
+    pub(crate) async fn link_timeout(self) {
         sleep(LINK_WAIT).await;
         match self {
             Requester::Program(pid) if pid != 0 && is_linking(pid) => {}
@@ -58,7 +58,7 @@ impl Requester {
 
     /// Returns when the requester's wait must end: by a signal, or because a closer is exiting.
     /// Never returns for the kernel or for pid 0.
-    pub(crate) async fn interrupted(self) {
+    pub(crate) async fn wait_for_interruption(self) {
         if self == Requester::Kernel {
             return std::future::pending().await;
         }

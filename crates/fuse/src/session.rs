@@ -21,7 +21,7 @@ use tokio::runtime::Handle;
 use tokio::sync::watch;
 use wire::Time;
 
-/// The longest wait for the session's end after an unmount.
+/// Maximum wait for the session's end after an unmount.
 const SESSION_END_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time limit for closing the files that are open at an unmount; a dead server does not answer.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -63,15 +63,15 @@ impl FuseOptions {
 
     fn config(&self) -> Config {
         let mut config = Config::default();
-        let either = |flag, with, without| if self.flags.contains(flag) { with } else { without };
+        let choose = |flag, with, without| if self.flags.contains(flag) { with } else { without };
         config.mount_options = vec![
             MountOption::FSName(self.source.clone()),
             MountOption::Subtype(SUBTYPE.to_owned()),
             MountOption::DefaultPermissions,
-            either(MountFlags::RDONLY, MountOption::RO, MountOption::RW),
-            either(MountFlags::NOSUID, MountOption::NoSuid, MountOption::Suid),
-            either(MountFlags::NODEV, MountOption::NoDev, MountOption::Dev),
-            either(MountFlags::NOEXEC, MountOption::NoExec, MountOption::Exec),
+            choose(MountFlags::RDONLY, MountOption::RO, MountOption::RW),
+            choose(MountFlags::NOSUID, MountOption::NoSuid, MountOption::Suid),
+            choose(MountFlags::NODEV, MountOption::NoDev, MountOption::Dev),
+            choose(MountFlags::NOEXEC, MountOption::NoExec, MountOption::Exec),
         ];
         config.acl = if self.allow_other {
             SessionACL::All
@@ -122,10 +122,10 @@ impl Drop for SessionGuard {
 pub async fn mount(client: Arc<Client>, path: &Path, opts: FuseOptions) -> Result<FuseMount, FuseError> {
     let (runtime, path) = (Handle::current(), path.to_owned());
     let root = client.getattr(&Cred::root(), client.root()).await;
-    let born = root.map_or(Time::default(), |root| root.attr.btime);
+    let root_btime = root.map_or(Time::default(), |root| root.attr.btime);
     let mount_point = path.clone();
     let mounting =
-        tokio::task::spawn_blocking(move || mount_blocking(client, born, &mount_point, &opts, runtime));
+        tokio::task::spawn_blocking(move || mount_blocking(client, root_btime, &mount_point, &opts, runtime));
     mounting.await.unwrap_or_else(|e| {
         Err(FuseError::Mount {
             path,
@@ -136,14 +136,19 @@ pub async fn mount(client: Arc<Client>, path: &Path, opts: FuseOptions) -> Resul
 
 fn mount_blocking(
     client: Arc<Client>,
-    born: Time,
+    root_btime: Time,
     path: &Path,
     opts: &FuseOptions,
     runtime: Handle,
 ) -> Result<FuseMount, FuseError> {
-    let path = mountpoint::check(path)?;
+    let path = mountpoint::check_mount_point(path)?;
     let to_error = |source| mount_error(&path, source);
-    let state = Arc::new(State::new(client.clone(), born, runtime.clone(), opts.direct_io));
+    let state = Arc::new(State::new(
+        client.clone(),
+        root_btime,
+        runtime.clone(),
+        opts.direct_io,
+    ));
     let session = open_session(Fs(state.clone()), &path, opts).map_err(to_error)?;
     let device = session.as_fd().try_clone_to_owned().map_err(to_error)?;
     let busy_poll = BusyPoll::new(session.as_fd().try_clone_to_owned().map_err(to_error)?);
@@ -171,8 +176,8 @@ fn mount_blocking(
     })
 }
 
-/// Mounts by mount(2), or by fusermount3 for users without that privilege, and negotiates with the
-/// kernel.
+/// Mounts with mount(2), or with fusermount3 for users without that privilege, and negotiates with
+/// the kernel.
 fn open_session(fs: Fs, path: &Path, opts: &FuseOptions) -> io::Result<Session<Fs>> {
     let config = opts.config();
     match kernel_mount::mount(path, &opts.source, opts.flags, opts.allow_other) {
@@ -183,7 +188,7 @@ fn open_session(fs: Fs, path: &Path, opts: &FuseOptions) -> io::Result<Session<F
     }
 }
 
-/// Distinguishes a missing FUSE from other mount errors.
+/// Converts a mount error; distinguishes a system without FUSE.
 fn mount_error(path: &Path, source: io::Error) -> FuseError {
     match std::fs::File::open("/dev/fuse") {
         Err(e) => FuseError::NoFuse { source: e },
@@ -226,8 +231,8 @@ impl FuseMount {
         let _ = ended.wait_for(|e| *e).await;
     }
 
-    /// Unmounts; with `lazy`, also while the mount is in use. Then closes all open files, so that
-    /// the client can unmount.
+    /// Unmounts; with `lazy`, also while the mount is in use. Then closes all open files: the
+    /// client can unmount only without open files.
     ///
     /// # Errors
     ///
@@ -254,7 +259,7 @@ impl FuseMount {
         let closed = tokio::time::timeout(CLOSE_TIMEOUT, async {
             for file in self.state.files.drain() {
                 if let Err(e) = self.state.client.release(&file).await {
-                    tracing::debug!(fid = %file.fid, "close at unmount: {e}");
+                    tracing::debug!(fid = %file.fid, "cannot close a file at the unmount: {e}");
                 }
             }
         });

@@ -22,9 +22,9 @@ use wire::{Fid, Time};
 /// Cache lifetime of names and attributes under a lock. A cancelled lock invalidates them earlier.
 const LOCKED_TTL: Duration = Duration::from_secs(24 * 3600);
 
-/// Cache lifetime of names or attributes; `locked`: a lock covers them.
-pub(crate) fn ttl(locked: bool) -> Duration {
-    if locked { LOCKED_TTL } else { Duration::ZERO }
+/// Cache lifetime of names or attributes; `is_locked`: a lock covers them.
+pub(crate) fn cache_ttl(is_locked: bool) -> Duration {
+    if is_locked { LOCKED_TTL } else { Duration::ZERO }
 }
 
 /// Largest number of operations that run on after their requester was interrupted; closes do not
@@ -42,7 +42,7 @@ pub(crate) struct State {
     /// Whether reads and writes bypass the kernel's page cache, which then serves only mappings.
     direct_io: AtomicBool,
     /// Permits for operations other than closes that run on after their requester was interrupted.
-    detached: Arc<Semaphore>,
+    detach_permits: Arc<Semaphore>,
     /// Set once the device is open.
     pub(crate) busy_poll: OnceLock<BusyPoll>,
     /// Set once the device is open.
@@ -50,17 +50,17 @@ pub(crate) struct State {
 }
 
 impl State {
-    /// `born`: birth time of the root directory, if known.
-    pub(crate) fn new(client: Arc<Client>, born: Time, runtime: Handle, direct_io: bool) -> State {
+    /// `root_btime`: birth time of the root directory; zero if unknown.
+    pub(crate) fn new(client: Arc<Client>, root_btime: Time, runtime: Handle, direct_io: bool) -> State {
         State {
-            nodes: Arc::new(Nodes::new(client.root(), born)),
+            nodes: Arc::new(Nodes::new(client.root(), root_btime)),
             client,
             files: Handles::new(),
             dirs: Handles::new(),
             lock_owners: FileLockOwners::default(),
             runtime,
             direct_io: AtomicBool::new(direct_io),
-            detached: Arc::new(Semaphore::new(DETACHED_MAX)),
+            detach_permits: Arc::new(Semaphore::new(DETACHED_MAX)),
             busy_poll: OnceLock::new(),
             kernel: OnceLock::new(),
         }
@@ -75,17 +75,20 @@ impl State {
         self.direct_io.store(false, Ordering::Relaxed);
     }
 
-    /// The flags of an open file for the kernel. The file's cached pages stay valid: they were read
-    /// under a lock, and are invalidated when that lock is cancelled.
+    /// The flags of an open file for the kernel. The file's cached pages stay valid: the client
+    /// read them under a lock, and invalidates them when it cancels that lock.
     ///
-    /// With [`State::direct_io`], reads and writes bypass the page cache; appends always do, and
-    /// files opened with O_DIRECT. A read through the page cache ends at the size that the kernel
-    /// has cached. If an invalidation arrives while the kernel handles a reply with a
-    /// newer size, the kernel drops that reply (`attr_version` in fs/fuse/inode.c), so that a
-    /// reader could miss data appended by another client. A write through the page cache would hold
-    /// page locks while it waits for its extent lock, and cancelling a lock waits for the kernel to
-    /// release such pages. Appends are not parallel, because each one needs the end of the file
-    /// from the servers.
+    /// With [`State::direct_io`], all reads and writes bypass the page cache. Appends and files
+    /// opened with O_DIRECT always bypass it. There are two reasons:
+    ///
+    /// - A read through the page cache ends at the size that the kernel has cached. If an
+    ///   invalidation arrives while the kernel handles a reply with a newer size, the kernel drops
+    ///   that reply (`attr_version` in fs/fuse/inode.c). The reader could then miss data appended
+    ///   by another client.
+    /// - A write through the page cache would hold page locks while it waits for its extent lock,
+    ///   and cancelling a lock waits for the kernel to release such pages.
+    ///
+    /// Appends are not parallel, because each one needs the end of the file from the servers.
     pub(crate) fn fopen_flags(&self, flags: &OpenFlags) -> FopenFlags {
         let keep_cache = FopenFlags::FOPEN_KEEP_CACHE;
         if flags.append {
@@ -97,9 +100,9 @@ impl State {
         }
     }
 
-    /// Runs a request that may stop halfway, such as a read, a write or a wait for a lock. Drops
-    /// `work` when the requester is interrupted.
-    pub(crate) fn run<T, R: ReplyError>(
+    /// Runs a request that may stop halfway, such as a read, a write or a wait for a lock. When the
+    /// requester is interrupted, drops `work` and replies with EINTR.
+    pub(crate) fn run_interruptible<T, R: ReplyError>(
         self: &Arc<Self>,
         requester: Requester,
         reply: R,
@@ -113,7 +116,7 @@ impl State {
             let result = tokio::select! {
                 biased;
                 result = work => result,
-                () = requester.interrupted() => Err(wire::Errno::EINTR),
+                () = requester.wait_for_interruption() => Err(wire::Errno::EINTR),
             };
             match result {
                 Ok(value) => answer(&state, value, reply),
@@ -123,8 +126,8 @@ impl State {
     }
 
     /// Runs a request that must complete, such as a change of names or a close. If the requester is
-    /// interrupted, it gets EINTR and `work` runs on. If already [`DETACHED_MAX`] operations run
-    /// on, the requester of anything but a close waits.
+    /// interrupted, it gets EINTR and `work` runs on. While [`DETACHED_MAX`] operations run on, an
+    /// interrupted requester waits, except for a close.
     pub(crate) fn run_to_completion<T, R: ReplyError>(
         self: &Arc<Self>,
         requester: Requester,
@@ -140,7 +143,7 @@ impl State {
             let result = tokio::select! {
                 biased;
                 result = &mut work => result,
-                permit = state.detach(requester) => {
+                permit = state.wait_to_detach(requester) => {
                     reply.reply_error(Errno::EINTR);
                     drop(work.await);
                     return drop(permit);
@@ -153,13 +156,13 @@ impl State {
         });
     }
 
-    /// Returns when the requester is interrupted and may leave the operation running. A close
-    /// always may: there are no more closes than open files.
-    async fn detach(&self, requester: Requester) -> Option<OwnedSemaphorePermit> {
-        requester.interrupted().await;
+    /// Returns when the requester is interrupted and may leave the operation running. A close needs
+    /// no permit: there are no more closes than open files.
+    async fn wait_to_detach(&self, requester: Requester) -> Option<OwnedSemaphorePermit> {
+        requester.wait_for_interruption().await;
         match requester {
             Requester::Closer(_) => None,
-            _ => self.detached.clone().acquire_owned().await.ok(),
+            _ => self.detach_permits.clone().acquire_owned().await.ok(),
         }
     }
 
@@ -188,7 +191,7 @@ impl State {
         self.dirs.get(fh.0).ok_or(Errno::EBADF)
     }
 
-    /// Reads for a program that is the lock owner `reader`. `None`: the kernel reads pages; with
+    /// Reads for the program with the lock owner `reader`. `None`: the kernel reads pages; with
     /// direct I/O, these are always pages of a mapping.
     pub(crate) async fn read(
         &self,
@@ -204,7 +207,7 @@ impl State {
         }
     }
 
-    /// Writes data of a program's write, or of a mapping.
+    /// Writes data of a write call, or of a mapping.
     pub(crate) async fn write(
         &self,
         cred: &Cred,
@@ -236,6 +239,6 @@ impl State {
             let number = self.nodes.shown_ino(found.attr.fid);
             return reply.attr(&Duration::ZERO, &self.nodes.attr(number, &found));
         }
-        reply.attr(&ttl(found.attr_cached), &self.nodes.attr(ino.0, &found));
+        reply.attr(&cache_ttl(found.attr_cached), &self.nodes.attr(ino.0, &found));
     }
 }

@@ -6,6 +6,7 @@
 //! this process. If the blocked thread shared the process's files, the FUSE connection would stay
 //! open, the other program would wait forever, and the mount and all sockets would outlive the
 //! process.
+//!
 //! Such threads therefore leave the shared file table (`close_range(2)`) and write to their own
 //! clone of the device (`FUSE_DEV_IOC_CLONE`, Linux 4.5). When the process dies, the kernel fails
 //! the pending requests and releases the lock.
@@ -22,7 +23,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 /// `FUSE_DEV_IOC_CLONE`: attaches an open /dev/fuse to the connection of another file descriptor.
 const CLONE: rustix::ioctl::Opcode = opcode::read::<u32>(229, 0);
-/// The end of a range of file descriptors that includes the highest.
+/// The last number of a range that has no upper limit.
 const FD_MAX: u32 = u32::MAX;
 
 /// Gives the calling thread, and the threads that it starts, its own file table with only a clone
@@ -36,20 +37,20 @@ const FD_MAX: u32 = u32::MAX;
 ///
 /// The device cannot be opened or cloned, or the other files cannot be closed.
 pub(crate) fn unshare_fds_keep_device(device: BorrowedFd<'_>) -> io::Result<OwnedFd> {
-    let unshared = close(FD_MAX, FD_MAX, libc::CLOSE_RANGE_UNSHARE).is_ok();
-    let own = clone(device)?;
-    if unshared {
+    let has_own_table = close_range(FD_MAX, FD_MAX, libc::CLOSE_RANGE_UNSHARE).is_ok();
+    let own = clone_device(device)?;
+    if has_own_table {
         let number = own.as_raw_fd() as u32;
-        close(number + 1, FD_MAX, 0)?;
+        close_range(number + 1, FD_MAX, 0)?;
         if let Some(below) = number.checked_sub(1) {
-            close(0, below, 0)?;
+            close_range(0, below, 0)?;
         }
     }
     Ok(own)
 }
 
 /// Opens a second device for the same FUSE connection.
-fn clone(device: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+fn clone_device(device: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     let own = File::options().read(true).write(true).open("/dev/fuse")?;
     let number = device.as_raw_fd() as u32;
     // SAFETY: the kernel reads a `u32` from the pointer and writes nothing
@@ -60,7 +61,7 @@ fn clone(device: BorrowedFd<'_>) -> io::Result<OwnedFd> {
 
 /// Closes a range of file descriptors. Without `CLOSE_RANGE_UNSHARE`, the file table must not be
 /// shared.
-fn close(first: u32, last: u32, flags: libc::c_uint) -> io::Result<()> {
+fn close_range(first: u32, last: u32, flags: libc::c_uint) -> io::Result<()> {
     // SAFETY: no memory is passed. This thread and the threads that it starts do not use the closed
     // descriptors again, and other threads have another table: the contract of
     // `unshare_fds_keep_device`.

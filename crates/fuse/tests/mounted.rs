@@ -145,9 +145,9 @@ async fn random_writes(m: Mounts) {
         assert_same(
             &fs::read(b.join("big")).unwrap(),
             &model,
-            "the other mount reads what was written",
+            "the other mount reads the written data",
         );
-        assert_same(&fs::read(a.join("big")).unwrap(), &model, "and so does this one");
+        assert_same(&fs::read(a.join("big")).unwrap(), &model, "the writing mount reads its data");
     })
     .await;
     m.stop().await;
@@ -351,14 +351,14 @@ async fn open_with_o_trunc_fails_while_the_file_is_executed() {
 /// A user may unmount lazily, and mount another file system at the same path.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn another_mount_at_the_path_outlives_a_lazily_unmounted_one() {
-    for explicit in [true, false] {
+    for unmount_first in [true, false] {
         let mut m = Mounts::start(1, 1).await;
         let path = m.mounts[0].path().to_owned();
         let open = m.run(|a, _| fs::File::create(a.join("f")).unwrap()).await;
         fuse::unmount(&path, true).unwrap();
         let client = m.cluster.mount().await;
         let other = fuse::mount(client.clone(), &path, FuseOptions::new("other")).await;
-        if explicit {
+        if unmount_first {
             m.mounts[0].unmount(true).await.unwrap();
         }
         drop(m.mounts.remove(0));
