@@ -67,7 +67,7 @@ impl Communicator {
         (0..size).map(comm).collect()
     }
 
-    /// A task connected to tasks of other processes.
+    /// Connects a task of this process to tasks of other processes through `peer`.
     pub(crate) fn over_network(rank: usize, size: usize, peer: Peer) -> Communicator {
         Communicator {
             rank,
@@ -87,24 +87,24 @@ impl Communicator {
     }
 
     /// Contributes bytes, and returns the contributions of all tasks.
-    pub(crate) fn exchange(&mut self, mine: Vec<u8>) -> Result<Contributions, BenchError> {
+    pub(crate) fn exchange(&mut self, contribution: Vec<u8>) -> Result<Contributions, BenchError> {
         match &mut self.link {
-            Link::Threads(shared) => shared.exchange(self.rank, mine),
-            Link::Processes(peer) => peer.exchange(&mine),
+            Link::Threads(shared) => shared.exchange(self.rank, contribution),
+            Link::Processes(peer) => peer.exchange(&contribution),
         }
     }
 
     /// Whether any task passes true. Every task gets the same answer.
-    pub(crate) fn any(&mut self, mine: bool) -> Result<bool, BenchError> {
+    pub(crate) fn any(&mut self, value: bool) -> Result<bool, BenchError> {
         Ok(self
-            .exchange(vec![mine.into()])?
+            .exchange(vec![value.into()])?
             .iter()
             .any(|m| m.as_slice() == [1]))
     }
 
     /// Contributes a number, and returns the numbers of all tasks by rank.
-    pub(crate) fn exchange_numbers(&mut self, mine: u64) -> Result<Vec<u64>, BenchError> {
-        let all = self.exchange(mine.to_le_bytes().to_vec())?;
+    pub(crate) fn exchange_numbers(&mut self, number: u64) -> Result<Vec<u64>, BenchError> {
+        let all = self.exchange(number.to_le_bytes().to_vec())?;
         all.iter()
             .map(|m| m.as_slice().try_into().map(u64::from_le_bytes))
             .collect::<Result<_, _>>()
@@ -122,14 +122,14 @@ impl Drop for Communicator {
 }
 
 impl SharedRound {
-    fn exchange(&self, rank: usize, mine: Vec<u8>) -> Result<Contributions, BenchError> {
+    fn exchange(&self, rank: usize, contribution: Vec<u8>) -> Result<Contributions, BenchError> {
         let mut round = self.round.lock();
         if round.closed {
             return Err(BenchError::PeerEnded);
         }
         let number = round.number;
         if let Some(slot) = round.contributions.get_mut(rank) {
-            *slot = mine;
+            *slot = contribution;
         }
         round.missing -= 1;
         if round.missing == 0 {

@@ -17,7 +17,7 @@ const IDLE_WAIT_MAX: Duration = Duration::from_secs(5);
 /// The loads of a comparison.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Numbers of tasks of the metadata loads; one load for each.
+    /// Numbers of tasks of the metadata loads; each number is a load of its own.
     pub tasks: Vec<usize>,
     /// Run each load also with one directory shared by all tasks.
     pub shared: bool,
@@ -43,7 +43,7 @@ impl Config {
         });
         files
             .chain([Load::Stream(self.stream_bytes)])
-            .filter(|load| load.has(&self.only))
+            .filter(|load| load.has_any_phase(&self.only))
             .collect()
     }
 }

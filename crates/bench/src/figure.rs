@@ -1,5 +1,5 @@
-//! The measured figures of a phase of all tasks, and lists of figures as CSV and JSON. The named
-//! processes are those of [`Subject::processes`](crate::Subject::processes), such as servers.
+//! The figures that all tasks measured in a phase, and lists of figures as CSV and JSON. The
+//! subject's processes are [`Subject::processes`](crate::Subject::processes), such as servers.
 
 use crate::time_series::{PhaseParts, TimeSeries, Window, windows};
 use hdrhistogram::Histogram;
@@ -27,7 +27,7 @@ impl Latencies {
 
     /// Adds `count` operations of about the same latency.
     pub(crate) fn add_many(&mut self, nanoseconds: u64, count: u64) {
-        // The histogram resizes itself; values that it cannot count are saturated.
+        // The histogram grows as needed; it counts values above its limit at the limit.
         if self.0.record_n(nanoseconds, count).is_err() {
             self.0.saturating_record_n(nanoseconds, count);
         }
@@ -111,15 +111,15 @@ pub struct Figure {
     pub operations: u64,
     /// Duration, seconds.
     pub seconds: f64,
-    /// CPU time of the tasks' processes and of the named processes, seconds.
+    /// CPU time of the tasks' processes and of the subject's processes, seconds.
     pub cpu_seconds: f64,
-    /// The part of `cpu_seconds` that the named processes used.
+    /// The part of `cpu_seconds` that the subject's processes used.
     pub others_cpu_seconds: f64,
     /// Operations per second of each task, over its own duration.
     pub task_rates: Vec<f64>,
     /// Latencies of this phase.
     pub latencies: Quantiles,
-    /// Resident bytes at the end: of the tasks' processes, and of the named processes.
+    /// Resident bytes at the end of the tasks' processes, and of the subject's processes.
     pub resident: (u64, u64),
     /// Totals of this operation up to this figure; `None` after a later figure has taken them over,
     /// or without operations.
@@ -128,26 +128,26 @@ pub struct Figure {
 
 impl Figure {
     /// Whether the other figure has the same operation and number of tasks.
-    pub(crate) fn is_like(&self, other: &Figure) -> bool {
+    pub(crate) fn has_same_load(&self, other: &Figure) -> bool {
         (self.operation, self.tasks) == (other.operation, other.tasks)
     }
 
     /// Takes over the totals of the previous figures, so that only the last figure of an operation
     /// and a number of tasks holds them.
-    pub(crate) fn accumulate(&mut self, before: &mut [Figure]) {
+    pub(crate) fn accumulate(&mut self, previous: &mut [Figure]) {
         if self.operations == 0 {
             self.totals = None;
             return;
         }
-        let last = before.iter_mut().rev().find(|f| self.is_like(f));
-        let Some(mut all) = last.and_then(|f| f.totals.take()) else {
+        let last = previous.iter_mut().rev().find(|f| self.has_same_load(f));
+        let Some(mut sum) = last.and_then(|f| f.totals.take()) else {
             return;
         };
-        if let Some(mine) = &self.totals {
-            all.latencies.add_all(&mine.latencies);
-            all.series.append(&mine.series);
+        if let Some(totals) = &self.totals {
+            sum.latencies.add_all(&totals.latencies);
+            sum.series.append(&totals.series);
         }
-        self.totals = Some(all);
+        self.totals = Some(sum);
     }
 
     /// Operations per second of all tasks together.
@@ -163,7 +163,7 @@ impl Figure {
         self.cpu_seconds * 1e6 / self.operations.max(1) as f64
     }
 
-    /// CPU time of the named processes per operation, microseconds.
+    /// CPU time of the subject's processes per operation, microseconds.
     pub fn others_cpu_us(&self) -> f64 {
         self.others_cpu_seconds * 1e6 / self.operations.max(1) as f64
     }
@@ -258,7 +258,7 @@ impl ListRow {
         ListRow(cells)
     }
 
-    /// The rows of the figures, then those of `count` time windows for each operation.
+    /// The rows of the figures, then the rows of `count` time windows for each operation.
     fn all(figures: &[Figure], count: usize) -> Vec<ListRow> {
         let windows = windows(figures, count);
         let window_rows = windows.iter().map(ListRow::from_window);
@@ -304,7 +304,7 @@ pub fn csv(figures: &[Figure], windows: usize) -> String {
         .collect()
 }
 
-/// The same rows as a JSON array.
+/// The rows of [`csv`] as a JSON array.
 ///
 /// # Errors
 ///

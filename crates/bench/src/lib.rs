@@ -49,16 +49,16 @@ pub(crate) const ENOENT: i32 = wire::Errno::ENOENT.0;
 #[derive(Debug, thiserror::Error)]
 pub enum BenchError {
     /// An operation of the load failed.
-    #[error("{subject}: {operation} of {what} failed: {why}")]
+    #[error("{subject}: {operation} of {object} failed: {reason}")]
     Operation {
         /// The subject.
         subject: String,
         /// The operation.
         operation: &'static str,
         /// The path of the file or directory, or another object such as the store.
-        what: String,
+        object: String,
         /// The reason.
-        why: String,
+        reason: String,
         /// The error number; 0: none.
         errno: i32,
     },
@@ -66,32 +66,32 @@ pub enum BenchError {
     #[error("{0}")]
     Options(String),
     /// The tasks of several processes cannot connect.
-    #[error("the tasks cannot connect through {place}: {why}")]
+    #[error("the tasks cannot connect through {place}: {reason}")]
     Rendezvous {
         /// The file with the address of rank 0, or its directory.
         place: String,
         /// The reason.
-        why: String,
+        reason: String,
     },
     /// Another task ended before all tasks had contributed to an exchange.
     #[error("another task has ended: see its error")]
     PeerEnded,
     /// The network or LNet selftest failed.
-    #[error("{what}: {why}")]
+    #[error("{object}: {reason}")]
     Network {
         /// The load or the NID.
-        what: String,
+        object: String,
         /// The reason.
-        why: String,
+        reason: String,
     },
     /// The servers or clients of a demonstration cannot be started, or a measurement on them
     /// failed.
-    #[error("{what}: {why}")]
+    #[error("{object}: {reason}")]
     Stage {
         /// The servers and clients, or the name of the configuration.
-        what: String,
+        object: String,
         /// The reason.
-        why: String,
+        reason: String,
     },
     /// The program was interrupted.
     #[error("interrupted")]
@@ -100,7 +100,7 @@ pub enum BenchError {
 
 impl BenchError {
     /// Whether an operation failed with this error number.
-    pub(crate) fn is(&self, number: i32) -> bool {
+    pub(crate) fn has_errno(&self, number: i32) -> bool {
         matches!(self, BenchError::Operation { errno, .. } if *errno == number)
     }
 }

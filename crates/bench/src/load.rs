@@ -54,8 +54,8 @@ impl FromStr for Phase {
     type Err = String;
 
     fn from_str(name: &str) -> Result<Phase, String> {
-        let named = |p: &Phase| p.label().split(['/', ' ']).next() == Some(name);
-        let found = Phase::ALL.into_iter().find(named);
+        let has_name = |p: &Phase| p.label().split(['/', ' ']).next() == Some(name);
+        let found = Phase::ALL.into_iter().find(has_name);
         found.ok_or_else(|| "expected create, stat, unlink, write or read".to_owned())
     }
 }
@@ -70,7 +70,8 @@ pub(crate) enum Load {
         shared: bool,
         files_per_task: usize,
     },
-    /// One task writes, syncs, uncaches, reads and removes a file of this many bytes.
+    /// One task writes and syncs a file of this many bytes, drops it from caches, reads and removes
+    /// it.
     Stream(u64),
 }
 
@@ -94,10 +95,11 @@ impl fmt::Display for Load {
 }
 
 impl Load {
-    /// Whether any phase of this load is to be measured.
-    pub(crate) fn has(&self, only: &[Phase]) -> bool {
-        let stream = |p: &Phase| matches!(p, Phase::Write | Phase::Read);
-        only.iter().any(|p| stream(p) == matches!(self, Load::Stream(_)))
+    /// Whether the load has any of these phases.
+    pub(crate) fn has_any_phase(&self, only: &[Phase]) -> bool {
+        let is_of_stream = |p: &Phase| matches!(p, Phase::Write | Phase::Read);
+        only.iter()
+            .any(|p| is_of_stream(p) == matches!(self, Load::Stream(_)))
     }
 
     fn tasks(&self) -> usize {
@@ -182,10 +184,10 @@ impl Load {
             }
             let stop = context.stop;
             self.run_phase(subject, context, phase, (tasks * files_per_task) as f64, || {
-                run_tasks(tasks, stop, |task, stopped| {
+                run_tasks(tasks, stop, |task, check_stop| {
                     let dir = dir_name(task % dirs);
                     (0..files_per_task).try_for_each(|i| {
-                        stopped()?;
+                        check_stop()?;
                         operation(&**subject, &dir, &format!("f{task}.{i}"))
                     })
                 })
@@ -226,13 +228,13 @@ fn run_tasks(
     stop: &AtomicBool,
     work: impl Fn(usize, &dyn Fn() -> Result<(), BenchError>) -> Result<(), BenchError> + Sync,
 ) -> Result<(), BenchError> {
-    let (work, stopped) = (&work, || match stop.load(Ordering::Relaxed) {
+    let (work, check_stop) = (&work, || match stop.load(Ordering::Relaxed) {
         true => Err(BenchError::Interrupted),
         false => Ok(()),
     });
     std::thread::scope(|scope| {
         let threads: Vec<_> = (0..tasks)
-            .map(|task| scope.spawn(move || work(task, &stopped)))
+            .map(|task| scope.spawn(move || work(task, &check_stop)))
             .collect();
         threads
             .into_iter()

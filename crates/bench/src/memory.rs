@@ -70,7 +70,7 @@ mod tests {
         });
         let (first, last) = (samples[0], samples[samples.len() - 1]);
         assert!(samples.len() >= 3 && last.seconds >= 0.06, "{samples:?}");
-        // Expect only half of it: other tests release memory meanwhile.
+        // Expect only half of the allocation: other tests release memory meanwhile.
         assert!(
             last.own > first.own + (32 << 20) && last.others > first.others,
             "{samples:?}"

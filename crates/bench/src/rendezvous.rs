@@ -4,8 +4,8 @@
 //! length and that many bytes) and receives the frames of all tasks. A task that ends before the
 //! end of a round ends the round for all.
 //!
-//! The file also has a secret, so that the hub rejects strangers. The hub removes the file when all
-//! tasks have connected.
+//! The file also has a secret, so that the hub rejects other programs. The hub removes the file
+//! when all tasks have connected.
 
 use crate::BenchError;
 use crate::communicator::{Communicator, Contributions};
@@ -21,6 +21,9 @@ use std::time::{Duration, Instant};
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(120);
 /// Pause between two attempts to connect.
 const RETRY_INTERVAL: Duration = Duration::from_millis(20);
+/// Time limit for the first frame of a connection: the hub accepts one connection after the other,
+/// and another program that connects may send nothing.
+const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 /// The longest frame of a task, bytes.
 const FRAME_MAX: usize = 16 << 20;
 /// The most tasks of a job.
@@ -48,6 +51,7 @@ impl World {
 
     fn from_vars(var: impl Fn(&str) -> Option<String>) -> Option<World> {
         let number = |name: &str| var(name)?.parse::<usize>().ok();
+        // Variables with the rank, the number of processes, and their number on this machine.
         let launchers = [
             (
                 "OMPI_COMM_WORLD_RANK",
@@ -79,7 +83,8 @@ impl World {
     }
 
     /// Connects this process's `threads` tasks with all others. All processes must see the
-    /// directory `dir`. `seed` is the secret if this process has rank 0.
+    /// directory `dir`. If this process has rank 0, `seed` becomes
+    /// the secret.
     ///
     /// # Errors
     ///
@@ -89,13 +94,13 @@ impl World {
         if size > TASKS_MAX {
             return Err(BenchError::Rendezvous {
                 place: dir.display().to_string(),
-                why: format!("{size} tasks are more than {TASKS_MAX}"),
+                reason: format!("the job has {size} tasks (limit {TASKS_MAX})"),
             });
         }
         let file = dir.join(format!("nacre-bench-{}", self.job));
         let failed = |e: io::Error| BenchError::Rendezvous {
             place: file.display().to_string(),
-            why: e.to_string(),
+            reason: e.to_string(),
         };
         if self.rank == 0 {
             listen(&file, size, self.local, seed).map_err(failed)?;
@@ -133,9 +138,9 @@ impl Peer {
 
     fn try_connect(file: &Path, rank: usize, size: usize, limit: Duration) -> io::Result<Peer> {
         let text = fs::read_to_string(file)?;
-        let bad = || io::Error::other("not a rendezvous file of nacre bench");
-        let (host_and_port, secret) = text.trim_end().split_once(' ').ok_or_else(bad)?;
-        let addr = host_and_port.to_socket_addrs()?.next().ok_or_else(bad)?;
+        let format_error = || io::Error::other("not a rendezvous file of nacre bench");
+        let (host_and_port, secret) = text.trim_end().split_once(' ').ok_or_else(format_error)?;
+        let addr = host_and_port.to_socket_addrs()?.next().ok_or_else(format_error)?;
         let stream = TcpStream::connect_timeout(&addr, limit)?;
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(limit))?;
@@ -147,16 +152,16 @@ impl Peer {
         write_frame(&mut peer.to, format!("{secret} {rank} {size}").as_bytes())?;
         peer.to.flush()?;
         if read_frame(&mut peer.from)? != b"welcome" {
-            return Err(bad());
+            return Err(format_error());
         }
         peer.from.get_ref().set_read_timeout(None)?;
         Ok(peer)
     }
 
     /// Executes one round.
-    pub(crate) fn exchange(&mut self, mine: &[u8]) -> Result<Contributions, BenchError> {
+    pub(crate) fn exchange(&mut self, contribution: &[u8]) -> Result<Contributions, BenchError> {
         let mut round = || {
-            write_frame(&mut self.to, mine)?;
+            write_frame(&mut self.to, contribution)?;
             self.to.flush()?;
             let all: io::Result<Vec<Vec<u8>>> = (0..self.size).map(|_| read_frame(&mut self.from)).collect();
             all
@@ -243,8 +248,7 @@ fn accept_all(
             }
             Err(e) => return Err(e),
         };
-        // A stranger that sends nothing must not block the tasks for longer than this.
-        stream.set_read_timeout(Some(Duration::from_secs(5)))?;
+        stream.set_read_timeout(Some(HELLO_TIMEOUT))?;
         let Ok(hello) = read_frame(&mut stream) else {
             continue;
         };
@@ -350,15 +354,15 @@ mod tests {
 
     #[test]
     fn environment_of_each_launcher_parses() {
-        let of = |vars: &[(&str, &str)]| {
+        let world_of = |vars: &[(&str, &str)]| {
             let vars: HashMap<String, String> = vars
                 .iter()
                 .map(|(k, v)| ((*k).to_owned(), (*v).to_owned()))
                 .collect();
             World::from_vars(|name| vars.get(name).cloned())
         };
-        assert_eq!(of(&[]), None);
-        let ompi = of(&[
+        assert_eq!(world_of(&[]), None);
+        let ompi = world_of(&[
             ("OMPI_COMM_WORLD_RANK", "3"),
             ("OMPI_COMM_WORLD_SIZE", "4"),
             ("OMPI_COMM_WORLD_LOCAL_SIZE", "4"),
@@ -373,8 +377,8 @@ mod tests {
                 local: true
             })
         );
-        let pmi = of(&[("PMI_RANK", "0"), ("PMI_SIZE", "2")]).unwrap();
+        let pmi = world_of(&[("PMI_RANK", "0"), ("PMI_SIZE", "2")]).unwrap();
         assert_eq!((pmi.rank, pmi.size, pmi.local), (0, 2, false));
-        assert_eq!(of(&[("PMI_RANK", "2"), ("PMI_SIZE", "2")]), None);
+        assert_eq!(world_of(&[("PMI_RANK", "2"), ("PMI_SIZE", "2")]), None);
     }
 }

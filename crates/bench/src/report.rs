@@ -22,8 +22,7 @@ pub struct Row {
     pub cpu_us: f64,
 }
 
-/// Phase, number of tasks, and directories. Rows of different subjects are compared if these are
-/// the same.
+/// Phase, number of tasks, and directories. Only rows with the same key are compared.
 type RowKey = (&'static str, usize, &'static str);
 
 impl Row {
@@ -53,9 +52,9 @@ pub struct Summary {
     pub max: f64,
     /// Median CPU time, microseconds per operation or megabyte.
     pub cpu_us: f64,
-    /// Median rate relative to the first subject's.
+    /// Ratio of the median rate to the first subject's.
     pub ratio: f64,
-    /// Median rate relative to the pass-through file system's, if one was measured.
+    /// Ratio of the median rate to the pass-through file system's, if one was measured.
     pub of_pass_through: Option<f64>,
 }
 
@@ -98,9 +97,9 @@ impl Report {
                 subjects.push(&row.subject);
             }
         }
-        let first_place = |phase| keys.iter().position(|k| k.0 == phase);
+        let first_position = |phase| keys.iter().position(|k| k.0 == phase);
         let mut ordered = keys.clone();
-        ordered.sort_by_key(|k| first_place(k.0));
+        ordered.sort_by_key(|k| first_position(k.0));
         ordered
             .into_iter()
             .flat_map(|key| self.summaries_of(key, &subjects))

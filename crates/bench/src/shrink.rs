@@ -1,4 +1,4 @@
-//! Shortens a failing sequence: omits parts, halves first, as long as it still fails.
+//! Shortens a failing sequence: omits parts, halves first, as long as the rest still fails.
 
 /// The shortest failing sequence found by omitting parts of `steps`, which fails as a whole; never
 /// empty. `fails` tests a candidate; after `trials_max` tests, returns the shortest one so far.

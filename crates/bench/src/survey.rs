@@ -40,7 +40,7 @@ impl Test {
     ///
     /// An unknown test, or a list that does not begin with create and end with destroy.
     pub fn parse(tests: &str) -> Result<Vec<Test>, BenchError> {
-        let named = |name: &str| match name {
+        let parse_test = |name: &str| match name {
             "create" => Ok(Test::Create),
             "lookup" => Ok(Test::Lookup),
             "md_getattr" => Ok(Test::MdGetattr),
@@ -50,7 +50,10 @@ impl Test {
                 "unknown test '{other}': use create, lookup, md_getattr, setxattr, destroy"
             ))),
         };
-        let all: Vec<Test> = tests.split_whitespace().map(named).collect::<Result<_, _>>()?;
+        let all: Vec<Test> = tests
+            .split_whitespace()
+            .map(parse_test)
+            .collect::<Result<_, _>>()?;
         match (all.first(), all.last()) {
             (Some(Test::Create), Some(Test::Destroy)) => Ok(all),
             _ => Err(BenchError::Options(
@@ -137,7 +140,7 @@ pub fn survey(
         .filter(|n| *n >= options.dir_count);
     for threads in thread_counts {
         let (lines, outcome) = run_with_threads(options, threads, subject, progress);
-        on_result(&text(options, threads, &lines), &lines);
+        on_result(&result_line(options, threads, &lines), &lines);
         outcome?;
     }
     (0..options.dir_count).try_for_each(|dir| subject.remove_dir("", &dir_name(dir)))
@@ -240,7 +243,7 @@ fn sample_rates(progress: &TaskProgress, finished: &AtomicBool) -> Vec<(String, 
     rates
 }
 
-fn text(options: &Options, threads: usize, lines: &[Line]) -> String {
+fn result_line(options: &Options, threads: usize, lines: &[Line]) -> String {
     let mut out = format!(
         "mdt 1 file {:7} dir {:4} thr {threads:4} ",
         options.file_count, options.dir_count
@@ -318,14 +321,14 @@ mod tests {
                     tests: Test::parse("create lookup md_getattr setxattr destroy").unwrap(),
                     start_number: 2,
                 };
-                let mut seen: Vec<(String, Vec<Line>)> = Vec::new();
+                let mut results: Vec<(String, Vec<Line>)> = Vec::new();
                 survey(&options, &subject, &Arc::default(), |text, lines| {
-                    seen.push((text.to_owned(), lines.to_vec()));
+                    results.push((text.to_owned(), lines.to_vec()));
                 })
                 .unwrap();
-                let threads: Vec<usize> = seen.iter().map(|(_, l)| l[0].figure.tasks).collect();
+                let threads: Vec<usize> = results.iter().map(|(_, l)| l[0].figure.tasks).collect();
                 assert_eq!(threads, [2, 4]);
-                for (text, lines) in &seen {
+                for (text, lines) in &results {
                     assert!(text.starts_with("mdt 1 file      40 dir    2 thr    "), "{text}");
                     assert_eq!(lines.len(), 5);
                     assert!(lines.iter().all(|l| l.figure.operations == 40));

@@ -60,16 +60,16 @@ struct TaskMeasurement {
     done: u64,
     /// Duration of the task's own operations.
     own_seconds: f64,
-    /// CPU time of the task's process and of the named processes; 0 unless the task is the first of
-    /// its process.
+    /// CPU time of the task's process and of the subject's processes; 0 if the task is not the
+    /// first of its process.
     cpu_seconds: f64,
-    /// The part of `cpu_seconds` that the named processes used.
+    /// The part of `cpu_seconds` that the subject's processes used.
     others_cpu_seconds: f64,
     /// Latencies in nanoseconds, each with its number of operations.
     latencies: Vec<(u64, u64)>,
     /// Operations in each part of the task's duration.
     parts: Vec<f64>,
-    /// Resident bytes at the end of each part: of the task's process, and of the named processes.
+    /// Resident bytes at the end of each part: of the task's process, of the subject's processes.
     memory: Option<(Vec<f64>, Vec<f64>)>,
 }
 
@@ -108,7 +108,8 @@ impl Task {
     }
 
     /// Runs a phase. Rank 0 gets the figures of all tasks. If any task was interrupted, all tasks
-    /// also get [`BenchError::Interrupted`]. The outer error is another failure, without figures.
+    /// also get [`BenchError::Interrupted`]. The outer result is an error after any other
+    /// failure; there are no figures then.
     pub(crate) fn phase(
         &mut self,
         operation: &'static str,
@@ -165,12 +166,12 @@ impl Task {
         };
         let figure = self.gather(&measured)?.map(|all| {
             let (mut latencies, mut parts) = (Latencies::new(), PhaseParts::default());
-            for one in &all {
-                for (nanoseconds, count) in &one.latencies {
+            for measurement in &all {
+                for (nanoseconds, count) in &measurement.latencies {
                     latencies.add_many(*nanoseconds, *count);
                 }
-                parts.add_task(&one.parts, one.own_seconds);
-                if let Some((own, others)) = &one.memory {
+                parts.add_task(&measurement.parts, measurement.own_seconds);
+                if let Some((own, others)) = &measurement.memory {
                     parts.add_memory(own, others);
                 }
             }
@@ -196,9 +197,9 @@ impl Task {
     }
 
     /// Collects the measurements of all tasks at rank 0.
-    fn gather(&mut self, mine: &TaskMeasurement) -> Result<Option<Vec<TaskMeasurement>>, BenchError> {
-        let mine = serde_json::to_vec(mine).map_err(|_| BenchError::PeerEnded)?;
-        let all = self.comm.exchange(mine)?;
+    fn gather(&mut self, own: &TaskMeasurement) -> Result<Option<Vec<TaskMeasurement>>, BenchError> {
+        let own = serde_json::to_vec(own).map_err(|_| BenchError::PeerEnded)?;
+        let all = self.comm.exchange(own)?;
         if self.comm.rank() != 0 {
             return Ok(None);
         }
@@ -220,7 +221,7 @@ pub(crate) fn run_all<T: Send>(
         let threads: Vec<_> = tasks
             .into_iter()
             .map(|mut task| {
-                // The thread owns the task and drops it at its end, so that no other task waits.
+                // The thread drops the task at its end, so that the other tasks do not wait for it.
                 scope.spawn(move || run(&mut task))
             })
             .collect();

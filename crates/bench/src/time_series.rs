@@ -11,12 +11,12 @@ use crate::memory::MemorySample;
 use std::fmt::Write;
 use std::time::Duration;
 
-/// Parts of a phase. Divisible by most numbers of windows.
+/// Number of equal parts of a phase. Most numbers of windows divide it.
 const PARTS: usize = 240;
 /// The shortest slice, for phases without measurable duration, seconds.
 const SLICE_SECONDS_MIN: f64 = 1e-6;
 /// The most slices of a task; a series may have one more. Beyond that, pairs of slices merge.
-const SLICES: usize = 1024;
+const SLICES_MAX: usize = 1024;
 /// Initial [`Timeline::shift`]: a slice of 2^20 ns is about a millisecond long.
 const FIRST_SHIFT: u32 = 20;
 
@@ -33,14 +33,14 @@ impl Timeline {
     pub(crate) fn new() -> Timeline {
         Timeline {
             shift: FIRST_SHIFT,
-            slices: Vec::with_capacity(SLICES),
+            slices: Vec::with_capacity(SLICES_MAX),
         }
     }
 
     /// Counts an operation that ended at `time` since the beginning of the phase.
     pub(crate) fn add(&mut self, time: Duration) {
         let nanoseconds = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-        while nanoseconds >> self.shift >= SLICES as u64 {
+        while nanoseconds >> self.shift >= SLICES_MAX as u64 {
             self.slices = self.slices.chunks(2).map(|two| two.iter().sum()).collect();
             self.shift += 1;
         }
@@ -75,7 +75,7 @@ pub(crate) struct PhaseParts {
     rates: Vec<f64>,
     /// Resident bytes of the tasks' processes at the end of each part.
     own: Vec<f64>,
-    /// Resident bytes of the named processes at the end of each part.
+    /// Resident bytes of the subject's processes at the end of each part.
     others: Vec<f64>,
 }
 
@@ -87,14 +87,14 @@ impl PhaseParts {
         add(&mut self.operations, parts.iter().copied());
     }
 
-    /// Adds the memory of a process with tasks, and of its named processes: resident bytes at the
-    /// end of each part.
+    /// Adds the memory of a process with tasks, and of the subject's processes: resident bytes at
+    /// the end of each part.
     pub(crate) fn add_memory(&mut self, own: &[f64], others: &[f64]) {
         add(&mut self.own, own.iter().copied());
         add(&mut self.others, others.iter().copied());
     }
 
-    /// Resident bytes at the end: of the tasks' processes, and of the named processes.
+    /// Resident bytes at the end of the tasks' processes, and of the subject's processes.
     pub(crate) fn resident(&self) -> (u64, u64) {
         let last = |values: &[f64]| values.last().map_or(0, |v| *v as u64);
         (last(&self.own), last(&self.others))
@@ -136,7 +136,7 @@ struct TimeSlice {
     rate_seconds: f64,
     /// Resident bytes of the tasks' processes at the end of the slice.
     own: f64,
-    /// Resident bytes of the named processes at the end of the slice.
+    /// Resident bytes of the subject's processes at the end of the slice.
     others: f64,
 }
 
@@ -151,7 +151,7 @@ impl TimeSeries {
     fn push(&mut self, seconds: f64, piece: TimeSlice) {
         let (from, to) = (self.seconds, self.seconds + seconds);
         self.seconds = to;
-        while to > self.width * SLICES as f64 {
+        while to > self.width * SLICES_MAX as f64 {
             let both = |two: &[TimeSlice]| {
                 let sum = |value: fn(&TimeSlice) -> f64| two.iter().map(value).sum();
                 TimeSlice {
@@ -192,7 +192,7 @@ impl TimeSeries {
     }
 }
 
-/// Resident bytes at the end of each part: of this process, and of the named ones.
+/// Resident bytes at the end of each part of this process, and of the subject's processes.
 pub(crate) fn memory_parts(samples: &[MemorySample], seconds: f64) -> (Vec<f64>, Vec<f64>) {
     // A sample is valid until the next one.
     let ends = samples.iter().skip(1).map(|s| s.seconds).chain([seconds]);
@@ -214,9 +214,9 @@ fn add(to: &mut Vec<f64>, values: impl ExactSizeIterator<Item = f64>) {
 
 /// Redistributes pieces of (length, amount) to `count` pieces of equal length.
 fn resample(pieces: &[(f64, f64)], count: usize) -> Vec<f64> {
-    let each = pieces.iter().map(|(width, _)| width).sum::<f64>() / count as f64;
+    let length = pieces.iter().map(|(width, _)| width).sum::<f64>() / count as f64;
     let mut out = vec![0.0; count];
-    if each <= 0.0 {
+    if length <= 0.0 {
         // Without measurable duration, the first piece gets everything.
         out.iter_mut()
             .take(1)
@@ -225,7 +225,7 @@ fn resample(pieces: &[(f64, f64)], count: usize) -> Vec<f64> {
     }
     let mut covered = 0.0;
     for (width, amount) in pieces {
-        let (from, to) = (covered / each, (covered + width) / each);
+        let (from, to) = (covered / length, (covered + width) / length);
         covered += width;
         let first = (from as usize).min(count.saturating_sub(1));
         for (i, sum) in out.iter_mut().enumerate().skip(first) {
@@ -245,13 +245,13 @@ fn resample(pieces: &[(f64, f64)], count: usize) -> Vec<f64> {
 
 /// The values at the ends of `count` equal pieces, from pieces of (length, value).
 fn values_at_ends(pieces: &[(f64, f64)], count: usize) -> Vec<f64> {
-    let each = pieces.iter().map(|(width, _)| width).sum::<f64>() / count as f64;
+    let length = pieces.iter().map(|(width, _)| width).sum::<f64>() / count as f64;
     let mut out = Vec::with_capacity(count);
     let mut covered = 0.0;
     for (width, value) in pieces {
         covered += width;
         // Tolerate rounding errors.
-        while out.len() < count && covered >= each * (out.len() as f64 + 1.0 - 1e-6) {
+        while out.len() < count && covered >= length * (out.len() as f64 + 1.0 - 1e-6) {
             out.push(*value);
         }
     }
@@ -276,7 +276,7 @@ pub struct Window {
     pub rate: f64,
     /// Resident bytes of the tasks' processes at the end of the window.
     pub own_resident: u64,
-    /// Resident bytes of the named processes at the end of the window.
+    /// Resident bytes of the subject's processes at the end of the window.
     pub others_resident: u64,
 }
 
@@ -286,7 +286,7 @@ pub fn windows(figures: &[Figure], count: usize) -> Vec<Window> {
     let mut groups: Vec<(&Figure, TimeSeries)> = Vec::new();
     for figure in figures.iter().filter(|f| f.operations > 0) {
         let Some(totals) = &figure.totals else { continue };
-        match groups.iter_mut().find(|(first, _)| figure.is_like(first)) {
+        match groups.iter_mut().find(|(first, _)| figure.has_same_load(first)) {
             Some((_, series)) => series.append(&totals.series),
             None => groups.push((figure, totals.series.clone())),
         }
@@ -333,7 +333,7 @@ pub(crate) fn windows_table(figures: &[Figure], count: usize) -> String {
         return String::new();
     }
     let mut out = String::from(
-        "\nWINDOWS of equal time, and memory at the end of each (MiB):\n   Operation               tasks  window        seconds      ops/sec  of the 1st  own process  named ones\n",
+        "\nWINDOWS of equal time, and memory at the end of each (MiB):\n   Operation               tasks  window        seconds      ops/sec  of the 1st  own process      others\n",
     );
     let mut first = 0.0;
     for w in windows(figures, count) {
@@ -440,7 +440,7 @@ mod tests {
         };
         let expected = [(1, 100, 5), (2, 100, 7), (3, 50, 5), (4, 50, 9)];
         assert_eq!(seen(&figures), expected);
-        // The same after the last figure has accumulated the totals.
+        // The windows stay the same after the last figure has accumulated the totals.
         let [first, second] = &mut figures;
         first.accumulate(&mut []);
         second.accumulate(std::slice::from_mut(first));
@@ -460,7 +460,7 @@ mod tests {
         for i in 1..2000 {
             all.append(&phase(if i < 1000 { 100.0 } else { 50.0 }, 0.01));
         }
-        assert!(all.slices.len() <= SLICES + 1);
+        assert!(all.slices.len() <= SLICES_MAX + 1);
         let figure = figure(20.0, &PhaseParts::default());
         let seen: Vec<(u64, u64)> = series_windows(&figure, &all, 4)
             .iter()

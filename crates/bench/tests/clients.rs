@@ -20,7 +20,7 @@ async fn tasks(cluster: &Cluster, count: usize) -> Vec<Task> {
         let subject = LibrarySubject::new("library", cluster.mount().await, Handle::current());
         tasks.push(Task {
             first_of_process: comm.rank() == 0,
-            subject: Arc::new(subject.below("/out")),
+            subject: Arc::new(subject.with_root("/out")),
             progress: progress.clone(),
             comm,
         });

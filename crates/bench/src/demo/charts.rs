@@ -50,7 +50,7 @@ pub(super) struct Line {
     pub(super) portal_rotor: bool,
     /// Whether parallel directory operations are on.
     pub(super) pdo: bool,
-    /// Whether partitions share CPUs.
+    /// Whether partitions share CPUs, because the machine has too few.
     pub(super) forced: bool,
     /// Ordered by the value on the x axis.
     pub(super) dots: Vec<Dot>,
@@ -63,7 +63,7 @@ pub(super) struct Chart {
     pub(super) operation: String,
     pub(super) directory: Option<Directory>,
     pub(super) stripes: Option<u16>,
-    /// The lines, that of the baseline first.
+    /// The lines. The first one is the baseline's.
     pub(super) lines: Vec<Line>,
 }
 
@@ -72,7 +72,7 @@ impl Chart {
     pub(super) fn title(&self) -> String {
         let mut title = self.operation.clone();
         if let Some(directory) = self.directory {
-            let _ = write!(title, ", {}", directory.words());
+            let _ = write!(title, ", {}", directory.in_words());
         }
         match self.stripes {
             Some(count) => format!("{title}, {}", stripes_in_words(count)),
@@ -97,8 +97,8 @@ impl Dot {
     }
 }
 
-/// All charts: directories in the order of their first measurement, the operations in a directory
-/// likewise, and the charts of an operation by stripe count.
+/// All charts. Directories, and the operations in a directory, are in the order of their first
+/// measurement; the charts of an operation are in the order of their stripe counts.
 pub(super) fn charts(rows: &[Row]) -> Vec<Chart> {
     let mut charts: Vec<Chart> = Vec::new();
     for row in rows {
@@ -117,11 +117,15 @@ pub(super) fn charts(rows: &[Row]) -> Vec<Chart> {
         chart.lines = lines(chart.kind, &rows_of_chart);
     }
     let by_first_row = charts.clone();
-    let first = |is_same: &dyn Fn(&Chart) -> bool| by_first_row.iter().position(is_same);
+    let first_position = |is_same: &dyn Fn(&Chart) -> bool| by_first_row.iter().position(is_same);
     charts.sort_by_key(|c| {
         let same_directory = |o: &Chart| (o.kind, o.directory) == (c.kind, c.directory);
         let same_operation = |o: &Chart| same_directory(o) && o.operation == c.operation;
-        (first(&same_directory), first(&same_operation), c.stripes)
+        (
+            first_position(&same_directory),
+            first_position(&same_operation),
+            c.stripes,
+        )
     });
     charts
 }
@@ -148,12 +152,12 @@ fn lines(kind: ExperimentKind, rows: &[&Row]) -> Vec<Line> {
         line.dots.sort_by_key(|d| (d.x(kind), d.clients));
     }
     lines.sort_by_key(|l| !l.baseline);
-    if let Some(base) = lines.first().filter(|l| l.baseline).map(|l| l.dots.clone()) {
+    if let Some(baseline_dots) = lines.first().filter(|l| l.baseline).map(|l| l.dots.clone()) {
         for dot in lines.iter_mut().flat_map(|l| &mut l.dots) {
-            let same = base
+            let baseline_dot = baseline_dots
                 .iter()
                 .find(|b| (b.clients, b.each) == (dot.clients, dot.each));
-            dot.ratio = same
+            dot.ratio = baseline_dot
                 .map(|b| dot.rate.median / b.rate.median)
                 .filter(|ratio| ratio.is_finite());
         }
@@ -275,7 +279,7 @@ mod tests {
 
     #[test]
     fn charts_are_ordered_by_directory_operation_and_stripes() {
-        let with = |operation: &str, directory, stripes| Row {
+        let row_with = |operation: &str, directory, stripes| Row {
             directory: Some(directory),
             stripes: Some(stripes),
             ..row("1 (1:1)", operation, (1, 1), 1.0)
@@ -283,8 +287,8 @@ mod tests {
         let mut rows = Vec::new();
         for directory in [Directory::PerThread, Directory::Shared] {
             for stripes in [0, 2] {
-                rows.push(with("create", directory, stripes));
-                rows.push(with("unlink", directory, stripes));
+                rows.push(row_with("create", directory, stripes));
+                rows.push(row_with("unlink", directory, stripes));
             }
         }
         let titles: Vec<String> = charts(&rows).iter().map(Chart::title).collect();

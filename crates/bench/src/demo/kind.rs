@@ -91,7 +91,7 @@ impl ExperimentKind {
     }
 
     /// The experiment's description on the page.
-    pub(super) fn about(self) -> &'static str {
+    pub(super) fn description(self) -> &'static str {
         match self {
             ExperimentKind::LnetClients => {
                 "LNet selftest's pings, and reads and writes of 4 KiB, between clients (each a node with its own address) and one server. There are no file system requests."
@@ -100,16 +100,16 @@ impl ExperimentKind {
                 "The same loads with one client, which belongs to one partition of the server."
             }
             ExperimentKind::Mdtest => {
-                "Each client thread uses its own mount. Files are created; then other mounts stat them, so that each stat is a request to the server, and remove them."
+                "Each client thread uses its own mount. It creates files. Other mounts then stat and remove them, so each stat is a request to the server."
             }
             ExperimentKind::Mounts => {
                 "Each mount has one thread, which uses its own directory. Files have one stripe. All mounts are on one client node."
             }
             ExperimentKind::Cpt => {
-                "Each thread uses its own directory. Files have one stripe. A configuration is written as in the report: P (L:S) has P partitions, LNet on L and the services on S of them; with L = S = P both are on all."
+                "Each thread uses its own directory. Files have one stripe. A configuration is named as in the report: P (L:S) has P partitions, with LNet on L of them and the services on S of them. With L = S = P, both use all partitions."
             }
             ExperimentKind::Pdo => {
-                "Each client thread uses its own mount. mknod is a single request; open-create and close are two, with or without an object. With PDO off an operation locks the whole directory."
+                "Each client thread uses its own mount. mknod is a single request. Open-create and close are two requests, for a file with or without an object. With PDO off, an operation locks the whole directory."
             }
         }
     }

@@ -27,13 +27,13 @@ pub enum CreateMethod {
 /// A load that creates files, stats them if `stat` is set, and removes them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileLoad {
-    /// Number of clients, and of threads of each.
+    /// Number of clients, and of threads on each client.
     pub client_threads: ClientThreads,
-    /// Whether the threads share a directory.
+    /// Whether the threads share one directory.
     pub directory: Directory,
     /// The operation that creates the files.
     pub create_method: CreateMethod,
-    /// Number of files, of all threads together; rounded up to a multiple of the threads.
+    /// Number of files of all threads together, rounded up to a multiple of the threads.
     pub files: usize,
     /// Whether to stat the files.
     pub stat: bool,
@@ -63,12 +63,12 @@ impl FileLoad {
             remove_only: false,
             ..all.clone()
         };
-        let rest = mdtest::Options {
+        let stat_and_remove = mdtest::Options {
             create_only: false,
             stat_only: true,
             ..all
         };
-        vec![create, rest]
+        vec![create, stat_and_remove]
     }
 
     /// Stripe count of the files; `None` with mknod.
@@ -99,12 +99,17 @@ impl fmt::Display for DemoLoad {
                 p.concurrency
             ),
             DemoLoad::Files(l) => {
-                let what = match (l.create_method, l.stat) {
+                let operations = match (l.create_method, l.stat) {
                     (CreateMethod::Mknod, _) => "mknod".to_owned(),
                     (CreateMethod::Open(n), true) => format!("create/stat/unlink, {}", stripes_in_words(n)),
                     (CreateMethod::Open(n), false) => format!("create/unlink, {}", stripes_in_words(n)),
                 };
-                write!(f, "{what}, {}, {} threads", l.directory.words(), l.client_threads)
+                write!(
+                    f,
+                    "{operations}, {}, {} threads",
+                    l.directory.in_words(),
+                    l.client_threads
+                )
             }
         }
     }

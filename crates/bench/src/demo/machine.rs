@@ -4,8 +4,8 @@ use rustix::system::uname;
 use std::fs;
 use std::path::Path;
 
-/// CPUs, memory, kernel, file system of the stores (`None`: in memory), and load average before the
-/// run.
+/// CPUs, memory, kernel, file system of the stores, and load average before the run. `store` is the
+/// stores' directory; `None`: the stores are in memory.
 pub fn machine(store: Option<&Path>) -> Vec<(String, String)> {
     let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
     let kernel = uname();
@@ -71,8 +71,8 @@ fn memory(meminfo: &str) -> String {
 /// matching path.
 fn file_system(mountinfo: &str, dir: &Path) -> Option<String> {
     let mounts = mountinfo.lines().filter_map(|line| {
-        // A dash separates the mount's fields from those of the file system; the number of optional
-        // fields varies.
+        // A dash separates the mount's fields from the file system's, because the number of
+        // optional fields varies.
         let (mount, file_system) = line.split_once(" - ")?;
         let (mut mount, mut file_system) = (mount.split(' '), file_system.split(' '));
         Some((mount.nth(4)?, file_system.next()?, file_system.next()?))

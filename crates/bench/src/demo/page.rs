@@ -12,7 +12,7 @@ use std::fmt::Write;
 /// The style sheet.
 const STYLE: &str = include_str!("page.css");
 
-/// The page. `rows_file` is the name of the file with the rows.
+/// The page as HTML. `rows_file` is the name of the file with the rows.
 pub fn page(record: &Record, rows_file: &str) -> String {
     let charts = charts(&record.rows);
     let title = match record.demo {
@@ -32,7 +32,7 @@ pub fn page(record: &Record, rows_file: &str) -> String {
     });
     write_facts(&mut out, record);
     write_not_shown(&mut out, record);
-    // The data is compiled in, and a test parses it.
+    // Cannot fail: the data is compiled in, and a test parses it.
     let published = published_figures().unwrap_or_default();
     for &kind in ExperimentKind::of(record.demo) {
         let charts_of_kind: Vec<&Chart> = charts.iter().filter(|c| c.kind == kind).collect();
@@ -66,7 +66,7 @@ fn write_not_shown(out: &mut String, record: &Record) {
     if record.not_shown.is_empty() {
         return;
     }
-    out.push_str("<section>\n<h2>What this does not show</h2>\n<ul>\n");
+    out.push_str("<section>\n<h2>Limits of these results</h2>\n<ul>\n");
     for conclusion in &record.not_shown {
         let _ = writeln!(out, "<li>{}</li>", escape_xml(conclusion));
     }
@@ -85,7 +85,7 @@ fn write_section(
         "<section id=\"{}\">\n<h2>{}</h2>\n<p>{}</p>\n",
         kind.name(),
         escape_xml(kind.title()),
-        escape_xml(kind.about())
+        escape_xml(kind.description())
     );
     let styles = styles(charts_of_kind);
     write_legend(out, charts_of_kind, &styles);
@@ -181,7 +181,7 @@ fn write_comparison_table(
         let _ = writeln!(
             out,
             "<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>",
-            escape_xml(&line.what),
+            escape_xml(&line.label),
             escape_xml(&line.files),
             escape_xml(&line.published),
             match line.measured.as_str() {
@@ -349,6 +349,6 @@ mod tests {
     #[test]
     fn page_without_rows_is_valid() {
         let text = page(&record(Vec::new()), "demo.csv");
-        assert_eq!(texts(&parse(&text), "h2"), ["What this does not show"]);
+        assert_eq!(texts(&parse(&text), "h2"), ["Limits of these results"]);
     }
 }

@@ -15,13 +15,13 @@ use std::ops::Range;
 /// The resources that a demonstration may use.
 #[derive(Clone, Copy, Debug)]
 pub struct Resources {
-    /// CPUs that servers may use.
+    /// Number of CPUs that servers may use.
     pub cpus: usize,
     /// Number of partitions according to Lustre's published rule ([`cpt::published_count`]).
     pub published: usize,
     /// Number of OSTs of each file system.
     pub osts: usize,
-    /// Whether partitions may share CPUs; the results are then marked.
+    /// Whether partitions may share CPUs. The page marks such results.
     pub forced: bool,
 }
 
@@ -38,7 +38,7 @@ impl Resources {
 pub struct Configuration {
     /// The configuration's name on the page.
     pub name: String,
-    /// CPU partitions.
+    /// Number of CPU partitions.
     pub partitions: usize,
     /// Number of partitions with LNet.
     pub lnet: usize,
@@ -89,8 +89,8 @@ impl Configuration {
         0..self.lnet
     }
 
-    /// The indices of the partitions with services: the last ones, so that they differ from LNet's
-    /// if there are enough.
+    /// The indices of the partitions with services: the last ones. They overlap LNet's only if
+    /// there are too few partitions.
     pub fn service_cpts(&self) -> Range<usize> {
         self.partitions - self.services..self.partitions
     }
@@ -135,8 +135,8 @@ const DIVISIONS: [(usize, usize, usize); 9] = [
 ];
 
 impl Plan {
-    /// Plans a demonstration of this size on this machine. `only`: the experiments to run; empty:
-    /// all.
+    /// Plans a demonstration of this size on this machine. `only` lists the experiments to run; an
+    /// empty list selects all.
     pub fn new(demo: Demo, size: &Size, resources: &Resources, only: &[ExperimentKind]) -> Plan {
         let stripes: Vec<u16> = size
             .stripes
@@ -197,7 +197,7 @@ fn configurations(kind: ExperimentKind, resources: &Resources) -> Vec<Configurat
         ],
         ExperimentKind::Mounts => vec![Configuration::baseline(resources), partitioned()],
         ExperimentKind::Cpt => {
-            let shown = DIVISIONS
+            let divisions = DIVISIONS
                 .into_iter()
                 .filter(|d| resources.forced || d.0 <= resources.cpus);
             let with_rotor = |d: (usize, usize, usize)| match d.0 {
@@ -206,7 +206,7 @@ fn configurations(kind: ExperimentKind, resources: &Resources) -> Vec<Configurat
                     .map(|rotor| Configuration::new(resources, d).with_rotor(rotor))
                     .into(),
             };
-            shown.flat_map(with_rotor).collect()
+            divisions.flat_map(with_rotor).collect()
         }
         ExperimentKind::Pdo => vec![
             Configuration {
@@ -266,7 +266,7 @@ fn loads(kind: ExperimentKind, size: &Size, stripes: &[u16]) -> Vec<DemoLoad> {
         }
         all
     };
-    let both = [Directory::PerThread, Directory::Shared];
+    let both_directories = [Directory::PerThread, Directory::Shared];
     match kind {
         ExperimentKind::LnetClients => {
             let point = |&clients| (clients, size.lnet_concurrency);
@@ -275,7 +275,7 @@ fn loads(kind: ExperimentKind, size: &Size, stripes: &[u16]) -> Vec<DemoLoad> {
         ExperimentKind::LnetInFlight => lnet(&size.in_flight.iter().map(|&n| (1, n)).collect::<Vec<_>>()),
         ExperimentKind::Mdtest => {
             let create_methods: Vec<CreateMethod> = stripes.iter().map(|&s| CreateMethod::Open(s)).collect();
-            files(&size.client_threads, &both, &create_methods, true)
+            files(&size.client_threads, &both_directories, &create_methods, true)
         }
         ExperimentKind::Mounts => {
             let client_threads = |&threads| ClientThreads { clients: 1, threads };
@@ -313,13 +313,13 @@ fn not_shown(demo: Demo, size: &Size, resources: &Resources, experiments: &[Expe
         1 => "1 CPU".to_owned(),
         n => format!("{n} CPUs"),
     };
-    let too_many: Vec<String> = DIVISIONS
+    let oversized_divisions: Vec<String> = DIVISIONS
         .into_iter()
         .filter(|d| d.0 > resources.cpus)
         .map(|d| Configuration::new(resources, d).name)
         .collect();
-    if includes(ExperimentKind::Cpt) && !too_many.is_empty() {
-        let names = too_many.join(", ");
+    if includes(ExperimentKind::Cpt) && !oversized_divisions.is_empty() {
+        let names = oversized_divisions.join(", ");
         all.push(match resources.forced {
             false => format!("{names}: there are only {cpus}, and the speed of partitions that share a CPU is meaningless."),
             true => format!(
@@ -333,14 +333,14 @@ fn not_shown(demo: Demo, size: &Size, resources: &Resources, experiments: &[Expe
                 .to_owned(),
         );
     }
-    let few_osts: Vec<String> = (size.stripes.iter())
+    let oversized_stripes: Vec<String> = (size.stripes.iter())
         .filter(|s| usize::from(**s) > resources.osts)
         .map(u16::to_string)
         .collect();
-    if includes(ExperimentKind::Mdtest) && !few_osts.is_empty() {
+    if includes(ExperimentKind::Mdtest) && !oversized_stripes.is_empty() {
         all.push(format!(
             "Files with {} stripes: the file system has only {} OSTs.",
-            few_osts.join(" and "),
+            oversized_stripes.join(" and "),
             resources.osts
         ));
     }

@@ -32,20 +32,20 @@ pub(super) struct PlotDot {
     pub(super) max: f64,
 }
 
-/// Number of colours; styles repeat after that.
+/// Number of colours; further styles repeat them.
 pub(super) const STYLES: usize = 8;
-/// The size of the plot, with the margins.
+/// The size of the plot, including the margins.
 const WIDTH: f64 = 400.0;
 const HEIGHT: f64 = 250.0;
-/// The margins, with room for the axis labels.
-const LEFT: f64 = 54.0;
-const RIGHT: f64 = 14.0;
-const TOP: f64 = 14.0;
-const BOTTOM: f64 = 44.0;
+/// The margins, which hold the axis labels.
+const MARGIN_LEFT: f64 = 54.0;
+const MARGIN_RIGHT: f64 = 14.0;
+const MARGIN_TOP: f64 = 14.0;
+const MARGIN_BOTTOM: f64 = 44.0;
 /// The least distance of labels on the x axis.
 const LABEL_SPACING_MIN: f64 = 26.0;
 /// Radius of a dot.
-const DOT: f64 = 3.6;
+const DOT_RADIUS: f64 = 3.6;
 
 /// Escapes text for XML.
 pub(super) fn escape_xml(text: &str) -> String {
@@ -118,16 +118,16 @@ impl Scale {
     }
 
     fn x(&self, x: usize) -> f64 {
-        let width = WIDTH - LEFT - RIGHT - 4.0 * DOT;
+        let width = WIDTH - MARGIN_LEFT - MARGIN_RIGHT - 4.0 * DOT_RADIUS;
         let share = match self.x_max / self.x_min {
             r if r > 1.0 => (x.max(1) as f64 / self.x_min).ln() / r.ln(),
             _ => 0.5,
         };
-        LEFT + 2.0 * DOT + share * width
+        MARGIN_LEFT + 2.0 * DOT_RADIUS + share * width
     }
 
     fn y(&self, y: f64) -> f64 {
-        HEIGHT - BOTTOM - y / self.y_max * (HEIGHT - TOP - BOTTOM)
+        HEIGHT - MARGIN_BOTTOM - y / self.y_max * (HEIGHT - MARGIN_TOP - MARGIN_BOTTOM)
     }
 }
 
@@ -148,14 +148,14 @@ pub(super) fn draw(plot: &Plot) -> String {
 }
 
 fn draw_axes(out: &mut String, plot: &Plot, scale: &Scale, step: f64) {
-    let (right, bottom) = (WIDTH - RIGHT, HEIGHT - BOTTOM);
+    let (right, bottom) = (WIDTH - MARGIN_RIGHT, HEIGHT - MARGIN_BOTTOM);
     let rows = (scale.y_max / step).round() as usize;
     for value in (0..=rows).map(|i| i as f64 * step) {
         let y = scale.y(value);
         let _ = writeln!(
             out,
-            "<line class=\"grid\" x1=\"{LEFT}\" x2=\"{right}\" y1=\"{y:.1}\" y2=\"{y:.1}\"/><text class=\"tick\" x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
-            LEFT - 6.0,
+            "<line class=\"grid\" x1=\"{MARGIN_LEFT}\" x2=\"{right}\" y1=\"{y:.1}\" y2=\"{y:.1}\"/><text class=\"tick\" x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
+            MARGIN_LEFT - 6.0,
             y + 3.5,
             format_short(value)
         );
@@ -187,13 +187,13 @@ fn draw_axes(out: &mut String, plot: &Plot, scale: &Scale, step: f64) {
     }
     let _ = writeln!(
         out,
-        "<line class=\"axis\" x1=\"{LEFT}\" x2=\"{right}\" y1=\"{bottom}\" y2=\"{bottom}\"/>\n\
+        "<line class=\"axis\" x1=\"{MARGIN_LEFT}\" x2=\"{right}\" y1=\"{bottom}\" y2=\"{bottom}\"/>\n\
          <text class=\"axis-name\" x=\"{:.1}\" y=\"{}\" text-anchor=\"middle\">{}</text>\n\
          <text class=\"axis-name\" transform=\"translate(11 {:.1}) rotate(-90)\" text-anchor=\"middle\">operations a second</text>",
-        (LEFT + right) / 2.0,
+        (MARGIN_LEFT + right) / 2.0,
         HEIGHT - 8.0,
         escape_xml(plot.x_axis),
-        (TOP + bottom) / 2.0
+        (MARGIN_TOP + bottom) / 2.0
     );
 }
 
@@ -227,9 +227,9 @@ fn draw_line(out: &mut String, line: &PlotLine, scale: &Scale) -> std::fmt::Resu
     writeln!(out, "</g>")
 }
 
-/// The dot of a style. Shapes distinguish lines that have similar colours.
+/// Draws the dot of a style. Shapes distinguish lines that have similar colours.
 fn shape(style: usize, x: f64, y: f64) -> String {
-    let r = DOT;
+    let r = DOT_RADIUS;
     let points = |all: &[(f64, f64)]| {
         let points: Vec<String> = (all.iter())
             .map(|(dx, dy)| format!("{:.1},{:.1}", x + dx * r, y + dy * r))
@@ -307,8 +307,8 @@ mod tests {
         };
         let (scale, _) = Scale::of(&plot);
         for (x, y) in [(1, 0.0), (512, 135_000.0)] {
-            assert!((LEFT..=WIDTH - RIGHT).contains(&scale.x(x)));
-            assert!((TOP..=HEIGHT - BOTTOM).contains(&scale.y(y)));
+            assert!((MARGIN_LEFT..=WIDTH - MARGIN_RIGHT).contains(&scale.x(x)));
+            assert!((MARGIN_TOP..=HEIGHT - MARGIN_BOTTOM).contains(&scale.y(y)));
         }
         // Logarithmic axis: doubling is the same distance everywhere.
         let distance = |a, b| scale.x(b) - scale.x(a);

@@ -1,6 +1,6 @@
-//! Comparison of published figures with measured ones. Published in 2012: the rate of Lustre 2.3 as
-//! a percentage of that of 2.2. Measured: the rate of Nacre's server in the same configuration as a
-//! percentage of that of the baseline, under the largest load.
+//! Comparison of published figures with measured ones. Published in 2012: the rate of Lustre 2.3 in
+//! percent of Lustre 2.2's rate. Measured: the rate of Nacre's server in the same configuration, in
+//! percent of the baseline's rate, under the largest load.
 
 use super::charts::{Chart, Line};
 use super::kind::ExperimentKind;
@@ -17,19 +17,19 @@ pub(super) struct PublishedFigure {
     experiment: ExperimentKind,
     operation: String,
     directory: Option<Directory>,
-    #[serde(deserialize_with = "on_off")]
+    #[serde(deserialize_with = "parse_switch")]
     portal_rotor: Option<bool>,
-    #[serde(deserialize_with = "on_off")]
+    #[serde(deserialize_with = "parse_switch")]
     pdo: Option<bool>,
     /// Kind of the files, in words.
     files: String,
-    /// The range in percent; an open end if one bound is missing.
+    /// The range in percent; `None` if the range has no bound at that end.
     percent_low: Option<f64>,
     percent_high: Option<f64>,
     note: String,
 }
 
-fn on_off<'de, D: Deserializer<'de>>(from: D) -> Result<Option<bool>, D::Error> {
+fn parse_switch<'de, D: Deserializer<'de>>(from: D) -> Result<Option<bool>, D::Error> {
     match String::deserialize(from)?.as_str() {
         "" => Ok(None),
         "on" => Ok(Some(true)),
@@ -51,7 +51,7 @@ pub(super) fn published_figures() -> Result<Vec<PublishedFigure>, csv::Error> {
 #[derive(Debug, PartialEq)]
 pub(super) struct Comparison {
     /// Operation, directory, and switches.
-    pub(super) what: String,
+    pub(super) label: String,
     /// Kind of the files, in words.
     pub(super) files: String,
     /// The published percentage, or its range.
@@ -69,16 +69,16 @@ pub(super) fn comparisons(
     let figures = published.iter().filter(|p| p.experiment == kind);
     figures
         .map(|p| Comparison {
-            what: p.what(),
+            label: p.label(),
             files: p.files.clone(),
             published: p.percent(),
-            measured: measured(p, charts).unwrap_or_default(),
+            measured: measured_percent(p, charts).unwrap_or_default(),
         })
         .collect()
 }
 
 impl PublishedFigure {
-    fn what(&self) -> String {
+    fn label(&self) -> String {
         let switch = |name: &str, on: Option<bool>| match on {
             Some(true) => format!(", {name} on"),
             Some(false) => format!(", {name} off"),
@@ -86,7 +86,7 @@ impl PublishedFigure {
         };
         let directory = self
             .directory
-            .map_or(String::new(), |d| format!(", {}", d.words()));
+            .map_or(String::new(), |d| format!(", {}", d.in_words()));
         // Mention PDO only where figures for both states exist.
         let pdo = match self.directory {
             Some(Directory::Shared) => self.pdo,
@@ -125,13 +125,13 @@ impl PublishedFigure {
 
 /// The range of ratios to the baseline, in percent and under the largest load, of the lines with
 /// the same operation, directory and configuration.
-fn measured(published: &PublishedFigure, charts: &[Chart]) -> Option<String> {
-    let same = |c: &&Chart| {
+fn measured_percent(published: &PublishedFigure, charts: &[Chart]) -> Option<String> {
+    let is_same_operation = |c: &&Chart| {
         c.kind == published.experiment
             && c.operation == published.operation
             && c.directory == published.directory
     };
-    let lines = charts.iter().filter(same).flat_map(|c| &c.lines);
+    let lines = charts.iter().filter(is_same_operation).flat_map(|c| &c.lines);
     let largest_loads = lines
         .filter(|l| published.matches(l))
         .filter_map(|l| l.dots.last());
@@ -158,32 +158,32 @@ mod tests {
         let all = published_figures().unwrap();
         assert_eq!(all.len(), 25);
         let below = all.iter().find(|p| p.note == "below").unwrap();
-        assert_eq!(below.what(), "unlink, shared directory, PDO off");
+        assert_eq!(below.label(), "unlink, shared directory, PDO off");
         assert_eq!(below.percent(), "less than 100 %");
         let read = all.iter().find(|p| p.operation == "4K read").unwrap();
         assert_eq!(
-            (read.what().as_str(), read.percent().as_str()),
+            (read.label().as_str(), read.percent().as_str()),
             ("4K read, portal round-robin off", "600 to 700 %")
         );
     }
 
     #[test]
     fn figure_is_compared_with_the_matching_configuration() {
-        let with = |configuration, pdo, stripes, rate| Row {
+        let row_with = |configuration, pdo, stripes, rate| Row {
             pdo,
             stripes: Some(stripes),
             partitions: 2,
             ..row(configuration, "create", (4, 16), rate)
         };
         let rows = [
-            with("1 (1:1)", true, 1, 10.0),
-            with("2 (2:2)", true, 1, 15.0),
-            with("2 (2:2), PDO off", false, 1, 5.0),
-            with("1 (1:1)", true, 2, 10.0),
-            with("2 (2:2)", true, 2, 20.0),
+            row_with("1 (1:1)", true, 1, 10.0),
+            row_with("2 (2:2)", true, 1, 15.0),
+            row_with("2 (2:2), PDO off", false, 1, 5.0),
+            row_with("1 (1:1)", true, 2, 10.0),
+            row_with("2 (2:2)", true, 2, 20.0),
             Row {
                 forced: true,
-                ..with("4 (4:4)", true, 2, 100.0)
+                ..row_with("4 (4:4)", true, 2, 100.0)
             },
         ];
         let lines = comparisons(
@@ -191,7 +191,7 @@ mod tests {
             &charts(&rows),
             &published_figures().unwrap(),
         );
-        let measured = |what: &str| lines.iter().find(|l| l.what == what).unwrap().measured.clone();
+        let measured = |label: &str| lines.iter().find(|l| l.label == label).unwrap().measured.clone();
         assert_eq!(measured("create, shared directory, PDO on"), "150 to 200 %");
         assert_eq!(measured("create, shared directory, PDO off"), "50 %");
         assert_eq!(measured("stat, shared directory, PDO on"), "");

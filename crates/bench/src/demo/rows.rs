@@ -1,6 +1,6 @@
 //! The results: one row for each operation of each measurement, the facts about the machine, and
-//! the list of results not shown. The CSV file has them as comment lines, followed by a table, and
-//! can be parsed again.
+//! the list of results not shown. The CSV file has the facts and the list as comment lines before
+//! the table of rows. [`Record::parse`] reads it.
 
 use super::kind::{Demo, ExperimentKind};
 use super::load::{CreateMethod, DemoLoad, FileLoad};
@@ -21,7 +21,7 @@ pub enum Directory {
 
 impl Directory {
     /// The name in titles.
-    pub(super) fn words(self) -> &'static str {
+    pub(super) fn in_words(self) -> &'static str {
         match self {
             Directory::PerThread => "directory per thread",
             Directory::Shared => "shared directory",
@@ -53,8 +53,8 @@ impl Sample {
             ("File creation", CreateMethod::Mknod) => "mknod",
             ("File creation", CreateMethod::Open(_)) => "create",
             ("File stat", _) => "stat",
-            // Files of mknod have no objects, like files opened with 0 stripes; the removal of
-            // those has a row already.
+            // Files made by mknod have no objects, and neither do files with 0 stripes. The removal
+            // of a file with 0 stripes has a row already.
             ("File removal", CreateMethod::Open(_)) => "unlink",
             _ => return None,
         };
@@ -91,7 +91,7 @@ pub struct Row {
     pub operation: String,
     /// The name of the servers' configuration.
     pub configuration: String,
-    /// Whether this is the baseline.
+    /// Whether the configuration is the baseline.
     pub baseline: bool,
     /// Number of CPU partitions.
     pub partitions: usize,
@@ -109,7 +109,7 @@ pub struct Row {
     pub directory: Option<Directory>,
     /// Stripe count of the files; `None` for mknod and LNet selftest.
     pub stripes: Option<u16>,
-    /// Client nodes.
+    /// Number of client nodes.
     pub clients: usize,
     /// Threads or requests in flight on each client.
     pub each: usize,
@@ -142,7 +142,7 @@ impl Row {
         baseline: bool,
         load: &DemoLoad,
         run: usize,
-        s: Sample,
+        sample: Sample,
     ) -> Row {
         let (directory, stripes, clients, each) = match load {
             DemoLoad::Lnet(p) => (None, None, p.clients, p.concurrency),
@@ -153,7 +153,7 @@ impl Row {
                 l.client_threads.threads,
             ),
         };
-        let latency = |i: usize| s.latency_us.and_then(|l| l.get(i).copied());
+        let latency = |i: usize| sample.latency_us.and_then(|l| l.get(i).copied());
         Row {
             experiment: kind,
             configuration: configuration.name.clone(),
@@ -169,19 +169,19 @@ impl Row {
             clients,
             each,
             run,
-            operations: s.operations,
-            seconds: s.seconds,
-            rate: match s.operations {
+            operations: sample.operations,
+            seconds: sample.seconds,
+            rate: match sample.operations {
                 0 => 0.0,
-                n => n as f64 / s.seconds,
+                n => n as f64 / sample.seconds,
             },
-            cpu_us: s.cpu_us,
-            server_cpu_us: s.server_cpu_us,
+            cpu_us: sample.cpu_us,
+            server_cpu_us: sample.server_cpu_us,
             p50_us: latency(0),
             p90_us: latency(1),
             p99_us: latency(2),
             max_us: latency(3),
-            operation: s.operation,
+            operation: sample.operation,
         }
     }
 }
@@ -213,8 +213,10 @@ impl Record {
         for (name, value) in &self.facts {
             comment(&name.replace(": ", " "), value);
         }
-        self.not_shown.iter().for_each(|what| comment(NOT_SHOWN, what));
-        let columns = table(&[BLANK], true);
+        for result in &self.not_shown {
+            comment(NOT_SHOWN, result);
+        }
+        let columns = table(&[EMPTY_ROW], true);
         out + columns.lines().next().unwrap_or_default() + "\n"
     }
 
@@ -273,7 +275,7 @@ fn comment(name: &str, value: &str) -> String {
 }
 
 /// A row without values, to get the header line.
-const BLANK: Row = Row {
+const EMPTY_ROW: Row = Row {
     experiment: ExperimentKind::Mdtest,
     operation: String::new(),
     configuration: String::new(),
@@ -339,7 +341,7 @@ pub(super) mod tests {
             cpu_us: 1.0 / 3.0,
             pdo: true,
             p50_us: Some(0.1),
-            ..BLANK
+            ..EMPTY_ROW
         }
     }
 

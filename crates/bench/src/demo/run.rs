@@ -72,11 +72,12 @@ fn measure_all(
     done: &mut usize,
     on_event: &mut dyn FnMut(Event<'_>),
 ) -> Result<(), BenchError> {
+    // Each configuration, and whether it is the baseline.
     let mut configurations: Vec<(bool, &Configuration)> = experiment
         .configurations
         .iter()
         .enumerate()
-        .map(|(i, s)| (i == 0, s))
+        .map(|(i, configuration)| (i == 0, configuration))
         .collect();
     for run in 1..=plan.runs {
         for load in &experiment.loads {
@@ -185,12 +186,12 @@ mod tests {
         .unwrap();
         assert_eq!((stage.open, stage.measured.len()), (0, plan.measurements()));
         let mut counts = HashMap::new();
-        for what in &stage.measured {
-            *counts.entry(what).or_insert(0) += 1;
+        for measurement in &stage.measured {
+            *counts.entry(measurement).or_insert(0) += 1;
         }
         // Both experiments have the same two configurations.
         assert!(counts.values().all(|n| [2, 4].contains(n)), "{counts:?}");
-        // All configurations follow each other for each load; in reverse order in the second run.
+        // All configurations follow each other for each load, in the second run in reverse order.
         assert!(stage.measured[0].starts_with("1 (1:1)") && stage.measured[1].starts_with("2 (2:2)"));
         assert!(stage.measured[6].starts_with("2 (2:2)") && stage.measured[7].starts_with("1 (1:1)"));
         assert_eq!(rows.len(), plan.measurements());

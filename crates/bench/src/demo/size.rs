@@ -1,4 +1,4 @@
-//! Sizes of a demonstration: from one that takes seconds to that of the published report.
+//! Sizes of a demonstration, from one that takes seconds to the size of the published report.
 
 use super::kind::Demo;
 use std::fmt;
@@ -57,7 +57,7 @@ pub struct Size {
     pub runs: usize,
     /// Duration of each LNet measurement, seconds.
     pub seconds: f64,
-    /// Numbers of clients of LNet selftest.
+    /// Numbers of clients of LNet selftest; each is a load.
     pub lnet_clients: Vec<usize>,
     /// Requests in flight of each LNet selftest client.
     pub lnet_concurrency: usize,
@@ -77,8 +77,8 @@ pub struct Size {
 pub const SIZES: [&str; 4] = ["tiny", "small", "medium", "report"];
 
 impl Size {
-    /// The size with a name of [`SIZES`]. The sizes take seconds, minutes, and an hour or two; the
-    /// last one has the range of the published report.
+    /// The size with a name of [`SIZES`]. `tiny` takes seconds, `small` minutes, and `medium` an
+    /// hour or two. `report` has the range of the published report.
     pub fn named(demo: Demo, name: &str) -> Option<Size> {
         let client_threads = |all: &[(usize, usize)]| {
             let pair = |&(clients, threads): &(usize, usize)| ClientThreads { clients, threads };
@@ -162,11 +162,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn client_threads_parse() {
+    fn client_threads_parse_within_their_limits() {
         assert_eq!("16x32".parse::<ClientThreads>().unwrap().all(), 512);
         for wrong in ["", "4", "x4", "0x4", "4x0", "65x1", "64x65", "4x4x4"] {
-            let why = wrong.parse::<ClientThreads>().unwrap_err();
-            assert!(why.contains("CLIENTSxTHREADS"), "{wrong}");
+            let error = wrong.parse::<ClientThreads>().unwrap_err();
+            assert!(error.contains("CLIENTSxTHREADS"), "{wrong}");
         }
     }
 }

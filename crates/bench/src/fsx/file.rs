@@ -1,5 +1,5 @@
-//! The file through one mount: system calls, and volatile copies from and to mappings, because
-//! other mounts may change mapped memory at any time.
+//! The file through one mount: system calls, and volatile copies from and to mappings. The copies
+//! are volatile because other mounts may change mapped memory at any time.
 
 use rustix::fs::FallocateFlags;
 use std::fs::{File, OpenOptions};
@@ -61,17 +61,17 @@ impl MountedFile {
     }
 
     pub(super) fn read(&self, offset: u64, len: u64) -> io::Result<Vec<u8>> {
-        let mut buffer = Aligned::new(len as usize);
+        let mut buffer = AlignedBuffer::new(len as usize);
         let n = self.file.read_at(buffer.bytes(), offset)?;
         Ok(buffer.bytes()[..n].to_vec())
     }
 
     pub(super) fn write(&self, offset: u64, data: &[u8]) -> io::Result<usize> {
-        self.file.write_at(Aligned::of(data).bytes(), offset)
+        self.file.write_at(AlignedBuffer::of(data).bytes(), offset)
     }
 
     pub(super) fn append(&mut self, data: &[u8]) -> io::Result<usize> {
-        self.append_file.write(Aligned::of(data).bytes())
+        self.append_file.write(AlignedBuffer::of(data).bytes())
     }
 
     pub(super) fn map_read(&self, offset: u64, len: u64) -> io::Result<Vec<u8>> {
@@ -109,7 +109,7 @@ impl MountedFile {
         if size < offset + len {
             // Access beyond the end of a mapped file raises SIGBUS.
             return Err(io::Error::other(format!(
-                "the file ends at {size}, in the mapping"
+                "cannot map {len} bytes at {offset}: the file ends at {size}"
             )));
         }
         let before = offset % ALIGNMENT as u64;
@@ -156,7 +156,7 @@ impl MountedFile {
 }
 
 /// A buffer aligned for direct I/O.
-struct Aligned {
+struct AlignedBuffer {
     memory: Vec<u8>,
     /// Index of the first aligned byte in `memory`.
     start: usize,
@@ -164,15 +164,15 @@ struct Aligned {
     len: usize,
 }
 
-impl Aligned {
-    fn new(len: usize) -> Aligned {
+impl AlignedBuffer {
+    fn new(len: usize) -> AlignedBuffer {
         let memory = vec![0; len + ALIGNMENT];
         let start = memory.as_ptr().align_offset(ALIGNMENT);
-        Aligned { memory, start, len }
+        AlignedBuffer { memory, start, len }
     }
 
-    fn of(data: &[u8]) -> Aligned {
-        let mut aligned = Aligned::new(data.len());
+    fn of(data: &[u8]) -> AlignedBuffer {
+        let mut aligned = AlignedBuffer::new(data.len());
         aligned.bytes().copy_from_slice(data);
         aligned
     }

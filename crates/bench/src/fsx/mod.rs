@@ -30,7 +30,7 @@ pub struct Config {
     pub direct: bool,
     /// Also use mappings.
     pub mapped: bool,
-    /// Size limit of the file, which one append may exceed, bytes.
+    /// Size limit of the file, bytes. One append may exceed it.
     pub size_max: u64,
     /// The longest operation, bytes.
     pub length_max: u64,
@@ -54,9 +54,9 @@ impl Default for Config {
 pub struct Failure {
     seed: u64,
     /// Description of the difference.
-    what: String,
-    /// The last steps before the difference.
-    last: Vec<Step>,
+    difference: String,
+    /// The last steps, at most [`STEPS_SHOWN`].
+    last_steps: Vec<Step>,
     /// The shortest sequence of steps found that still fails, and its difference; `None` if the
     /// failure did not recur.
     shortened: Option<(Vec<Step>, String)>,
@@ -87,35 +87,36 @@ pub fn fsx(
         if stop.load(Ordering::Relaxed) {
             return Err(BenchError::Interrupted);
         }
-        if let Err(what) = run.step(*step) {
+        if let Err(difference) = run.step(*step) {
             drop(run);
-            return Ok(Some(failure(paths, cfg, &steps[..=i], what)));
+            return Ok(Some(shorten_failure(paths, cfg, &steps[..=i], difference)));
         }
         if step.number.is_multiple_of(cfg.operations.div_ceil(10)) {
             progress(step.number);
         }
     }
-    let checked = run.check_whole_file();
+    let outcome = run.check_whole_file();
     drop(run);
-    Ok(checked.err().map(|what| failure(paths, cfg, &steps, what)))
+    let failure = |difference| shorten_failure(paths, cfg, &steps, difference);
+    Ok(outcome.err().map(failure))
 }
 
 fn open_run(paths: &[PathBuf], cfg: Config) -> Result<Run, BenchError> {
     Run::new(paths, cfg).map_err(|e| BenchError::Operation {
         subject: "fsx".to_owned(),
         operation: "open",
-        what: paths
+        object: paths
             .iter()
             .map(|p| p.display().to_string())
             .collect::<Vec<_>>()
             .join(", "),
-        why: e.to_string(),
+        reason: e.to_string(),
         errno: e.raw_os_error().unwrap_or(0),
     })
 }
 
-/// Repeats the steps on the file, emptied first. Returns the difference, or `None` if there is none
-/// or the file cannot be opened.
+/// Empties the file and repeats the steps. Returns the difference; `None` if there is none or the
+/// file cannot be opened.
 fn replay(paths: &[PathBuf], cfg: Config, steps: &[Step]) -> Option<String> {
     let mut run = Run::new(paths, cfg).ok()?;
     steps
@@ -124,38 +125,41 @@ fn replay(paths: &[PathBuf], cfg: Config, steps: &[Step]) -> Option<String> {
         .or_else(|| run.check_whole_file().err())
 }
 
-fn failure(paths: &[PathBuf], cfg: Config, steps: &[Step], what: String) -> Failure {
+/// Describes a failure, with the shortest failing sequence that is found in time.
+fn shorten_failure(paths: &[PathBuf], cfg: Config, steps: &[Step], difference: String) -> Failure {
     let start_time = Instant::now();
     let recurring_difference = replay(paths, cfg, steps);
-    let shortened = recurring_difference.map(|mut what| {
+    let shortened = recurring_difference.map(|mut last_difference| {
         let fewest = shrink(steps.to_vec(), TRIALS_MAX, |candidate| {
             let in_time = start_time.elapsed() < SHORTENING_TIME_MAX;
             match in_time.then(|| replay(paths, cfg, candidate)).flatten() {
                 Some(difference) => {
-                    what = difference;
+                    last_difference = difference;
                     true
                 }
                 None => false,
             }
         });
-        (fewest, what)
+        (fewest, last_difference)
     });
     Failure {
         seed: cfg.seed,
-        what,
-        last: steps[steps.len().saturating_sub(STEPS_SHOWN)..].to_vec(),
+        difference,
+        last_steps: steps[steps.len().saturating_sub(STEPS_SHOWN)..].to_vec(),
         shortened,
     }
 }
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "seed {}: {}", self.seed, self.what)?;
+        writeln!(f, "seed {}: {}", self.seed, self.difference)?;
         writeln!(f, "the last steps:")?;
-        self.last.iter().try_for_each(|step| writeln!(f, "  {step}"))?;
+        self.last_steps
+            .iter()
+            .try_for_each(|step| writeln!(f, "  {step}"))?;
         match &self.shortened {
-            Some((steps, what)) => {
-                writeln!(f, "shortest failing sequence ({what}):")?;
+            Some((steps, difference)) => {
+                writeln!(f, "shortest failing sequence ({difference}):")?;
                 steps.iter().try_for_each(|step| writeln!(f, "  {step}"))
             }
             None => writeln!(f, "the failure did not recur with the same steps"),

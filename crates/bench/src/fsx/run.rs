@@ -3,7 +3,7 @@
 use super::Config;
 use super::file::MountedFile;
 use super::shadow::{Difference, Shadow, pattern};
-use super::step::{Op, Step};
+use super::step::{BLOCK, Op, Step};
 use rustix::fs::{FallocateFlags, SeekFrom};
 use rustix::io::Errno;
 use std::io;
@@ -38,20 +38,21 @@ impl Run {
 
     /// Executes a step and compares the file's size. The error describes the difference.
     pub(super) fn step(&mut self, step: Step) -> Result<(), String> {
-        let failed = |e: io::Error| format!("failed: {e}");
         if step.mount_index != self.last_mount_index {
             self.mounts[self.last_mount_index]
                 .write_back_mapped()
-                .map_err(failed)?;
+                .map_err(write_back_error)?;
             self.last_mount_index = step.mount_index;
         }
         self.execute(step)?;
         // Check the size through each mount in turn, not only through the one of the step.
-        let checked = step.number as usize % self.mounts.len();
-        let sizes = self.mounts[checked].sizes().map_err(failed)?;
+        let checked_index = step.number as usize % self.mounts.len();
+        let sizes = self.mounts[checked_index]
+            .sizes()
+            .map_err(|e| format!("stat through mount {checked_index} failed: {e}"))?;
         if sizes != [self.shadow.size(); 2] {
             return Err(format!(
-                "the size through mount {checked} is {} (fstat) and {} (stat), not {}",
+                "the size through mount {checked_index} is {} (fstat) and {} (stat), not {}",
                 sizes[0],
                 sizes[1],
                 self.shadow.size()
@@ -64,8 +65,9 @@ impl Run {
     pub(super) fn check_whole_file(&mut self) -> Result<(), String> {
         self.mounts[self.last_mount_index]
             .write_back_mapped()
-            .map_err(|e| format!("failed: {e}"))?;
-        let len = self.shadow.size().next_multiple_of(4096) + 4096;
+            .map_err(write_back_error)?;
+        // Beyond the end, a read must return nothing. Direct I/O requires a multiple of the block.
+        let len = self.shadow.size().next_multiple_of(BLOCK) + BLOCK;
         for (i, mount) in self.mounts.iter().enumerate() {
             let found = mount
                 .read(0, len)
@@ -86,7 +88,7 @@ impl Run {
     }
 
     fn execute(&mut self, step: Step) -> Result<(), String> {
-        let (n, mount, size) = (
+        let (number, mount, size) = (
             step.number,
             &mut self.mounts[step.mount_index],
             self.shadow.size(),
@@ -101,22 +103,22 @@ impl Run {
                 }
             }
             Op::Write { offset, len } => {
-                let data = pattern(n, offset, len as usize);
+                let data = pattern(number, offset, len as usize);
                 if let Some(written) = unless_allowed(
                     mount.write(offset, &data),
                     alignment_errors(direct, &[offset, len]),
                 )? {
                     check_count("written", written as u64, len)?;
-                    self.shadow.write(n, offset, &data);
+                    self.shadow.write(number, offset, &data);
                 }
             }
             Op::Append { len } if size < self.cfg.size_max => {
-                let data = pattern(n, size, len as usize);
+                let data = pattern(number, size, len as usize);
                 if let Some(written) =
                     unless_allowed(mount.append(&data), alignment_errors(direct, &[size, len]))?
                 {
                     check_count("appended", written as u64, len)?;
-                    self.shadow.write(n, size, &data);
+                    self.shadow.write(number, size, &data);
                 }
             }
             Op::Append { .. } => {}
@@ -129,9 +131,9 @@ impl Run {
                 }
             }
             Op::MapWrite { offset, len } => {
-                let data = pattern(n, offset, len.min(size - offset) as usize);
+                let data = pattern(number, offset, len.min(size - offset) as usize);
                 unless_allowed(mount.map_write(offset, &data), &[])?;
-                self.shadow.write(n, offset, &data);
+                self.shadow.write(number, offset, &data);
             }
             Op::Truncate { size } => {
                 unless_allowed(mount.truncate(size), &[])?;
@@ -140,14 +142,14 @@ impl Run {
             Op::Punch { offset, len } => {
                 let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
                 if unless_allowed(mount.fallocate(mode, offset, len), UNSUPPORTED)?.is_some() {
-                    self.shadow.zero(n, offset, len);
+                    self.shadow.zero(number, offset, len);
                 }
             }
             Op::Zero { offset, len } => {
                 let mode = FallocateFlags::ZERO_RANGE;
                 if unless_allowed(mount.fallocate(mode, offset, len), UNSUPPORTED)?.is_some() {
                     self.shadow.allocate(offset, len, false);
-                    self.shadow.zero(n, offset, len);
+                    self.shadow.zero(number, offset, len);
                 }
             }
             Op::Allocate {
@@ -164,7 +166,7 @@ impl Run {
                     self.shadow.allocate(offset, len, keep_size);
                 }
             }
-            Op::Copy { from, to, len } => self.copy(step.mount_index, n, from, to, len)?,
+            Op::Copy { from, to, len } => self.copy(step.mount_index, number, from, to, len)?,
             Op::SeekData { offset } => self.seek_data(step.mount_index, offset)?,
             Op::SeekHole { offset } => self.seek_hole(step.mount_index, offset)?,
             Op::Reopen => drop(unless_allowed(mount.reopen(), &[])?),
@@ -175,7 +177,7 @@ impl Run {
     }
 
     /// A copy may be shorter than requested; the copied part must be correct.
-    fn copy(&mut self, mount_index: usize, n: u32, from: u64, to: u64, len: u64) -> Result<(), String> {
+    fn copy(&mut self, mount_index: usize, number: u32, from: u64, to: u64, len: u64) -> Result<(), String> {
         let allowed_errors = [UNSUPPORTED, alignment_errors(self.cfg.direct, &[from, to, len])].concat();
         let Some(copied) = unless_allowed(self.mounts[mount_index].copy(from, to, len), &allowed_errors)?
         else {
@@ -185,7 +187,7 @@ impl Run {
         if copied > available || (copied == 0 && available > 0) {
             return Err(format!("copied {copied} bytes of {available}"));
         }
-        self.shadow.copy(n, from, to, copied);
+        self.shadow.copy(number, from, to, copied);
         Ok(())
     }
 
@@ -194,9 +196,11 @@ impl Run {
         let size = self.shadow.size();
         match self.mounts[mount_index].seek(SeekFrom::Data(offset)) {
             Ok(data) if data >= offset && data < size && self.shadow.is_zero(offset, data) => Ok(()),
-            Ok(data) => Err(format!("SEEK_DATA gave {data}, which skips data or is no data")),
+            Ok(data) => Err(format!(
+                "SEEK_DATA from {offset} returned {data}, which skips data or is in a hole"
+            )),
             Err(e) if is_errno(&e, Errno::NXIO) && self.shadow.is_zero(offset, size) => Ok(()),
-            Err(e) => Err(format!("SEEK_DATA failed: {e}")),
+            Err(e) => Err(format!("SEEK_DATA from {offset} failed: {e}")),
         }
     }
 
@@ -209,11 +213,17 @@ impl Run {
             {
                 Ok(())
             }
-            Ok(hole) => Err(format!("SEEK_HOLE gave {hole}, which is no hole")),
+            Ok(hole) => Err(format!(
+                "SEEK_HOLE from {offset} returned {hole}, which is not in a hole"
+            )),
             Err(e) if is_errno(&e, Errno::NXIO) && offset >= size => Ok(()),
-            Err(e) => Err(format!("SEEK_HOLE failed: {e}")),
+            Err(e) => Err(format!("SEEK_HOLE from {offset} failed: {e}")),
         }
     }
+}
+
+fn write_back_error(e: io::Error) -> String {
+    format!("writing back mapped data failed: {e}")
 }
 
 fn is_errno(e: &io::Error, errno: Errno) -> bool {
@@ -231,7 +241,7 @@ fn check_count(verb: &str, count: u64, expected: u64) -> Result<(), String> {
 /// The errors that the alignment of these offsets and lengths allows: `EINVAL` if I/O is direct and
 /// one of them is not a multiple of 4096.
 fn alignment_errors(direct: bool, offsets_and_lengths: &[u64]) -> &'static [Errno] {
-    if direct && offsets_and_lengths.iter().any(|n| n % 4096 != 0) {
+    if direct && offsets_and_lengths.iter().any(|n| n % BLOCK != 0) {
         &[Errno::INVAL]
     } else {
         &[]
@@ -243,7 +253,7 @@ fn unless_allowed<T>(result: io::Result<T>, allowed: &[Errno]) -> Result<Option<
     match result {
         Ok(value) => Ok(Some(value)),
         Err(e) if allowed.iter().any(|errno| is_errno(&e, *errno)) => Ok(None),
-        Err(e) => Err(format!("failed: {e}")),
+        Err(e) => Err(format!("the operation failed: {e}")),
     }
 }
 
@@ -256,7 +266,7 @@ impl std::fmt::Display for Difference {
         )?;
         match self.writer {
             0 => write!(f, "never written)"),
-            n => write!(f, "of step {n})"),
+            n => write!(f, "written by step {n})"),
         }
     }
 }

@@ -18,7 +18,7 @@ pub(super) struct Difference {
 }
 
 /// Maximum number of bytes of a difference in the report.
-const SHOWN: usize = 16;
+const BYTES_SHOWN: usize = 16;
 
 /// The expected content of the file.
 #[derive(Default)]
@@ -105,7 +105,7 @@ impl Shadow {
         let Some(first) = found.iter().enumerate().position(wrong) else {
             return Ok(());
         };
-        let shown = |data: &[u8]| data.iter().skip(first).take(SHOWN).copied().collect();
+        let shown = |data: &[u8]| data.iter().skip(first).take(BYTES_SHOWN).copied().collect();
         Err(Difference {
             offset: offset + first as u64,
             bytes: found.iter().enumerate().filter(|&x| wrong(x)).count(),

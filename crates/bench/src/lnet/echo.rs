@@ -3,8 +3,8 @@
 //! data. The code shares nothing else with LNet.
 //!
 //! A client keeps its requests in flight by sending a new one for each reply. Client and server
-//! write each message separately. In a batched echo of pings, they write all messages triggered by
-//! one read together, which is the most that TCP achieves.
+//! write each message separately. In a batched echo of pings, they answer all messages of one read
+//! with one write, which gives the highest rate that TCP achieves.
 
 use super::LnetLoad;
 use std::io;
@@ -18,9 +18,9 @@ use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
-/// Length of a message header in bytes: that of LNet over TCP.
+/// Length of a message header in bytes, as in LNet over TCP.
 const HEADER: usize = 96;
-/// Length of a request or reply in bytes: header and LNet selftest message.
+/// Length of a request or reply in bytes: the header and an LNet selftest message of 160 bytes.
 const MESSAGE: usize = HEADER + 160;
 /// Size of a read buffer in bytes.
 const BUFFER: usize = 64 << 10;
@@ -56,7 +56,7 @@ impl Echo {
         let mut tasks = JoinSet::new();
         let mut completed = Vec::new();
         for _ in 0..clients {
-            let (control, served) = connect_pair(&listener).await?;
+            let (control, server_end) = connect_pair(&listener).await?;
             let count = Arc::new(AtomicU64::new(0));
             completed.push(count.clone());
             let client = Client {
@@ -67,19 +67,19 @@ impl Echo {
             };
             if load == LnetLoad::Ping {
                 tasks.spawn_on(client.ping(control), runtime);
-                tasks.spawn_on(echo(served, batched), runtime);
+                tasks.spawn_on(echo(server_end, batched), runtime);
                 continue;
             }
-            let (bulk, bulk_served) = connect_pair(&listener).await?;
-            if load.writes() {
-                let (requests, to_client) = served.into_split();
+            let (bulk, bulk_server_end) = connect_pair(&listener).await?;
+            if load.is_write() {
+                let (requests, to_client) = server_end.into_split();
                 let to_client: Sender = Arc::new(tokio::sync::Mutex::new(to_client));
                 tasks.spawn_on(fetch_bulk(requests, to_client.clone()), runtime);
-                tasks.spawn_on(receive_bulk(bulk_served, to_client, load.bytes()), runtime);
+                tasks.spawn_on(receive_bulk(bulk_server_end, to_client, load.bytes()), runtime);
                 tasks.spawn_on(client.write(control, bulk, load.bytes()), runtime);
             } else {
                 let arrived = Arc::new(Semaphore::new(0));
-                tasks.spawn_on(send_bulk(served, bulk_served, load.bytes()), runtime);
+                tasks.spawn_on(send_bulk(server_end, bulk_server_end, load.bytes()), runtime);
                 tasks.spawn_on(count_bulk(bulk, arrived.clone(), load.bytes()), runtime);
                 tasks.spawn_on(client.read(control, arrived), runtime);
             }
@@ -105,11 +105,11 @@ impl Echo {
 
 /// Opens a connection; returns the client's and the server's end.
 async fn connect_pair(listener: &TcpListener) -> io::Result<(TcpStream, TcpStream)> {
-    let (client, served) = tokio::join!(TcpStream::connect(listener.local_addr()?), listener.accept());
-    let (client, (served, _)) = (client?, served?);
+    let (client, server_end) = tokio::join!(TcpStream::connect(listener.local_addr()?), listener.accept());
+    let (client, (server_end, _)) = (client?, server_end?);
     client.set_nodelay(true)?;
-    served.set_nodelay(true)?;
-    Ok((client, served))
+    server_end.set_nodelay(true)?;
+    Ok((client, server_end))
 }
 
 fn message(kind: u8) -> [u8; MESSAGE] {
@@ -119,7 +119,7 @@ fn message(kind: u8) -> [u8; MESSAGE] {
 }
 
 /// Reads small messages, as many at a time as have arrived.
-struct Messages {
+struct MessageReader {
     from: OwnedReadHalf,
     buffer: Vec<u8>,
     /// The unread bytes of `buffer` are from `begin` to `end`.
@@ -127,9 +127,9 @@ struct Messages {
     end: usize,
 }
 
-impl Messages {
-    fn new(from: OwnedReadHalf) -> Messages {
-        Messages {
+impl MessageReader {
+    fn new(from: OwnedReadHalf) -> MessageReader {
+        MessageReader {
             from,
             buffer: vec![0; BUFFER],
             begin: 0,
@@ -168,7 +168,7 @@ impl Messages {
 /// The server of pings: replies to each request with a message of the same length.
 async fn echo(stream: TcpStream, batched: bool) -> io::Result<()> {
     let (from, mut to) = stream.into_split();
-    let mut requests = Messages::new(from);
+    let mut requests = MessageReader::new(from);
     let mut out = Vec::new();
     loop {
         requests.next().await?;
@@ -184,7 +184,7 @@ async fn echo(stream: TcpStream, batched: bool) -> io::Result<()> {
 /// The server of reads: for each request sends bulk data, and then a reply.
 async fn send_bulk(control: TcpStream, mut bulk: TcpStream, bytes: usize) -> io::Result<()> {
     let (from, mut to) = control.into_split();
-    let mut requests = Messages::new(from);
+    let mut requests = MessageReader::new(from);
     let data = vec![7; HEADER + bytes];
     loop {
         requests.next().await?;
@@ -195,7 +195,7 @@ async fn send_bulk(control: TcpStream, mut bulk: TcpStream, bytes: usize) -> io:
 
 /// One half of the server of writes: requests the bulk data of each write from the client.
 async fn fetch_bulk(from: OwnedReadHalf, to: Sender) -> io::Result<()> {
-    let mut requests = Messages::new(from);
+    let mut requests = MessageReader::new(from);
     loop {
         requests.next().await?;
         to.lock().await.write_all(&message(FETCH)[..HEADER]).await?;
@@ -224,7 +224,7 @@ async fn count_bulk(mut bulk: TcpStream, arrived: Arc<Semaphore>, bytes: usize) 
 struct Client {
     /// Number of requests in flight.
     concurrency: usize,
-    /// Whether pings triggered by one read are written together.
+    /// Whether one write sends the pings for all replies of one read.
     batched: bool,
     /// Number of completed requests.
     count: Arc<AtomicU64>,
@@ -232,13 +232,13 @@ struct Client {
 }
 
 impl Client {
-    /// Sends the first requests.
-    async fn begin(&self, control: TcpStream) -> io::Result<(Messages, OwnedWriteHalf)> {
+    /// Sends the first requests; returns the reader of replies and the connection's sending half.
+    async fn begin(&self, control: TcpStream) -> io::Result<(MessageReader, OwnedWriteHalf)> {
         let (from, mut to) = control.into_split();
         for _ in 0..self.concurrency {
             to.write_all(&message(REQUEST)).await?;
         }
-        Ok((Messages::new(from), to))
+        Ok((MessageReader::new(from), to))
     }
 
     async fn ping(self, control: TcpStream) -> io::Result<()> {
@@ -271,7 +271,7 @@ impl Client {
         Ok(())
     }
 
-    /// A separate task sends bulk data, so that the client keeps reading messages of the server.
+    /// Sends bulk data in a separate task, so that the client keeps reading the server's messages.
     async fn write(self, control: TcpStream, mut bulk: TcpStream, bytes: usize) -> io::Result<()> {
         let (mut from_server, mut to) = self.begin(control).await?;
         let fetches = Arc::new(Semaphore::new(0));

@@ -21,7 +21,7 @@ use tokio::runtime::Handle;
 
 /// Bare TCP, one write for each message.
 pub(crate) const ECHO: &str = "echo";
-/// Bare TCP, one write for all messages triggered by one read.
+/// Bare TCP, one write for the answers to all messages of one read.
 const BATCHED: &str = "echo batched";
 
 /// A load.
@@ -36,6 +36,7 @@ pub enum LnetLoad {
 }
 
 impl LnetLoad {
+    /// Length of a transfer in bytes; 0 for pings.
     pub(crate) fn bytes(self) -> usize {
         match self {
             LnetLoad::Ping => 0,
@@ -43,12 +44,12 @@ impl LnetLoad {
         }
     }
 
-    pub(crate) fn writes(self) -> bool {
+    pub(crate) fn is_write(self) -> bool {
         matches!(self, LnetLoad::Write(_))
     }
 
     /// The arguments of `lst add_test`.
-    pub(crate) fn words(self) -> String {
+    pub(crate) fn add_test_args(self) -> String {
         match self {
             LnetLoad::Ping => "ping".to_owned(),
             LnetLoad::Read(bytes) => format!("brw read size={bytes}"),
@@ -152,7 +153,7 @@ pub fn measure(
 /// The result of one measurement.
 pub(crate) struct Measurement {
     pub(crate) duration: Duration,
-    /// CPU time of this process and of the named processes during the measurement.
+    /// CPU time of this process and of the server's process during the measurement.
     pub(crate) cpu: CpuTime,
     /// Completed requests of each client.
     pub(crate) requests: Vec<u64>,
@@ -180,8 +181,8 @@ impl Measurement {
     }
 }
 
-/// Warms up, then measures for `times.measured`: the increase of `counts`, which has the requests
-/// of each client, and the CPU time of this process and of `others`.
+/// Warms up, then measures for `times.measured`: the increase of `counts`, the requests of each
+/// client, and the CPU time of this process and of the processes `others`.
 pub(crate) async fn measure_interval(
     times: Times,
     others: &[u32],
@@ -209,8 +210,8 @@ async fn measure_echo(
     batched: bool,
 ) -> Result<Measurement, BenchError> {
     let failed = |e: std::io::Error| BenchError::Network {
-        what: format!("echo {}", point.load.name()),
-        why: e.to_string(),
+        object: format!("echo {}", point.load.name()),
+        reason: e.to_string(),
     };
     let Point {
         load,

@@ -29,7 +29,7 @@ pub struct Site {
     /// The server, unless it is in another process.
     server: Option<SiteNode>,
     server_nid: Nid,
-    /// The process of the server, if it is another one.
+    /// Process id of the server, if it is in another process; else empty.
     others: Vec<u32>,
     clients: Vec<SiteNode>,
 }
@@ -95,22 +95,30 @@ impl Site {
             force: true,
             feats: wire::LST_FEATS_MASK,
         };
-        let failed = |why: String| BenchError::Network {
-            what: point.load.name(),
-            why,
+        let failed = |reason: String| BenchError::Network {
+            object: point.load.name(),
+            reason,
         };
         let console = Console::start(self.console.node.clone(), config).map_err(|e| failed(e.to_string()))?;
-        let clients = self
-            .clients
-            .get(..point.clients)
-            .ok_or_else(|| failed("the site has fewer clients".to_owned()))?;
+        let clients = self.clients.get(..point.clients).ok_or_else(|| {
+            failed(format!(
+                "the load needs {} clients, the site has {}",
+                point.clients,
+                self.clients.len()
+            ))
+        })?;
         let nids = clients.iter().map(|node| node.lnet.nid()).collect();
         for (name, nids) in [("clients", nids), ("servers", vec![self.server_nid])] {
             let ids = nids.iter().map(Nid::to_string).collect();
             let name = name.to_owned();
             check(console.execute(Command::AddGroup { name, ids }).await).map_err(failed)?;
         }
-        let words: Vec<String> = point.load.words().split_whitespace().map(str::to_owned).collect();
+        let test_args: Vec<String> = point
+            .load
+            .add_test_args()
+            .split_whitespace()
+            .map(str::to_owned)
+            .collect();
         let test = TestRequest {
             batch: BATCH.to_owned(),
             loops: -1,
@@ -119,13 +127,13 @@ impl Site {
             span: 1,
             from: "clients".to_owned(),
             to: "servers".to_owned(),
-            kind: parse_test(&words).map_err(failed)?,
+            kind: parse_test(&test_args).map_err(failed)?,
         };
         check(console.execute(Command::AddTest(test)).await).map_err(failed)?;
         let name = BATCH.to_owned();
         check(console.execute(Command::Run { name, timeout_s: 0 }).await).map_err(failed)?;
         // A writing client sends two messages for each request: the request and its data.
-        let messages_per_request = if point.load.writes() { 2 } else { 1 };
+        let messages_per_request = if point.load.is_write() { 2 } else { 1 };
         let counts = || {
             clients
                 .iter()
@@ -154,8 +162,8 @@ impl SiteNode {
     async fn start(cpts: &Arc<CptTable>, config: &LnetConfig, nid: Nid) -> Result<SiteNode, BenchError> {
         let lnet = Lnet::new(cpts.clone(), config.clone());
         lnet.add_tcp(nid, true).await.map_err(|e| BenchError::Network {
-            what: nid.to_string(),
-            why: e.to_string(),
+            object: nid.to_string(),
+            reason: e.to_string(),
         })?;
         let node = Arc::new(Node::start(&lnet, &Settings::default()));
         Ok(SiteNode { lnet, node })

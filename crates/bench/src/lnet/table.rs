@@ -24,7 +24,7 @@ pub struct LnetRow {
     pub seconds: f64,
     /// Requests per second of all clients.
     pub rate: f64,
-    /// CPU time of both sides, microseconds per request.
+    /// CPU time of clients and server, microseconds per request.
     pub cpu_us: f64,
     /// CPU time of the server's process, microseconds per request; 0 if the server is in this
     /// process.
@@ -60,9 +60,9 @@ pub struct LnetSummary {
     pub cpu_us: f64,
     /// Median over the runs of [`LnetRow::slowest`].
     pub slowest: f64,
-    /// Median rate relative to that of bare TCP without batching.
+    /// Ratio of the median rate to the rate of bare TCP without batching.
     pub rate_of_echo: Option<f64>,
-    /// Median CPU time relative to that of bare TCP without batching.
+    /// Ratio of the median CPU time to the CPU time of bare TCP without batching.
     pub cpu_of_echo: Option<f64>,
 }
 
@@ -71,7 +71,7 @@ impl LnetReport {
     pub fn summaries(&self) -> Vec<LnetSummary> {
         let mut out: Vec<LnetSummary> = Vec::new();
         for first in &self.rows {
-            let same = |r: &&LnetRow| {
+            let is_same_point = |r: &&LnetRow| {
                 (r.subject, &r.load, r.clients, r.concurrency)
                     == (first.subject, &first.load, first.clients, first.concurrency)
             };
@@ -81,8 +81,8 @@ impl LnetReport {
             }) {
                 continue;
             }
-            let rows: Vec<&LnetRow> = self.rows.iter().filter(same).collect();
-            let of = |value: fn(&LnetRow) -> f64| median(rows.iter().map(|r| value(r)));
+            let rows: Vec<&LnetRow> = self.rows.iter().filter(is_same_point).collect();
+            let median_of = |value: fn(&LnetRow) -> f64| median(rows.iter().map(|r| value(r)));
             out.push(LnetSummary {
                 subject: first.subject,
                 load: first.load.clone(),
@@ -90,12 +90,12 @@ impl LnetReport {
                 concurrency: first.concurrency,
                 runs: rows.len(),
                 rate: (
-                    of(|r| r.rate),
+                    median_of(|r| r.rate),
                     rows.iter().map(|r| r.rate).fold(f64::INFINITY, f64::min),
                     rows.iter().map(|r| r.rate).fold(0.0, f64::max),
                 ),
-                cpu_us: of(|r| r.cpu_us),
-                slowest: of(|r| r.slowest),
+                cpu_us: median_of(|r| r.cpu_us),
+                slowest: median_of(|r| r.slowest),
                 rate_of_echo: None,
                 cpu_of_echo: None,
             });

@@ -2,7 +2,7 @@
 
 use crate::BenchError;
 
-/// A checked format: text with any number of places for one number.
+/// A valid format: text with any number of placeholders for one number.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Format(Vec<Piece>);
 
@@ -27,7 +27,7 @@ impl Format {
     ///
     /// The format has an unknown conversion, or a width above 64.
     pub fn parse(text: &str) -> Result<Format, BenchError> {
-        let bad = || {
+        let error = || {
             BenchError::Options(format!(
                 "'{text}' is not a format of one number: use %d, %5d, %05d, %x and %%"
             ))
@@ -36,7 +36,7 @@ impl Format {
         let mut rest = text;
         while let Some((before, after)) = rest.split_once('%') {
             pieces.push(Piece::Text(before.to_owned()));
-            let end = after.find(|c: char| !c.is_ascii_digit()).ok_or_else(bad)?;
+            let end = after.find(|c: char| !c.is_ascii_digit()).ok_or_else(error)?;
             let (digits, kind) = after.split_at(end);
             let (zero, hex) = match (digits, kind.chars().next()) {
                 ("", Some('%')) => {
@@ -46,11 +46,11 @@ impl Format {
                 }
                 (digits, Some('d' | 'i' | 'u')) => (digits.starts_with('0'), false),
                 (digits, Some('x')) => (digits.starts_with('0'), true),
-                _ => return Err(bad()),
+                _ => return Err(error()),
             };
             let width = digits.parse().unwrap_or(0);
             if width > WIDTH_MAX {
-                return Err(bad());
+                return Err(error());
             }
             pieces.push(Piece::Number { width, zero, hex });
             rest = &kind[1..];
@@ -100,11 +100,11 @@ mod tests {
 
     #[test]
     fn names_match_printf() {
-        let of = |text: &str, n| Format::parse(text).unwrap().name(n);
-        assert_eq!(of("f%d", 7), "f7");
-        assert_eq!(of("d%05d/100%%", 42), "d00042/100%");
-        assert_eq!(of("%x-%4d", 255), "ff- 255");
-        assert_eq!(of("f3-%%d", 9), "f3-%d");
+        let formatted = |text: &str, n| Format::parse(text).unwrap().name(n);
+        assert_eq!(formatted("f%d", 7), "f7");
+        assert_eq!(formatted("d%05d/100%%", 42), "d00042/100%");
+        assert_eq!(formatted("%x-%4d", 255), "ff- 255");
+        assert_eq!(formatted("f3-%%d", 9), "f3-%d");
         assert!(!Format::parse("%%d").unwrap().is_unique());
         for bad in ["%", "%s", "%5", "%9999d"] {
             assert!(Format::parse(bad).is_err(), "{bad}");

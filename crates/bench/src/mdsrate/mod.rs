@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 /// Name of the extended attribute to set.
 const XATTR: &str = "user.mdsrate";
 /// Value of the extended attribute, and the data of `--smallwrite`.
-const SMALL: [u8; 4000] = [0; 4000];
+const SMALL_DATA: [u8; 4000] = [0; 4000];
 
 /// An operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,6 +51,7 @@ impl Mode {
         }
     }
 
+    /// Whether the operation creates files.
     fn creates(self) -> bool {
         matches!(self, Mode::Create | Mode::Mknod)
     }
@@ -178,43 +179,43 @@ impl Options {
     }
 
     fn check(&self, tasks: usize) -> Result<(), BenchError> {
-        let wrong = |why: &str| Err(BenchError::Options(why.to_owned()));
+        let invalid = |message: &str| Err(BenchError::Options(message.to_owned()));
         let Options { mode, .. } = *self;
         match () {
             () if mode.repeats() && self.file_count.is_none() => {
-                wrong("--nfiles is required: the number of files to choose from")
+                invalid("--nfiles is required: the number of files to choose from")
             }
             () if mode.repeats() && self.iterations.is_none() && self.time.is_none() => {
-                wrong("--iters or --time is required")
+                invalid("--iters or --time is required")
             }
             () if !mode.repeats() && self.file_count.is_none() && self.time.is_none() => {
-                wrong("--nfiles or --time is required")
+                invalid("--nfiles or --time is required")
             }
             () if !mode.creates() && self.file_count.is_none() && !self.ignore && mode != Mode::Unlink => {
-                wrong("--nfiles or --ignore is required")
+                invalid("--nfiles or --ignore is required")
             }
             () if self.dir_count == 0 || self.mdt_count == 0 => {
-                wrong("--ndirs and --mdtcount must be at least 1")
+                invalid("--ndirs and --mdtcount must be at least 1")
             }
             () if mode.creates() && self.dir_count > tasks => {
-                wrong("--ndirs must not exceed the number of tasks: each directory needs one")
+                invalid("--ndirs must not exceed the number of tasks: each directory needs one")
             }
             () if self
                 .mounts
                 .as_ref()
                 .is_some_and(|(_, n)| *n == 0 || self.dirs.is_none()) =>
             {
-                wrong("--mntfmt and --mntcount require --dirfmt")
+                invalid("--mntfmt and --mntcount require --dirfmt")
             }
             () if self.with_xattr && !mode.creates() => {
-                wrong("--setxattr can be combined only with --create or --mknod")
+                invalid("--setxattr can be combined only with --create or --mknod")
             }
-            () if self.recreate && mode != Mode::Unlink => wrong("--recreate requires --unlink"),
+            () if self.recreate && mode != Mode::Unlink => invalid("--recreate requires --unlink"),
             () if self.iterations.is_some() && !mode.repeats() => {
-                wrong("--iters requires --lookup or --open")
+                invalid("--iters requires --lookup or --open")
             }
             () if (self.small_write && mode != Mode::Create) || (self.not_exclusive && !mode.creates()) => {
-                wrong("--smallwrite and --noexcl require --create")
+                invalid("--smallwrite and --noexcl require --create")
             }
             () => Ok(()),
         }
@@ -237,6 +238,7 @@ impl TaskFiles {
         self.numbers.clone().map(|n| self.files.name(n as u64))
     }
 
+    /// Assigns a directory and files to the task `rank` of `tasks` tasks.
     fn of(options: &Options, rank: usize, tasks: usize) -> Result<TaskFiles, BenchError> {
         let dir_number = rank % options.dir_count;
         let threads = (tasks - dir_number).div_ceil(options.dir_count).max(1) as u64;
@@ -252,7 +254,7 @@ impl TaskFiles {
                 format!("{}/{dir}", format.name((rank / tasks_per_mount) as u64))
             }
         };
-        // First insert the number of the task, then that of each file.
+        // First insert the task's number, then each file's number.
         let files = Format::parse(&Format::parse(&options.files)?.name(rank as u64))?;
         if !files.is_unique() {
             return Err(BenchError::Options(format!(
@@ -404,13 +406,13 @@ fn create_missing(subject: &dyn Subject, files_of_task: &TaskFiles) -> Result<()
     let dir = files_of_task.dir.as_str();
     let create = |name: String| subject.create(dir, &name, &NewFile::EMPTY);
     let names = || files_of_task.names();
-    let first = missing_before(subject, dir, names())?;
-    if first == names().len() {
+    let missing_at_start = missing_before(subject, dir, names())?;
+    if missing_at_start == names().len() {
         return names().try_for_each(create);
     }
-    let behind = missing_before(subject, dir, names().rev())?;
-    names().take(first).rev().try_for_each(create)?;
-    names().skip(names().len() - behind).try_for_each(create)
+    let missing_at_end = missing_before(subject, dir, names().rev())?;
+    names().take(missing_at_start).rev().try_for_each(create)?;
+    names().skip(names().len() - missing_at_end).try_for_each(create)
 }
 
 /// Number of names before the first existing file.
@@ -422,7 +424,7 @@ fn missing_before(
     let mut count = 0;
     for name in names {
         match subject.lookup(dir, &name) {
-            Err(e) if e.is(ENOENT) => count += 1,
+            Err(e) if e.has_errno(ENOENT) => count += 1,
             result => return result.map(|()| count),
         }
     }
@@ -440,7 +442,7 @@ fn once_each(
     let new = NewFile {
         exclusive: !options.not_exclusive,
         delayed: options.stripes == Some(0),
-        data: Bytes::from_static(if options.small_write { &SMALL } else { &[] }),
+        data: Bytes::from_static(if options.small_write { &SMALL_DATA } else { &[] }),
         ..NewFile::EMPTY
     };
     let dir = files_of_task.dir.as_str();
@@ -454,19 +456,19 @@ fn once_each(
                 Mode::Mknod => subject.mknod(dir, &name)?,
                 Mode::Stat => subject.stat(dir, &name)?,
                 Mode::Unlink => subject.unlink(dir, &name)?,
-                Mode::Setxattr => subject.set_xattr(dir, &name, XATTR, &SMALL)?,
+                Mode::Setxattr => subject.set_xattr(dir, &name, XATTR, &SMALL_DATA)?,
                 Mode::Open => subject.open(dir, &name, 0).map(drop)?,
                 Mode::Lookup => subject.lookup(dir, &name)?,
             }
             match options.with_xattr {
-                true => subject.set_xattr(dir, &name, XATTR, &SMALL),
+                true => subject.set_xattr(dir, &name, XATTR, &SMALL_DATA),
                 false => Ok(()),
             }
         });
         match result {
-            Err(e) if e.is(ENOENT) && options.ignore => {}
-            // The first missing file ends the task's files.
-            Err(e) if e.is(ENOENT) && options.mode == Mode::Unlink => break,
+            Err(e) if e.has_errno(ENOENT) && options.ignore => {}
+            // The task's files are consecutive: none follow the first missing one.
+            Err(e) if e.has_errno(ENOENT) && options.mode == Mode::Unlink => break,
             result => result?,
         }
     }

@@ -85,7 +85,7 @@ fn tasks_of_a_directory_share_its_files() {
 fn missing_files_before_and_behind_the_existing_ones_are_created() {
     let dir = tempfile::tempdir().unwrap();
     mdsrate(dir.path(), &options(Mode::Create)).unwrap();
-    // The first files of the tasks of one directory, and the last ones of the other's.
+    // The first files of one directory, and the last files of the other.
     for missing in ["dir0/f10", "dir0/f11", "dir0/f12", "dir1/f15", "dir1/f16"] {
         std::fs::remove_file(dir.path().join("sub").join(missing)).unwrap();
     }
@@ -138,17 +138,17 @@ fn invalid_options_are_errors() {
     };
     assert!(error_of(one_name).contains("%%d"));
     assert!(error_of(options(Mode::Lookup)).contains("--iters or --time"));
-    let many = Options {
+    let too_many_dirs = Options {
         dir_count: 6,
         ..options(Mode::Mknod)
     };
-    assert!(error_of(many).contains("--ndirs"));
-    let far = Options {
+    assert!(error_of(too_many_dirs).contains("--ndirs"));
+    let without_file_count = Options {
         time: Some(Duration::from_secs(60)),
         file_count: None,
         ..options(Mode::Stat)
     };
-    assert!(error_of(far).contains("--nfiles"));
+    assert!(error_of(without_file_count).contains("--nfiles"));
     mdsrate(dir.path(), &options(Mode::Create)).unwrap();
     assert!(error_of(options(Mode::Create)).contains("exists"));
 }

@@ -10,14 +10,14 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 /// "No value" in an exchange of numbers.
-const NONE: u64 = u64::MAX;
+const NO_VALUE: u64 = u64::MAX;
 
 /// The run of one task.
 pub(super) struct TaskRun<'a> {
     plan: &'a Plan,
     task: &'a mut Task,
     pub(super) result: TaskResult,
-    /// Number of participating tasks: those with a lower rank.
+    /// Number of participating tasks. Their ranks are below it.
     active: usize,
     iteration: usize,
     /// Items of each task in each directory; a stonewall changes the number.
@@ -88,42 +88,42 @@ impl<'a> TaskRun<'a> {
     }
 
     fn run_iteration(&mut self) -> Result<(), BenchError> {
-        let o = &self.plan.options;
+        let options = &self.plan.options;
         self.items_per_dir = self.plan.items_per_dir;
         if self.is_first_of_dir() {
-            for round in 0..self.plan.loops {
+            for round in 0..self.plan.test_dir_count {
                 let dir = test_dir(self.iteration, round);
-                if self.task.subject.make_dir("", &dir)? && o.create_only {
+                if self.task.subject.make_dir("", &dir)? && options.create_only {
                     self.result.dirs_to_clean_up.push(dir.clone());
                 }
-                if let Some(stripes) = o.stripes.filter(|s| *s > 0 && o.create_only) {
+                if let Some(stripes) = options.stripes.filter(|s| *s > 0 && options.create_only) {
                     self.task.subject.set_stripes(&dir, stripes)?;
                 }
             }
         }
-        if o.create_only {
+        if options.create_only {
             let outcome = self.make_or_remove_trees("Tree creation", true);
             self.record(outcome)?;
         }
         for kind in [ItemKind::Dir, ItemKind::File] {
             let is_selected = match kind {
-                ItemKind::Dir => o.dirs_only,
-                ItemKind::File => o.files_only,
+                ItemKind::Dir => options.dirs_only,
+                ItemKind::File => options.files_only,
             };
             if is_selected {
-                std::thread::sleep(o.pre_delay);
+                std::thread::sleep(options.pre_delay);
                 self.run_item_phases(kind)?;
             }
         }
-        if o.remove_only {
+        if options.remove_only {
             let outcome = self.make_or_remove_trees("Tree removal", false);
             self.record(outcome)?;
             if self.is_first_of_dir() {
-                for round in 0..self.plan.loops {
+                for round in 0..self.plan.test_dir_count {
                     let dir = test_dir(self.iteration, round);
                     match self.task.subject.remove_dir("", &dir) {
                         // Another mount has the same directory, and its task removed it.
-                        Err(e) if e.is(ENOENT) && o.dir_count > 1 => {}
+                        Err(e) if e.has_errno(ENOENT) && options.dir_count > 1 => {}
                         removed => removed?,
                     }
                     self.result.dirs_to_clean_up.retain(|created| *created != dir);
@@ -156,12 +156,12 @@ impl<'a> TaskRun<'a> {
             (false, _) if rank == 0 => 0..1,
             _ => 0..0,
         };
-        let trees: Vec<Tree> = (0..plan.loops)
+        let trees: Vec<Tree> = (0..plan.test_dir_count)
             .map(|round| test_dir(self.iteration, round))
             .flat_map(|dir| owners.clone().map(move |owner| (dir.clone(), owner)))
             .map(|(dir, owner)| plan.tree(&dir, owner))
             .collect();
-        let mut order = plan.in_depth_order();
+        let mut order = plan.dirs_depth_first();
         if !make {
             order.reverse();
         }
@@ -181,31 +181,31 @@ impl<'a> TaskRun<'a> {
 
     /// Runs the phases on items of one kind.
     fn run_item_phases(&mut self, kind: ItemKind) -> Result<(), BenchError> {
-        let o = &self.plan.options;
-        if o.create_only {
+        let options = &self.plan.options;
+        if options.create_only {
             let phase = self.create(kind);
             self.record(phase)?;
         } else if kind == ItemKind::File {
             self.read_stonewall_file()?;
         }
-        if o.stat_only {
+        if options.stat_only {
             let phase = self.for_each_item(kind, 1, stat_name(kind), |subject, dir, name, _| {
                 subject.stat(dir, name)
             });
             self.record(phase)?;
         }
         match kind {
-            ItemKind::Dir if o.rename_only => {
+            ItemKind::Dir if options.rename_only => {
                 let phase = self.rename();
                 self.record(phase)?;
             }
-            ItemKind::File if o.read_only => {
+            ItemKind::File if options.read_only => {
                 let phase = self.read();
                 self.record(phase)?;
             }
             _ => {}
         }
-        if o.remove_only {
+        if options.remove_only {
             let phase = self.remove(kind);
             self.record(phase)?;
         }
@@ -228,14 +228,14 @@ impl<'a> TaskRun<'a> {
     }
 
     /// The trees of some owners, each with its owner. Resolves their paths before the phase, unless
-    /// `-t` includes that time.
+    /// `-t` adds that time to the phase.
     fn trees_of(&self, owners: std::ops::Range<usize>) -> Result<Vec<(usize, Tree)>, BenchError> {
         let mut trees = Vec::new();
-        for round in 0..self.plan.loops {
+        for round in 0..self.plan.test_dir_count {
             for owner in owners.clone() {
                 let tree = self.plan.tree(&test_dir(self.iteration, round), owner);
                 if !self.plan.options.time_unique_dir_overhead {
-                    for dir in self.plan.with_items() {
+                    for dir in self.plan.dirs_with_items() {
                         self.task.subject.enter(tree.dir(dir))?;
                     }
                 }
@@ -247,11 +247,11 @@ impl<'a> TaskRun<'a> {
 
     fn create(&mut self, kind: ItemKind) -> PhaseResult {
         let plan = self.plan;
-        let o = &plan.options;
-        let trees = self.trees_of(self.owners(0, o.collective_creates))?;
-        let order = plan.with_items();
+        let options = &plan.options;
+        let trees = self.trees_of(self.owners(0, options.collective_creates))?;
+        let order = plan.dirs_with_items();
         let per_dir = self.items_per_dir;
-        let stonewall = o.stonewall.filter(|_| kind == ItemKind::File);
+        let stonewall = options.stonewall.filter(|_| kind == ItemKind::File);
         let mut stonewall_result = None;
         let phase = self.task.phase(create_name(kind), |meter, subject, comm| {
             let start_time = Instant::now();
@@ -289,7 +289,7 @@ impl<'a> TaskRun<'a> {
             if self.task.is_first() {
                 let (items, time) = self.result.stonewall.unwrap_or_default();
                 self.result.stonewall = Some((items + total, time + seconds));
-                if let Some(file) = &o.stonewall_file {
+                if let Some(file) = &options.stonewall_file {
                     fs::write(file, format!("{most}\n")).map_err(|e| stonewall_file_error(file, &e))?;
                 }
             }
@@ -303,15 +303,15 @@ impl<'a> TaskRun<'a> {
         let Some(file) = &self.plan.options.stonewall_file else {
             return Ok(());
         };
-        let mine = match self.task.is_first() {
+        let contribution = match self.task.is_first() {
             true => {
                 let text = fs::read_to_string(file).map_err(|e| stonewall_file_error(file, &e))?;
-                text.trim().parse().unwrap_or(NONE)
+                text.trim().parse().unwrap_or(NO_VALUE)
             }
-            false => NONE,
+            false => NO_VALUE,
         };
-        let items = self.task.comm.exchange_numbers(mine)?.first().copied();
-        match items.filter(|i| *i != NONE) {
+        let items = self.task.comm.exchange_numbers(contribution)?.first().copied();
+        match items.filter(|i| *i != NO_VALUE) {
             Some(items) => self.items_per_dir = items,
             None => return Err(stonewall_file_error(file, &"it contains no number")),
         }
@@ -352,18 +352,18 @@ impl<'a> TaskRun<'a> {
     }
 
     fn read(&mut self) -> PhaseResult {
-        let o = &self.plan.options;
-        let (bytes, verify) = (o.read_bytes, o.verify_read);
+        let options = &self.plan.options;
+        let (bytes, verify) = (options.read_bytes, options.verify_read);
         let mut wrong = 0;
         let phase = self.for_each_item(ItemKind::File, 2, "File read", |subject, dir, name, item| {
             let data = subject.open(dir, name, bytes)?;
             if data.len() < bytes {
-                let why = format!("expected {bytes} bytes, found {}", data.len());
+                let reason = format!("expected {bytes} bytes, found {}", data.len());
                 return Err(operation_error(
                     subject.name(),
                     "read",
                     format!("{dir}/{name}"),
-                    &why,
+                    &reason,
                 ));
             }
             // Always check the item number at the start, which costs almost nothing.
@@ -385,7 +385,7 @@ impl<'a> TaskRun<'a> {
         let trees = self.trees_of(self.owners(2, false))?;
         self.task.phase("Directory rename", |meter, subject, _| {
             for (owner, tree) in &trees {
-                for dir in plan.with_items() {
+                for dir in plan.dirs_with_items() {
                     let name = |i: u64| plan.name(ItemKind::Dir, *owner, dir * per_dir + i);
                     let aside = format!("{}-aside", name(0));
                     let steps = std::iter::once((name(0), aside.clone()))
@@ -411,7 +411,7 @@ impl<'a> TaskRun<'a> {
         let trees = self.trees_of(owners)?;
         self.task.phase(remove_name(kind), |meter, subject, _| {
             for (owner, tree) in &trees {
-                for dir in plan.with_items() {
+                for dir in plan.dirs_with_items() {
                     for item in dir * per_dir..(dir + 1) * per_dir {
                         let name = plan.name(kind, *owner, item);
                         meter.time(|| match kind {
@@ -433,18 +433,18 @@ fn create(
     meter: &mut Meter<'_>,
     (dir, owner, item): (&str, usize, u64),
 ) -> Result<(), BenchError> {
-    let o = &plan.options;
+    let options = &plan.options;
     let name = plan.name(kind, owner, item);
     match kind {
         ItemKind::Dir => meter.time(|| subject.make_dir(dir, &name)).map(drop),
-        ItemKind::File if o.make_node => meter.time(|| subject.mknod(dir, &name)),
+        ItemKind::File if options.make_node => meter.time(|| subject.mknod(dir, &name)),
         ItemKind::File => {
             let new = NewFile {
                 exclusive: false,
-                delayed: o.stripes == Some(0),
-                data: contents(item, o.write_bytes),
-                sync: o.sync_file,
-                read_back: o.verify_write,
+                delayed: options.stripes == Some(0),
+                data: contents(item, options.write_bytes),
+                sync: options.sync_file,
+                read_back: options.verify_write,
             };
             meter.time(|| subject.create(dir, &name, &new))
         }
@@ -466,8 +466,8 @@ fn sync(plan: &Plan, subject: &dyn Subject) -> Result<(), BenchError> {
     }
 }
 
-fn stonewall_file_error(file: &std::path::Path, why: &dyn std::fmt::Display) -> BenchError {
-    BenchError::Options(format!("-x {}: {why}", file.display()))
+fn stonewall_file_error(file: &std::path::Path, reason: &dyn std::fmt::Display) -> BenchError {
+    BenchError::Options(format!("-x {}: {reason}", file.display()))
 }
 
 fn create_name(kind: ItemKind) -> &'static str {

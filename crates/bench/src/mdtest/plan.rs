@@ -1,8 +1,8 @@
 //! mdtest's options, and its tree of directories with the names of all files.
 //!
 //! A tree has the depth `-z` and the branching factor `-b`. Directories are numbered level by level
-//! from the root, and directory k has the items from k times the items per directory on. Items are
-//! created and removed in depth-first order, and statted and read in the order of their numbers or
+//! from the root. With n items per directory, directory k has the items from k × n on. Tasks create
+//! and remove items in depth-first order; they stat and read items in the order of their numbers or
 //! at random.
 
 use crate::BenchError;
@@ -70,8 +70,7 @@ pub struct Options {
     pub collective_creates: bool,
     /// `-S`: all tasks use the same files.
     pub shared_file: bool,
-    /// `-N`: each phase works on the items of the task this many ranks after that of the phase
-    /// before.
+    /// `-N`: after each phase, a task goes on with the items of the task this many ranks further.
     pub stride: usize,
     /// `-R`: stat and read in random order with this seed.
     pub random_seed: Option<u64>,
@@ -135,7 +134,7 @@ pub(crate) enum ItemKind {
     File,
 }
 
-/// Options after a check, and values derived from them.
+/// Checked options, and values derived from them.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
     pub(crate) options: Options,
@@ -146,89 +145,105 @@ pub(crate) struct Plan {
     /// Number of items of a task in one directory.
     pub(crate) items_per_dir: u64,
     /// Number of test directories of an iteration, each with the trees of all tasks.
-    pub(crate) loops: u64,
+    pub(crate) test_dir_count: u64,
 }
 
 impl Plan {
     /// Checks the combination of options, as mdtest does.
     pub(crate) fn new(options: &Options, tasks: usize) -> Result<Plan, BenchError> {
-        let mut o = options.clone();
-        let all_phases = !(o.create_only || o.stat_only || o.read_only || o.rename_only || o.remove_only);
+        let mut options = options.clone();
+        let all_phases = !(options.create_only
+            || options.stat_only
+            || options.read_only
+            || options.rename_only
+            || options.remove_only);
         if all_phases {
-            (o.create_only, o.stat_only, o.read_only) = (true, true, true);
-            (o.rename_only, o.remove_only) = (true, true);
+            (options.create_only, options.stat_only, options.read_only) = (true, true, true);
+            (options.rename_only, options.remove_only) = (true, true);
         }
-        if !o.dirs_only && !o.files_only {
-            (o.dirs_only, o.files_only) = (true, true);
+        if !options.dirs_only && !options.files_only {
+            (options.dirs_only, options.files_only) = (true, true);
         }
-        o.dirs_only &= !o.shared_file;
-        let wrong = |why: &str| Err(BenchError::Options(why.to_owned()));
+        options.dirs_only &= !options.shared_file;
+        let invalid = |message: &str| Err(BenchError::Options(message.to_owned()));
         match () {
-            () if o.items == 0 && o.items_per_dir == 0 => {
-                return wrong("the number of files and directories is required: -n or -I");
+            () if options.items == 0 && options.items_per_dir == 0 => {
+                return invalid("the number of files and directories is required: -n or -I");
             }
-            () if o.items.max(o.items_per_dir) > ITEMS_MAX => return wrong("-n or -I is too large"),
-            () if o.iterations == 0 => return wrong("-i must be at least 1"),
-            () if o.duration.is_some() && o.create_only && !o.remove_only => {
-                return wrong("--seconds requires a run that also removes its files (-C with -r)");
+            () if options.items.max(options.items_per_dir) > ITEMS_MAX => {
+                return invalid("-n and -I must not exceed 2^40");
             }
-            () if o.branch_factor == 0 && o.depth > 0 => {
-                return wrong("-z requires a branching factor: -b 1 or more");
+            () if options.iterations == 0 => return invalid("-i must be at least 1"),
+            () if options.duration.is_some() && options.create_only && !options.remove_only => {
+                return invalid("--seconds requires a run that also removes its files (-C with -r)");
             }
-            () if o.stonewall.is_some() && (o.branch_factor > 1 || o.depth > 0) => {
-                return wrong("-W cannot be combined with a tree (-b, -z)");
+            () if options.branch_factor == 0 && options.depth > 0 => {
+                return invalid("-z requires a branching factor: -b 1 or more");
             }
-            () if o.shared_file && o.collective_creates => return wrong("-S cannot be combined with -c"),
-            () if o.shared_file && o.unique_dir_per_task => return wrong("-S cannot be combined with -u"),
-            () if o.write_bytes > 0 && o.make_node => return wrong("-k cannot be combined with -w"),
-            () if o.verify_read && !(o.read_only && o.read_bytes > 0) => {
-                return wrong("-X requires -e BYTES, and -E if single phases are chosen");
+            () if options.stonewall.is_some() && (options.branch_factor > 1 || options.depth > 0) => {
+                return invalid("-W cannot be combined with a tree (-b, -z)");
             }
-            () if o.create_only && o.read_only && o.read_bytes > o.write_bytes => {
-                return wrong("-e must not exceed -w");
+            () if options.shared_file && options.collective_creates => {
+                return invalid("-S cannot be combined with -c");
             }
-            () if o.items > 0 && o.items_per_dir > 0 && o.unique_dir_per_task => {
-                return wrong("-u allows only one of -n and -I");
+            () if options.shared_file && options.unique_dir_per_task => {
+                return invalid("-S cannot be combined with -u");
             }
-            () if o.items > 0 && o.items_per_dir > 0 && !o.items.is_multiple_of(o.items_per_dir) => {
-                return wrong("-n must be a multiple of -I");
+            () if options.write_bytes > 0 && options.make_node => {
+                return invalid("-k cannot be combined with -w");
             }
-            () if o.stonewall.is_some() && o.items > 0 && o.items_per_dir > 0 => {
-                return wrong("-W requires -n without -I");
+            () if options.verify_read && !(options.read_only && options.read_bytes > 0) => {
+                return invalid("-X requires -e BYTES, and -E if single phases are chosen");
+            }
+            () if options.create_only && options.read_only && options.read_bytes > options.write_bytes => {
+                return invalid("-e must not exceed -w");
+            }
+            () if options.items > 0 && options.items_per_dir > 0 && options.unique_dir_per_task => {
+                return invalid("-u allows only one of -n and -I");
+            }
+            () if options.items > 0
+                && options.items_per_dir > 0
+                && !options.items.is_multiple_of(options.items_per_dir) =>
+            {
+                return invalid("-n must be a multiple of -I");
+            }
+            () if options.stonewall.is_some() && options.items > 0 && options.items_per_dir > 0 => {
+                return invalid("-W requires -n without -I");
             }
             () => {}
         }
-        if let Some((first, last, step)) = o.task_counts
+        if let Some((first, last, step)) = options.task_counts
             && (first == 0 || last < first || last > tasks || step == 0)
         {
-            return wrong("-f, -l and -s must choose numbers of tasks from 1 to the number of tasks");
+            return invalid("-f, -l and -s must choose numbers of tasks from 1 to the number of tasks");
         }
-        let Some((dirs, leaves)) = tree_size(o.branch_factor, o.depth).filter(|(dirs, _)| *dirs <= TREE_MAX)
+        let Some((dirs, leaves)) =
+            tree_size(options.branch_factor, options.depth).filter(|(dirs, _)| *dirs <= TREE_MAX)
         else {
-            return wrong("-b and -z give a tree of more than a million directories");
+            return invalid("-b and -z give a tree of more than a million directories");
         };
-        let with_items = if o.leaf_only { leaves } else { dirs };
-        let (items_per_dir, loops) = match (o.items, o.items_per_dir) {
+        let dirs_with_items = if options.leaf_only { leaves } else { dirs };
+        let (items_per_dir, test_dir_count) = match (options.items, options.items_per_dir) {
             (0, per_dir) => (per_dir, 1),
-            (items, 0) => (items / with_items, 1),
+            (items, 0) => (items / dirs_with_items, 1),
             (items, per_dir) => (per_dir, items / per_dir),
         };
         Ok(Plan {
             dirs,
             first_leaf: dirs - leaves,
             items_per_dir,
-            loops,
-            options: o,
+            test_dir_count,
+            options,
         })
     }
 
     /// Number of items of one task in one tree.
     pub(crate) fn items_per_tree(&self) -> u64 {
-        let with_items = match self.options.leaf_only {
+        let dirs_with_items = match self.options.leaf_only {
             true => self.dirs - self.first_leaf,
             false => self.dirs,
         };
-        self.items_per_dir * with_items
+        self.items_per_dir * dirs_with_items
     }
 
     /// The numbers of tasks to run with.
@@ -236,7 +251,7 @@ impl Plan {
         let Some((first, last, step)) = self.options.task_counts else {
             return vec![tasks];
         };
-        // mdtest continues after one task with multiples of the step.
+        // As in mdtest, the counts after one task are multiples of the step.
         let second = if first == 1 && step > 1 {
             step
         } else {
@@ -248,7 +263,7 @@ impl Plan {
     }
 
     /// The directories in depth-first order.
-    pub(crate) fn in_depth_order(&self) -> Vec<u64> {
+    pub(crate) fn dirs_depth_first(&self) -> Vec<u64> {
         let mut order = Vec::new();
         let mut pending = vec![0];
         while let Some(dir) = pending.pop() {
@@ -261,13 +276,13 @@ impl Plan {
     }
 
     /// The directories with items, in depth-first order.
-    pub(crate) fn with_items(&self) -> Vec<u64> {
+    pub(crate) fn dirs_with_items(&self) -> Vec<u64> {
         let first = if self.options.leaf_only {
             self.first_leaf
         } else {
             0
         };
-        self.in_depth_order()
+        self.dirs_depth_first()
             .into_iter()
             .filter(|d| *d >= first)
             .collect()
@@ -337,7 +352,7 @@ fn tree_size(branch_factor: u64, depth: u32) -> Option<(u64, u64)> {
     Some((dirs, level))
 }
 
-/// The name of a test directory; `round` is below [`Plan::loops`].
+/// The name of a test directory; `round` is below [`Plan::test_dir_count`].
 pub(crate) fn test_dir(iteration: usize, round: u64) -> String {
     format!("test-dir.{iteration}-{round}")
 }
@@ -358,9 +373,9 @@ mod tests {
 
     #[test]
     fn tree_is_numbered_by_level_and_walked_depth_first() {
-        let plan = plan(|o| (o.branch_factor, o.depth) = (2, 2));
+        let plan = plan(|options| (options.branch_factor, options.depth) = (2, 2));
         assert_eq!((plan.dirs, plan.items_per_dir, plan.items_per_tree()), (7, 3, 21));
-        assert_eq!(plan.in_depth_order(), [0, 1, 3, 4, 2, 5, 6]);
+        assert_eq!(plan.dirs_depth_first(), [0, 1, 3, 4, 2, 5, 6]);
         let tree = plan.tree("test-dir.0-0", 2);
         assert_eq!(tree.dir(0), "test-dir.0-0/mdtest_tree.0");
         assert_eq!(
@@ -373,15 +388,17 @@ mod tests {
 
     #[test]
     fn leaf_only_puts_items_in_leaves() {
-        let plan = plan(|o| (o.branch_factor, o.depth, o.leaf_only) = (2, 2, true));
+        let plan = plan(|options| (options.branch_factor, options.depth, options.leaf_only) = (2, 2, true));
         assert_eq!((plan.items_per_dir, plan.items_per_tree()), (5, 20));
-        assert_eq!(plan.with_items(), [3, 4, 5, 6]);
+        assert_eq!(plan.dirs_with_items(), [3, 4, 5, 6]);
         assert_eq!((plan.item(0), plan.item(19)), ((3, 15), (6, 34)));
     }
 
     #[test]
     fn branch_factor_one_gives_a_chain() {
-        let plan = plan(|o| (o.branch_factor, o.depth, o.unique_dir_per_task) = (1, 2, true));
+        let plan = plan(|options| {
+            (options.branch_factor, options.depth, options.unique_dir_per_task) = (1, 2, true)
+        });
         assert_eq!((plan.dirs, plan.items_per_dir), (3, 7));
         let path = plan.tree("t", 1).dir(2).to_owned();
         assert_eq!(path, "t/mdtest_tree.1.0/mdtest_tree.1.1/mdtest_tree.1.2");
@@ -389,15 +406,15 @@ mod tests {
 
     #[test]
     fn items_and_items_per_dir_give_several_trees() {
-        let plan = plan(|o| (o.items, o.items_per_dir) = (21, 7));
-        assert_eq!((plan.loops, plan.items_per_tree()), (3, 7));
+        let plan = plan(|options| (options.items, options.items_per_dir) = (21, 7));
+        assert_eq!((plan.test_dir_count, plan.items_per_tree()), (3, 7));
         let counts = |first, last, step| {
-            let o = Options {
+            let options = Options {
                 items: 1,
                 task_counts: Some((first, last, step)),
                 ..Options::default()
             };
-            Plan::new(&o, 8).unwrap().task_counts(8)
+            Plan::new(&options, 8).unwrap().task_counts(8)
         };
         assert_eq!(counts(1, 8, 2), [1, 2, 4, 6, 8]);
         assert_eq!(counts(2, 4, 1), [2, 3, 4]);
@@ -413,10 +430,10 @@ mod tests {
             change(&mut options);
             Plan::new(&options, 4).map(drop).unwrap_err().to_string()
         };
-        assert!(error_of(|o| o.items = 0).contains("-n or -I"));
-        assert!(error_of(|o| (o.branch_factor, o.depth) = (10, 9)).contains("a million"));
-        assert!(error_of(|o| (o.write_bytes, o.make_node) = (1, true)).contains("-k"));
-        assert!(error_of(|o| o.read_bytes = 1).contains("-e must not"));
-        assert!(error_of(|o| o.task_counts = Some((1, 5, 1))).contains("numbers of tasks"));
+        assert!(error_of(|options| options.items = 0).contains("-n or -I"));
+        assert!(error_of(|options| (options.branch_factor, options.depth) = (10, 9)).contains("a million"));
+        assert!(error_of(|options| (options.write_bytes, options.make_node) = (1, true)).contains("-k"));
+        assert!(error_of(|options| options.read_bytes = 1).contains("-e must not"));
+        assert!(error_of(|options| options.task_counts = Some((1, 5, 1))).contains("numbers of tasks"));
     }
 }

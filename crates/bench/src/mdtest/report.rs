@@ -1,4 +1,4 @@
-//! The report of mdtest: its tables of rates and times, and the additional one of latencies.
+//! The report of mdtest: its tables of rates and times, and an additional table of latencies.
 
 use super::plan::Plan;
 use crate::{Figure, time_series};
@@ -89,17 +89,17 @@ impl Report {
     fn write(&self, out: &mut String, show: ReportOptions) -> fmt::Result {
         writeln!(out, "{} task(s) on {} node(s)", self.tasks, self.nodes)?;
         for tasks in self.plan.task_counts(self.tasks) {
-            self.item_count(out, tasks)?;
+            self.write_item_count(out, tasks)?;
             let figures: Vec<&Figure> = self.figures.iter().filter(|f| f.tasks == tasks).collect();
             if show.all_ranks {
-                each_rank(out, &figures)?;
+                write_rank_rates(out, &figures)?;
             }
             for time in [false, true] {
                 if show.rate_and_time || show.time == time {
-                    self.summary(out, &figures, time, show.ranks)?;
+                    self.write_summary(out, &figures, time, show.ranks)?;
                 }
             }
-            self.latencies(out, &figures)?;
+            self.write_latencies(out, &figures)?;
         }
         out.push_str(&time_series::windows_table(&self.figures, show.windows));
         if self.wrong_reads > 0 {
@@ -108,12 +108,12 @@ impl Report {
         Ok(())
     }
 
-    fn item_count(&self, out: &mut String, tasks: usize) -> fmt::Result {
-        let o = &self.plan.options;
-        let items = self.plan.items_per_tree() * self.plan.loops * tasks as u64;
-        match (o.files_only, o.dirs_only) {
+    fn write_item_count(&self, out: &mut String, tasks: usize) -> fmt::Result {
+        let options = &self.plan.options;
+        let items = self.plan.items_per_tree() * self.plan.test_dir_count * tasks as u64;
+        match (options.files_only, options.dirs_only) {
             (true, true) => writeln!(out, "{tasks} tasks, {items} files/directories"),
-            (true, false) if o.shared_file => {
+            (true, false) if options.shared_file => {
                 writeln!(out, "{tasks} tasks, {} shared files", items / tasks as u64)
             }
             (true, false) => writeln!(out, "{tasks} tasks, {items} files"),
@@ -122,19 +122,19 @@ impl Report {
     }
 
     fn operations(&self) -> Vec<&'static str> {
-        let o = &self.plan.options;
+        let options = &self.plan.options;
         let mut all = Vec::new();
-        if o.dirs_only {
+        if options.dirs_only {
             all.extend(DIRS);
         }
-        if o.files_only {
+        if options.files_only {
             all.extend(FILES);
         }
         all.extend(TREES);
         all
     }
 
-    fn summary(&self, out: &mut String, figures: &[&Figure], time: bool, ranks: bool) -> fmt::Result {
+    fn write_summary(&self, out: &mut String, figures: &[&Figure], time: bool, ranks: bool) -> fmt::Result {
         let unit = if time {
             "time (in ms/op)"
         } else {
@@ -153,7 +153,7 @@ impl Report {
             per_rank("          ---            ---           ----                     ")
         )?;
         for operation in self.operations() {
-            let of: Vec<&Figure> = figures
+            let of_operation: Vec<&Figure> = figures
                 .iter()
                 .copied()
                 .filter(|f| f.operation == operation)
@@ -165,7 +165,7 @@ impl Report {
             };
             write!(out, "   {operation:<22} ")?;
             if ranks {
-                let rates: Vec<f64> = of
+                let rates: Vec<f64> = of_operation
                     .iter()
                     .flat_map(|f| &f.task_rates)
                     .map(|r| in_unit(*r))
@@ -173,7 +173,7 @@ impl Report {
                 let s = Spread::of(&rates);
                 write!(out, "{:14.3} {:14.3} {:14.3}     ", s.max, s.min, s.mean)?;
             }
-            let rates: Vec<f64> = of.iter().map(|f| in_unit(f.rate())).collect();
+            let rates: Vec<f64> = of_operation.iter().map(|f| in_unit(f.rate())).collect();
             let s = Spread::of(&rates);
             writeln!(
                 out,
@@ -196,7 +196,7 @@ impl Report {
         Ok(())
     }
 
-    fn latencies(&self, out: &mut String, figures: &[&Figure]) -> fmt::Result {
+    fn write_latencies(&self, out: &mut String, figures: &[&Figure]) -> fmt::Result {
         writeln!(
             out,
             "\nLATENCY (in microseconds), and CPU time for each operation:"
@@ -210,25 +210,25 @@ impl Report {
             "   ---------                         ---            ---            ---          -----            ---         ------"
         )?;
         for operation in self.operations() {
-            let of = figures
+            let of_operation = figures
                 .iter()
                 .filter(|f| f.operation == operation && f.operations > 0);
-            let (cpu, count) = of.clone().fold((0.0, 0), |(cpu, count), f| {
+            let (cpu, count) = of_operation.clone().fold((0.0, 0), |(cpu, count), f| {
                 (cpu + f.cpu_seconds, count + f.operations)
             });
             // The last figure has the totals.
-            let Some(all) = of.filter_map(|f| f.totals.as_ref()).next_back() else {
+            let Some(totals) = of_operation.filter_map(|f| f.totals.as_ref()).next_back() else {
                 continue;
             };
-            let all = all.latencies.quantiles();
+            let latencies = totals.latencies.quantiles();
             writeln!(
                 out,
                 "   {operation:<22} {:14.1} {:14.1} {:14.1} {:14.1} {:14.1} {:14.1}",
-                all.p50,
-                all.p95,
-                all.p99,
-                all.p99_9,
-                all.max,
+                latencies.p50,
+                latencies.p95,
+                latencies.p99,
+                latencies.p99_9,
+                latencies.max,
                 cpu * 1e6 / count as f64
             )?;
         }
@@ -236,7 +236,7 @@ impl Report {
     }
 }
 
-fn each_rank(out: &mut String, figures: &[&Figure]) -> fmt::Result {
+fn write_rank_rates(out: &mut String, figures: &[&Figure]) -> fmt::Result {
     writeln!(out, "\nPer process result (rate):")?;
     for f in figures {
         let rates: Vec<String> = f.task_rates.iter().map(|r| format!("{r:.3}")).collect();

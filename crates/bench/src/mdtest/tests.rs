@@ -28,15 +28,15 @@ fn tasks(dir: &Path, count: usize, progress: &Arc<TaskProgress>) -> Vec<Task> {
         .collect()
 }
 
-/// Runs with three tasks.
+/// Runs mdtest with three tasks.
 fn mdtest(dir: &Path, options: &Options) -> Result<Report, BenchError> {
     let (report, outcome) = run(options, tasks(dir, 3, &Arc::default()));
     outcome.map(|()| report.unwrap())
 }
 
 fn count(report: &Report, operation: &str) -> Vec<u64> {
-    let of = report.figures.iter().filter(|f| f.operation == operation);
-    of.map(|f| f.operations).collect()
+    let figures = report.figures.iter().filter(|f| f.operation == operation);
+    figures.map(|f| f.operations).collect()
 }
 
 /// All files and directories below a directory.

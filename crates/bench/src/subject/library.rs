@@ -57,7 +57,7 @@ impl LibrarySubject {
     }
 
     /// Uses this directory, a path from the file system's root, as the subject's root.
-    pub fn below(self, dir: &str) -> LibrarySubject {
+    pub fn with_root(self, dir: &str) -> LibrarySubject {
         let names: Vec<&str> = dir.split('/').filter(|n| !n.is_empty()).collect();
         LibrarySubject {
             base: names.join("/"),
@@ -84,7 +84,7 @@ impl LibrarySubject {
     }
 
     /// The FID of a directory, from the cache or by a path walk.
-    async fn dir(&self, dir: &str) -> Result<Fid, Errno> {
+    async fn dir_fid(&self, dir: &str) -> Result<Fid, Errno> {
         if let Some(fid) = self.dirs.read().get(dir) {
             return Ok(*fid);
         }
@@ -107,7 +107,7 @@ impl LibrarySubject {
     }
 
     async fn find(&self, dir: &str, name: &str) -> Result<client::FoundFile, Errno> {
-        let parent = self.dir(dir).await?;
+        let parent = self.dir_fid(dir).await?;
         self.client.lookup(&self.cred, parent, name.as_bytes()).await
     }
 }
@@ -122,7 +122,7 @@ impl Subject for LibrarySubject {
     }
 
     fn enter(&self, dir: &str) -> Result<(), BenchError> {
-        self.run("lookup", (dir, ""), self.dir(dir)).map(drop)
+        self.run("lookup", (dir, ""), self.dir_fid(dir)).map(drop)
     }
 
     fn make_dir(&self, dir: &str, name: &str) -> Result<bool, BenchError> {
@@ -137,7 +137,7 @@ impl Subject for LibrarySubject {
                         .await
                 }
                 name => {
-                    let parent = self.dir(dir).await?;
+                    let parent = self.dir_fid(dir).await?;
                     self.client
                         .mkdir(&self.cred, parent, name.as_bytes(), DIR_MODE)
                         .await
@@ -160,7 +160,7 @@ impl Subject for LibrarySubject {
                     self.client.rmdir(&self.cred, parent, name.as_bytes()).await
                 }
                 name => {
-                    let parent = self.dir(dir).await?;
+                    let parent = self.dir_fid(dir).await?;
                     self.client.rmdir(&self.cred, parent, name.as_bytes()).await
                 }
             }
@@ -170,7 +170,7 @@ impl Subject for LibrarySubject {
     fn list(&self, dir: &str) -> Result<Vec<(String, bool)>, BenchError> {
         self.run("readdir", (dir, ""), async {
             let (handle, mut names, mut offset) = {
-                let fid = self.dir(dir).await?;
+                let fid = self.dir_fid(dir).await?;
                 (self.client.opendir(&self.cred, fid).await?, Vec::new(), 0)
             };
             loop {
@@ -202,7 +202,7 @@ impl Subject for LibrarySubject {
             ..StripeRequest::default()
         };
         self.run("setstripe", (dir, ""), async {
-            let fid = self.dir(dir).await?;
+            let fid = self.dir_fid(dir).await?;
             self.client.setstripe(&self.cred, fid, request.to_default()).await
         })
     }
@@ -216,7 +216,7 @@ impl Subject for LibrarySubject {
         };
         let mut differs = false;
         self.run("create", (dir, name), async {
-            let parent = self.dir(dir).await?;
+            let parent = self.dir_fid(dir).await?;
             let (_, file) = self
                 .client
                 .create(&self.cred, parent, name.as_bytes(), FILE_MODE, flags)
@@ -228,8 +228,8 @@ impl Subject for LibrarySubject {
                 self.client.fsync(&file, false).await?;
             }
             if new.read_back {
-                let back = self.client.read(&file, 0, new.data.len()).await?;
-                differs = back.concat() != new.data;
+                let data_read = self.client.read(&file, 0, new.data.len()).await?;
+                differs = data_read.concat() != new.data;
             }
             // Write back at close, as the kernel client does.
             self.client.write_back(&file).await?;
@@ -248,7 +248,7 @@ impl Subject for LibrarySubject {
 
     fn mknod(&self, dir: &str, name: &str) -> Result<(), BenchError> {
         self.run("mknod", (dir, name), async {
-            let parent = self.dir(dir).await?;
+            let parent = self.dir_fid(dir).await?;
             self.client
                 .mknod(&self.cred, parent, name.as_bytes(), FILE_MODE, 0)
                 .await
@@ -280,7 +280,7 @@ impl Subject for LibrarySubject {
     fn rename(&self, dir: &str, from: &str, to: &str) -> Result<(), BenchError> {
         self.dirs.write().remove(&join_path(dir, from));
         self.run("rename", (dir, from), async {
-            let parent = self.dir(dir).await?;
+            let parent = self.dir_fid(dir).await?;
             self.client
                 .rename(&self.cred, (parent, from.as_bytes()), (parent, to.as_bytes()))
                 .await
@@ -289,7 +289,7 @@ impl Subject for LibrarySubject {
 
     fn unlink(&self, dir: &str, name: &str) -> Result<(), BenchError> {
         self.run("unlink", (dir, name), async {
-            let parent = self.dir(dir).await?;
+            let parent = self.dir_fid(dir).await?;
             self.client.unlink(&self.cred, parent, name.as_bytes()).await
         })
     }
@@ -310,7 +310,7 @@ impl Subject for LibrarySubject {
 
     fn write(&self, dir: &str, name: &str, block: &Bytes, blocks: u64) -> Result<(), BenchError> {
         self.run("write", (dir, name), async {
-            let parent = self.dir(dir).await?;
+            let parent = self.dir_fid(dir).await?;
             let (_, file) = self
                 .client
                 .create(

@@ -2,9 +2,9 @@
 //! library ([`LibrarySubject`]), or the stack of a metadata target below network and requests
 //! ([`StackSubject`]).
 //!
-//! A file is named by its directory, a path from the subject's root with `/` as separator (empty:
-//! the root), and a name in it. The subject's root, which may have to be created, is the empty name
-//! in the empty directory.
+//! Methods get a file as its directory and its name there. The directory is a path from the
+//! subject's root with `/` as separator; the empty path is the root. The empty name in the empty
+//! directory is the root itself, which may not exist yet.
 
 mod library;
 mod path;
@@ -21,10 +21,10 @@ use wire::Errno;
 pub trait Subject: Send + Sync {
     /// The name in tables.
     fn name(&self) -> &str;
-    /// Ids of the named processes: other processes, such as the subject's servers. Measurements
-    /// include their CPU time and memory.
+    /// Ids of the other processes that serve the subject. Measurements include their CPU time and
+    /// memory.
     fn processes(&self) -> &[u32];
-    /// Resolves a directory, so that later operations in it do not have to.
+    /// Resolves a directory, so that later operations there need no path walk.
     fn enter(&self, dir: &str) -> Result<(), BenchError>;
     /// Creates an empty directory; returns false if it exists already.
     fn make_dir(&self, dir: &str, name: &str) -> Result<bool, BenchError>;
@@ -61,7 +61,7 @@ pub trait Subject: Send + Sync {
     fn unlink(&self, dir: &str, name: &str) -> Result<(), BenchError>;
     /// Sets an extended attribute.
     fn set_xattr(&self, dir: &str, name: &str, xattr: &str, value: &[u8]) -> Result<(), BenchError>;
-    /// Writes changes of the file system back that the subject still caches.
+    /// Writes back the changes that the subject still caches.
     fn sync(&self) -> Result<(), BenchError>;
     /// Writes `block` `blocks` times to a new file, and fsyncs it.
     fn write(&self, dir: &str, name: &str, block: &Bytes, blocks: u64) -> Result<(), BenchError>;
@@ -138,23 +138,28 @@ pub(crate) fn remove_tree(subject: &dyn Subject, dir: &str, name: &str) -> Resul
 }
 
 /// The error of a failed operation with an errno.
-fn errno_error(subject: &str, operation: &'static str, what: String, errno: Errno) -> BenchError {
+fn errno_error(subject: &str, operation: &'static str, object: String, errno: Errno) -> BenchError {
     BenchError::Operation {
         subject: subject.to_owned(),
         operation,
-        what,
-        why: errno.to_string(),
+        object,
+        reason: errno.to_string(),
         errno: errno.0,
     }
 }
 
 /// The error of a failed operation without an errno.
-pub(crate) fn operation_error(subject: &str, operation: &'static str, what: String, why: &str) -> BenchError {
+pub(crate) fn operation_error(
+    subject: &str,
+    operation: &'static str,
+    object: String,
+    reason: &str,
+) -> BenchError {
     BenchError::Operation {
         subject: subject.to_owned(),
         operation,
-        what,
-        why: why.to_owned(),
+        object,
+        reason: reason.to_owned(),
         errno: 0,
     }
 }

@@ -36,7 +36,7 @@ impl PathSubject {
     }
 
     /// Converts the error of an operation on `dir/name`.
-    fn check<T>(
+    fn convert_error<T>(
         &self,
         operation: &'static str,
         (dir, name): (&str, &str),
@@ -45,8 +45,8 @@ impl PathSubject {
         result.map_err(|e| BenchError::Operation {
             subject: self.name.clone(),
             operation,
-            what: join_path(dir, name),
-            why: e.to_string(),
+            object: join_path(dir, name),
+            reason: e.to_string(),
             errno: e.raw_os_error().unwrap_or(0),
         })
     }
@@ -65,10 +65,10 @@ impl PathSubject {
             file.sync_all()?;
         }
         if new.read_back {
-            let mut back = vec![0; new.data.len()];
+            let mut data_read = vec![0; new.data.len()];
             file.seek(SeekFrom::Start(0))?;
-            file.read_exact(&mut back)?;
-            if back != new.data {
+            file.read_exact(&mut data_read)?;
+            if data_read != new.data {
                 return Err(io::Error::other(READ_BACK_DIFFERS));
             }
         }
@@ -86,7 +86,7 @@ impl Subject for PathSubject {
     }
 
     fn enter(&self, dir: &str) -> Result<(), BenchError> {
-        self.check("stat", (dir, ""), std::fs::metadata(self.root.join(dir)))
+        self.convert_error("stat", (dir, ""), std::fs::metadata(self.root.join(dir)))
             .map(drop)
     }
 
@@ -96,7 +96,7 @@ impl Subject for PathSubject {
             .create(self.path(dir, name));
         match result {
             Err(e) if e.kind() == ErrorKind::AlreadyExists => Ok(false),
-            result => self.check("mkdir", (dir, name), result).map(|()| true),
+            result => self.convert_error("mkdir", (dir, name), result).map(|()| true),
         }
     }
 
@@ -116,11 +116,11 @@ impl Subject for PathSubject {
                     String::from_utf8_lossy(&out.stderr).trim().to_owned(),
                 )),
             });
-        self.check("lfs mkdir", (dir, name), created)
+        self.convert_error("lfs mkdir", (dir, name), created)
     }
 
     fn remove_dir(&self, dir: &str, name: &str) -> Result<(), BenchError> {
-        self.check("rmdir", (dir, name), std::fs::remove_dir(self.path(dir, name)))
+        self.convert_error("rmdir", (dir, name), std::fs::remove_dir(self.path(dir, name)))
     }
 
     fn list(&self, dir: &str) -> Result<Vec<(String, bool)>, BenchError> {
@@ -134,7 +134,7 @@ impl Subject for PathSubject {
                 })
                 .collect()
         };
-        self.check("readdir", (dir, ""), list())
+        self.convert_error("readdir", (dir, ""), list())
     }
 
     fn set_stripes(&self, dir: &str, stripes: u16) -> Result<(), BenchError> {
@@ -148,11 +148,11 @@ impl Subject for PathSubject {
             &request.to_default(),
             XattrFlags::empty(),
         );
-        self.check("setstripe", (dir, ""), set.map_err(io::Error::from))
+        self.convert_error("setstripe", (dir, ""), set.map_err(io::Error::from))
     }
 
     fn create(&self, dir: &str, name: &str, new: &NewFile) -> Result<(), BenchError> {
-        self.check("create", (dir, name), self.create_file(dir, name, new))
+        self.convert_error("create", (dir, name), self.create_file(dir, name, new))
     }
 
     fn mknod(&self, dir: &str, name: &str) -> Result<(), BenchError> {
@@ -163,19 +163,19 @@ impl Subject for PathSubject {
             Mode::from_raw_mode(FILE_MODE),
             0,
         );
-        self.check("mknod", (dir, name), result.map_err(io::Error::from))
+        self.convert_error("mknod", (dir, name), result.map_err(io::Error::from))
     }
 
     fn stat(&self, dir: &str, name: &str) -> Result<(), BenchError> {
         let stat = rustix::fs::statat(CWD, self.path(dir, name), AtFlags::empty());
-        self.check("stat", (dir, name), stat.map(drop).map_err(io::Error::from))
+        self.convert_error("stat", (dir, name), stat.map(drop).map_err(io::Error::from))
     }
 
     fn lookup(&self, dir: &str, name: &str) -> Result<(), BenchError> {
         // O_PATH only resolves the name.
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let found = rustix::fs::open(self.path(dir, name), flags, Mode::empty());
-        self.check("lookup", (dir, name), found.map(drop).map_err(io::Error::from))
+        self.convert_error("lookup", (dir, name), found.map(drop).map_err(io::Error::from))
     }
 
     fn open(&self, dir: &str, name: &str, bytes: usize) -> Result<Bytes, BenchError> {
@@ -192,26 +192,26 @@ impl Subject for PathSubject {
             data.truncate(len);
             Ok(data.into())
         };
-        self.check("open", (dir, name), read())
+        self.convert_error("open", (dir, name), read())
     }
 
     fn rename(&self, dir: &str, from: &str, to: &str) -> Result<(), BenchError> {
         let renamed = std::fs::rename(self.path(dir, from), self.path(dir, to));
-        self.check("rename", (dir, from), renamed)
+        self.convert_error("rename", (dir, from), renamed)
     }
 
     fn unlink(&self, dir: &str, name: &str) -> Result<(), BenchError> {
-        self.check("unlink", (dir, name), std::fs::remove_file(self.path(dir, name)))
+        self.convert_error("unlink", (dir, name), std::fs::remove_file(self.path(dir, name)))
     }
 
     fn set_xattr(&self, dir: &str, name: &str, xattr: &str, value: &[u8]) -> Result<(), BenchError> {
         let set = rustix::fs::setxattr(self.path(dir, name), xattr, value, XattrFlags::empty());
-        self.check("setxattr", (dir, name), set.map_err(io::Error::from))
+        self.convert_error("setxattr", (dir, name), set.map_err(io::Error::from))
     }
 
     fn sync(&self) -> Result<(), BenchError> {
         let sync = || rustix::fs::syncfs(File::open(&self.root)?).map_err(io::Error::from);
-        self.check("sync", ("", ""), sync())
+        self.convert_error("sync", ("", ""), sync())
     }
 
     fn write(&self, dir: &str, name: &str, block: &Bytes, blocks: u64) -> Result<(), BenchError> {
@@ -220,7 +220,7 @@ impl Subject for PathSubject {
             (0..blocks).try_for_each(|_| file.write_all(block))?;
             file.sync_all()
         };
-        self.check("write", (dir, name), write())
+        self.convert_error("write", (dir, name), write())
     }
 
     fn read(&self, dir: &str, name: &str, block: usize) -> Result<u64, BenchError> {
@@ -235,7 +235,7 @@ impl Subject for PathSubject {
                 }
             }
         };
-        self.check("read", (dir, name), read())
+        self.convert_error("read", (dir, name), read())
     }
 
     fn drop_cache(&self, dir: &str, name: &str) -> Result<(), BenchError> {
@@ -245,6 +245,6 @@ impl Subject for PathSubject {
             rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed)?;
             Ok(())
         };
-        self.check("fadvise", (dir, name), drop_cache())
+        self.convert_error("fadvise", (dir, name), drop_cache())
     }
 }

@@ -1,6 +1,6 @@
 //! The stack of a metadata target as a subject: its name space over its store, in this process,
 //! below network, requests, locks and client permissions. Lustre calls this the MDD layer. The
-//! objects of files are made-up FIDs.
+//! layouts of files name objects that do not exist.
 
 use super::{NewFile, Subject, errno_error, join_path, operation_error};
 use crate::BenchError;
@@ -23,7 +23,7 @@ const FILE_MODE: u32 = 0o100_644;
 const DIR_MODE: u32 = 0o040_755;
 /// Number of FIDs in one sequence of files, as for clients.
 const SEQUENCE_WIDTH: u64 = 1 << 17;
-/// The FID sequence of objects of OST 0; that of OST i is `i << 16` higher.
+/// The FID sequence of objects on OST 0; the sequence of OST i is `i << 16` higher.
 const OBJECT_SEQUENCES: u64 = 0x1_0000_0000;
 /// The most stripes of a layout.
 const OSTS_MAX: u32 = 65_536;
@@ -47,7 +47,7 @@ pub struct StackSubject {
 }
 
 impl StackSubject {
-    /// Opens an empty store and creates the root directory. `runtime` runs the waits for the disk.
+    /// Opens an empty store and creates the root directory. `runtime` runs the store's I/O.
     ///
     /// # Errors
     ///
@@ -58,7 +58,7 @@ impl StackSubject {
         runtime: Handle,
     ) -> Result<StackSubject, BenchError> {
         let name = name.into();
-        let open_error = |why: String| operation_error(&name, "open", "the store".to_owned(), &why);
+        let open_error = |reason: String| operation_error(&name, "open", "the store".to_owned(), &reason);
         let index = runtime
             .block_on(open_index(store))
             .map_err(|e| open_error(e.to_string()))?;
@@ -78,7 +78,7 @@ impl StackSubject {
     }
 
     /// Converts the error of an operation on `dir/name`.
-    fn check<T>(
+    fn convert_error<T>(
         &self,
         operation: &'static str,
         (dir, name): (&str, &str),
@@ -94,16 +94,16 @@ impl StackSubject {
 
     /// The FID of a new file or directory.
     fn new_fid(&self) -> Fid {
-        let n = self.next_fid.fetch_add(1, Ordering::Relaxed);
+        let number = self.next_fid.fetch_add(1, Ordering::Relaxed);
         Fid {
-            f_seq: FID_SEQ_NORMAL + n / SEQUENCE_WIDTH,
-            f_oid: (n % SEQUENCE_WIDTH) as u32 + 1,
+            f_seq: FID_SEQ_NORMAL + number / SEQUENCE_WIDTH,
+            f_oid: (number % SEQUENCE_WIDTH) as u32 + 1,
             f_ver: 0,
         }
     }
 
     /// The FID of a directory, from the cache or by a path walk.
-    fn dir(&self, dir: &str) -> Result<Fid, Errno> {
+    fn dir_fid(&self, dir: &str) -> Result<Fid, Errno> {
         if let Some(fid) = self.dirs.read().get(dir) {
             return Ok(*fid);
         }
@@ -154,18 +154,25 @@ impl StackSubject {
             },
             ..NewInode::default()
         };
-        namespace::create(&self.store, &self.cred, self.dir(dir)?, name.as_bytes(), &node).map(|_| fid)
+        namespace::create(
+            &self.store,
+            &self.cred,
+            self.dir_fid(dir)?,
+            name.as_bytes(),
+            &node,
+        )
+        .map(|_| fid)
     }
 
     fn remove_entry(&self, dir: &str, name: &str, is_dir: bool) -> Result<(), Errno> {
         self.throttle();
-        let what = Unlink {
-            parent: self.dir(dir)?,
+        let unlink = Unlink {
+            parent: self.dir_fid(dir)?,
             name: name.as_bytes(),
             dir: is_dir,
             time: SystemTime::now().into(),
         };
-        namespace::unlink(&self.store, &self.cred, what).map(drop)
+        namespace::unlink(&self.store, &self.cred, unlink).map(drop)
     }
 
     fn open_and_close(&self, fid: Fid, mode: OpenMode, created: Option<wire::Transno>) -> Result<(), Errno> {
@@ -194,7 +201,8 @@ impl Subject for StackSubject {
     }
 
     fn enter(&self, dir: &str) -> Result<(), BenchError> {
-        self.check("lookup", (dir, ""), self.dir(dir)).map(drop)
+        self.convert_error("lookup", (dir, ""), self.dir_fid(dir))
+            .map(drop)
     }
 
     fn make_dir(&self, dir: &str, name: &str) -> Result<bool, BenchError> {
@@ -203,18 +211,18 @@ impl Subject for StackSubject {
         }
         match self.create_entry(dir, name, DIR_MODE, false) {
             Err(Errno::EEXIST) => Ok(false),
-            result => self.check("mkdir", (dir, name), result).map(|_| true),
+            result => self.convert_error("mkdir", (dir, name), result).map(|_| true),
         }
     }
 
     fn remove_dir(&self, dir: &str, name: &str) -> Result<(), BenchError> {
         self.dirs.write().remove(&join_path(dir, name));
-        self.check("rmdir", (dir, name), self.remove_entry(dir, name, true))
+        self.convert_error("rmdir", (dir, name), self.remove_entry(dir, name, true))
     }
 
     fn list(&self, dir: &str) -> Result<Vec<(String, bool)>, BenchError> {
         let list = || {
-            let fid = self.dir(dir)?;
+            let fid = self.dir_fid(dir)?;
             let mut all = Vec::new();
             let mut rows = self.store.entries(fid, NameHash(0), ENTRIES_PER_READ)?;
             while let Some((_, last, _)) = rows.last().cloned() {
@@ -225,7 +233,7 @@ impl Subject for StackSubject {
             }
             Ok(all)
         };
-        self.check("readdir", (dir, ""), list())
+        self.convert_error("readdir", (dir, ""), list())
     }
 
     fn set_stripes(&self, _dir: &str, stripes: u16) -> Result<(), BenchError> {
@@ -243,11 +251,11 @@ impl Subject for StackSubject {
             let mode = OpenMode(MDS_FMODE_READ | MDS_FMODE_WRITE);
             self.open_and_close(fid, mode, Some(wire::Transno(self.store.inode(fid)?.version)))
         };
-        self.check("create", (dir, name), create())
+        self.convert_error("create", (dir, name), create())
     }
 
     fn mknod(&self, dir: &str, name: &str) -> Result<(), BenchError> {
-        self.check(
+        self.convert_error(
             "mknod",
             (dir, name),
             self.create_entry(dir, name, FILE_MODE, false),
@@ -256,13 +264,13 @@ impl Subject for StackSubject {
     }
 
     fn stat(&self, dir: &str, name: &str) -> Result<(), BenchError> {
-        let stat = || self.store.inode(self.find(self.dir(dir)?, name)?);
-        self.check("getattr", (dir, name), stat()).map(drop)
+        let stat = || self.store.inode(self.find(self.dir_fid(dir)?, name)?);
+        self.convert_error("getattr", (dir, name), stat()).map(drop)
     }
 
     fn lookup(&self, dir: &str, name: &str) -> Result<(), BenchError> {
-        let lookup = || self.find(self.dir(dir)?, name);
-        self.check("lookup", (dir, name), lookup()).map(drop)
+        let lookup = || self.find(self.dir_fid(dir)?, name);
+        self.convert_error("lookup", (dir, name), lookup()).map(drop)
     }
 
     fn open(&self, dir: &str, name: &str, bytes: usize) -> Result<Bytes, BenchError> {
@@ -270,18 +278,19 @@ impl Subject for StackSubject {
             return self.unsupported("read");
         }
         let open = || {
-            let fid = self.find(self.dir(dir)?, name)?;
+            let fid = self.find(self.dir_fid(dir)?, name)?;
             self.open_and_close(fid, OpenMode(MDS_FMODE_READ), None)
         };
-        self.check("open", (dir, name), open()).map(|()| Bytes::new())
+        self.convert_error("open", (dir, name), open())
+            .map(|()| Bytes::new())
     }
 
     fn rename(&self, dir: &str, from: &str, to: &str) -> Result<(), BenchError> {
         self.throttle();
         self.dirs.write().remove(&join_path(dir, from));
         let rename = || {
-            let parent = self.dir(dir)?;
-            let what = Rename {
+            let parent = self.dir_fid(dir)?;
+            let args = Rename {
                 src_dir: parent,
                 src_name: from.as_bytes(),
                 dst_dir: parent,
@@ -290,28 +299,28 @@ impl Subject for StackSubject {
                 flags: RenameFlags::NONE,
                 whiteout: Fid::ZERO,
             };
-            namespace::rename(&self.store, &self.cred, what).map(drop)
+            namespace::rename(&self.store, &self.cred, args).map(drop)
         };
-        self.check("rename", (dir, from), rename())
+        self.convert_error("rename", (dir, from), rename())
     }
 
     fn unlink(&self, dir: &str, name: &str) -> Result<(), BenchError> {
-        self.check("unlink", (dir, name), self.remove_entry(dir, name, false))
+        self.convert_error("unlink", (dir, name), self.remove_entry(dir, name, false))
     }
 
     fn set_xattr(&self, dir: &str, name: &str, xattr: &str, value: &[u8]) -> Result<(), BenchError> {
         self.throttle();
         let set = || {
-            let set = xattr::SetxattrArgs {
-                fid: self.find(self.dir(dir)?, name)?,
+            let args = xattr::SetxattrArgs {
+                fid: self.find(self.dir_fid(dir)?, name)?,
                 name: xattr.as_bytes(),
                 value: Some(Bytes::copy_from_slice(value)),
                 flags: 0,
                 time: SystemTime::now().into(),
             };
-            xattr::setxattr(&self.store, &self.cred, &set).map(drop)
+            xattr::setxattr(&self.store, &self.cred, &args).map(drop)
         };
-        self.check("setxattr", (dir, name), set())
+        self.convert_error("setxattr", (dir, name), set())
     }
 
     fn sync(&self) -> Result<(), BenchError> {

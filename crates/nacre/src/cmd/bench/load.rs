@@ -103,7 +103,7 @@ impl TaskGroup {
                 let subjects = library.clients.iter().enumerate().map(|(i, client)| {
                     let subject = LibrarySubject::new("library", client.clone(), library.runtime.clone());
                     let dir = dir_names.get(i % dir_names.len()).copied().unwrap_or_default();
-                    let subject = subject.with_processes(processes.clone()).below(dir);
+                    let subject = subject.with_processes(processes.clone()).with_root(dir);
                     Arc::new(subject) as Arc<dyn Subject>
                 });
                 let subjects = subjects.collect();

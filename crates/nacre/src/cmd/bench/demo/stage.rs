@@ -179,8 +179,8 @@ impl DemoStage {
 
 impl Stage for DemoStage {
     fn open(&mut self, experiment: &Experiment) -> Result<(), BenchError> {
-        let what = format!("the servers and clients of {}", experiment.kind.name());
-        self.start(experiment).map_err(|e| bench_error(what, e))
+        let object = format!("the servers and clients of {}", experiment.kind.name());
+        self.start(experiment).map_err(|e| bench_error(object, e))
     }
 
     fn measure(&mut self, configuration: &Configuration, load: &DemoLoad) -> Result<Vec<Sample>, BenchError> {
@@ -222,12 +222,12 @@ impl Drop for DemoStage {
 
 /// Converts an error of this crate into one of the `bench` crate; keeps an interruption
 /// recognizable.
-fn bench_error(what: String, error: anyhow::Error) -> BenchError {
+fn bench_error(object: String, error: anyhow::Error) -> BenchError {
     match error.downcast::<BenchError>() {
         Ok(error) => error,
         Err(error) => BenchError::Stage {
-            what,
-            why: crate::output::describe(&error),
+            object,
+            reason: crate::output::describe(&error),
         },
     }
 }
