@@ -42,17 +42,17 @@ impl Client {
 
     /// Sends the requests of a unit.
     async fn send_requests(&self, unit: Unit, destination: Nid) {
-        let mut left = unit.spec.loops;
+        let mut loops_left = unit.spec.loops;
         let mut sequence = 0_u32;
-        while !unit.stopping() && left != Some(0) {
-            left = left.map(|n| n - 1);
+        while !unit.is_stopping() && loops_left != Some(0) {
+            loops_left = loops_left.map(|n| n - 1);
             sequence = sequence.wrapping_add(1);
             let result = match unit.spec.operation {
                 Operation::Ping => self.ping(&unit, destination, sequence).await,
                 Operation::Brw(brw) => self.brw(&unit, destination, brw).await,
             };
-            let Err(why) = result else { continue };
-            if unit.stopping() {
+            let Err(error) = result else { continue };
+            if unit.is_stopping() {
                 break;
             }
             let errors = match unit.spec.operation {
@@ -60,7 +60,7 @@ impl Client {
                 Operation::Brw(_) => &unit.errors.brw,
             };
             errors.fetch_add(1, Relaxed);
-            lnet::warn_rate_limited!(to = %destination, "test request failed: {why}");
+            lnet::warn_rate_limited!(to = %destination, "test request failed: {error}");
             if unit.spec.stop_on_error {
                 break;
             }

@@ -2,12 +2,12 @@
 //! to consoles. The module does no I/O: it takes requests and the time, and returns replies and
 //! work to do.
 //!
-//! Status values are Lustre's. A session ends when its console has removed the session as often as
-//! created it, when another session takes the node by force, after a time without requests of any
-//! console, or when the node stops serving. The tests of the session then stop. While a test still
-//! has active units, the session counts as a zombie.
+//! Status values are Lustre's. A session ends when its console has sent as many requests to remove
+//! the session as to create it, when another session takes the node by force, after a time without
+//! requests of any console, or when the node stops serving. The session's tests then stop. While a
+//! test still has active units, the session counts as a zombie.
 
-use crate::run::{Errors, Run};
+use crate::run::{ErrorCounts, Run};
 use crate::settings::{BATCHES_MAX, TESTS_MAX, UNITS_MAX};
 use crate::spec::{self, TestSpec};
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use wire::{
     SrpcRmsnReply, SrpcRmsnReqst, SrpcStatReply, SrpcStatReqst, SrpcTestReply, SrpcTestReqst, Text,
 };
 
-/// The id of no session.
+/// The session id in messages of a node without a session.
 pub(crate) const NO_SID: LstSid = LstSid {
     ses_nid: Nid::ANY,
     ses_stamp: -1,
@@ -61,7 +61,7 @@ struct Session {
     started: Instant,
     /// Time at which the session ends if no console sends a request; `None`: never.
     expires: Option<Instant>,
-    errors: Arc<Errors>,
+    errors: Arc<ErrorCounts>,
     batches: Vec<Batch>,
 }
 
@@ -83,15 +83,15 @@ struct Test {
 
 impl Test {
     /// The number of units that are not done.
-    fn active(&self) -> usize {
-        self.run.as_ref().map_or(0, |run| run.active())
+    fn active_units(&self) -> usize {
+        self.run.as_ref().map_or(0, |run| run.active_units())
     }
 }
 
 impl Batch {
     /// The number of tests with active units.
-    fn active(&self) -> usize {
-        self.tests.iter().filter(|test| test.active() > 0).count()
+    fn active_tests(&self) -> usize {
+        self.tests.iter().filter(|test| test.active_units() > 0).count()
     }
 }
 
@@ -178,11 +178,11 @@ impl Framework {
         }
     }
 
-    /// Forgets zombies without active units. Ends the session if it has timed out, and returns its
-    /// name.
-    pub(crate) fn tick(&mut self, now: Instant) -> Option<String> {
+    /// Forgets zombies without active units. Ends the session if it has timed out, and returns the
+    /// session's name.
+    pub(crate) fn expire_session(&mut self, now: Instant) -> Option<String> {
         self.zombies
-            .retain(|runs| runs.iter().any(|run| run.active() > 0));
+            .retain(|runs| runs.iter().any(|run| run.active_units() > 0));
         let expires = self.session.as_ref()?.expires?;
         if now < expires {
             return None;
@@ -196,7 +196,7 @@ impl Framework {
         let tests = session.batches.into_iter().flat_map(|batch| batch.tests);
         let runs: Vec<_> = tests
             .filter_map(|test| test.run)
-            .filter(|run| run.active() > 0)
+            .filter(|run| run.active_units() > 0)
             .collect();
         runs.iter().for_each(|run| run.stop(true));
         if !runs.is_empty() {
@@ -209,7 +209,7 @@ impl Framework {
         self.session.as_ref().map_or(NO_SID, |session| session.sid)
     }
 
-    /// The features in replies: those of the session, or all supported ones without a session.
+    /// The features in replies: the session's, or all supported ones without a session.
     fn feats(&self) -> u32 {
         self.session
             .as_ref()
@@ -228,12 +228,12 @@ impl Framework {
         counters: impl FnOnce() -> (SrpcCounters, LnetCountersCommon),
     ) -> Outcome {
         let outcome = self.dispatch(now, request, counters);
-        self.touch(now);
+        self.restart_timeout(now);
         outcome
     }
 
     /// Restarts the session timeout, after a request of any console.
-    fn touch(&mut self, now: Instant) {
+    fn restart_timeout(&mut self, now: Instant) {
         let timeout = self.timeout;
         if let Some(session) = &mut self.session {
             session.expires = (!timeout.is_zero()).then(|| now + timeout);
@@ -376,7 +376,11 @@ impl Framework {
         };
         reply.str_fw = SfwCounters {
             running_ms: now.duration_since(session.started).as_millis() as u32,
-            active_batches: session.batches.iter().filter(|batch| batch.active() > 0).count() as u32,
+            active_batches: session
+                .batches
+                .iter()
+                .filter(|batch| batch.active_tests() > 0)
+                .count() as u32,
             zombie_sessions: self.zombies.len() as u32,
             brw_errors: session.errors.brw.load(Relaxed),
             ping_errors: session.errors.ping.load(Relaxed),
@@ -405,7 +409,7 @@ impl Framework {
             return Outcome::Reply(reply(Err(Errno::ENOENT)));
         };
         match request.bar_opc {
-            SRPC_BATCH_OPC_RUN if batch.active() > 0 => Outcome::Reply(reply(Ok(0))),
+            SRPC_BATCH_OPC_RUN if batch.active_tests() > 0 => Outcome::Reply(reply(Ok(0))),
             SRPC_BATCH_OPC_RUN => {
                 for test in &mut batch.tests {
                     let run = |spec: &Arc<TestSpec>| Run::new(spec.clone(), errors.clone(), units(spec));
@@ -420,11 +424,11 @@ impl Framework {
                 Outcome::Reply(reply(Ok(0)))
             }
             SRPC_BATCH_OPC_QUERY => Outcome::Reply(reply(match request.bar_testidx as usize {
-                0 => Ok(batch.active() as u32),
+                0 => Ok(batch.active_tests() as u32),
                 n => batch
                     .tests
                     .get(n - 1)
-                    .map(|test| test.active() as u32)
+                    .map(|test| test.active_units() as u32)
                     .ok_or(Errno::ENOENT),
             })),
             _ => Outcome::Drop("has an unknown batch operation"),
@@ -437,7 +441,7 @@ impl Framework {
         match self.check_test(request) {
             Ok(()) if request.tsr_is_client != 0 => Outcome::Fetch(spec::list_len(request)),
             checked => {
-                let added = checked.and_then(|()| self.add(request, None));
+                let added = checked.and_then(|()| self.insert_test(request, None));
                 Outcome::Reply(self.test_reply(added))
             }
         }
@@ -448,9 +452,9 @@ impl Framework {
     pub(crate) fn add_client(&mut self, now: Instant, request: &SrpcTestReqst, list: &[u8]) -> Selftest {
         let added = self.check_test(request).and_then(|()| {
             let spec = spec::parse(request, list, self.feats())?;
-            self.add(request, Some(Arc::new(spec)))
+            self.insert_test(request, Some(Arc::new(spec)))
         });
-        self.touch(now);
+        self.restart_timeout(now);
         self.test_reply(added)
     }
 
@@ -470,14 +474,14 @@ impl Framework {
             .filter(|s| s.sid == request.tsr_sid)
             .ok_or(Errno::ENOENT)?;
         match session.batch(request.tsr_bid.bat_id) {
-            Some(batch) if batch.active() > 0 => Err(Errno::EBUSY),
+            Some(batch) if batch.active_tests() > 0 => Err(Errno::EBUSY),
             Some(batch) if batch.tests.len() >= TESTS_MAX => Err(Errno::ENOMEM),
             None if session.batches.len() >= BATCHES_MAX => Err(Errno::ENOMEM),
             _ => Ok(()),
         }
     }
 
-    fn add(&mut self, request: &SrpcTestReqst, client: Option<Arc<TestSpec>>) -> Result<(), Errno> {
+    fn insert_test(&mut self, request: &SrpcTestReqst, client: Option<Arc<TestSpec>>) -> Result<(), Errno> {
         let session = self.session.as_mut().ok_or(Errno::ENOENT)?;
         if session.units() + client.as_ref().map_or(0, |spec| units(spec)) > UNITS_MAX {
             return Err(Errno::ENOMEM);

@@ -111,7 +111,7 @@ fn start(framework: &mut Framework) -> Vec<Arc<Run>> {
     }
 }
 
-fn active(framework: &mut Framework, testidx: u32) -> u32 {
+fn query_active(framework: &mut Framework, testidx: u32) -> u32 {
     match reply(framework, &batch(SID, SRPC_BATCH_OPC_QUERY, testidx)).body {
         SrpcBody::BatchReply(reply) => reply.bar_active,
         _ => panic!(),
@@ -219,12 +219,12 @@ async fn batch_runs_its_clients_and_reports_active_units() {
         (None, SID)
     );
     let runs = start(&mut framework);
-    assert_eq!((runs.len(), runs[0].active()), (1, 3));
+    assert_eq!((runs.len(), runs[0].active_units()), (1, 3));
     assert_eq!(
         (
-            active(&mut framework, 0),
-            active(&mut framework, 1),
-            active(&mut framework, 2)
+            query_active(&mut framework, 0),
+            query_active(&mut framework, 1),
+            query_active(&mut framework, 2)
         ),
         (1, 3, 0)
     );
@@ -247,12 +247,12 @@ async fn batch_runs_its_clients_and_reports_active_units() {
         status_and_sid(&mut framework, &batch(SID, SRPC_BATCH_OPC_STOP, 0)),
         (None, SID)
     );
-    assert!(runs[0].stopping());
+    assert!(runs[0].is_stopping());
     for _ in 0..3 {
         drop(runs[0].create_unit());
     }
-    assert_eq!(active(&mut framework, 0), 0);
-    assert_eq!(start(&mut framework)[0].active(), 3, "restarted");
+    assert_eq!(query_active(&mut framework, 0), 0);
+    assert_eq!(start(&mut framework)[0].active_units(), 3, "restarted");
     let unknown_opc = framework.handle(Instant::now(), &batch(SID, 4, 0), Default::default);
     assert!(matches!(unknown_opc, Outcome::Drop(_)));
 }
@@ -275,13 +275,18 @@ async fn test_with_too_many_units_fails() {
 async fn session_without_requests_times_out_and_stops_its_tests() {
     let mut framework = framework_with_client_test();
     let runs = start(&mut framework);
-    let begun = Instant::now();
-    assert_eq!(framework.tick(begun + Duration::from_secs(99)), None);
+    let start_time = Instant::now();
     assert_eq!(
-        framework.tick(begun + Duration::from_secs(101)).as_deref(),
+        framework.expire_session(start_time + Duration::from_secs(99)),
+        None
+    );
+    assert_eq!(
+        framework
+            .expire_session(start_time + Duration::from_secs(101))
+            .as_deref(),
         Some("name")
     );
-    assert!(runs[0].stopping());
+    assert!(runs[0].is_stopping());
     assert_eq!(
         status_and_sid(&mut framework, &mksn(OTHER_SID, false)),
         (None, OTHER_SID)
@@ -301,6 +306,6 @@ async fn session_without_requests_times_out_and_stops_its_tests() {
     for _ in 0..3 {
         drop(runs[0].create_unit());
     }
-    framework.tick(Instant::now());
+    framework.expire_session(Instant::now());
     assert_eq!(zombies(&mut framework), 0);
 }

@@ -67,9 +67,9 @@ impl PutSink for Inbox {
             return Err(SinkFull(message));
         }
         waiting.push_back(message);
-        let first = waiting.len() == 1;
+        let was_empty = waiting.len() == 1;
         drop(waiting);
-        if first {
+        if was_empty {
             queue.arrived.notify_one();
         }
         Ok(())
@@ -110,10 +110,10 @@ mod tests {
     async fn full_queue_refuses_messages_until_it_is_drained() {
         let inbox = Inbox::new(2, 2);
         assert!(inbox.put(message(1, 1)).is_ok() && inbox.put(message(1, 2)).is_ok());
-        let back = inbox.put(message(1, 3)).expect_err("the queue is full").0;
+        let refused = inbox.put(message(1, 3)).expect_err("the queue is full").0;
         assert!(inbox.put(message(0, 9)).is_ok(), "the other queue is not full");
         let (taken, ()) = tokio::join!(inbox.next(1), inbox.wait_for_space());
         assert_eq!(taken.iter().map(|m| m.match_bits).collect::<Vec<_>>(), [1, 2]);
-        assert!(inbox.put(back).is_ok());
+        assert!(inbox.put(refused).is_ok());
     }
 }

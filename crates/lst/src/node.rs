@@ -33,7 +33,7 @@ impl fmt::Debug for Node {
 }
 
 impl Node {
-    /// Opens the portals; consoles can use the node when this returns.
+    /// Opens the portals. Consoles can use the node as soon as this function returns.
     pub fn start(lnet: &Arc<Lnet>, settings: &Settings) -> Node {
         let srpc = Arc::new(Srpc::new(lnet.clone()));
         let client = Arc::new(Client {
@@ -50,21 +50,25 @@ impl Node {
         let cpts = lnet.cpts();
         let capacity = settings.srv_workitems.max(1);
         let concurrency = (capacity / cpts.len()).max(SFW_TEST_WI_MIN as usize);
-        let tests = Inbox::new(cpts.len(), capacity);
-        let consoles = Inbox::new(1, SFW_FRWK_WI_MAX as usize);
+        let test_inbox = Inbox::new(cpts.len(), capacity);
+        let console_inbox = Inbox::new(1, SFW_FRWK_WI_MAX as usize);
         let portals = [
-            lnet.serve_portal(SRPC_REQUEST_PORTAL, tests.clone()),
-            lnet.serve_portal(SRPC_FRAMEWORK_REQUEST_PORTAL, consoles.clone()),
+            lnet.serve_portal(SRPC_REQUEST_PORTAL, test_inbox.clone()),
+            lnet.serve_portal(SRPC_FRAMEWORK_REQUEST_PORTAL, console_inbox.clone()),
         ];
         let mut tasks = Vec::new();
         for cpt in cpts.iter() {
-            let serving = server.clone().serve_all(tests.clone(), cpt.id().0, concurrency);
+            let serving = server
+                .clone()
+                .serve_all(test_inbox.clone(), cpt.id().0, concurrency);
             tasks.push(cpt.spawn(serving).abort_handle());
         }
-        let first = cpts.get(cpt::CptId(0));
-        let serving = server.clone().serve_all(consoles, 0, SFW_FRWK_WI_MAX as usize);
-        tasks.push(first.spawn(serving).abort_handle());
-        tasks.push(first.spawn(watch_session(server.clone())).abort_handle());
+        let first_cpt = cpts.get(cpt::CptId(0));
+        let serving = server
+            .clone()
+            .serve_all(console_inbox, 0, SFW_FRWK_WI_MAX as usize);
+        tasks.push(first_cpt.spawn(serving).abort_handle());
+        tasks.push(first_cpt.spawn(watch_session(server.clone())).abort_handle());
         Node {
             server,
             _portals: portals,
@@ -94,8 +98,8 @@ impl Drop for Node {
 async fn watch_session(server: Arc<Server>) {
     loop {
         tokio::time::sleep(TICK).await;
-        if let Some(name) = server.framework.lock().tick(Instant::now()) {
-            tracing::warn!("LNet selftest session {name} has expired: no requests of a console");
+        if let Some(name) = server.framework.lock().expire_session(Instant::now()) {
+            tracing::warn!("LNet selftest session {name} has expired: no console has sent requests");
         }
     }
 }

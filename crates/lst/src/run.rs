@@ -8,7 +8,7 @@ use tokio::task::AbortHandle;
 
 /// The numbers of failed test requests of a session.
 #[derive(Debug, Default)]
-pub(crate) struct Errors {
+pub(crate) struct ErrorCounts {
     pub(crate) brw: AtomicU32,
     pub(crate) ping: AtomicU32,
 }
@@ -17,7 +17,7 @@ pub(crate) struct Errors {
 #[derive(Debug)]
 pub(crate) struct Run {
     pub(crate) spec: Arc<TestSpec>,
-    pub(crate) errors: Arc<Errors>,
+    pub(crate) errors: Arc<ErrorCounts>,
     /// Number of units that are not done.
     active: AtomicUsize,
     stopping: AtomicBool,
@@ -31,7 +31,7 @@ pub(crate) struct Unit(Arc<Run>);
 
 impl Run {
     /// A run of `units` units that are not started yet.
-    pub(crate) fn new(spec: Arc<TestSpec>, errors: Arc<Errors>, units: usize) -> Arc<Run> {
+    pub(crate) fn new(spec: Arc<TestSpec>, errors: Arc<ErrorCounts>, units: usize) -> Arc<Run> {
         Arc::new(Run {
             spec,
             errors,
@@ -42,12 +42,12 @@ impl Run {
     }
 
     /// The number of units that are not done.
-    pub(crate) fn active(&self) -> usize {
+    pub(crate) fn active_units(&self) -> usize {
         self.active.load(Ordering::Acquire)
     }
 
     /// Whether [`Run::stop`] was called.
-    pub(crate) fn stopping(&self) -> bool {
+    pub(crate) fn is_stopping(&self) -> bool {
         self.stopping.load(Ordering::Relaxed)
     }
 
@@ -60,7 +60,7 @@ impl Run {
     /// if the run is already stopping.
     pub(crate) fn add_task(&self, task: AbortHandle) {
         let mut tasks = self.tasks.lock();
-        if self.stopping() {
+        if self.is_stopping() {
             task.abort();
         }
         tasks.push(task);

@@ -57,9 +57,9 @@ impl Server {
     /// Handles a request, and counts it as received and perhaps dropped.
     async fn serve(&self, message: IncomingPut) {
         self.srpc.counters.received.fetch_add(1, Relaxed);
-        if let Err(why) = self.handle(message).await {
+        if let Err(reason) = self.handle(message).await {
             self.srpc.counters.dropped.fetch_add(1, Relaxed);
-            tracing::debug!("dropped an LNet selftest request: {why}");
+            tracing::debug!("dropped an LNet selftest request: {reason}");
         }
     }
 
@@ -73,7 +73,8 @@ impl Server {
             .ok_or_else(|| format!("{from}: the message is no request"))?;
         if message.match_bits != u64::from(service) || message.portal != srpc_portal(service) {
             return Err(format!(
-                "{from}: wrong portal or match bits for service {service}"
+                "{from}: portal {} and match bits {} are not those of service {service}",
+                message.portal, message.match_bits
             ));
         }
         let rpyid = request.body.rpyid().unwrap_or(0);
@@ -131,14 +132,14 @@ impl Server {
                 Ok(self.framework.lock().add_client(Instant::now(), test, &list))
             }
             (Outcome::Fetch(_), _) => Err("nothing to fetch".to_owned()),
-            (Outcome::Drop(why), _) => Err(format!("{from}: the message {why}")),
+            (Outcome::Drop(reason), _) => Err(format!("{from}: the message {reason}")),
         }
     }
 
     /// Fetches the bulk data of a request.
     async fn fetch(&self, from: Nid, bulkid: u64, len: u32) -> Result<Payload, String> {
         if len > LNET_MTU {
-            return Err(format!("{from}: {len} bytes of bulk data exceed the limit"));
+            return Err(format!("{from}: bulk data of {len} bytes (limit {LNET_MTU})"));
         }
         let data = self.srpc.lnet.get(from, SRPC_RDMA_PORTAL, bulkid, 0, len).await;
         let data = data.map_err(|e| e.to_string())?;

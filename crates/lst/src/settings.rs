@@ -25,8 +25,8 @@ pub struct Settings {
     pub session_timeout: Duration,
     /// The longest time for a test request; zero: no limit.
     pub rpc_timeout: Duration,
-    /// Maximum number of test requests that wait on each partition, and of those that all
-    /// partitions together handle at once (but each handles at least `SFW_TEST_WI_MIN`).
+    /// Maximum number of test requests that wait on each partition. All partitions together handle
+    /// the same number at once, but each at least `SFW_TEST_WI_MIN`.
     pub srv_workitems: usize,
     /// Number of bulk transfers that this node corrupts, to test the other node's check.
     pub brw_inject_errors: u32,

@@ -48,7 +48,7 @@ pub(crate) struct Brw {
 ///
 /// # Errors
 ///
-/// `EINVAL`: one of them is invalid.
+/// `EINVAL`: a parameter is invalid.
 pub(crate) fn check(request: &SrpcTestReqst) -> Result<(), Errno> {
     let known_service = [SRPC_SERVICE_BRW, SRPC_SERVICE_PING].contains(&request.tsr_service);
     let invalid = request.tsr_loop == 0
@@ -108,8 +108,8 @@ fn parse_operation(request: &SrpcTestReqst, feats: u32) -> Result<Operation, Err
 
 /// Parses the list of destinations. Each page holds [`SFW_ID_PER_PAGE`] ids, and no id spans two
 /// pages. Only the NID of each id is used. The announced length does not count the gaps of 4 bytes
-/// between pages, so the end of a longer list is missing. With two pages the missing part is the
-/// process id of the last entry; with more pages it has a part of a NID, and the list is `EINVAL`.
+/// between pages, so the end of a list of several pages is missing. With two pages, the process id
+/// of the last entry is missing; with more pages, also a part of a NID, and the result is `EINVAL`.
 fn destinations(list: &[u8], count: usize) -> Result<Vec<Nid>, Errno> {
     let offset_of = |i: usize| {
         i / SFW_ID_PER_PAGE as usize * PAGE + i % SFW_ID_PER_PAGE as usize * LnetProcessIdPacked::SIZE

@@ -1,9 +1,9 @@
 //! The console's commands for batches and their tests.
 
 use super::command::{CommandOutput, NodeFilter, NodeState, QueryFilter, TestRequest};
-use super::ops::{ALL_STATES, Result, check_name, explain, failures};
+use super::ops::{ALL_STATES, Result, check_name, error_message, failures};
 use super::state::{Test, server_concurrency, servers_of};
-use super::text::{self};
+use super::text;
 use super::transact::{CALL_TIMEOUT, NodeReply};
 use super::{Inner, TestKind};
 use crate::spec::write_destinations;
@@ -18,7 +18,7 @@ use wire::{
 
 /// The longest time to wait until a batch has stopped.
 const STOP_TIMEOUT: Duration = Duration::from_secs(90);
-/// Interval of the queries whether a batch has stopped.
+/// Interval between two queries whether a batch has stopped.
 const STOP_POLL: Duration = Duration::from_millis(200);
 
 /// The batch states in `lst list_batch`.
@@ -40,11 +40,11 @@ struct BatchStatus {
 
 /// The message for an errno about the batch `name`.
 fn explain_batch(name: &str) -> impl Fn(Errno) -> String + '_ {
-    move |e| explain(&format!("batch {name}"), e)
+    move |e| error_message(&format!("batch {name}"), e)
 }
 
 /// The number of active tests (or of units, for one test) in a node's reply.
-fn active(node: &NodeReply) -> Option<u32> {
+fn active_count(node: &NodeReply) -> Option<u32> {
     match &node.reply.as_ref().ok()?.body {
         SrpcBody::BatchReply(reply) => Some(reply.bar_active),
         _ => None,
@@ -123,13 +123,13 @@ impl Inner {
         }
     }
 
-    /// Waits until no client replies that it runs a test of the batch or replies with an error, at
-    /// most [`STOP_TIMEOUT`].
+    /// Waits until no client runs a test of the batch or replies with an error, at most
+    /// [`STOP_TIMEOUT`].
     pub(super) async fn wait_until_stopped(&self, name: &str, mut output: CommandOutput) -> CommandOutput {
         let deadline = Instant::now() + STOP_TIMEOUT;
         loop {
             let batch_status = {
-                let _turn = self.turn.lock().await;
+                let _guard = self.command_lock.lock().await;
                 self.query_batch(name, 0, false, CALL_TIMEOUT).await
             };
             let batch_status = match batch_status {
@@ -162,7 +162,7 @@ impl Inner {
                     let test = batch
                         .tests
                         .get(n - 1)
-                        .ok_or_else(|| explain(&format!("test {n} of batch {name}"), Errno::ENOENT))?;
+                        .ok_or_else(|| error_message(&format!("test {n} of batch {name}"), Errno::ENOENT))?;
                     let group = if server { &test.to } else { &test.from };
                     state.group(group).map_err(explain_batch(name))?.nids.clone()
                 }
@@ -175,11 +175,11 @@ impl Inner {
             .await;
         let running = replies
             .iter()
-            .filter(|r| active(r).is_some_and(|n| n > 0))
+            .filter(|r| active_count(r).is_some_and(|n| n > 0))
             .count();
         let batch_status = BatchStatus {
             running,
-            idle: replies.iter().filter(|r| active(r) == Some(0)).count(),
+            idle: replies.iter().filter(|r| active_count(r) == Some(0)).count(),
             failed: replies
                 .iter()
                 .filter(|r| r.status().is_ok_and(|s| s != 0))
@@ -220,7 +220,7 @@ impl Inner {
                 return Ok(CommandOutput::out("there are no nodes\n"));
             }
             let line = |r: &NodeReply| {
-                let is_running = active(r).is_some_and(|n| n > 0);
+                let is_running = active_count(r).is_some_and(|n| n > 0);
                 let failed = r.status() != Ok(0);
                 if (filter.active && !is_running) || (filter.idle && is_running) || (filter.error && !failed)
                 {
@@ -272,7 +272,7 @@ impl Inner {
     ) -> Result<CommandOutput> {
         let state = self.state.lock();
         let batch = state.batch(name).map_err(explain_batch(name))?;
-        let sides_of = |test: &Test| -> Result<(Vec<Nid>, Vec<Nid>)> {
+        let nids_of = |test: &Test| -> Result<(Vec<Nid>, Vec<Nid>)> {
             let nids = |group: &str| {
                 state
                     .group(group)
@@ -281,19 +281,19 @@ impl Inner {
             };
             Ok((nids(&test.from)?, nids(&test.to)?))
         };
-        let chosen = match test {
+        let selected = match test {
             None => None,
             Some(n) => {
                 let test = (n as usize).checked_sub(1).and_then(|i| batch.tests.get(i));
                 Some((
                     n as usize,
-                    test.ok_or_else(|| explain(&format!("test {n} of batch {name}"), Errno::ENOENT))?,
+                    test.ok_or_else(|| error_message(&format!("test {n} of batch {name}"), Errno::ENOENT))?,
                 ))
             }
         };
         if let Some(filter) = filter {
-            let (clients, servers) = match chosen {
-                Some((_, test)) => sides_of(test)?,
+            let (clients, servers) = match selected {
+                Some((_, test)) => nids_of(test)?,
                 None => (batch.clients.clone(), batch.servers.clone()),
             };
             let matches = |node_state: &NodeState| {
@@ -308,14 +308,14 @@ impl Inner {
             return Ok(CommandOutput::out(format!("{lines}Total {count} nodes\n")));
         }
         let mut out = String::new();
-        if chosen.is_none() {
+        if selected.is_none() {
             let code = if batch.running { RUNNING } else { IDLE };
             out += &format!("Batch: {name} Tests: {} State: {code}\n", batch.tests.len());
             out += &text::client_server_tallies(&state.tally(&batch.clients), &state.tally(&batch.servers));
         }
         let all = batch.tests.iter().enumerate().map(|(i, test)| (i + 1, test));
-        for (n, test) in all.filter(|(n, _)| chosen.is_none_or(|(only, _)| only == *n)) {
-            let (clients, servers) = sides_of(test)?;
+        for (n, test) in all.filter(|(n, _)| selected.is_none_or(|(only, _)| only == *n)) {
+            let (clients, servers) = nids_of(test)?;
             out += &text::test_line(n, test);
             out += &text::client_server_tallies(&state.tally(&clients), &state.tally(&servers));
         }
@@ -352,7 +352,7 @@ impl Inner {
             let nids = |group: &str| {
                 let nids = state
                     .group(group)
-                    .map_err(|e| explain(&format!("group {group}"), e))?
+                    .map_err(|e| error_message(&format!("group {group}"), e))?
                     .nids
                     .clone();
                 match nids.iter().find(|&&nid| state.state_of(nid) != NodeState::Active) {
@@ -365,10 +365,10 @@ impl Inner {
             };
             (batch.id, nids(from)?, nids(to)?, state.feats)
         };
-        let lists: std::result::Result<Vec<_>, _> = (0..clients.len())
+        let servers_by_client: std::result::Result<Vec<_>, _> = (0..clients.len())
             .map(|i| servers_of(i, *dist as usize, *span as usize, &servers))
             .collect();
-        let lists = lists.map_err(|_| {
+        let servers_by_client = servers_by_client.map_err(|_| {
             format!(
                 "group {to} has {} nodes: --distribute {dist}:{span} needs more",
                 servers.len()
@@ -387,26 +387,36 @@ impl Inner {
             tsr_u: encode_operation(test.kind, feats),
             ..SrpcTestReqst::default()
         };
-        let serve = SrpcTestReqst {
+        let server_request = SrpcTestReqst {
             tsr_loop: server_concurrency(clients.len(), servers.len(), *dist, *span, concurrency),
             ..request
         };
         let mut replies = self
-            .call_nodes(servers.iter().map(|&nid| (nid, serve.into())), CALL_TIMEOUT)
+            .call_nodes(
+                servers.iter().map(|&nid| (nid, server_request.into())),
+                CALL_TIMEOUT,
+            )
             .await;
         let mut failed = failures("add test", &replies, &[]);
         if failed.is_empty() {
-            let request_of = |(&nid, list): (&Nid, &Vec<Nid>)| {
-                let run = SrpcTestReqst {
+            let request_of = |(&nid, servers): (&Nid, &Vec<Nid>)| {
+                let client_request = SrpcTestReqst {
                     tsr_loop: test.loops as u32,
                     tsr_is_client: 1,
-                    tsr_ndest: list.len() as u32,
+                    tsr_ndest: servers.len() as u32,
                     ..request
                 };
-                (nid, run.into(), Bulk::Source(write_destinations(list).into()))
+                (
+                    nid,
+                    client_request.into(),
+                    Bulk::Source(write_destinations(servers).into()),
+                )
             };
             replies = self
-                .call_nodes_with_bulk(clients.iter().zip(&lists).map(request_of).collect(), CALL_TIMEOUT)
+                .call_nodes_with_bulk(
+                    clients.iter().zip(&servers_by_client).map(request_of).collect(),
+                    CALL_TIMEOUT,
+                )
                 .await;
             failed = failures("add test", &replies, &[]);
         }

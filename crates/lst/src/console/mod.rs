@@ -52,7 +52,8 @@ pub struct SessionConfig {
     pub timeout: Duration,
     /// Take nodes away from other sessions.
     pub force: bool,
-    /// The features that the console requests, `LST_FEAT_*`; the first node decides.
+    /// The features that the console requests, `LST_FEAT_*`. The first node decides which ones the
+    /// session uses.
     pub feats: u32,
 }
 
@@ -70,9 +71,8 @@ struct Inner {
     state: Mutex<State>,
     /// Time of the last command or request for counters.
     last_used: Mutex<Instant>,
-    /// Held while a command sends requests, so that no other command does. A stopping batch is
-    /// awaited without it.
-    turn: tokio::sync::Mutex<()>,
+    /// Lets one command at a time send requests. The wait for a batch to stop does not hold it.
+    command_lock: tokio::sync::Mutex<()>,
     /// Whether the session has ended.
     ended: watch::Sender<bool>,
 }
@@ -103,7 +103,7 @@ impl Console {
             node,
             config,
             last_used: Mutex::new(Instant::now()),
-            turn: tokio::sync::Mutex::new(()),
+            command_lock: tokio::sync::Mutex::new(()),
             ended: watch::channel(false).0,
         });
         inner.node.set_console(Some(inner.clone()));
@@ -210,9 +210,9 @@ async fn keep_alive(console: Arc<Inner>) {
             console.end().await;
             return;
         }
-        let due: Vec<Nid> = {
+        let due_nodes: Vec<Nid> = {
             let state = console.state.lock();
-            let due = |n: &&state::NodeInfo| {
+            let is_due = |n: &&state::NodeInfo| {
                 let interval_s = if n.timeout_s == 0 {
                     PING_INTERVAL_S
                 } else {
@@ -220,7 +220,7 @@ async fn keep_alive(console: Arc<Inner>) {
                 };
                 n.state == NodeState::Active && n.last_reply.elapsed().as_secs() >= interval_s.into()
             };
-            state.nodes.iter().filter(due).map(|n| n.nid).collect()
+            state.nodes.iter().filter(is_due).map(|n| n.nid).collect()
         };
         let debug = SrpcDebugReqst {
             dbg_sid: console.sid(),
@@ -228,7 +228,7 @@ async fn keep_alive(console: Arc<Inner>) {
         };
         console
             .call_nodes(
-                due.into_iter().map(|nid| (nid, debug.into())),
+                due_nodes.into_iter().map(|nid| (nid, debug.into())),
                 transact::CALL_TIMEOUT,
             )
             .await;
@@ -278,7 +278,7 @@ fn join_group(state: &mut State, from: Nid, name: &str, timeout: Duration) -> Re
         return Err(Errno::EEXIST);
     }
     group.nids.push(from);
-    let node = state.node(Instant::now(), from);
+    let node = state.node_entry(Instant::now(), from);
     (node.state, node.timeout_s) = (NodeState::Active, timeout.as_secs() as u32);
     Ok(())
 }

@@ -15,6 +15,9 @@ use wire::{
 /// Maximum number of nodes in a session.
 const NODES_MAX: usize = 1 << 14;
 
+/// Time limit for the error counters of a group's nodes.
+const SHOW_ERROR_TIMEOUT: Duration = Duration::from_secs(10);
+
 /// Every state.
 pub(super) const ALL_STATES: [NodeState; 4] = [
     NodeState::Active,
@@ -45,12 +48,12 @@ impl CommandOutput {
 }
 
 /// The message for an errno about a group, batch or test.
-pub(super) fn explain(what: &str, errno: Errno) -> String {
+pub(super) fn error_message(object: &str, errno: Errno) -> String {
     match errno {
-        Errno::ENOENT => format!("there is no {what} in this session"),
-        Errno::EEXIST => format!("{what} already exists"),
-        Errno::EBUSY => format!("{what} is used by a test"),
-        e => format!("{what}: {e}"),
+        Errno::ENOENT => format!("there is no {object} in this session"),
+        Errno::EEXIST => format!("{object} already exists"),
+        Errno::EBUSY => format!("{object} is used by a test"),
+        e => format!("{object}: {e}"),
     }
 }
 
@@ -65,13 +68,16 @@ pub(super) fn check_name(name: &str) -> Result<()> {
     Ok(())
 }
 
-/// One line for each failure of the operation `what`. Statuses in `ignored` are no failures.
-pub(super) fn failures(what: &str, replies: &[NodeReply], ignored: &[u32]) -> String {
+/// One line for each failed reply to `operation`. Statuses in `ignored` are not failures.
+pub(super) fn failures(operation: &str, replies: &[NodeReply], ignored: &[u32]) -> String {
     let line = |r: &NodeReply| match r.status() {
-        Err(e) => Some(format!("{what} RPC failed on {}: {e}\n", text::process_id(r.nid))),
+        Err(e) => Some(format!(
+            "{operation} RPC failed on {}: {e}\n",
+            text::process_id(r.nid)
+        )),
         Ok(status) if status == 0 || ignored.contains(&status) => None,
         Ok(status) => Some(format!(
-            "operation {what} failed on {}: {}\n",
+            "operation {operation} failed on {}: {}\n",
             text::process_id(r.nid),
             Errno(status as i32)
         )),
@@ -86,7 +92,7 @@ impl Inner {
             _ => None,
         };
         let output = {
-            let _turn = self.turn.lock().await;
+            let _guard = self.command_lock.lock().await;
             self.dispatch(command).await.unwrap_or_else(CommandOutput::failed)
         };
         match stop {
@@ -159,13 +165,13 @@ impl Inner {
                 PingTarget::Group(name) => {
                     let group = state
                         .group(name)
-                        .map_err(|e| explain(&format!("group {name}"), e))?;
+                        .map_err(|e| error_message(&format!("group {name}"), e))?;
                     group.nids.clone()
                 }
                 PingTarget::Batch(name, servers) => {
                     let batch = state
                         .batch(name)
-                        .map_err(|e| explain(&format!("batch {name}"), e))?;
+                        .map_err(|e| error_message(&format!("batch {name}"), e))?;
                     if *servers {
                         batch.servers.clone()
                     } else {
@@ -217,7 +223,7 @@ impl Inner {
         self.state
             .lock()
             .add_group(name)
-            .map_err(|e| explain(&format!("group {name}"), e))?;
+            .map_err(|e| error_message(&format!("group {name}"), e))?;
         let requested_feats = self.state.lock().feats;
         let mut output = CommandOutput::out("");
         let mut added = false;
@@ -259,7 +265,7 @@ impl Inner {
             let mut state = self.state.lock();
             let node_count_max = state.nodes.len() + nids.len();
             let Some(group) = state.groups.iter_mut().find(|g| g.name == name) else {
-                return explain(&format!("group {name}"), Errno::ENOENT) + "\n";
+                return error_message(&format!("group {name}"), Errno::ENOENT) + "\n";
             };
             if node_count_max > NODES_MAX {
                 return format!("a session has at most {NODES_MAX} nodes\n");
@@ -295,7 +301,7 @@ impl Inner {
             }
             features_differ |= mksn_reply.mksn_status == Errno::EPROTO.0 as u32;
             let timeout_s = mksn_reply.mksn_timeout;
-            state.node(Instant::now(), r.nid).timeout_s = timeout_s;
+            state.node_entry(Instant::now(), r.nid).timeout_s = timeout_s;
         }
         let mut failed = failures("create session", &replies, &[]);
         if features_differ {
@@ -319,7 +325,7 @@ impl Inner {
             let mut state = self.state.lock();
             let group = state
                 .unused_group_mut(name)
-                .map_err(|e| explain(&format!("group {name}"), e))?;
+                .map_err(|e| error_message(&format!("group {name}"), e))?;
             let nids = group.nids.clone();
             state.exclusive_to(name, &nids)
         };
@@ -340,7 +346,7 @@ impl Inner {
             let mut state = self.state.lock();
             let group = state
                 .unused_group_mut(name)
-                .map_err(|e| explain(&format!("group {name}"), e))?;
+                .map_err(|e| error_message(&format!("group {name}"), e))?;
             group.nids.clone()
         };
         let err = match update {
@@ -389,7 +395,7 @@ impl Inner {
         for name in names {
             let group = state
                 .group(name)
-                .map_err(|e| explain(&format!("group {name}"), e))?;
+                .map_err(|e| error_message(&format!("group {name}"), e))?;
             match states {
                 None => out += &format!("{}\t{name}\n", state.tally(&group.nids).columns()),
                 Some(states) => {
@@ -408,7 +414,7 @@ impl Inner {
         match self.state.lock().group(name) {
             Ok(group) => Ok(group.nids.clone()),
             Err(_) if name.contains('@') => ids::parse(name),
-            Err(e) => Err(explain(&format!("group {name}"), e)),
+            Err(e) => Err(error_message(&format!("group {name}"), e)),
         }
     }
 
@@ -434,7 +440,7 @@ impl Inner {
     }
 
     pub(super) async fn counts(&self, names: &[String], timeout: Duration) -> Result<Vec<GroupCounts>> {
-        let _turn = self.turn.lock().await;
+        let _guard = self.command_lock.lock().await;
         let mut groups = Vec::new();
         for name in names {
             let stats = self.stat(name, timeout).await?;
@@ -456,7 +462,7 @@ impl Inner {
         for name in names {
             let mut error_nodes = 0;
             output.out += &format!("{name}:\n");
-            for (nid, stat) in self.stat(name, Duration::from_secs(10)).await? {
+            for (nid, stat) in self.stat(name, SHOW_ERROR_TIMEOUT).await? {
                 let Some(stat) = stat else {
                     error_nodes += 1;
                     output.err += &format!(

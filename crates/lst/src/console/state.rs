@@ -115,7 +115,7 @@ impl State {
     }
 
     /// The entry of a node, created if missing.
-    pub(crate) fn node(&mut self, now: Instant, nid: Nid) -> &mut NodeInfo {
+    pub(crate) fn node_entry(&mut self, now: Instant, nid: Nid) -> &mut NodeInfo {
         let index = match self.nodes.iter().position(|n| n.nid == nid) {
             Some(index) => index,
             None => {
@@ -135,7 +135,7 @@ impl State {
     /// names one.
     pub(crate) fn update_node(&mut self, now: Instant, nid: Nid, session: Option<LstSid>) -> NodeState {
         let own_sid = self.sid;
-        let node = self.node(now, nid);
+        let node = self.node_entry(now, nid);
         node.state = match session {
             None => NodeState::Down,
             Some(sid) if sid.ses_nid == NO_SID.ses_nid => NodeState::Unknown,
@@ -308,7 +308,7 @@ mod tests {
         (1..=n).map(|i| Nid::tcp(Ipv4Addr::from_bits(i), 0)).collect()
     }
 
-    fn distributed(clients: usize, servers: u32, dist: usize, span: usize) -> Vec<Vec<u32>> {
+    fn servers_by_client(clients: usize, servers: u32, dist: usize, span: usize) -> Vec<Vec<u32>> {
         let servers = nids(servers);
         let servers_of = |i| servers_of(i, dist, span, &servers).unwrap();
         (0..clients)
@@ -318,12 +318,12 @@ mod tests {
 
     #[test]
     fn clients_are_distributed_over_servers_by_ratio() {
-        assert_eq!(distributed(4, 2, 1, 1), [[1], [2], [1], [2]]);
+        assert_eq!(servers_by_client(4, 2, 1, 1), [[1], [2], [1], [2]]);
         assert_eq!(
-            distributed(3, 4, 1, 4),
+            servers_by_client(3, 4, 1, 4),
             [[1, 2, 3, 4], [1, 2, 3, 4], [1, 2, 3, 4]]
         );
-        assert_eq!(distributed(4, 3, 2, 2), [[1, 2], [1, 2], [3, 1], [3, 1]]);
+        assert_eq!(servers_by_client(4, 3, 2, 2), [[1, 2], [1, 2], [3, 1], [3, 1]]);
         assert_eq!(servers_of(0, 1, 3, &nids(2)), Err(Errno::EINVAL));
         assert_eq!(server_concurrency(4, 2, 1, 1, 8), 16);
         assert_eq!(server_concurrency(4, 3, 2, 2, 1), 2);
@@ -350,7 +350,7 @@ mod tests {
         }
         for nid in nids(2) {
             let sid = state.sid;
-            state.node(now, nid).state = NodeState::Active;
+            state.node_entry(now, nid).state = NodeState::Active;
             assert_eq!(
                 state.update_node(now, nid, Some(LstSid { ses_nid: nid, ..sid })),
                 NodeState::Busy

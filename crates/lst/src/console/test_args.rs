@@ -3,6 +3,9 @@
 use super::command::TestKind;
 use wire::{LNET_MTU, LST_BRW_CHECK_DISCARD, LST_BRW_CHECK_FULL, LST_BRW_CHECK_NONE, LST_BRW_CHECK_SIMPLE};
 
+/// Size of a bulk transfer without `size=`, in bytes.
+const SIZE_DEFAULT: u32 = 4096;
+
 /// Parses the words of a test.
 ///
 /// # Errors
@@ -18,7 +21,7 @@ pub fn parse_test(words: &[String]) -> Result<TestKind, String> {
 }
 
 fn parse_brw(words: &[String]) -> Result<TestKind, String> {
-    let (mut write, mut size, mut offset) = (false, 4096, 0);
+    let (mut write, mut size, mut offset) = (false, SIZE_DEFAULT, 0);
     let (mut check, mut skip_rx_copy) = (None, false);
     for word in words {
         let lower = word.to_lowercase();
@@ -32,7 +35,7 @@ fn parse_brw(words: &[String]) -> Result<TestKind, String> {
                     _ => return Err(format!("'{word}': use check=none, simple, full or discard")),
                 });
             }
-            Some(("size" | "s", text)) => size = parse_size(text).ok_or_else(|| bad_size(word))?,
+            Some(("size" | "s", text)) => size = parse_size(text).ok_or_else(|| size_error(word))?,
             Some(("off", text)) => {
                 let parsed = text.parse().ok().filter(|off: &u32| off.is_multiple_of(8));
                 offset = parsed.ok_or_else(|| format!("'{word}': use a multiple of 8"))?;
@@ -63,7 +66,7 @@ fn parse_brw(words: &[String]) -> Result<TestKind, String> {
     })
 }
 
-fn bad_size(word: &str) -> String {
+fn size_error(word: &str) -> String {
     format!("'{word}': use a number of bytes from 1 to 1M, such as 4K")
 }
 

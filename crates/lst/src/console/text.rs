@@ -59,8 +59,8 @@ pub(super) fn client_server_tallies(clients: &Tally, servers: &Tally) -> String 
     )
 }
 
-/// Selects the rates to print. If `bw` and `rate` are equal, both are printed; so are `read` and
-/// `write`. If none of `avg`, `min` and `max` is set, all three are printed.
+/// Selects the rates to print. If `bw` and `rate` are equal, both are printed. The same holds for
+/// `read` and `write`. If none of `avg`, `min` and `max` is set, all three are printed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RatesFilter {
     /// Bandwidth.
@@ -174,13 +174,13 @@ impl Rates {
                     .iter()
                     .fold((f64::MAX, 0.0), |(lo, hi), v| (v.min(lo), v.max(hi)));
                 write!(out, "[{mark}] ")?;
-                let chosen = [
+                let columns = [
                     ("Avg", avg, filter.avg),
                     ("Min", min, filter.min),
                     ("Max", max, filter.max),
                 ];
-                for (name, value, wanted) in chosen {
-                    match (all_values || wanted, bandwidth) {
+                for (name, value, selected) in columns {
+                    match (all_values || selected, bandwidth) {
                         (false, _) => {}
                         (true, true) => write!(out, "{name}: {value:<8.2} {unit}")?,
                         (true, false) => write!(out, "{name}: {value:<8.0} RPC/s ")?,

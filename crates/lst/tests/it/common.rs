@@ -18,9 +18,9 @@ pub const LIMIT: Duration = Duration::from_secs(60);
 /// is always free.
 pub fn network() -> impl Fn(u8) -> Nid {
     static NEXT: AtomicU8 = AtomicU8::new(1);
-    let n = NEXT.fetch_add(1, Ordering::Relaxed);
+    let test_number = NEXT.fetch_add(1, Ordering::Relaxed);
     let pid = std::process::id();
-    move |last| Nid::tcp(Ipv4Addr::new(127, (pid % 250) as u8 + 1, n, last), 0)
+    move |last| Nid::tcp(Ipv4Addr::new(127, (pid % 250) as u8 + 1, test_number, last), 0)
 }
 
 /// A node with its own LNet stack.

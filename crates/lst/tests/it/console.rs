@@ -54,10 +54,12 @@ async fn groups_are_created_listed_changed_and_deleted() {
         names: vec!["both".to_owned()],
         states: Some(vec![NodeState::Active]),
     };
-    let (two, three) = (nid(2), nid(3));
+    let (node_2, node_3) = (nid(2), nid(3));
     assert_eq!(
         console.ok(list_active).await,
-        format!("Group [ both ]\n\t12345-{two}: Active\n\t12345-{three}: Active\nTotal 2 nodes [ both ]\n")
+        format!(
+            "Group [ both ]\n\t12345-{node_2}: Active\n\t12345-{node_3}: Active\nTotal 2 nodes [ both ]\n"
+        )
     );
     let remove = Command::UpdateGroup {
         name: "both".to_owned(),
@@ -75,7 +77,7 @@ async fn groups_are_created_listed_changed_and_deleted() {
     };
     assert_eq!(
         console.ok(ping).await,
-        format!("\t12345-{two}: Unknown [session: <NULL> id: <any>]\n"),
+        format!("\t12345-{node_2}: Unknown [session: <NULL> id: <any>]\n"),
         "its session has ended"
     );
     assert!(console.fails(delete_group("one")).await.contains("no group one"));
@@ -86,9 +88,10 @@ async fn groups_are_created_listed_changed_and_deleted() {
             .contains("already exists")
     );
     let shown = console.ok(Command::ShowSession).await;
-    let me = nid(1);
+    let console_nid = nid(1);
     assert!(
-        shown.starts_with("test ID: ") && shown.ends_with(&format!("@{me}, KEY: 7 FEATURES: 1 NODES: 1\n")),
+        shown.starts_with("test ID: ")
+            && shown.ends_with(&format!("@{console_nid}, KEY: 7 FEATURES: 1 NODES: 1\n")),
         "{shown}"
     );
 }
@@ -99,24 +102,24 @@ async fn node_of_another_session_is_busy_unless_taken_by_force() {
     let (first, _a) = (TestConsole::new(nid(1)).await, node(nid(2)).await);
     first.group("g", &[nid(2)]).await;
     let second = TestConsole::new(nid(3)).await;
-    let two = nid(2);
-    let output = second.execute(add_group("g", &two.to_string())).await;
+    let node_2 = nid(2);
+    let output = second.execute(add_group("g", &node_2.to_string())).await;
     assert!(
         !output.ok
-            && output
-                .err
-                .contains(&format!("operation create session failed on 12345-{two}: EBUSY")),
+            && output.err.contains(&format!(
+                "operation create session failed on 12345-{node_2}: EBUSY"
+            )),
         "{output:?}"
     );
     assert_eq!(output.out, "Group is deleted\n");
     let ping = Command::Ping {
-        target: PingTarget::Nodes(two.to_string()),
+        target: PingTarget::Nodes(node_2.to_string()),
         timeout_s: 5,
     };
-    let me = nid(1);
+    let console_nid = nid(1);
     assert_eq!(
         second.ok(ping).await,
-        format!("\t12345-{two}: Busy [session: test id: {me}]\n")
+        format!("\t12345-{node_2}: Busy [session: test id: {console_nid}]\n")
     );
     let force = SessionConfig {
         force: true,
@@ -124,7 +127,7 @@ async fn node_of_another_session_is_busy_unless_taken_by_force() {
         ..session_config()
     };
     let third = TestConsole::with_config(nid(4), force).await;
-    third.group("g", &[two]).await;
+    third.group("g", &[node_2]).await;
     first
         .ok(Command::Ping {
             target: PingTarget::Session,
@@ -142,17 +145,17 @@ async fn node_of_another_session_is_busy_unless_taken_by_force() {
 async fn unreachable_node_is_down() {
     let nid = network();
     let (console, _a) = (TestConsole::new(nid(1)).await, node(nid(2)).await);
-    let three = nid(3);
+    let node_3 = nid(3);
     let ids = Command::AddGroup {
         name: "g".to_owned(),
-        ids: vec![nid(2).to_string(), three.to_string()],
+        ids: vec![nid(2).to_string(), node_3.to_string()],
     };
     let output = console.execute(ids).await;
     assert!(
         !output.ok
             && output
                 .err
-                .contains(&format!("create session RPC failed on 12345-{three}")),
+                .contains(&format!("create session RPC failed on 12345-{node_3}")),
         "{output:?}"
     );
     let title = "\tACTIVE\tBUSY\tDOWN\tUNKNOWN\tTOTAL\n";
@@ -166,7 +169,7 @@ async fn unreachable_node_is_down() {
         })))
         .await;
     assert!(
-        error.contains(&format!("12345-{three} is not in the session")),
+        error.contains(&format!("12345-{node_3} is not in the session")),
         "{error}"
     );
     let clean = Command::UpdateGroup {
@@ -178,8 +181,8 @@ async fn unreachable_node_is_down() {
         console.ok(list_groups(&["g"])).await,
         format!("{title}\t1\t0\t0\t0\t1\tg\n")
     );
-    let _c = node(three).await;
-    console.group("late", &[three]).await;
+    let _c = node(node_3).await;
+    console.group("late", &[node_3]).await;
 }
 
 #[tokio::test]
@@ -226,10 +229,10 @@ async fn batches_are_listed_with_their_tests_and_nodes() {
         active: true,
         invalid: true,
     });
-    let three = nid(3);
+    let node_3 = nid(3);
     assert_eq!(
         console.ok(list_batch(Some("bulk"), nodes)).await,
-        format!("\t12345-{three}: Active\nTotal 1 nodes\n")
+        format!("\t12345-{node_3}: Active\nTotal 1 nodes\n")
     );
     for group in ["clients", "servers"] {
         assert!(
@@ -282,11 +285,11 @@ async fn batches_are_listed_with_their_tests_and_nodes() {
 async fn unused_console_ends_its_session_on_all_nodes() {
     let nid = network();
     let a = node(nid(2)).await;
-    let brief = SessionConfig {
+    let short_timeout = SessionConfig {
         timeout: Duration::from_secs(1),
         ..session_config()
     };
-    let console = TestConsole::with_config(nid(1), brief).await;
+    let console = TestConsole::with_config(nid(1), short_timeout).await;
     console.group("g", &[nid(2)]).await;
     tokio::time::timeout(LIMIT, console.console.ended())
         .await
@@ -309,7 +312,7 @@ async fn nodes_leave_only_the_session_of_a_dead_console() {
     let _a = node_with(nid(2), &settings_with_timeout(2)).await;
     let _b = node_with(nid(3), &settings_with_timeout(live_timeout.as_secs())).await;
     let (dead, live) = (TestConsole::new(nid(1)).await, TestConsole::new(nid(4)).await);
-    let begun = tokio::time::Instant::now();
+    let start_time = tokio::time::Instant::now();
     dead.group("g", &[nid(2)]).await;
     live.group("g", &[nid(3)]).await;
     dead.own_node.lnet.shutdown().await;
@@ -329,7 +332,7 @@ async fn nodes_leave_only_the_session_of_a_dead_console() {
     })
     .await
     .unwrap();
-    tokio::time::sleep_until(begun + live_timeout + Duration::from_secs(4)).await;
+    tokio::time::sleep_until(start_time + live_timeout + Duration::from_secs(4)).await;
     assert!(
         other.ok(ping(3)).await.contains("Busy"),
         "its console pings the node in time"
@@ -340,20 +343,20 @@ async fn nodes_leave_only_the_session_of_a_dead_console() {
 async fn invalid_session_parameters_are_errors() {
     let nid = network();
     let test_node = node(nid(1)).await;
-    let long = SessionConfig {
+    let long_name = SessionConfig {
         name: "x".repeat(32),
         ..session_config()
     };
     assert_eq!(
-        Console::start(test_node.node.clone(), long).unwrap_err(),
+        Console::start(test_node.node.clone(), long_name).unwrap_err(),
         Errno::E2BIG
     );
-    let strange = SessionConfig {
+    let unknown_features = SessionConfig {
         feats: 2,
         ..session_config()
     };
     assert_eq!(
-        Console::start(test_node.node.clone(), strange).unwrap_err(),
+        Console::start(test_node.node.clone(), unknown_features).unwrap_err(),
         Errno::EINVAL
     );
 }
