@@ -7,7 +7,7 @@ use crate::stage::{Stage, cargo, root};
 
 /// Runs the demonstration; passes the arguments on to `nacre demo`.
 pub(crate) fn run(args: &[String]) -> Result<(), String> {
-    setup::packages()?;
+    setup::install_packages()?;
     setup::check_mounts()?;
     Stage::new("build").run(cargo(["build", "--release", "--locked", "--package", "nacre"]))?;
     let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), Into::into);

@@ -1,6 +1,6 @@
 //! `cargo xtask fuzz`: builds the targets of `fuzz/` with coverage counters, creates their seeds,
-//! and runs each for some seconds, one on each CPU at a time. After a failure it prints the command
-//! that runs the input again.
+//! and runs each for some seconds, one target per CPU at a time. After a failure it prints the
+//! command that runs the input again.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,6 +16,8 @@ const TARGETS: [&str; 9] = [
 ];
 /// Default run time of each target, seconds.
 const SECONDS: u32 = 12;
+/// Number of lines of output in a failure without a panic.
+const TAIL_LINES: usize = 60;
 /// Limits for one input: 60 s and 2 GiB of memory.
 const LIMITS: [&str; 2] = ["-timeout=60", "-rss_limit_mb=2048"];
 
@@ -109,8 +111,8 @@ fn run_targets(targets: &[&str], seconds: u32) -> Result<(), String> {
                 while let Some(target) = next() {
                     match run_target(target, seconds) {
                         Ok(statistics) => println!("{target}: {statistics}"),
-                        Err(why) => {
-                            println!("{target}: {why}");
+                        Err(failure) => {
+                            println!("{target}: {failure}");
                             failed.lock().unwrap_or_else(|e| e.into_inner()).push(*target);
                         }
                     }
@@ -129,13 +131,13 @@ fn run_targets(targets: &[&str], seconds: u32) -> Result<(), String> {
 fn run_target(target: &str, seconds: u32) -> Result<String, String> {
     let corpus = fuzz_path("corpus").join(target);
     let log = fuzz_path("artifacts").join(format!("{target}.log"));
-    let found = fuzz_path("artifacts").join(format!("{target}-"));
+    let artifact_prefix = fuzz_path("artifacts").join(format!("{target}-"));
     let cannot_run = |e: std::io::Error| format!("cannot be run: {e}");
     let out = fs::File::create(&log).map_err(cannot_run)?;
     let status = Command::new(binary(target))
         .args(LIMITS)
         .arg(format!("-max_total_time={seconds}"))
-        .arg(format!("-artifact_prefix={}", found.display()))
+        .arg(format!("-artifact_prefix={}", artifact_prefix.display()))
         .arg(corpus)
         .stdout(Stdio::null())
         .stderr(out)
@@ -146,16 +148,16 @@ fn run_target(target: &str, seconds: u32) -> Result<String, String> {
     let statistics = output.lines().rev().find(|l| l.starts_with("Done "));
     match statistics.filter(|_| status.success()) {
         Some(statistics) => Ok(statistics.to_owned()),
-        None => Err(failure(target, &output)),
+        None => Err(describe_failure(target, &output)),
     }
 }
 
-/// Formats a failure: the output from the panic on (without a panic, the last 60 lines), and
+/// Formats a failure: the output from the panic on (without a panic, the last [`TAIL_LINES`]), and
 /// commands that run the input again here, and that create it on another machine.
-fn failure(target: &str, output: &str) -> String {
+fn describe_failure(target: &str, output: &str) -> String {
     let lines: Vec<&str> = output.lines().collect();
     let panicked = lines.iter().position(|l| l.contains("panicked at"));
-    let end = lines[panicked.unwrap_or(lines.len().saturating_sub(60))..].join("\n");
+    let end = lines[panicked.unwrap_or(lines.len().saturating_sub(TAIL_LINES))..].join("\n");
     let written = output
         .lines()
         .find_map(|l| l.split_once("Test unit written to ").map(|(_, path)| path.trim()));
@@ -170,7 +172,7 @@ fn failure(target: &str, output: &str) -> String {
         |o| String::from_utf8_lossy(&o.stdout).into_owned(),
     );
     format!(
-        "failed\n{end}\nrun again: cargo xtask fuzz {target} {name}\nelsewhere: base64 -d > {name} <<< {base64}"
+        "failed\n{end}\nrun again: cargo xtask fuzz {target} {name}\non another machine: base64 -d > {name} <<< {base64}"
     )
 }
 

@@ -42,10 +42,10 @@ fn main() -> ExitCode {
         Some("ltp") => conformance::ltp(&args[1..]),
         Some("xfstests") => conformance::xfstests(&args[1..]),
         Some("demo") => demo::run(&args[1..]),
-        Some("setup") => setup::packages()
-            .and_then(|()| setup::codespell())
-            .and_then(|()| setup::cargo_deny())
-            .and_then(|()| setup::test_programs()),
+        Some("setup") => setup::install_packages()
+            .and_then(|()| setup::install_codespell())
+            .and_then(|()| setup::install_cargo_deny())
+            .and_then(|()| setup::install_test_programs()),
         Some("help" | "--help" | "-h") => {
             println!("{HELP}");
             Ok(())
@@ -54,17 +54,17 @@ fn main() -> ExitCode {
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
-        Err(why) => {
+        Err(message) => {
             // Failed tests have been printed already, and their number must remain the last line.
-            if !why.is_empty() {
-                eprintln!("{why}");
+            if !message.is_empty() {
+                eprintln!("{message}");
             }
             ExitCode::FAILURE
         }
     }
 }
 
-/// All static checks.
+/// Runs all static checks.
 fn check() -> Result<(), String> {
     Stage::new("format").run(cargo(["fmt", "--all", "--check"]))?;
     Stage::new("format of fuzz").run(cargo(["fmt", "--manifest-path", "fuzz/Cargo.toml", "--check"]))?;
@@ -96,9 +96,9 @@ fn check() -> Result<(), String> {
         "--nocapture",
     ];
     Stage::new("style").run(cargo(style))?;
-    setup::codespell()?;
+    setup::install_codespell()?;
     spelling::check()?;
-    setup::cargo_deny()?;
+    setup::install_cargo_deny()?;
     // Also fetches the crates for other systems, since the checks below read all of them.
     Stage::new("sources of all crates").run(cargo(["fetch", "--locked"]))?;
     // The lock file of fuzz includes the project's own crates and their dependencies.
@@ -137,8 +137,8 @@ fn advisories() -> Result<(), String> {
 /// Runs all tests, or those selected by the arguments.
 fn test(selected: &[String]) -> Result<(), String> {
     if suite::needs_programs(selected) {
-        setup::packages()?;
-        setup::test_programs()?;
+        setup::install_packages()?;
+        setup::install_test_programs()?;
         setup::check_mounts()?;
     }
     suite::run(selected)
@@ -151,7 +151,7 @@ struct SeededTest {
     /// The test binary.
     binary: &'static str,
     /// Part of the names of the tests to run.
-    only: &'static str,
+    filter: &'static str,
     /// The unit of work: name of the option, and suffix of the environment variable.
     unit: &'static str,
     /// Default number of units.
@@ -162,7 +162,7 @@ const MODEL: SeededTest = SeededTest {
     name: "model",
     package: "nacre",
     binary: "model",
-    only: "mounts",
+    filter: "mounts",
     unit: "sequences",
     count: "10000",
 };
@@ -171,7 +171,7 @@ const LINEAR: SeededTest = SeededTest {
     name: "linear",
     package: "client",
     binary: "it",
-    only: "names_of_one_directory",
+    filter: "names_of_one_directory",
     unit: "rounds",
     count: "2000",
 };
@@ -180,7 +180,7 @@ impl SeededTest {
     fn run(&self, options: &[String]) -> Result<(), String> {
         let variable = |suffix: &str| format!("NACRE_{}_{suffix}", self.name).to_uppercase();
         let mut test = cargo(["test", "--release", "--locked", "--package", self.package]);
-        test.args(["--test", self.binary, self.only]);
+        test.args(["--test", self.binary, self.filter]);
         test.env(variable(self.unit), self.count);
         for option in options.chunks(2) {
             let [name, value] = option else {

@@ -26,12 +26,12 @@ const PROGRAMS: [(&str, &str); 17] = [
 ];
 
 /// Installs the packages of missing programs.
-pub(crate) fn packages() -> Result<(), String> {
+pub(crate) fn install_packages() -> Result<(), String> {
     install(&PROGRAMS)
 }
 
 /// Installs the spell checker if it is missing.
-pub(crate) fn codespell() -> Result<(), String> {
+pub(crate) fn install_codespell() -> Result<(), String> {
     install(&[("codespell", "codespell")])
 }
 
@@ -52,11 +52,12 @@ fn install(programs: &[(&str, &str)]) -> Result<(), String> {
     }
     let stage = Stage::new("set-up: Debian packages");
     let apt = |args: &[&str]| {
-        let mut c = Command::new("apt-get");
-        c.env("DEBIAN_FRONTEND", "noninteractive")
+        let mut command = Command::new("apt-get");
+        command
+            .env("DEBIAN_FRONTEND", "noninteractive")
             .args(["-q", "-y"])
             .args(args);
-        c
+        command
     };
     stage.run(apt(&["update"]))?;
     stage.run(apt(&[
@@ -67,7 +68,7 @@ fn install(programs: &[(&str, &str)]) -> Result<(), String> {
 }
 
 /// Installs cargo-deny if it is missing.
-pub(crate) fn cargo_deny() -> Result<(), String> {
+pub(crate) fn install_cargo_deny() -> Result<(), String> {
     if is_installed("cargo-deny") || succeeds(cargo(["deny", "--version"])) {
         return Ok(());
     }
@@ -75,7 +76,7 @@ pub(crate) fn cargo_deny() -> Result<(), String> {
 }
 
 /// Installs the file system test programs.
-pub(crate) fn test_programs() -> Result<(), String> {
+pub(crate) fn install_test_programs() -> Result<(), String> {
     let installed = cargo(["install", "--list"]).output();
     let installed = installed
         .map_err(|e| format!("!!! cannot run cargo: {e}"))?

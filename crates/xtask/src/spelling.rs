@@ -1,4 +1,4 @@
-//! The spelling of sources and pages. The terms of the glossary are words.
+//! The spelling of sources and pages. The terms of the glossary count as words.
 
 use std::fs;
 use std::process::Command;
@@ -18,7 +18,7 @@ pub(crate) fn check() -> Result<(), String> {
     Stage::new("spelling").run(codespell)
 }
 
-/// The words of the first column of all tables, one a line.
+/// The words of the first column of all tables, one per line.
 fn terms(glossary: &str) -> String {
     let rows = glossary.lines().filter_map(|l| l.strip_prefix("| "));
     let columns = rows.filter_map(|row| row.split(" |").next());

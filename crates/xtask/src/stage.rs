@@ -9,7 +9,7 @@ use std::time::Instant;
 pub(crate) struct Stage(&'static str);
 
 impl Stage {
-    /// Prints the name of the stage.
+    /// Begins a stage: prints its name.
     pub(crate) fn new(name: &'static str) -> Stage {
         println!("=== {name}");
         Stage(name)

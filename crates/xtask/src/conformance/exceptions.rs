@@ -3,6 +3,9 @@
 
 use std::collections::BTreeMap;
 
+/// Minimum number of words of a reason.
+const REASON_WORDS_MIN: usize = 3;
+
 /// The expected result of a listed test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Rule {
@@ -46,8 +49,10 @@ impl Exceptions {
                 Some("skip") => Rule::Skip,
                 _ => return Err(format!("{line:?}: expected NAME fails|may-fail|skip REASON")),
             };
-            if words.count() < 3 {
-                return Err(format!("{line:?}: the reason is missing"));
+            if words.count() < REASON_WORDS_MIN {
+                return Err(format!(
+                    "{line:?}: the reason needs at least {REASON_WORDS_MIN} words"
+                ));
             }
             if rules.insert(name.to_owned(), rule).is_some() {
                 return Err(format!("{name} is listed twice"));
@@ -73,10 +78,10 @@ impl Exceptions {
     ///
     /// The tests with outcomes that contradict the list.
     pub(super) fn judge(&self, outcomes: &[(String, Outcome)]) -> Result<(), String> {
-        let with = |wanted| outcomes.iter().filter(move |(_, outcome)| *outcome == wanted);
+        let tests_with = |wanted| outcomes.iter().filter(move |(_, outcome)| *outcome == wanted);
         let names = |failed: bool| {
             let wanted = if failed { Outcome::Failed } else { Outcome::Passed };
-            let wrong = with(wanted).filter(move |(name, _)| match self.rule(name) {
+            let wrong = tests_with(wanted).filter(move |(name, _)| match self.rule(name) {
                 Some(Rule::Fails) => !failed,
                 Some(Rule::MayFail) => false,
                 Some(Rule::Skip) | None => failed,
@@ -86,9 +91,9 @@ impl Exceptions {
         let (unexpected, stale) = (names(true), names(false));
         println!(
             "=== {} passed, {} failed as listed, {} unsupported here, {} failed unexpectedly",
-            with(Outcome::Passed).count(),
-            with(Outcome::Failed).count() - unexpected.len(),
-            with(Outcome::Unsupported).count(),
+            tests_with(Outcome::Passed).count(),
+            tests_with(Outcome::Failed).count() - unexpected.len(),
+            tests_with(Outcome::Unsupported).count(),
             unexpected.len(),
         );
         let mut wrong = Vec::new();

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use crate::stage::{Stage, root};
 
-/// A running file system in `target/conformance`; dropping it stops it and deletes it.
+/// A running file system in `target/conformance`; stopped and deleted on drop.
 pub(super) struct Instance {
     nacre: PathBuf,
     dir: PathBuf,
@@ -15,6 +15,7 @@ pub(super) struct Instance {
 impl Instance {
     /// Starts an empty file system with two OSTs in `target/conformance/NAME`, in place of one that
     /// an interrupted run left. `bin` contains `nacre`. Each instance needs its own address.
+    /// `mounted`: also mounts the file system.
     pub(super) fn start(bin: &Path, name: &str, address: &str, mounted: bool) -> Result<Instance, String> {
         let instance = Instance {
             nacre: bin.join("nacre"),

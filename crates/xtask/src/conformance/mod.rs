@@ -1,6 +1,7 @@
-//! Test suites of others on a mount of Nacre, built in a checkout that the user names: LTP's
+//! Third-party test suites on a mount of Nacre, built in a checkout that the user names: LTP's
 //! file-system and file-syscall tests (`ltp.rs`) and the generic tests of xfstests (`xfstests.rs`).
-//! `exceptions/` lists their exceptions with reasons; a run fails if the list is not true.
+//! `exceptions/` lists their exceptions with reasons; a run fails if an outcome contradicts the
+//! list.
 
 mod exceptions;
 mod instance;
@@ -22,14 +23,15 @@ struct Arguments<'a> {
     selected: &'a [String],
 }
 
-fn arguments<'a>(suite: &str, args: &'a [String]) -> Result<Arguments<'a>, String> {
-    let usage = || format!("usage: cargo xtask {suite} SOURCE [TEST]..., SOURCE being a checkout of {suite}");
+fn parse_arguments<'a>(suite: &str, args: &'a [String]) -> Result<Arguments<'a>, String> {
+    let usage =
+        || format!("usage: cargo xtask {suite} SOURCE [TEST]..., where SOURCE is a checkout of {suite}");
     let (source, selected) = args.split_first().ok_or_else(usage)?;
     let source = std::fs::canonicalize(source).map_err(|e| format!("!!! {source}: {e}\n{}", usage()))?;
     Ok(Arguments { source, selected })
 }
 
-/// The directory of the optimised `nacre`, which it builds.
+/// Builds the optimised `nacre`; returns its directory.
 fn build_nacre() -> Result<PathBuf, String> {
     setup::check_mounts()?;
     Stage::new("build").run(cargo(["build", "--release", "--locked", "--package", "nacre"]))?;

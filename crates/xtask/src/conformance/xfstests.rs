@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use super::exceptions::{Exceptions, Outcome};
-use super::{Instance, arguments, build_nacre};
+use super::{Instance, build_nacre, parse_arguments};
 use crate::stage::{Stage, root};
 
 /// The exceptions.
@@ -21,20 +21,20 @@ const GROUPS: &str = "quick,auto";
 /// times at least 60 seconds apart by default, so that reads cause few changes on its disk.
 const STORE_EACH_ATIME: &str = "mdd.*.atime_diff=0";
 
-/// Runs `check` in a mount namespace of its own. mount(8) runs Nacre's mount helper with its own
-/// PATH: there, `$0`, the directory with `nacre`, takes the place of a directory of that PATH.
-/// Unmounts at the end, because a mount's process keeps the namespace.
+/// Runs `check` in a mount namespace of its own. mount(8) runs Nacre's mount helper with a PATH of
+/// its own, so the script mounts `$0`, the directory with `nacre`, over a directory of that PATH.
+/// The script unmounts at the end, because a mount's process keeps the namespace.
 const CHECK: &str = r#"mount --bind "$0" /usr/local/sbin || exit 1
 ./check "$@"
 umount -q -l "$TEST_DIR" "$SCRATCH_MNT""#;
 
-/// `df`, but xfstests knows the types of FUSE file systems without their subtypes.
+/// A `df` that omits the subtypes of FUSE file systems, which xfstests does not expect.
 const DF: &str = "#!/bin/sh\n/usr/bin/df \"$@\" | sed 's/fuse\\.nacre/fuse      /'\n";
 
 /// Builds xfstests in the checkout, and runs its generic tests, or those that `args` names
 /// (`generic/013`, `-g quick`).
 pub(crate) fn run(args: &[String]) -> Result<(), String> {
-    let arguments = arguments("xfstests", args)?;
+    let arguments = parse_arguments("xfstests", args)?;
     let exceptions = Exceptions::parse(EXCEPTIONS)?;
     build(&arguments.source)?;
     let bin = build_nacre()?;
@@ -76,7 +76,7 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
     if !skipped.is_empty() {
         check.args(["-e", &skipped.join(",")]);
     }
-    let outcomes = outcomes_of(check)?;
+    let outcomes = run_check(check)?;
     exceptions.judge(&outcomes)
 }
 
@@ -91,7 +91,7 @@ fn build(source: &Path) -> Result<(), String> {
 }
 
 /// Runs `check`, shows its output, and collects the outcomes.
-fn outcomes_of(mut check: Command) -> Result<Vec<(String, Outcome)>, String> {
+fn run_check(mut check: Command) -> Result<Vec<(String, Outcome)>, String> {
     let failed = |e: std::io::Error| format!("!!! xfstests' check: {e}");
     let mut child = check.stdout(Stdio::piped()).spawn().map_err(failed)?;
     let mut summary = Summary::default();

@@ -3,7 +3,8 @@
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// The shell remains as the first process of the namespace and reaps orphans of the test.
+/// Script that prepares new namespaces and runs a test. The shell remains as the first process of
+/// the PID namespace and reaps orphans of the test.
 const SETUP: &str = "mkdir -p /run/nacre /run/netns && mount -t tmpfs -o mode=755 tmpfs /run/nacre && \
                      mount -t tmpfs -o mode=755 tmpfs /run/netns && ip link set lo up && \"$@\"; exit $?";
 
@@ -18,8 +19,8 @@ pub(super) enum Isolation {
 impl Isolation {
     /// Checks whether namespaces can be created; prints a note if not.
     pub(super) fn probe() -> Isolation {
-        let mut tried = Isolation::Namespaces.command(Path::new("true"));
-        let quiet = tried
+        let mut probe = Isolation::Namespaces.command(Path::new("true"));
+        let quiet = probe
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::null());

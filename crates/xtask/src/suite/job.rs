@@ -40,14 +40,14 @@ pub(super) struct JobResult {
 /// A job with a running process.
 pub(super) struct RunningJob {
     pub(super) job: Job,
-    pub(super) begun: Instant,
+    pub(super) start_time: Instant,
     process: Child,
     log: PathBuf,
 }
 
 impl Job {
-    /// Unit tests of a binary, in one process. `all`: these are all tests of the binary.
-    pub(super) fn unit(binary: &Binary, tests: Vec<String>, all: bool) -> Job {
+    /// Unit tests of a binary, in one process. `all`: whether `tests` are all tests of the binary.
+    pub(super) fn unit_tests(binary: &Binary, tests: Vec<String>, all: bool) -> Job {
         let label = format!("{} ({} unit tests)", binary.package, tests.len());
         let exact = || std::iter::once("--exact".to_owned()).chain(tests.iter().cloned());
         let args = if all { Vec::new() } else { exact().collect() };
@@ -56,7 +56,7 @@ impl Job {
     }
 
     /// One integration test.
-    pub(super) fn integration(binary: &Binary, test: String) -> Job {
+    pub(super) fn integration_test(binary: &Binary, test: String) -> Job {
         let (package, name) = (&binary.package, &binary.name);
         let label = format!("{package} {name} {test}");
         let rerun_command = format!("cargo xtask test -p {package} '{label}'");
@@ -108,7 +108,7 @@ impl Job {
             .map_err(|e| format!("!!! cannot run {}: {e}", self.path.display()))?;
         Ok(RunningJob {
             job: self,
-            begun: Instant::now(),
+            start_time: Instant::now(),
             process,
             log,
         })
@@ -123,7 +123,7 @@ impl RunningJob {
         if let Some(status) = self.process.try_wait().map_err(cannot_poll)? {
             return Ok(Some(self.result(status, "")));
         }
-        if self.begun.elapsed() < limit {
+        if self.start_time.elapsed() < limit {
             return Ok(None);
         }
         let killed = self.process.kill().and_then(|()| self.process.wait());
@@ -140,7 +140,7 @@ impl RunningJob {
         let passed = if status.success() {
             all
         } else {
-            passed_in(&output).min(all - 1)
+            count_passed(&output).min(all - 1)
         };
         JobResult {
             passed,
@@ -151,7 +151,7 @@ impl RunningJob {
 }
 
 /// The number of passed tests in the summary of a failed test binary; 0 without a summary.
-fn passed_in(output: &str) -> usize {
+fn count_passed(output: &str) -> usize {
     let summary = output
         .lines()
         .rev()
@@ -163,14 +163,14 @@ fn passed_in(output: &str) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use super::passed_in;
+    use super::count_passed;
 
     #[test]
     fn passed_tests_are_counted_from_the_summary() {
         assert_eq!(
-            passed_in("x\ntest result: FAILED. 12 passed; 1 failed; 0 ignored\n\n"),
+            count_passed("x\ntest result: FAILED. 12 passed; 1 failed; 0 ignored\n\n"),
             12
         );
-        assert_eq!(passed_in("thread panicked\nSIGSEGV\n"), 0);
+        assert_eq!(count_passed("thread panicked\nSIGSEGV\n"), 0);
     }
 }

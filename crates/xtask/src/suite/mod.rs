@@ -16,7 +16,7 @@ mod times;
 use std::process::Command;
 use std::time::Duration;
 
-use build::{Binary, binaries};
+use build::{Binary, build_binaries};
 use isolation::Isolation;
 use job::{Job, RunningJob};
 use progress::Progress;
@@ -62,7 +62,7 @@ impl Options {
     }
 
     /// Whether the test with this full name was selected.
-    fn select(&self, name: &str) -> bool {
+    fn selects(&self, name: &str) -> bool {
         self.filters.is_empty() || self.filters.iter().any(|f| name.contains(f.as_str()))
     }
 }
@@ -82,7 +82,7 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
     let options = Options::parse(args)?;
     let isolation = Isolation::probe();
     let mut jobs = Vec::new();
-    for binary in binaries(&options.packages)? {
+    for binary in build_binaries(&options.packages)? {
         jobs.extend(jobs_of(&binary, &options)?);
     }
     let mut times = Times::load();
@@ -106,17 +106,21 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
 /// Jobs for the selected tests of a binary.
 fn jobs_of(binary: &Binary, options: &Options) -> Result<Vec<Job>, String> {
     let all = tests_of(binary)?;
-    let full = |test: &String| format!("{} {} {test}", binary.package, binary.name);
-    let selected: Vec<String> = all.iter().filter(|t| options.select(&full(t))).cloned().collect();
+    let full_name = |test: &String| format!("{} {} {test}", binary.package, binary.name);
+    let selected: Vec<String> = all
+        .iter()
+        .filter(|t| options.selects(&full_name(t)))
+        .cloned()
+        .collect();
     Ok(if selected.is_empty() {
         Vec::new()
-    } else if binary.unit {
+    } else if binary.has_unit_tests {
         let is_whole = selected.len() == all.len();
-        vec![Job::unit(binary, selected, is_whole)]
+        vec![Job::unit_tests(binary, selected, is_whole)]
     } else {
         selected
             .into_iter()
-            .map(|test| Job::integration(binary, test))
+            .map(|test| Job::integration_test(binary, test))
             .collect()
     })
 }
@@ -166,7 +170,7 @@ fn run_all(
             match running[i].try_finish(LIMIT)? {
                 Some(result) => {
                     let ended = running.swap_remove(i);
-                    times.set(&ended.job.label, ended.begun.elapsed());
+                    times.set(&ended.job.label, ended.start_time.elapsed());
                     progress.record(&ended, result);
                 }
                 None => i += 1,

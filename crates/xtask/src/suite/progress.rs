@@ -9,6 +9,8 @@ use super::job::{JobResult, RunningJob};
 const FILE_INTERVAL: Duration = Duration::from_secs(15);
 /// Interval of updates of the status line on a terminal.
 const TERMINAL_INTERVAL: Duration = Duration::from_millis(200);
+/// Maximum length of the status line, characters.
+const STATUS_CHARS_MAX: usize = 160;
 /// Passed jobs that took longer are printed with their time.
 const LONG_JOB: Duration = Duration::from_secs(10);
 
@@ -22,9 +24,9 @@ pub(super) struct Progress {
     failed: usize,
     /// Messages about failed jobs.
     failures: Vec<String>,
-    begun: Instant,
-    /// When the running tests were last printed.
-    shown: Instant,
+    start_time: Instant,
+    /// Time when the running tests were last printed.
+    last_shown: Instant,
     /// Whether the output is a terminal.
     terminal: bool,
 }
@@ -38,8 +40,8 @@ impl Progress {
             passed: 0,
             failed: 0,
             failures: Vec::new(),
-            begun: Instant::now(),
-            shown: Instant::now(),
+            start_time: Instant::now(),
+            last_shown: Instant::now(),
             terminal: std::io::stdout().is_terminal(),
         }
     }
@@ -49,25 +51,25 @@ impl Progress {
         self.remaining -= result.passed + result.failed;
         self.passed += result.passed;
         self.failed += result.failed;
-        let (label, took) = (&job.job.label, job.begun.elapsed());
+        let (label, took) = (&job.job.label, job.start_time.elapsed());
         if result.failed > 0 {
-            self.line(&format!("FAILED {label} ({})", seconds(took)));
+            self.print_line(&format!("FAILED {label} ({})", seconds(took)));
             let rerun_command = &job.job.rerun_command;
             self.failures.push(format!(
                 "--- {label}\n{}\nrun it again: {rerun_command}\n",
                 result.output.trim_end()
             ));
         } else if took > LONG_JOB {
-            self.line(&format!("passed {label} ({})", seconds(took)));
+            self.print_line(&format!("passed {label} ({})", seconds(took)));
         } else if result.output.contains("!!! NOT TESTED") {
-            let why = result.output.lines().find(|l| l.contains("!!! NOT TESTED"));
-            self.line(&format!("{label}: {}", why.unwrap_or_default()));
+            let note = result.output.lines().find(|l| l.contains("!!! NOT TESTED"));
+            self.print_line(&format!("{label}: {}", note.unwrap_or_default()));
         }
     }
 
     /// Prints the running tests if the interval has passed.
     pub(super) fn show(&mut self, running: &[RunningJob]) {
-        if self.shown.elapsed()
+        if self.last_shown.elapsed()
             < if self.terminal {
                 TERMINAL_INTERVAL
             } else {
@@ -76,16 +78,19 @@ impl Progress {
         {
             return;
         }
-        self.shown = Instant::now();
+        self.last_shown = Instant::now();
         let mut oldest: Vec<&RunningJob> = running.iter().collect();
-        oldest.sort_by_key(|r| r.begun);
+        oldest.sort_by_key(|r| r.start_time);
         let names: Vec<String> = oldest
             .iter()
-            .map(|r| format!("{} {}", r.job.label, seconds(r.begun.elapsed())))
+            .map(|r| format!("{} {}", r.job.label, seconds(r.start_time.elapsed())))
             .collect();
         let state = format!("{} left; running: {}", self.remaining, names.join(", "));
         if self.terminal {
-            print!("\r\x1b[2K{}", state.chars().take(160).collect::<String>());
+            print!(
+                "\r\x1b[2K{}",
+                state.chars().take(STATUS_CHARS_MAX).collect::<String>()
+            );
             let _ = std::io::stdout().flush();
         } else {
             println!("{state}");
@@ -93,15 +98,15 @@ impl Progress {
     }
 
     /// Prints a line, in place of the status line on a terminal.
-    fn line(&self, text: &str) {
+    fn print_line(&self, text: &str) {
         println!("{}{text}", if self.terminal { "\r\x1b[2K" } else { "" });
     }
 
     /// Prints failures and totals; returns the number of failed tests.
     pub(super) fn finish(self) -> usize {
-        self.line("");
+        self.print_line("");
         self.failures.iter().for_each(|failure| println!("{failure}"));
-        println!("=== tests done in {}", seconds(self.begun.elapsed()));
+        println!("=== tests done in {}", seconds(self.start_time.elapsed()));
         println!("{} passed, {} failed", self.passed, self.failed);
         self.failed
     }

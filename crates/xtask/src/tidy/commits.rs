@@ -12,7 +12,7 @@ const SUBJECT_MAX: usize = 72;
 
 /// Whether the subject has the form `area: imperative`: an area of lower-case words, and a rest
 /// without a full stop, in at most 72 characters.
-fn is_good(subject: &str) -> bool {
+fn is_valid(subject: &str) -> bool {
     let Some((area, rest)) = subject.split_once(": ") else {
         return false;
     };
@@ -40,30 +40,30 @@ fn subjects() -> Result<String, String> {
 fn subjects_of_commits_have_an_area_and_are_short() {
     let subjects = match subjects() {
         Ok(subjects) => subjects,
-        Err(why) => {
-            println!("!!! commit subjects NOT CHECKED: {why}");
+        Err(error) => {
+            println!("!!! commit subjects NOT CHECKED: {error}");
             assert!(
                 std::env::var_os("CI").is_none(),
-                "CI needs the history since {SINCE}: {why}"
+                "CI needs the history since {SINCE}: {error}"
             );
             return;
         }
     };
-    let bad = subjects
+    let invalid = subjects
         .lines()
-        .filter(|l| !l.split_once(' ').is_some_and(|(_, subject)| is_good(subject)));
+        .filter(|l| !l.split_once(' ').is_some_and(|(_, subject)| is_valid(subject)));
     assert_none(
         "commit subjects that are not `area: imperative`, or longer than 72 characters",
-        bad.map(str::to_owned).collect(),
+        invalid.map(str::to_owned).collect(),
     );
 }
 
 #[test]
-fn subjects_without_an_area_or_too_long_are_bad() {
-    assert!(is_good("rpc: evict clients that owe an answer"));
-    assert!(is_good("client, mdt: keep the parent's lock"));
-    assert!(!is_good("Evict clients"));
-    assert!(!is_good("rpc:evict clients"));
-    assert!(!is_good("Rpc: evict clients"));
-    assert!(!is_good(&format!("rpc: {}", "x".repeat(68))));
+fn subjects_without_an_area_or_too_long_are_invalid() {
+    assert!(is_valid("rpc: evict clients that owe an answer"));
+    assert!(is_valid("client, mdt: keep the parent's lock"));
+    assert!(!is_valid("Evict clients"));
+    assert!(!is_valid("rpc:evict clients"));
+    assert!(!is_valid("Rpc: evict clients"));
+    assert!(!is_valid(&format!("rpc: {}", "x".repeat(68))));
 }

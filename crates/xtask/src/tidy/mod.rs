@@ -1,6 +1,6 @@
-//! Checks of style as ordinary tests, so that reviewers need not look for it. Here: floors of
-//! crates, files, links; [`words`] checks the words of comments and pages, [`commits`] the subjects
-//! of commits.
+//! Checks of style as ordinary tests, so that reviewers need not check it. This module checks the
+//! floors of crates, files and links; [`words`] checks the words of comments and pages, [`commits`]
+//! the subjects of commits.
 
 #![allow(clippy::unwrap_used)]
 
@@ -69,12 +69,12 @@ fn sources() -> Vec<(PathBuf, String)> {
 /// The workspace's crates that a manifest depends on, and for each whether only for tests.
 fn dependencies(manifest: &str) -> Vec<(String, bool)> {
     let mut out = Vec::new();
-    let (mut within, mut for_tests) = (false, false);
+    let (mut in_dependencies, mut for_tests) = (false, false);
     for line in manifest.lines().map(str::trim) {
         if line.starts_with('[') {
-            within = line.ends_with("dependencies]");
+            in_dependencies = line.ends_with("dependencies]");
             for_tests = line.ends_with("dev-dependencies]");
-        } else if within && let Some((name, _)) = line.split_once(['.', '=', ' ']) {
+        } else if in_dependencies && let Some((name, _)) = line.split_once(['.', '=', ' ']) {
             out.push((name.to_owned(), for_tests));
         }
     }
@@ -82,8 +82,8 @@ fn dependencies(manifest: &str) -> Vec<(String, bool)> {
     out
 }
 
-fn assert_none(what: &str, found: Vec<String>) {
-    assert!(found.is_empty(), "{what}:\n  {}", found.join("\n  "));
+fn assert_none(violation: &str, found: Vec<String>) {
+    assert!(found.is_empty(), "{violation}:\n  {}", found.join("\n  "));
 }
 
 #[test]
@@ -92,17 +92,19 @@ fn crates_use_only_lower_floors() {
     for entry in fs::read_dir(root().join("crates")).unwrap() {
         let dir = entry.unwrap().path();
         let name = dir.file_name().unwrap().to_string_lossy().into_owned();
-        let Some(own) = floor(&name) else {
+        let Some(own_floor) = floor(&name) else {
             wrong.push(format!("{name} has no floor in FLOORS"));
             continue;
         };
         let manifest = fs::read_to_string(dir.join("Cargo.toml")).unwrap();
         for (used, for_tests) in dependencies(&manifest) {
-            let of_used = floor(&used).unwrap();
+            let used_floor = floor(&used).unwrap();
             // Tests may use crates of the same floor, to have a whole file system; no crate may use
             // a higher floor.
-            if of_used > own || (of_used == own && !for_tests) {
-                wrong.push(format!("{name} (floor {own}) uses {used} (floor {of_used})"));
+            if used_floor > own_floor || (used_floor == own_floor && !for_tests) {
+                wrong.push(format!(
+                    "{name} (floor {own_floor}) uses {used} (floor {used_floor})"
+                ));
             }
         }
     }
@@ -147,7 +149,7 @@ fn sources_have_no_marks_of_unfinished_work() {
     assert_none("marks of unfinished work", found);
 }
 
-/// The last part of a link to a heading, as Git hosts make it.
+/// The fragment of a link to a heading, as Git hosts form it.
 fn anchor(heading: &str) -> String {
     let kept = heading.to_lowercase();
     let kept = kept.chars().filter(|c| c.is_alphanumeric() || "-_ ".contains(*c));
@@ -208,7 +210,7 @@ fn comments_cite_headings_that_exist() {
     assert_none("citations of missing headings", wrong);
 }
 
-/// Each package with its features, as a test of the crates that these arguments select builds it.
+/// The packages, with their features, that cargo builds for tests of the selected crates.
 fn features(selected: &[&str]) -> BTreeSet<String> {
     let mut tree = cargo(["tree", "--locked", "--offline", "--edges", "normal,build,dev"]);
     let output = tree
@@ -236,7 +238,7 @@ fn testing_one_crate_compiles_nothing_again() {
         }
     }
     assert_none(
-        "other features than `cargo test --workspace` uses: add to crates/workspace-hack/Cargo.toml what is missing here",
+        "features that differ from `cargo test --workspace`: add the missing ones to crates/workspace-hack/Cargo.toml",
         again,
     );
 }

@@ -6,7 +6,7 @@ use std::path::Path;
 use super::{assert_none, files};
 use crate::stage::root;
 
-/// Words, and the number of lines of a thousand that may have one of them.
+/// Words, and how many of a thousand lines may have one of them.
 struct Limit {
     words: &'static [&'static str],
     per_thousand: usize,
