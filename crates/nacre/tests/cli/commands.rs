@@ -201,7 +201,7 @@ fn lnetctl_accepts_the_present_values_of_fixed_settings() {
     ok(&["set", "retry_count", retries.expect("the value")]);
     assert!(refuses(&["set", "retry_count", "77"]).contains("--param lnet_retry_count"));
     ok(&["peer", "add", "--prim_nid", "10.0.0.1@tcp"]);
-    let two = [
+    let two_nids = [
         "peer",
         "add",
         "--prim_nid",
@@ -209,7 +209,7 @@ fn lnetctl_accepts_the_present_values_of_fixed_settings() {
         "--nid",
         "10.0.0.2@tcp",
     ];
-    assert!(refuses(&two).contains("has one NID"));
+    assert!(refuses(&two_nids).contains("has one NID"));
     assert!(refuses(&["peer", "del", "--prim_nid", "10.0.0.1@tcp"]).contains("lnetctl peer del: "));
 }
 
@@ -222,7 +222,7 @@ fn manual_lists_every_parameter() {
     let descriptions = nacre_ok(&["lctl", "--dir", &site.path_str("d"), "help_param", "*"]);
     let mut rows = std::collections::BTreeSet::new();
     for line in descriptions.lines() {
-        let (name, description) = line.split_once(": ").expect("a name and what it is about");
+        let (name, description) = line.split_once(": ").expect("a name and a description");
         assert!(
             description.trim() != "" && description.trim() != "(can be set)",
             "{name} has no description"
@@ -317,7 +317,7 @@ fn selftest_session_persists_across_commands() {
     for node in &session.nodes {
         session.ok(&["node", "--listen", node, "--port", "7988"]);
     }
-    let begin = [
+    let new_session = [
         "new_session",
         "--listen",
         &nid(1),
@@ -328,10 +328,10 @@ fn selftest_session_persists_across_commands() {
         "trial",
     ];
     assert_eq!(
-        session.ok(&begin),
+        session.ok(&new_session),
         "SESSION: trial FEATURES: 1 TIMEOUT: 60 FORCE: No\n"
     );
-    assert!(session.lst(&begin).err.contains("already"));
+    assert!(session.lst(&new_session).err.contains("already"));
     let both_nodes = nid(2).replace(".2@", ".[2-3]@");
     assert_eq!(
         session.ok(&["add_group", "all", &both_nodes]),

@@ -116,9 +116,9 @@ fn leftovers_of_a_crash_are_explained_and_cleaned_up() {
 #[test]
 fn unreachable_server_is_named() {
     let site = Site::new();
-    let at = site.path_str("mnt");
-    sh(&format!("mkdir {at}"));
-    let mount = ["mount", "--port", "17777", "127.0.0.99@tcp:/fs", &at];
+    let mount_point = site.path_str("mnt");
+    sh(&format!("mkdir {mount_point}"));
+    let mount = ["mount", "--port", "17777", "127.0.0.99@tcp:/fs", &mount_point];
     let error = nacre_refuses(&mount);
     assert!(
         error.contains("127.0.0.99@tcp") && error.contains("fs"),
@@ -141,14 +141,14 @@ fn unreachable_server_is_named() {
     assert!(!failure.ok && lines.len() == 2, "{}", failure.err);
     assert_eq!(
         lines[0], "fs-OST0000: waiting for the MGS to register it",
-        "a slow start says at once what it waits for"
+        "the first line names the reason for the wait"
     );
     assert!(
         lines[1].contains("127.0.0.99@tcp") && lines[1].contains("fs-OST0000"),
         "{}",
         failure.err
     );
-    assert_eq!(sh(&format!("ls -A {at}")), "", "nothing is mounted");
+    assert_eq!(sh(&format!("ls -A {mount_point}")), "", "nothing is mounted");
 }
 
 #[test]
@@ -159,9 +159,9 @@ fn unknown_file_system_is_named() {
         &["--mgs"],
         &["--listen", "127.0.0.98@tcp", "--port", "17778"],
     );
-    let at = site.path_str("mnt");
-    sh(&format!("mkdir {at}"));
-    let error = nacre_refuses(&["mount", "--port", "17778", "127.0.0.98@tcp:/nofs", &at]);
+    let mount_point = site.path_str("mnt");
+    sh(&format!("mkdir {mount_point}"));
+    let error = nacre_refuses(&["mount", "--port", "17778", "127.0.0.98@tcp:/nofs", &mount_point]);
     assert!(error.contains("nofs"), "{error}");
     assert!(nacre_refuses(&["serve", &site.path_str("mgs")]).contains("in use"));
 }

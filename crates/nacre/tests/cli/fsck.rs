@@ -14,6 +14,7 @@ use osd::{Batch, Index, SetAttr, StoreKind};
 use serde_json::Value;
 use wire::Fid;
 
+/// A tree of source files to copy.
 const TREE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../wire");
 
 /// Stores of a file system with two OSTs, opened to be damaged.
@@ -36,11 +37,11 @@ impl Stores {
     }
 
     fn fid(&self, path: &str) -> Fid {
-        let mut at = Fid::ROOT;
+        let mut fid = Fid::ROOT;
         for name in path.split('/') {
-            at = self.mdt.entry(at, name.as_bytes()).unwrap().unwrap().fid;
+            fid = self.mdt.entry(fid, name.as_bytes()).unwrap().unwrap().fid;
         }
-        at
+        fid
     }
 
     fn objects(&self, path: &str) -> Vec<StripeObject> {
@@ -78,16 +79,16 @@ impl Stores {
 }
 
 /// Applies damage to the stopped file system in `dir`.
-fn damage<F: Future<Output = ()>>(dir: &Path, how: impl FnOnce(Arc<Stores>) -> F) {
+fn damage<F: Future<Output = ()>>(dir: &Path, change: impl FnOnce(Arc<Stores>) -> F) {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
         .unwrap();
-    runtime.block_on(async { how(Arc::new(Stores::open(dir).await)).await });
+    runtime.block_on(async { change(Arc::new(Stores::open(dir).await)).await });
 }
 
-fn fsck(site: &Site, more: &[&str]) -> CommandOutput {
-    nacre(&[&["fsck", &site.path_str("d")], more].concat())
+fn fsck(site: &Site, options: &[&str]) -> CommandOutput {
+    nacre(&[&["fsck", &site.path_str("d")], options].concat())
 }
 
 /// Kinds of the findings of a check, sorted.
@@ -129,12 +130,12 @@ fn assert_repaired(site: &Site) {
 /// Contents of all files below a directory, except the lock files.
 fn bytes_below(dir: &Path) -> BTreeMap<std::path::PathBuf, Vec<u8>> {
     let mut all = BTreeMap::new();
-    let mut todo = vec![dir.to_owned()];
-    while let Some(dir) = todo.pop() {
+    let mut pending = vec![dir.to_owned()];
+    while let Some(dir) = pending.pop() {
         for entry in std::fs::read_dir(dir).unwrap() {
             let path = entry.unwrap().path();
             if path.is_dir() {
-                todo.push(path);
+                pending.push(path);
             } else if path.is_file() && path.file_name().unwrap() != "lock" {
                 let bytes = std::fs::read(&path).unwrap();
                 all.insert(path, bytes);
@@ -144,15 +145,15 @@ fn bytes_below(dir: &Path) -> BTreeMap<std::path::PathBuf, Vec<u8>> {
     all
 }
 
-fn create_files(at: &str) {
+fn create_files(mount: &str) {
     let nacre = env!("CARGO_BIN_EXE_nacre");
     sh(&format!(
-        "{nacre} lfs setstripe -c 2 -S 64K {at}/wide && head -c 1000000 /dev/urandom > {at}/wide
-         cp -a {TREE} {at}/tree && cp -r {TREE} {at}/again && rm -rf {at}/again/src
-         mkdir -p {at}/a/b/c && mv {at}/again {at}/a/b/ && ln {at}/wide {at}/a/hard && ln -s ../wide {at}/a/soft
-         setfattr -n user.color -v red {at}/wide && setfacl -m u:1234:r {at}/wide && setfacl -d -m u:1234:rx {at}/a
-         for i in $(seq 300); do ln {at}/a/hard {at}/a/b/c/a-name-of-some-length-$i; done
-         mkfifo {at}/fifo; truncate -s 5M {at}/sparse; touch {at}/empty"
+        "{nacre} lfs setstripe -c 2 -S 64K {mount}/wide && head -c 1000000 /dev/urandom > {mount}/wide
+         cp -a {TREE} {mount}/tree && cp -r {TREE} {mount}/again && rm -rf {mount}/again/src
+         mkdir -p {mount}/a/b/c && mv {mount}/again {mount}/a/b/ && ln {mount}/wide {mount}/a/hard && ln -s ../wide {mount}/a/soft
+         setfattr -n user.color -v red {mount}/wide && setfacl -m u:1234:r {mount}/wide && setfacl -d -m u:1234:rx {mount}/a
+         for i in $(seq 300); do ln {mount}/a/hard {mount}/a/b/c/a-name-of-some-length-$i; done
+         mkfifo {mount}/fifo; truncate -s 5M {mount}/sparse; touch {mount}/empty"
     ));
 }
 
@@ -256,8 +257,8 @@ fn check_keeps_torn_or_damaged_journal_and_server_rejects_damage() {
     let kept = sh(&format!("ls {}/mdt0000/damaged-*", site.path_str("d")));
     assert_eq!(std::fs::read(kept.trim()).unwrap(), damaged);
     let mount = site.up("d", &[]);
-    let left: usize = sh(&format!("ls -R {mount} | wc -l")).trim().parse().unwrap();
-    assert!(left > 150, "{left}");
+    let remaining: usize = sh(&format!("ls -R {mount} | wc -l")).trim().parse().unwrap();
+    assert!(remaining > 150, "{remaining}");
     site.down("d");
     assert!(fsck(&site, &[]).ok);
 }
@@ -323,11 +324,11 @@ fn repair_reports_each_finding_once() {
     let mount = site.up("d", &["--osts", "2"]);
     sh(&format!("touch {mount}/nameless; sync -f {mount}"));
     site.down("d");
-    // Cannot be repaired, so it remains in each round.
+    // A repair keeps a stray file, so this finding remains in each round.
     std::fs::write(site.path("d/ost0000/objects/stray"), "").unwrap();
-    damage(&site.path("d"), async |s| {
-        s.change(|b| {
-            b.delete(keys::entry(Fid::ROOT, b"nameless"));
+    damage(&site.path("d"), async |stores| {
+        stores.change(|batch| {
+            batch.delete(keys::entry(Fid::ROOT, b"nameless"));
         });
     });
     let expected = ["no name", "stray file"];
@@ -346,7 +347,7 @@ fn lost_store_is_not_replaced_by_an_empty_one() {
     ));
     site.down("d");
     let dir = site.path_str("d");
-    for (lost, left) in [
+    for (lost, replacement) in [
         ("ost0000", "mkdir"),
         ("ost0001/objects", "mkdir"),
         ("ost0001/objects", "true"),
@@ -354,7 +355,7 @@ fn lost_store_is_not_replaced_by_an_empty_one() {
         ("mdt0000/index", "mkdir"),
         ("mdt0000", "true"),
     ] {
-        sh(&format!("mv {dir}/{lost} {dir}.kept; {left} {dir}/{lost}"));
+        sh(&format!("mv {dir}/{lost} {dir}.kept; {replacement} {dir}/{lost}"));
         let error = nacre_refuses(&["up", "--no-mount", "--dir", &dir]);
         assert!(
             error.contains("Is its disk mounted?") && error.contains(lost),
@@ -371,9 +372,9 @@ fn lost_store_is_not_replaced_by_an_empty_one() {
     let error = nacre_refuses(&["up", "--no-mount", "--dir", &dir]);
     assert!(error.contains("the root directory is missing"), "{error}");
     std::fs::write(&journal, &whole).unwrap();
-    damage(&site.path("d"), async |s| {
-        s.change(|b| {
-            b.delete(keys::inode(Fid::ROOT));
+    damage(&site.path("d"), async |stores| {
+        stores.change(|batch| {
+            batch.delete(keys::inode(Fid::ROOT));
         });
     });
     let error = nacre_refuses(&["up", "--no-mount", "--dir", &dir]);
@@ -393,14 +394,15 @@ fn lost_files_are_readable_in_lost_and_found() {
         "echo nameless > {mount}/a/nameless; echo forgotten > {mount}/forgotten; echo dangling > {mount}/dangling; sync -f {mount}"
     ));
     site.down("d");
-    damage(&site.path("d"), async |s| {
-        s.change(|b| {
+    damage(&site.path("d"), async |stores| {
+        stores.change(|batch| {
             // Leaves an inode without a name, an object without an inode, and a name without an
             // inode.
-            b.delete(keys::entry(s.fid("a"), b"nameless"));
-            b.delete(keys::inode(s.fid("forgotten")))
+            batch.delete(keys::entry(stores.fid("a"), b"nameless"));
+            batch
+                .delete(keys::inode(stores.fid("forgotten")))
                 .delete(keys::entry(Fid::ROOT, b"forgotten"));
-            b.delete(keys::inode(s.fid("dangling")));
+            batch.delete(keys::inode(stores.fid("dangling")));
         });
     });
     assert_eq!(
@@ -439,29 +441,31 @@ fn layouts_and_objects_agree_after_a_repair() {
         site.path_str("sum")
     ));
     site.down("d");
-    damage(&site.path("d"), async |s| {
+    damage(&site.path("d"), async |stores| {
         // Two files share an object; the object's own parent record names the first file.
-        s.set_lov("d/two", &s.objects("d/one"));
+        stores.set_lov("d/two", &stores.objects("d/one"));
         // An object's parent record names another file.
-        s.set_parent(s.objects("wide")[1], s.fid("d/three")).await;
+        stores
+            .set_parent(stores.objects("wide")[1], stores.fid("d/three"))
+            .await;
         // An object in use is queued for destruction.
-        let four = s.objects("d/four")[0];
-        s.change(|b| {
-            b.put(keys::work(four.ost, wire::Transno(1), four.fid), &b"\0"[..]);
+        let four = stores.objects("d/four")[0];
+        stores.change(|batch| {
+            batch.put(keys::work(four.ost, wire::Transno(1), four.fid), &b"\0"[..]);
         });
-        // The counters of the sequence fall back, on the MDT and the OST.
-        let seq = s.objects("1")[0].fid.f_seq;
-        let ost = s.objects("1")[0].ost;
+        // The MDT's and the OST's last ids of the sequence are too low.
+        let seq = stores.objects("1")[0].fid.f_seq;
+        let ost = stores.objects("1")[0].ost;
         let mark = [&seq.to_le_bytes()[..], &2u32.to_le_bytes()].concat();
-        s.change(|b| {
-            b.put(keys::objects(ost), mark);
+        stores.change(|batch| {
+            batch.put(keys::objects(ost), mark);
         });
         let mut batch = Batch::new();
         batch.put(
             [b"sl", &seq.to_be_bytes()[..]].concat(),
             2u64.to_le_bytes().to_vec(),
         );
-        s.osts[ost.0 as usize].apply(batch).unwrap();
+        stores.osts[ost.0 as usize].apply(batch).unwrap();
     });
     assert_eq!(
         findings(&site),
@@ -496,8 +500,11 @@ fn missing_targets_are_named() {
     sh(&format!("for i in $(seq 10); do echo $i > {mount}/$i; done"));
     site.down("d");
     let mount = |name: &str| site.path_str(&format!("d/{name}"));
-    let one = nacre_ok(&["fsck", &mount("mdt0000"), &mount("ost0001")]);
-    assert!(one.contains("not checked: nacre-OST0000 was not given"), "{one}");
+    let partial = nacre_ok(&["fsck", &mount("mdt0000"), &mount("ost0001")]);
+    assert!(
+        partial.contains("not checked: nacre-OST0000 was not given"),
+        "{partial}"
+    );
     let ost = nacre_ok(&["fsck", &mount("ost0001")]);
     assert!(ost.contains("not checked: no MDT was given"), "{ost}");
     let all = nacre_ok(&[

@@ -92,7 +92,7 @@ fn find_selects_files_by_attributes_and_layout() {
 }
 
 /// Waits until a mount is connected to its servers; returns the output of `lfs check`.
-fn connected(servers: &str, mount: &str) -> String {
+fn wait_until_connected(servers: &str, mount: &str) -> String {
     loop {
         let result = nacre(&["lfs", "check", servers, mount]);
         if result.ok {
@@ -113,7 +113,7 @@ fn servers_and_names_of_a_mount_are_listed() {
         nacre_ok(&["lfs", "mdts", &mount]),
         "MDTS:\n0: lus-MDT0000_UUID ACTIVE\n"
     );
-    let checked = connected("all", &mount);
+    let checked = wait_until_connected("all", &mount);
     for name in ["lus-OST0000-osc-", "lus-OST0001-osc-", "lus-MDT0000-mdc-", "MGC"] {
         let line = checked.lines().find(|line| line.starts_with(name));
         assert!(line.is_some_and(|l| l.ends_with(" active.")), "{checked}");
@@ -146,7 +146,7 @@ fn check_names_a_server_that_is_gone() {
         site.serve(name, &options.each_ref().map(String::as_str), &[]);
     }
     let mount = site.mount(&format!("{mgs}:/lus"), "mnt", &[]);
-    connected("osts", &mount);
+    wait_until_connected("osts", &mount);
     site.kill("ost");
     let error = loop {
         let result = nacre(&["lfs", "check", "osts", &mount]);

@@ -13,8 +13,8 @@ fn links_make_the_binary_act_as_lustres_tools() {
     let bin = site.path_str("bin");
     let first = nacre_ok(&["install-links", &bin]);
     assert_eq!(first.matches("(new)").count(), 7, "{first}");
-    let again = nacre_ok(&["install-links", &bin]);
-    assert_eq!(again.matches("(unchanged)").count(), 7, "{again}");
+    let second = nacre_ok(&["install-links", &bin]);
+    assert_eq!(second.matches("(unchanged)").count(), 7, "{second}");
 
     let target = site.directory("mgs");
     sh(&format!("{bin}/mkfs.lustre --mgs --reformat {target}"));
@@ -30,7 +30,7 @@ fn links_make_the_binary_act_as_lustres_tools() {
     let mount = site.up("d", &["--fsname", "lus"]);
     assert!(sh(&format!("{bin}/lfs df {mount}")).contains("lus-OST0000_UUID"));
 
-    // The order of arguments of mount(8)'s helpers.
+    // mount(8) calls its helpers with the arguments in this order.
     let source = format!("{}:/lus", site.nid("d"));
     let other = site.mount_point("other");
     let helper = format!("{bin}/mount.lustre {source} {other}");

@@ -5,9 +5,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::fixture::{self, CommandOutput, Site, has_ended, is_root, nacre_ok, run, sh};
 
+/// A tree of source files to copy.
 const TREE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../wire");
 
-/// Three network namespaces on a bridge; removed on drop.
+/// Three network namespaces on a bridge, `s` for servers, `a` and `b` for clients; removed on drop.
 struct Net {
     tag: String,
 }
@@ -167,27 +168,27 @@ fn mounts_of_one_host_share_a_process_and_its_address() {
     let (net, mut site) = (Net::new(), Site::new());
     net.serve(&mut site);
     let mounts = ["m1", "m2", "m3"].map(|name| site.mount_point(name));
-    let [one, two, three] = &mounts;
-    net.nacre("a", &["mount", SOURCE, one]);
-    let output = net.nacre("a", &["mount", "-o", "ro", SOURCE, two]);
-    let pid = pid_of(one);
+    let [mount_1, mount_2, mount_3] = &mounts;
+    net.nacre("a", &["mount", SOURCE, mount_1]);
+    let output = net.nacre("a", &["mount", "-o", "ro", SOURCE, mount_2]);
+    let pid = pid_of(mount_1);
     assert!(output.contains(&format!("process {pid}")), "{output}");
-    assert_eq!(pid_of(two), pid);
+    assert_eq!(pid_of(mount_2), pid);
     sh(&format!(
-        "echo x > {one}/f; test $(cat {two}/f) = x; ! touch {two}/f; rm {one}/f"
+        "echo x > {mount_1}/f; test $(cat {mount_2}/f) = x; ! touch {mount_2}/f; rm {mount_1}/f"
     ));
     let other = site.mount_point("other");
     net.nacre("b", &["mount", SOURCE, &other]);
-    check_coherence(one, &other);
+    check_coherence(mount_1, &other);
 
     // Mounts end independently, through nacre or umount(8). The process exits with the last one.
-    sh(&format!("umount {one}"));
-    net.nacre("a", &["mount", SOURCE, three]);
-    assert_eq!(pid_of(three), pid);
-    nacre_ok(&["umount", two]);
-    check_coherence(three, &other);
+    sh(&format!("umount {mount_1}"));
+    net.nacre("a", &["mount", SOURCE, mount_3]);
+    assert_eq!(pid_of(mount_3), pid);
+    nacre_ok(&["umount", mount_2]);
+    check_coherence(mount_3, &other);
     assert!(!has_ended(pid));
-    nacre_ok(&["umount", three]);
+    nacre_ok(&["umount", mount_3]);
     assert!(has_ended(pid));
     nacre_ok(&["umount", &other]);
     let log = sh(&format!("cat {}/nacre.log", site.path_str("d")));
@@ -228,20 +229,20 @@ fn server_process_mounts_on_its_own_host() {
     }
     let (net, mut site) = (Net::new(), Site::new());
     net.serve(&mut site);
-    let (here, there) = (site.mount_point("m1"), site.mount_point("m2"));
-    net.nacre("s", &["mount", SOURCE, &here]);
-    net.nacre("a", &["mount", SOURCE, &there]);
-    let pid = pid_of(&here);
+    let (server_mount, client_mount) = (site.mount_point("m1"), site.mount_point("m2"));
+    net.nacre("s", &["mount", SOURCE, &server_mount]);
+    net.nacre("a", &["mount", SOURCE, &client_mount]);
+    let pid = pid_of(&server_mount);
     assert_eq!(pid, site.pid_in("d"));
-    check_coherence(&here, &there);
-    nacre_ok(&["umount", &here]);
-    sh(&format!("echo x > {there}/f"));
-    assert!(!has_ended(pid), "the servers stay");
-    net.nacre("s", &["mount", SOURCE, &here]);
-    sh(&format!("test $(cat {here}/f) = x"));
-    nacre_ok(&["umount", &there]);
+    check_coherence(&server_mount, &client_mount);
+    nacre_ok(&["umount", &server_mount]);
+    sh(&format!("echo x > {client_mount}/f"));
+    assert!(!has_ended(pid), "the servers still run");
+    net.nacre("s", &["mount", SOURCE, &server_mount]);
+    sh(&format!("test $(cat {server_mount}/f) = x"));
+    nacre_ok(&["umount", &client_mount]);
     site.down("d");
-    assert!(has_ended(pid) && sh(&format!("ls -A {here}")).is_empty());
+    assert!(has_ended(pid) && sh(&format!("ls -A {server_mount}")).is_empty());
 }
 
 #[test]
@@ -283,9 +284,9 @@ fn address_in_use_is_explained_with_an_alternative() {
     );
 
     // Another user needs access to the binary and the mount point.
-    let (binary, theirs) = (site.path_str("nacre"), site.path_str("theirs"));
+    let (binary, user_mount) = (site.path_str("nacre"), site.path_str("user_mount"));
     sh(&format!(
-        "chmod 711 {}; cp {nacre} {binary}; chmod 755 {binary}; mkdir {theirs}; chown 4713 {theirs}",
+        "chmod 711 {}; cp {nacre} {binary}; chmod 755 {binary}; mkdir {user_mount}; chown 4713 {user_mount}",
         site.path_str("")
     ));
     let user = [
@@ -297,7 +298,7 @@ fn address_in_use_is_explained_with_an_alternative() {
         "--clear-groups",
         "--inh-caps=-all",
     ];
-    let mount = [&user[..], &[&binary, "mount", SOURCE, &theirs]].concat();
+    let mount = [&user[..], &[&binary, "mount", SOURCE, &user_mount]].concat();
     let error = error_of(&mount);
     assert!(
         error.contains(&format!("process {pid}")) && error.contains("ip addr add"),
@@ -331,11 +332,11 @@ impl RoutedNetwork {
                 "ip netns add {tag}{host} && ip -n {tag}{host} link set lo up"
             ));
         }
-        for (host, n, of_router) in [("a", 78, "eth0"), ("s", 79, "eth1")] {
+        for (host, subnet, router_interface) in [("a", 78, "eth0"), ("s", 79, "eth1")] {
             sh(&format!(
-                "ip -n {tag}r link add {of_router} type veth peer name eth0 netns {tag}{host} && \
-                 ip -n {tag}r addr add 10.231.{n}.1/24 dev {of_router} && ip -n {tag}r link set {of_router} up && \
-                 ip -n {tag}{host} addr add 10.231.{n}.2/24 dev eth0 && ip -n {tag}{host} link set eth0 up"
+                "ip -n {tag}r link add {router_interface} type veth peer name eth0 netns {tag}{host} && \
+                 ip -n {tag}r addr add 10.231.{subnet}.1/24 dev {router_interface} && ip -n {tag}r link set {router_interface} up && \
+                 ip -n {tag}{host} addr add 10.231.{subnet}.2/24 dev eth0 && ip -n {tag}{host} link set eth0 up"
             ));
         }
         net

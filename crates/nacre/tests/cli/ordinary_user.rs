@@ -41,7 +41,7 @@ fn try_as(user: &str, runtime_dir: &str, line: &str) -> CommandOutput {
 
 /// Checks that a command on another user's file system fails quickly with the reason.
 fn assert_refused(user: &str, line: &str) {
-    let begun = Instant::now();
+    let start_time = Instant::now();
     let result = try_as(user, "/nowhere", line);
     assert!(!result.ok, "{line}: {}", result.out);
     assert!(
@@ -52,9 +52,9 @@ fn assert_refused(user: &str, line: &str) {
         result.err
     );
     assert!(
-        begun.elapsed() < Duration::from_secs(60),
+        start_time.elapsed() < Duration::from_secs(60),
         "{line}: {:?}",
-        begun.elapsed()
+        start_time.elapsed()
     );
 }
 

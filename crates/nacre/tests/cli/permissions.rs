@@ -5,7 +5,7 @@ use std::process::Command;
 
 use crate::fixture::{CommandOutput, Site, is_root, nacre, nacre_ok, nacre_refuses, run, sh};
 
-/// Runs a shell command as a user without files.
+/// Runs a shell command as a user that owns no files.
 fn as_user(line: &str) -> CommandOutput {
     run(Command::new("setpriv").args([
         "--reuid",
@@ -55,7 +55,7 @@ fn permissions_apply_to_other_users_and_squashed_root() {
     ));
     assert_eq!(allowed.out, "mine\n4711:4712\n", "{}", allowed.err);
 
-    // Permanent for all nodes and for later starts.
+    // `set_param -P` applies to all nodes and to later starts.
     nacre_ok(&[
         "lctl",
         "--dir",
@@ -64,8 +64,8 @@ fn permissions_apply_to_other_users_and_squashed_root() {
         "-P",
         "mdt.*.root_squash=99:98",
     ]);
-    let param = |by: &str| {
-        nacre_ok(&["lctl", "--dir", &dir, "get_param", "-n", by])
+    let param = |name: &str| {
+        nacre_ok(&["lctl", "--dir", &dir, "get_param", "-n", name])
             .trim()
             .to_owned()
     };
@@ -102,13 +102,18 @@ const WAIT_MAX: std::time::Duration = std::time::Duration::from_secs(120);
 /// Repeats a shell command until it succeeds or fails as expected: changes at the MGS reach the
 /// targets with a delay.
 fn run_until(line: &str, ok: bool) -> CommandOutput {
-    let begun = std::time::Instant::now();
+    let start_time = std::time::Instant::now();
     loop {
         let result = run(Command::new("bash").args(["-ec", line]));
         if result.ok == ok {
             return result;
         }
-        assert!(begun.elapsed() < WAIT_MAX, "{line}: {}{}", result.out, result.err);
+        assert!(
+            start_time.elapsed() < WAIT_MAX,
+            "{line}: {}{}",
+            result.out,
+            result.err
+        );
         std::thread::sleep(std::time::Duration::from_millis(20));
     }
 }
@@ -158,19 +163,20 @@ fn nodemaps_restrict_mounts_by_nid() {
     modify("default", "deny_mount", "1");
     let outside = site.mount_point("other");
     let mount = [&["mount", source, &outside], &net[..], &["127.0.45.9@tcp"]].concat();
-    let until_mount = |ok: bool| {
-        let begun = std::time::Instant::now();
-        while nacre(&mount).ok != ok {
+    let mount_until = |succeeds: bool| {
+        let start_time = std::time::Instant::now();
+        while nacre(&mount).ok != succeeds {
             assert!(
-                begun.elapsed() < WAIT_MAX,
-                "the success of the mount does not become {ok}"
+                start_time.elapsed() < WAIT_MAX,
+                "the mount still {}",
+                if succeeds { "fails" } else { "succeeds" }
             );
-            if !ok {
+            if !succeeds {
                 nacre_ok(&["umount", &outside]);
             }
         }
     };
-    until_mount(false);
+    mount_until(false);
     sh(&format!("test $(cat {mnt}/f) = more"));
     modify("lab", "deny_mount", "1");
     run_until(&format!("touch {mnt}/f"), false);
@@ -192,13 +198,13 @@ fn nodemaps_restrict_mounts_by_nid() {
     assert_eq!(shown, expected);
     nacre_refuses(&mount);
     modify("default", "deny_mount", "0");
-    until_mount(true);
+    mount_until(true);
     sh(&format!("test $(cat {outside}/f) = more"));
 }
 
 /// Files in a directory that other users can access, except the directory itself and its mount
 /// point.
-fn open_to_others(dir: &str) -> String {
+fn files_open_to_others(dir: &str) -> String {
     sh(&format!(
         "find {dir} -mindepth 1 -path {dir}/mnt -prune -o ! -type s -perm /077 -print"
     ))
@@ -212,9 +218,9 @@ fn store_is_private_with_any_umask() {
     sh(&format!(
         "mkdir {mount}/a; for i in $(seq 40); do echo secret > {mount}/a/$i; done; sync -f {mount}"
     ));
-    assert_eq!(open_to_others(&dir), "");
+    assert_eq!(files_open_to_others(&dir), "");
     site.down("d");
-    assert_eq!(open_to_others(&dir), "");
+    assert_eq!(files_open_to_others(&dir), "");
 
     // The next start restricts a store that is open to other users, as an earlier version left it,
     // and logs this once for each directory.
@@ -225,9 +231,9 @@ fn store_is_private_with_any_umask() {
     ));
     assert_eq!(open, "");
     let log = sh(&format!("cat {dir}/nacre.log"));
-    let warnings = |what: &str| {
+    let warnings = |directory: &str| {
         log.lines()
-            .filter(|l| l.contains("were accessible to other users") && l.contains(what))
+            .filter(|l| l.contains("were accessible to other users") && l.contains(directory))
             .count()
     };
     for part in ["/mgs:", "/mdt0000:", "/ost0000:", "/d:"] {
@@ -254,6 +260,6 @@ fn mkfs_restricts_an_open_directory() {
     for dir in [&new, &old] {
         sh(&format!("umask 0; {nacre} mkfs --mgs {dir}"));
         assert_eq!(sh(&format!("stat -c %a {dir}")), "700\n");
-        assert_eq!(open_to_others(dir), "");
+        assert_eq!(files_open_to_others(dir), "");
     }
 }

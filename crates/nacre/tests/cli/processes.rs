@@ -1,5 +1,5 @@
-//! How commands find the process of an instance or mount after its records were removed; signals;
-//! destruction of an instance.
+//! How commands find the process of an instance or mount after the removal of the process's
+//! records; signals; destruction of an instance.
 
 use crate::fixture::{Site, has_ended, is_root, nacre, nacre_ok, nacre_refuses, sh};
 
@@ -123,12 +123,12 @@ fn unresponsive_process_is_stopped_by_a_signal() {
     let mut site = Site::new();
     site.up("d", &["--no-mount"]);
     let (dir, pid) = (site.path_str("d"), site.pid_in("d"));
-    // Remove the sockets, and keep the process stopped, so that it cannot publish again, until
-    // SIGTERM is pending (signal 15, bit 14 of ShdPnd).
+    // Remove the sockets. Keep the process stopped until SIGTERM is pending (signal 15, bit 14 of
+    // ShdPnd), so that it cannot publish its sockets again.
     let pending = format!("grep -q '^ShdPnd:.*[4567cdef]...$' /proc/{pid}/status");
-    let go_on = format!("(until {pending}; do sleep 0.01; done; kill -CONT {pid}) > /dev/null 2>&1 &");
+    let resume = format!("(until {pending}; do sleep 0.01; done; kill -CONT {pid}) > /dev/null 2>&1 &");
     sh(&format!(
-        "kill -STOP {pid}; rm -f {RUN_DIR}/{pid}.sock {dir}/run.sock; {go_on} {} down --dir {dir}",
+        "kill -STOP {pid}; rm -f {RUN_DIR}/{pid}.sock {dir}/run.sock; {resume} {} down --dir {dir}",
         env!("CARGO_BIN_EXE_nacre")
     ));
     assert!(has_ended(pid));

@@ -1,4 +1,4 @@
-//! Executes steps on the model: their results and effects, with the order of checks of Linux.
+//! Executes steps on the model: their results and effects. The order of checks is Linux's.
 
 use crate::model::{Cred, Handle, Ino, Inode, Kind, Lookup, Model, READ, ROOT, USER, WRITE, ensure};
 use crate::outcome::{Answer, Attr, Bytes, Outcome};
@@ -70,7 +70,7 @@ impl Model {
             op => {
                 let slot = op.slot().unwrap();
                 let handle = *self.handles.get(&slot).ok_or(Errno::BADF)?;
-                self.by_handle(slot, handle, op)
+                self.execute_on_handle(slot, handle, op)
             }
         }
     }
@@ -115,7 +115,7 @@ impl Model {
                 self.may_open(cred, &place, ino, how)?;
                 if how.truncate {
                     self.inode_mut(ino).mtime = None;
-                    self.data(ino)?.clear();
+                    self.file_data(ino)?.clear();
                 }
                 ino
             }
@@ -137,8 +137,9 @@ impl Model {
         ensure(!inode.is_symlink(), Errno::LOOP)?;
         ensure(!(inode.is_dir() && how.create), Errno::ISDIR)?;
         let dir = self.inode(place.dir);
-        let shared = dir.mode & 0o002 != 0 || (dir.mode & 0o020 != 0 && self.dialect.protected_regular >= 2);
-        let protected = self.dialect.protected_regular > 0 && dir.mode & 0o1000 != 0 && shared;
+        let shared =
+            dir.mode & 0o002 != 0 || (dir.mode & 0o020 != 0 && self.behaviour.protected_regular >= 2);
+        let protected = self.behaviour.protected_regular > 0 && dir.mode & 0o1000 != 0 && shared;
         let own = inode.uid == dir.uid || inode.uid == cred.0;
         ensure(!(how.create && protected && !own), Errno::ACCESS)?;
         ensure(!(inode.is_dir() && how.write), Errno::ISDIR)?;
@@ -179,7 +180,7 @@ impl Model {
         ensure(place.ino.is_none(), Errno::EXIST)?;
         let inode = self.inode(ino);
         let safe = inode.is_file() && inode.permits(cred, READ | WRITE);
-        let protected = self.dialect.protected_hardlinks > 0;
+        let protected = self.behaviour.protected_hardlinks > 0;
         ensure(!protected || inode.owned_by(cred) || safe, Errno::PERM)?;
         self.may_create(cred, place.dir)?;
         ensure(!inode.is_dir(), Errno::PERM)?;
@@ -252,7 +253,7 @@ impl Model {
                 ensure(!self.inode(ino).is_dir(), Errno::ISDIR)?;
                 ensure(self.inode(ino).permits(cred, WRITE), Errno::ACCESS)?;
                 self.inode_mut(ino).mtime = None;
-                self.data(ino)?.resize(*size as usize, 0);
+                self.file_data(ino)?.resize(*size as usize, 0);
             }
             Op::Chmod { path, mode } => {
                 let ino = self.find(cred, path, true)?;
@@ -333,20 +334,20 @@ impl Model {
     }
 
     /// The contents of a file.
-    fn data(&mut self, ino: Ino) -> Result<&mut Vec<u8>, Errno> {
+    fn file_data(&mut self, ino: Ino) -> Result<&mut Vec<u8>, Errno> {
         match &mut self.inode_mut(ino).kind {
             Kind::File(data) => Ok(data),
             _ => Err(Errno::INVAL),
         }
     }
 
-    fn by_handle(&mut self, slot: usize, handle: Handle, op: &Op) -> Outcome {
+    fn execute_on_handle(&mut self, slot: usize, handle: Handle, op: &Op) -> Outcome {
         let is_dir = self.inode(handle.ino).is_dir();
         match *op {
             Op::Pread { at, len, .. } => {
                 ensure(handle.read, Errno::BADF)?;
                 ensure(!is_dir, Errno::ISDIR)?;
-                let data = self.data(handle.ino)?;
+                let data = self.file_data(handle.ino)?;
                 let end = data.len().min(at as usize + len);
                 let read = data[(at as usize).min(end)..end].to_vec();
                 Ok(Answer::Bytes(Bytes(read)))
@@ -354,7 +355,7 @@ impl Model {
             Op::Pwrite { at, len, fill, .. } => {
                 ensure(handle.write, Errno::BADF)?;
                 self.inode_mut(handle.ino).mtime = None;
-                let data = self.data(handle.ino)?;
+                let data = self.file_data(handle.ino)?;
                 // With O_APPEND, Linux ignores the offset of pwrite.
                 let at = if handle.append { data.len() } else { at as usize };
                 data.resize(data.len().max(at + len), 0);
@@ -364,13 +365,13 @@ impl Model {
             Op::Ftruncate { size, .. } => {
                 ensure(handle.write, Errno::INVAL)?;
                 self.inode_mut(handle.ino).mtime = None;
-                self.data(handle.ino)?.resize(size as usize, 0);
+                self.file_data(handle.ino)?.resize(size as usize, 0);
                 Ok(Answer::Done)
             }
             Op::Fallocate { kind, at, len, .. } => {
                 ensure(handle.write, Errno::BADF)?;
                 self.inode_mut(handle.ino).mtime = None;
-                let data = self.data(handle.ino)?;
+                let data = self.file_data(handle.ino)?;
                 let (at, end) = (at as usize, (at + len) as usize);
                 match kind {
                     FallocateKind::Allocate => data.resize(data.len().max(end), 0),
@@ -402,15 +403,16 @@ impl Model {
         }
     }
 
-    /// Checks for conflicts with locks of the other kind, on a file system whose servers do not
-    /// distinguish the two kinds.
+    /// Checks for conflicts between flock and fcntl locks, on a file system whose servers do not
+    /// distinguish them. `others`: for each owner of a lock of the other kind, whether the lock is
+    /// exclusive.
     fn check_other_kind<K>(&self, others: &BTreeMap<K, bool>, kind: Lock) -> Result<(), Errno> {
         let conflict = match kind {
             Lock::Shared => others.values().any(|exclusive| *exclusive),
             Lock::Exclusive => !others.is_empty(),
             Lock::Unlock => false,
         };
-        ensure(!(self.dialect.lock_kinds_conflict && conflict), Errno::AGAIN)
+        ensure(!(self.behaviour.lock_kinds_conflict && conflict), Errno::AGAIN)
     }
 
     /// Looks up a path as root, without following a final symbolic link.
@@ -418,7 +420,7 @@ impl Model {
         self.find(Cred(0), path, false)
     }
 
-    /// A path of an inode, unless it has been removed.
+    /// A path of an inode; `None` if the inode has no name.
     pub(crate) fn path_of(&self, ino: Ino) -> Option<String> {
         let all = self.tree().into_iter();
         all.filter(|(_, i)| *i == ino && *i != ROOT)

@@ -1,5 +1,5 @@
 //! Runs random sequences of operations on one to four mounts and on a model in memory. After each
-//! step, compares the result, and the affected paths as a mount shows them that the step selects.
+//! step, compares the result, and the affected paths as seen from a mount that the step selects.
 //! Another test compares the model with a local disk.
 //!
 //! `NACRE_MODEL_SEQUENCES` sets the number of sequences, `NACRE_MODEL_SEED` the first seed; each
@@ -27,7 +27,7 @@ use std::time::{Duration, Instant};
 
 use file_system::{FileSystem, Shape, text};
 use fixture::nacre_ok;
-use model::Dialect;
+use model::FsBehaviour;
 use step::{Step, sequence};
 use trial::MountedDir;
 
@@ -43,12 +43,12 @@ const SHRINKING_MAX: Duration = Duration::from_secs(120);
 /// Sequences that failed once, in printed form.
 const REGRESSIONS: &str = include_str!("regressions.txt");
 
-fn option(name: &str, otherwise: u64) -> u64 {
+fn option(name: &str, default: u64) -> u64 {
     match std::env::var(name) {
         Ok(value) => value
             .parse()
             .unwrap_or_else(|e| panic!("{name}={value} is not a number: {e}")),
-        Err(_) => otherwise,
+        Err(_) => default,
     }
 }
 
@@ -60,7 +60,7 @@ fn sysctl(name: &str) -> u32 {
 impl MountedDir {
     /// Opens the same directory through several paths. Clears this process's umask and the
     /// supplementary groups of this thread, because the model has neither.
-    fn new(paths: &[&Path], of_nacre: bool) -> MountedDir {
+    fn new(paths: &[&Path], is_nacre: bool) -> MountedDir {
         rustix::process::umask(rustix::fs::Mode::empty());
         rustix::thread::set_thread_groups(&[]).unwrap();
         MountedDir {
@@ -68,9 +68,9 @@ impl MountedDir {
                 .iter()
                 .map(|path| File::open(path).unwrap().into())
                 .collect(),
-            dialect: Dialect {
-                owner_per_mount: of_nacre,
-                lock_kinds_conflict: of_nacre,
+            behaviour: FsBehaviour {
+                owner_per_mount: is_nacre,
+                lock_kinds_conflict: is_nacre,
                 protected_regular: sysctl("protected_regular"),
                 protected_hardlinks: sysctl("protected_hardlinks"),
             },
@@ -81,8 +81,8 @@ impl MountedDir {
     /// first failing sequence, after shrinking it.
     fn run_all(&self, first_seed: u64, count: u64) {
         let (next, failed) = (AtomicU64::new(0), AtomicBool::new(false));
-        let found: Mutex<Option<(u64, String)>> = Mutex::new(None);
-        let begun = Instant::now();
+        let first_failure: Mutex<Option<(u64, String)>> = Mutex::new(None);
+        let start_time = Instant::now();
         std::thread::scope(|scope| {
             for _ in 0..THREADS {
                 scope.spawn(|| {
@@ -95,24 +95,24 @@ impl MountedDir {
                         let seed = first_seed + i;
                         let result =
                             self.run_in_new_dir(&format!("s{seed}"), &sequence(seed), self.mount_count(seed));
-                        if let Err(what) = result {
+                        if let Err(failure) = result {
                             failed.store(true, Ordering::Relaxed);
-                            found.lock().unwrap().get_or_insert((seed, what));
+                            first_failure.lock().unwrap().get_or_insert((seed, failure));
                         }
                     }
                 });
             }
         });
-        let seconds = begun.elapsed().as_secs_f64();
+        let seconds = start_time.elapsed().as_secs_f64();
         let completed = next.load(Ordering::Relaxed).min(count);
         println!(
             "{completed} sequences in {seconds:.1} s: {:.0}/s",
             completed as f64 / seconds
         );
-        if let Some((seed, what)) = found.into_inner().unwrap() {
+        if let Some((seed, failure)) = first_failure.into_inner().unwrap() {
             let mounts = self.mount_count(seed);
             panic!(
-                "seed {seed}, {mounts} mounts: {what}\n{}",
+                "seed {seed}, {mounts} mounts: {failure}\n{}",
                 self.shrink_failure(sequence(seed), mounts)
             );
         }
@@ -124,12 +124,12 @@ impl MountedDir {
 
     /// The shortest failing subsequence found, in the format of `regressions.txt`.
     fn shrink_failure(&self, steps: Vec<Step>, mounts: usize) -> String {
-        let (begun, mut trials, mut last) = (Instant::now(), 0, String::new());
+        let (start_time, mut trials, mut last_failure) = (Instant::now(), 0, String::new());
         let mut fails = |steps: &[Step]| {
             trials += 1;
             match self.run_in_new_dir(&format!("t{trials}"), steps, mounts) {
-                Err(what) if begun.elapsed() < SHRINKING_MAX => {
-                    last = what;
+                Err(failure) if start_time.elapsed() < SHRINKING_MAX => {
+                    last_failure = failure;
                     true
                 }
                 _ => false,
@@ -140,15 +140,15 @@ impl MountedDir {
         }
         let fewest = bench::shrink::shrink(steps, usize::MAX, fails);
         let lines: Vec<String> = fewest.iter().map(|s| serde_json::to_string(s).unwrap()).collect();
-        format!("{last}\n\n{mounts}\n{}\n", lines.join("\n"))
+        format!("{last_failure}\n\n{mounts}\n{}\n", lines.join("\n"))
     }
 }
 
 /// The sequences of `regressions.txt`: for each, a line with the number of mounts, a line for each
 /// step, and an empty line.
 fn regressions() -> Vec<(usize, Vec<Step>)> {
-    let without_remarks = REGRESSIONS.lines().filter(|line| !line.starts_with('#'));
-    let text: Vec<&str> = without_remarks.collect();
+    let without_comments = REGRESSIONS.lines().filter(|line| !line.starts_with('#'));
+    let text: Vec<&str> = without_comments.collect();
     text.split(|line| line.is_empty())
         .filter_map(|lines| lines.split_first())
         .map(|(mounts, steps)| {
@@ -174,7 +174,7 @@ fn local_disk_agrees_with_the_model() {
 fn one_to_four_mounts_agree_with_the_model() {
     let mut fs = FileSystem::new(Shape::FourProcesses);
     let more = ["m2", "m3", "m4"].into_iter().zip(5..);
-    let mut mounts = vec![fs.mount()];
+    let mut mounts = vec![fs.mount_point()];
     mounts.extend(more.map(|(name, host)| fs.add_mount(name, host)));
     std::fs::create_dir(mounts[0].join("base")).unwrap();
     nacre_ok(&[
@@ -191,7 +191,7 @@ fn one_to_four_mounts_agree_with_the_model() {
     let dir_on_mounts = MountedDir::new(&bases, true);
     for (i, (mounts, steps)) in regressions().into_iter().enumerate() {
         let result = dir_on_mounts.run_in_new_dir(&format!("r{i}"), &steps, mounts);
-        result.unwrap_or_else(|what| panic!("sequence {i} of regressions.txt: {what}"));
+        result.unwrap_or_else(|failure| panic!("sequence {i} of regressions.txt: {failure}"));
     }
     dir_on_mounts.run_all(
         option("NACRE_MODEL_SEED", 1),

@@ -33,7 +33,7 @@ pub(crate) struct Inode {
     pub(crate) gid: u32,
     pub(crate) nlink: u32,
     pub(crate) xattrs: BTreeMap<String, String>,
-    /// The mtime that was set explicitly, until the next change.
+    /// The mtime that was set explicitly; `None` after a later change.
     pub(crate) mtime: Option<i64>,
     /// `flock` locks by slot; true if exclusive.
     pub(crate) flocks: BTreeMap<usize, bool>,
@@ -59,11 +59,11 @@ pub(crate) struct Lookup {
     pub(crate) ino: Option<Ino>,
 }
 
-/// Differences between file systems that the model allows.
+/// Behaviour that differs between file systems.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Dialect {
-    /// Whether each mount is a separate owner of `fcntl` locks; on a local disk all belong to this
-    /// process.
+pub(crate) struct FsBehaviour {
+    /// Whether each mount is a separate owner of `fcntl` locks. On a local disk, this process owns
+    /// all.
     pub(crate) owner_per_mount: bool,
     /// Whether `flock` and `fcntl` locks conflict, since the protocol does not distinguish them.
     pub(crate) lock_kinds_conflict: bool,
@@ -76,9 +76,9 @@ pub(crate) struct Dialect {
 /// The state of the model.
 pub(crate) struct Model {
     inodes: BTreeMap<Ino, Inode>,
-    next: Ino,
+    next_ino: Ino,
     pub(crate) handles: BTreeMap<usize, Handle>,
-    pub(crate) dialect: Dialect,
+    pub(crate) behaviour: FsBehaviour,
 }
 
 pub(crate) const READ: u32 = 4;
@@ -132,18 +132,18 @@ impl Inode {
 }
 
 /// `Ok` if the condition holds, otherwise the error.
-pub(crate) fn ensure(held: bool, otherwise: Errno) -> Result<(), Errno> {
-    if held { Ok(()) } else { Err(otherwise) }
+pub(crate) fn ensure(condition: bool, error: Errno) -> Result<(), Errno> {
+    if condition { Ok(()) } else { Err(error) }
 }
 
 impl Model {
-    pub(crate) fn new(dialect: Dialect) -> Model {
+    pub(crate) fn new(behaviour: FsBehaviour) -> Model {
         let root = Inode::new(Kind::Dir(BTreeMap::new()), 0o777, Cred(0));
         Model {
             inodes: BTreeMap::from([(ROOT, root)]),
-            next: ROOT + 1,
+            next_ino: ROOT + 1,
             handles: BTreeMap::new(),
-            dialect,
+            behaviour,
         }
     }
 
@@ -174,23 +174,26 @@ impl Model {
     /// Resolves a path; the last name need not exist.
     pub(crate) fn walk(&self, cred: Cred, path: &str, follow: bool) -> Result<Lookup, Errno> {
         let parts = |p: &str| p.split('/').map(str::to_owned).collect::<Vec<_>>();
-        let mut todo: VecDeque<String> = parts(path).into();
+        let mut pending: VecDeque<String> = parts(path).into();
         let (mut dir, mut links) = (ROOT, 0);
         loop {
-            let name = todo.pop_front().ok_or(Errno::NOENT)?;
+            let name = pending.pop_front().ok_or(Errno::NOENT)?;
             ensure(self.inode(dir).is_dir(), Errno::NOTDIR)?;
             ensure(self.inode(dir).permits(cred, EXEC), Errno::ACCESS)?;
             let ino = match name.as_str() {
                 "." => Some(dir),
                 name => self.entries(dir).get(name).copied(),
             };
-            let last = todo.is_empty();
+            let last = pending.is_empty();
             match ino {
                 Some(ino) if self.inode(ino).is_symlink() && (follow || !last) => {
                     links += 1;
                     ensure(links <= LINKS_MAX, Errno::LOOP)?;
                     if let Kind::Symlink(target) = &self.inode(ino).kind {
-                        parts(target).into_iter().rev().for_each(|p| todo.push_front(p));
+                        parts(target)
+                            .into_iter()
+                            .rev()
+                            .for_each(|p| pending.push_front(p));
                     }
                 }
                 ino if last => return Ok(Lookup { dir, name, ino }),
@@ -228,8 +231,8 @@ impl Model {
 
     /// Creates an inode and its directory entry.
     pub(crate) fn create_inode(&mut self, place: &Lookup, inode: Inode) -> Ino {
-        let ino = self.next;
-        self.next += 1;
+        let ino = self.next_ino;
+        self.next_ino += 1;
         if inode.is_dir() {
             self.inode_mut(place.dir).nlink += 1;
         }
@@ -275,7 +278,7 @@ impl Model {
     }
 
     pub(crate) fn lock_owner(&self, mount: usize) -> usize {
-        if self.dialect.owner_per_mount { mount } else { 0 }
+        if self.behaviour.owner_per_mount { mount } else { 0 }
     }
 
     /// Whether a directory is equal to or an ancestor of another one.
@@ -287,15 +290,15 @@ impl Model {
 
     /// All paths, beginning with the root.
     pub(crate) fn tree(&self) -> Vec<(String, Ino)> {
-        let mut found = vec![(".".to_owned(), ROOT)];
-        let mut at = 0;
-        while let Some((path, ino)) = found.get(at).cloned() {
+        let mut paths = vec![(".".to_owned(), ROOT)];
+        let mut index = 0;
+        while let Some((path, ino)) = paths.get(index).cloned() {
             if self.inode(ino).is_dir() {
                 let below = self.entries(ino).iter();
-                found.extend(below.map(|(name, ino)| (format!("{path}/{name}"), *ino)));
+                paths.extend(below.map(|(name, ino)| (format!("{path}/{name}"), *ino)));
             }
-            at += 1;
+            index += 1;
         }
-        found
+        paths
     }
 }

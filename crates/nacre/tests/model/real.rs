@@ -14,7 +14,7 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 /// Maximum number of retries after ESTALE.
-const STALE_MAX: usize = 100;
+const STALE_RETRIES_MAX: usize = 100;
 
 /// The directory of a sequence through each mount, and its open files.
 pub(crate) struct RealFs {
@@ -45,10 +45,10 @@ impl Drop for UserCredGuard {
 /// while no rename runs in the same mount, and returns ESTALE otherwise (`__d_unalias`); other
 /// sequences rename concurrently.
 fn retry_stale<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
-    for _ in 0..STALE_MAX {
+    for _ in 0..STALE_RETRIES_MAX {
         match call() {
             Err(Errno::STALE) => std::thread::sleep(Duration::from_millis(1)),
-            to_outcome => return to_outcome,
+            result => return result,
         }
     }
     call()
@@ -64,10 +64,10 @@ impl RealFs {
 
     pub(crate) fn execute(&mut self, step: &Step, mount: usize) -> Outcome {
         let _user = step.user.then(UserCredGuard::new);
-        retry_stale(|| self.op(&step.op, mount))
+        retry_stale(|| self.execute_op(&step.op, mount))
     }
 
-    fn op(&mut self, op: &Op, mount: usize) -> Outcome {
+    fn execute_op(&mut self, op: &Op, mount: usize) -> Outcome {
         let root = &self.roots[mount];
         let to_outcome = |result: Result<(), Errno>| result.map(|()| Answer::Done);
         match op {
@@ -151,10 +151,10 @@ impl RealFs {
                 ))
             }
             Op::Utimens { path, mtime } => {
-                let at = |tv_sec, tv_nsec| Timespec { tv_sec, tv_nsec };
+                let timespec = |tv_sec, tv_nsec| Timespec { tv_sec, tv_nsec };
                 let times = Timestamps {
-                    last_access: at(0, UTIME_OMIT),
-                    last_modification: at(*mtime, 0),
+                    last_access: timespec(0, UTIME_OMIT),
+                    last_modification: timespec(*mtime, 0),
                 };
                 to_outcome(rustix::fs::utimensat(
                     root,
@@ -167,11 +167,11 @@ impl RealFs {
                 self.xattr(op, mount)
             }
             Op::Statfs => rustix::fs::fstatvfs(root).map(|_| Answer::Done),
-            op => self.by_handle(self.slots.get(&op.slot().unwrap()).ok_or(Errno::BADF)?, op),
+            op => self.execute_on_handle(self.slots.get(&op.slot().unwrap()).ok_or(Errno::BADF)?, op),
         }
     }
 
-    fn by_handle(&self, file: &OwnedFd, op: &Op) -> Outcome {
+    fn execute_on_handle(&self, file: &OwnedFd, op: &Op) -> Outcome {
         let to_outcome = |result: Result<(), Errno>| result.map(|()| Answer::Done);
         match *op {
             Op::Pread { at, len, .. } => read(file, at, len).map(|data| Answer::Bytes(Bytes(data))),
@@ -191,14 +191,16 @@ impl RealFs {
             Op::Fstat { .. } => Ok(Answer::Attr(attr(&rustix::fs::fstat(file)?))),
             Op::Flock { kind, .. } => {
                 rustix::fs::flock(file, FlockOperation::Unlock)?;
-                to_outcome(rustix::fs::flock(file, lock(kind)))
+                to_outcome(rustix::fs::flock(file, flock_operation(kind)))
             }
             Op::Fcntl { kind, .. } => {
-                to_outcome(rustix::fs::fcntl_lock(file, lock(kind)).map_err(|e| match e {
-                    // POSIX permits both.
-                    Errno::ACCESS => Errno::AGAIN,
-                    e => e,
-                }))
+                to_outcome(
+                    rustix::fs::fcntl_lock(file, flock_operation(kind)).map_err(|e| match e {
+                        // POSIX permits both errors for a conflict.
+                        Errno::ACCESS => Errno::AGAIN,
+                        e => e,
+                    }),
+                )
             }
             ref other => panic!("needs no open file: {other:?}"),
         }
@@ -208,9 +210,9 @@ impl RealFs {
     fn xattr(&self, op: &Op, mount: usize) -> Outcome {
         use std::os::fd::AsRawFd;
         let to_outcome = |result: Result<(), Errno>| result.map(|()| Answer::Done);
-        // Not through the thread's directory in /proc, which belongs to root and is not accessible
-        // to the user.
-        let full = |path: &str| format!("/proc/self/fd/{}/{path}", self.roots[mount].as_raw_fd());
+        // Use the process's directory in /proc: the thread's directory belongs to root, and
+        // the user cannot access it.
+        let proc_path = |path: &str| format!("/proc/self/fd/{}/{path}", self.roots[mount].as_raw_fd());
         let mut buffer = vec![0; 1 << 16];
         match op {
             Op::Setxattr {
@@ -225,19 +227,21 @@ impl RealFs {
                     SetxattrMode::Replace => XattrFlags::REPLACE,
                 };
                 to_outcome(rustix::fs::setxattr(
-                    full(path),
+                    proc_path(path),
                     name.as_str(),
                     value.as_bytes(),
                     flags,
                 ))
             }
-            Op::Removexattr { path, name } => to_outcome(rustix::fs::removexattr(full(path), name.as_str())),
+            Op::Removexattr { path, name } => {
+                to_outcome(rustix::fs::removexattr(proc_path(path), name.as_str()))
+            }
             Op::Getxattr { path, name } => {
-                let n = rustix::fs::getxattr(full(path), name.as_str(), &mut buffer)?;
+                let n = rustix::fs::getxattr(proc_path(path), name.as_str(), &mut buffer)?;
                 Ok(Answer::Text(String::from_utf8_lossy(&buffer[..n]).into_owned()))
             }
             Op::Listxattr { path } => {
-                let n = rustix::fs::listxattr(full(path), &mut buffer)?;
+                let n = rustix::fs::listxattr(proc_path(path), &mut buffer)?;
                 Ok(Answer::Names(own_names(&buffer[..n])))
             }
             other => panic!("no extended attribute: {other:?}"),
@@ -322,7 +326,7 @@ pub(crate) fn attr(stat: &Stat) -> Attr {
     }
 }
 
-fn lock(kind: Lock) -> FlockOperation {
+fn flock_operation(kind: Lock) -> FlockOperation {
     match kind {
         Lock::Shared => FlockOperation::NonBlockingLockShared,
         Lock::Exclusive => FlockOperation::NonBlockingLockExclusive,

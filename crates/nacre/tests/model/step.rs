@@ -1,5 +1,5 @@
-//! The steps of a sequence, and their random choice. Names are few, so that steps affect each
-//! other.
+//! The steps of a sequence, and their random choice. The steps use few names, so that they affect
+//! each other.
 
 use fastrand::Rng;
 use serde::{Deserialize, Serialize};
@@ -201,8 +201,8 @@ pub(crate) fn sequence(seed: u64) -> Vec<Step> {
         path: path.to_owned(),
         mode: 0o777,
     };
-    let begin = [mkdir("d"), mkdir("e")];
-    let ops = begin.into_iter().chain((0..count).map(|_| op(rng)));
+    let initial = [mkdir("d"), mkdir("e")];
+    let ops = initial.into_iter().chain((0..count).map(|_| random_op(rng)));
     let ops: Vec<Op> = ops.collect();
     ops.into_iter()
         .map(|op| Step {
@@ -214,8 +214,8 @@ pub(crate) fn sequence(seed: u64) -> Vec<Step> {
         .collect()
 }
 
-fn pick<T: Copy>(rng: &mut Rng, of: &[T]) -> T {
-    of[rng.usize(..of.len())]
+fn pick<T: Copy>(rng: &mut Rng, values: &[T]) -> T {
+    values[rng.usize(..values.len())]
 }
 
 fn path(rng: &mut Rng) -> String {
@@ -260,7 +260,7 @@ fn how(rng: &mut Rng) -> OpenHow {
     }
 }
 
-fn op(rng: &mut Rng) -> Op {
+fn random_op(rng: &mut Rng) -> Op {
     let slot = rng.usize(..SLOTS);
     let mode = pick(rng, &[0o644, 0o666, 0o600, 0o755, 0o777, 0o777, 0o1775, 0o444, 0]);
     let name = pick(rng, &["user.x", "user.y", "trusted.x"]).to_owned();

@@ -1,7 +1,7 @@
 //! Runs one sequence: executes each step on the model and on a mount, compares the affected paths
 //! as seen from a mount that the step selects, and finally the complete tree from every mount.
 
-use crate::model::{Cred, Dialect, Ino, Kind, Model, ROOT};
+use crate::model::{Cred, FsBehaviour, Ino, Kind, Model, ROOT};
 use crate::outcome::{Answer, Bytes};
 use crate::real::{RealFs, attr};
 use crate::step::{Op, Step};
@@ -13,7 +13,7 @@ use std::os::fd::OwnedFd;
 /// A directory for sequences, through each mount.
 pub(crate) struct MountedDir {
     pub(crate) mounts: Vec<OwnedFd>,
-    pub(crate) dialect: Dialect,
+    pub(crate) behaviour: FsBehaviour,
 }
 
 /// State of a running sequence.
@@ -31,7 +31,7 @@ impl MountedDir {
         let created = rustix::fs::mkdirat(&self.mounts[0], name, Mode::RWXU);
         created.map_err(|e| format!("cannot create {name}: {e}"))?;
         let result = self.run_steps(name, steps, mounts);
-        let removed = remove(&self.mounts[steps.len() % mounts], name);
+        let removed = remove_tree(&self.mounts[steps.len() % mounts], name);
         result.and(removed.map_err(|e| format!("cannot remove {name}: {e}")))
     }
 
@@ -42,19 +42,19 @@ impl MountedDir {
         let roots = roots.map_err(|e| format!("cannot open {name} on every mount: {e}"))?;
         rustix::fs::fchmod(&roots[0], Mode::from_raw_mode(0o777)).map_err(|e| format!("chmod: {e}"))?;
         let mut trial = Trial {
-            model: Model::new(self.dialect),
+            model: Model::new(self.behaviour),
             real: RealFs::new(roots),
             real_inos: BTreeMap::new(),
         };
         for (i, step) in steps.iter().enumerate() {
             trial
                 .step(step)
-                .map_err(|what| format!("step {i}, {step:?}: {what}"))?;
+                .map_err(|difference| format!("step {i}, {step:?}: {difference}"))?;
         }
         (0..mounts).try_for_each(|mount| {
             trial
                 .check_tree(mount)
-                .map_err(|what| format!("at the end, seen from mount {mount}: {what}"))
+                .map_err(|difference| format!("at the end, seen from mount {mount}: {difference}"))
         })
     }
 }
@@ -77,14 +77,14 @@ impl Trial {
             let ino = self.model.find(Cred(0), path, true).map_err(|e| e.to_string())?;
             self.model.release_fcntl_locks(mount, ino);
         }
-        let from = step.probe % mounts;
+        let observer = step.probe % mounts;
         let mut paths = self.affected_paths(step);
         paths.extend(before);
         paths.sort();
         paths.dedup();
         paths.iter().try_for_each(|path| {
-            self.check_path(path, from, mount, step.probe)
-                .map_err(|what| format!("then {path} seen from mount {from}: {what}"))
+            self.check_path(path, observer, mount, step.probe)
+                .map_err(|difference| format!("then {path} seen from mount {observer}: {difference}"))
         })
     }
 
@@ -106,12 +106,12 @@ impl Trial {
         paths
     }
 
-    /// Compares a path as seen from mount `from`: its attributes and, depending on `how`, its
+    /// Compares a path as seen from mount `observer`: its attributes and, depending on `probe`, its
     /// contents or the listing of its directory. Compares the times with those on mount `actor`,
     /// which executed the step.
-    fn check_path(&mut self, path: &str, from: usize, actor: usize, how: usize) -> Result<(), String> {
+    fn check_path(&mut self, path: &str, observer: usize, actor: usize, probe: usize) -> Result<(), String> {
         let expected = self.model.find_as_root(path);
-        let found = self.real.stat(from, path, false);
+        let found = self.real.stat(observer, path, false);
         let (ino, stat) = match (expected, found) {
             (Ok(ino), Ok(stat)) => (ino, stat),
             (Err(expected), Err(found)) if expected == found => return Ok(()),
@@ -124,28 +124,28 @@ impl Trial {
             }
         };
         self.check_inode(ino, &stat)?;
-        if from != actor {
-            let own = self.real.stat(actor, path, false).map_err(|e| e.to_string())?;
+        if observer != actor {
+            let actor_stat = self.real.stat(actor, path, false).map_err(|e| e.to_string())?;
             let times = |s: &Stat| (s.st_mtime, s.st_mtime_nsec, s.st_ctime, s.st_ctime_nsec);
-            if times(&own) != times(&stat) {
+            if times(&actor_stat) != times(&stat) {
                 return Err(format!(
                     "mtime and ctime {:?}, but {:?} on the mount that executed the step",
                     times(&stat),
-                    times(&own)
+                    times(&actor_stat)
                 ));
             }
         }
-        match how / 4 % 3 {
-            0 => self.check_content(path, ino, from),
+        match probe / 4 % 3 {
+            0 => self.check_content(path, ino, observer),
             1 => match path.rsplit_once('/') {
-                Some((dir, _)) => self.check_listing(dir, from),
-                None => self.check_listing(".", from),
+                Some((dir, _)) => self.check_listing(dir, observer),
+                None => self.check_listing(".", observer),
             },
             _ => Ok(()),
         }
     }
 
-    /// Compares the attributes (except those of the root), the inode number, and an mtime that was
+    /// Compares the attributes (except the root's), the inode number, and an mtime that was
     /// set explicitly.
     fn check_inode(&mut self, ino: Ino, stat: &Stat) -> Result<(), String> {
         let (found, expected) = (attr(stat), self.model.attr(ino));
@@ -162,22 +162,22 @@ impl Trial {
         }
     }
 
-    fn check_content(&mut self, path: &str, ino: Ino, from: usize) -> Result<(), String> {
+    fn check_content(&mut self, path: &str, ino: Ino, observer: usize) -> Result<(), String> {
         let Kind::File(expected) = &self.model.inode(ino).kind else {
             return Ok(());
         };
         let found = self
             .real
-            .content(from, path, expected.len() + 4096)
+            .content(observer, path, expected.len() + 4096)
             .map_err(|e| format!("cannot read: {e}"))?;
         if found != *expected {
             return Err(format!("{:?}, not {:?}", Bytes(found), Bytes(expected.clone())));
         }
-        self.model.release_fcntl_locks(from, ino);
+        self.model.release_fcntl_locks(observer, ino);
         Ok(())
     }
 
-    fn check_listing(&self, dir: &str, from: usize) -> Result<(), String> {
+    fn check_listing(&self, dir: &str, observer: usize) -> Result<(), String> {
         let Ok(ino) = self.model.find(Cred(0), dir, true) else {
             return Ok(());
         };
@@ -186,7 +186,7 @@ impl Trial {
         }
         let found = self
             .real
-            .names(from, dir)
+            .names(observer, dir)
             .map_err(|e| format!("cannot list {dir}: {e}"))?;
         if !found.iter().eq(self.model.entries(ino).keys()) {
             return Err(format!(
@@ -200,7 +200,7 @@ impl Trial {
     /// Compares the complete tree, seen from one mount.
     fn check_tree(&mut self, mount: usize) -> Result<(), String> {
         for (path, ino) in self.model.tree() {
-            let on = |what: String| format!("{path}: {what}");
+            let on = |difference: String| format!("{path}: {difference}");
             let stat = self.real.stat(mount, &path, false);
             let stat = stat.map_err(|e| format!("{path}: {e}, but it must exist"))?;
             self.check_inode(ino, &stat).map_err(on)?;
@@ -222,9 +222,9 @@ impl Trial {
 }
 
 /// Removes a directory tree.
-fn remove(at: &OwnedFd, name: &str) -> Result<(), Errno> {
+fn remove_tree(parent: &OwnedFd, name: &str) -> Result<(), Errno> {
     let how = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let dir = rustix::fs::openat(at, name, how, Mode::empty())?;
+    let dir = rustix::fs::openat(parent, name, how, Mode::empty())?;
     let entries: Vec<_> = rustix::fs::Dir::read_from(&dir)?.collect::<Result<_, _>>()?;
     for entry in entries {
         let name = entry.file_name().to_string_lossy().into_owned();
@@ -232,9 +232,9 @@ fn remove(at: &OwnedFd, name: &str) -> Result<(), Errno> {
             continue;
         }
         match rustix::fs::unlinkat(&dir, name.as_str(), AtFlags::empty()) {
-            Err(Errno::ISDIR) => remove(&dir, &name)?,
+            Err(Errno::ISDIR) => remove_tree(&dir, &name)?,
             other => other?,
         }
     }
-    rustix::fs::unlinkat(at, name, AtFlags::REMOVEDIR)
+    rustix::fs::unlinkat(parent, name, AtFlags::REMOVEDIR)
 }

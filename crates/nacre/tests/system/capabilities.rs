@@ -2,8 +2,9 @@
 //! are replaced and servers restart.
 
 use crate::fixture::{Site, nacre_ok, sh};
-use crate::four_processes::{Servers, servers};
+use crate::four_processes::Servers;
 
+/// A tree of source files to copy.
 const TREE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../wire");
 
 fn set_param(site: &Site, process: &str, param: &str) {
@@ -12,7 +13,7 @@ fn set_param(site: &Site, process: &str, param: &str) {
 
 /// Servers that require capabilities with a validity of one second, and two mounts.
 fn start(net: u8) -> (Site, Servers, [String; 2]) {
-    let (mut site, servers) = (Site::new(), servers(net));
+    let (mut site, servers) = (Site::new(), Servers::new(net));
     servers.start(&mut site);
     let lctl = [
         "lctl",
@@ -25,12 +26,12 @@ fn start(net: u8) -> (Site, Servers, [String; 2]) {
     nacre_ok(&[&lctl[..], &["--property", "capabilities", "--value", "1"]].concat());
     for process in ["mdt", "ost0", "ost1"] {
         let nacre = env!("CARGO_BIN_EXE_nacre");
-        let shown = format!(
+        let get_param = format!(
             "{nacre} lctl --dir {} get_param -n nodemap.default.capabilities",
             site.path_str(process)
         );
         sh(&format!(
-            "for i in $(seq 600); do test $({shown}) = 1 && exit 0; sleep 0.1; done; exit 1"
+            "for i in $(seq 600); do test $({get_param}) = 1 && exit 0; sleep 0.1; done; exit 1"
         ));
     }
     set_param(&site, "mdt", "mdt.*.capa_timeout=1");

@@ -7,7 +7,11 @@ use crate::workload::{WorkDirs, Workload, run_workload};
 
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 
-const WORKLOAD: Workload = Workload { put, change, check };
+const WORKLOAD: Workload = Workload {
+    create,
+    change,
+    check,
+};
 
 /// A program rather than an example, which would need the dependencies of tests.
 const BUILD: [&str; 3] = ["build", "-p", "wire"];
@@ -29,8 +33,8 @@ fn cargo(dir: &str, args: &[&str]) -> String {
     out + &err
 }
 
-fn put(place: &WorkDirs) {
-    let dir = &place.dir;
+fn create(dirs: &WorkDirs) {
+    let dir = &dirs.dir;
     sh(&format!(
         "mkdir {dir}/crates && cp -a {ROOT}/Cargo.toml {ROOT}/Cargo.lock {dir} && cp -a {ROOT}/crates/wire {ROOT}/crates/workspace-hack {dir}/crates && \
          mkdir {dir}/crates/wire/src/bin && \
@@ -41,9 +45,9 @@ fn put(place: &WorkDirs) {
 }
 
 /// Rebuilds only the changed part.
-fn change(place: &WorkDirs) {
-    let dir = &place.dir;
-    // Immediately, probably within the same second as the last build.
+fn change(dirs: &WorkDirs) {
+    let dir = &dirs.dir;
+    // Change the source at once, probably within the same second as the last build.
     sh(&format!(
         "echo 'fn main() {{ println!(\"changed\"); }}' > {dir}/crates/wire/src/bin/one.rs"
     ));
@@ -53,8 +57,8 @@ fn change(place: &WorkDirs) {
 }
 
 /// The program runs, and cargo considers it up to date.
-fn check(place: &WorkDirs) {
-    let dir = &place.dir;
+fn check(dirs: &WorkDirs) {
+    let dir = &dirs.dir;
     sh(&format!("{dir}/target/debug/one"));
     let output = cargo(dir, &BUILD);
     assert!(

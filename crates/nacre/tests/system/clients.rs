@@ -38,7 +38,7 @@ fn names(dir: &Path) -> Vec<String> {
 
 fn metadata_is_coherent(a: &Path, b: &Path) {
     for round in 0..30 {
-        // The mounts change and observe in turn.
+        // In each round, the other mount makes the changes.
         let (a, b) = if round % 2 == 0 { (a, b) } else { (b, a) };
         fs::create_dir(a.join("dir")).unwrap();
         assert_eq!(names(&b.join("dir")), [""; 0]);
@@ -109,11 +109,11 @@ fn data_is_coherent(a: &Path, b: &Path) {
 
 fn concurrent_creates_in_a_directory(a: &Path, b: &Path) {
     fs::create_dir(a.join("full")).unwrap();
-    let fill = |mount: &Path, who: &str| {
+    let fill = |mount: &Path, writer: &str| {
         for i in 0..150 {
-            fs::write(mount.join(format!("full/{who}{i:03}")), format!("{who}{i}")).unwrap();
+            fs::write(mount.join(format!("full/{writer}{i:03}")), format!("{writer}{i}")).unwrap();
             if i % 5 == 0 {
-                fs::remove_file(mount.join(format!("full/{who}{i:03}"))).unwrap();
+                fs::remove_file(mount.join(format!("full/{writer}{i:03}"))).unwrap();
             }
         }
     };
@@ -136,14 +136,14 @@ fn concurrent_creates_in_a_directory(a: &Path, b: &Path) {
 
 fn concurrent_appends(a: &Path, b: &Path) {
     const LINES: usize = 200;
-    let append = |mount: &Path, who: char| {
+    let append = |mount: &Path, writer: char| {
         let mut log = OpenOptions::new()
             .append(true)
             .create(true)
             .open(mount.join("log"))
             .unwrap();
         for i in 0..LINES {
-            log.write_all(format!("{who} {i:05} {}\n", "x".repeat(i)).as_bytes())
+            log.write_all(format!("{writer} {i:05} {}\n", "x".repeat(i)).as_bytes())
                 .unwrap();
         }
     };
@@ -152,10 +152,10 @@ fn concurrent_appends(a: &Path, b: &Path) {
         s.spawn(|| append(b, 'b'));
     });
     let log = fs::read_to_string(b.join("log")).unwrap();
-    for who in ['a', 'b'] {
-        let own = log.lines().filter(|line| line.starts_with(who));
+    for writer in ['a', 'b'] {
+        let own = log.lines().filter(|line| line.starts_with(writer));
         for (i, line) in own.clone().enumerate() {
-            assert_eq!(line, format!("{who} {i:05} {}", "x".repeat(i)));
+            assert_eq!(line, format!("{writer} {i:05} {}", "x".repeat(i)));
         }
         assert_eq!(own.count(), LINES);
     }
@@ -168,10 +168,10 @@ fn concurrent_writes_to_shared_pages(a: &Path, b: &Path) {
     const PIECE: u64 = 1000;
     const PIECES: u64 = 400;
     File::create(a.join("shared")).unwrap();
-    let write = |mount: &Path, mine: u64| {
+    let write = |mount: &Path, parity: u64| {
         use std::os::unix::fs::FileExt;
         let file = OpenOptions::new().write(true).open(mount.join("shared")).unwrap();
-        for piece in (0..PIECES).filter(|p| p % 2 == mine) {
+        for piece in (0..PIECES).filter(|p| p % 2 == parity) {
             file.write_all_at(&[piece as u8; PIECE as usize], piece * PIECE)
                 .unwrap();
         }
@@ -192,7 +192,7 @@ fn concurrent_writes_to_shared_pages(a: &Path, b: &Path) {
 
 fn unlinked_file_stays_readable(a: &Path, b: &Path) {
     fs::write(a.join("gone"), "still here").unwrap();
-    let mut open = OpenOptions::new()
+    let mut file = OpenOptions::new()
         .read(true)
         .write(true)
         .open(a.join("gone"))
@@ -200,13 +200,13 @@ fn unlinked_file_stays_readable(a: &Path, b: &Path) {
     fs::remove_file(b.join("gone")).unwrap();
     assert!(fs::metadata(a.join("gone")).is_err());
     let mut data = String::new();
-    open.read_to_string(&mut data).unwrap();
+    file.read_to_string(&mut data).unwrap();
     assert_eq!(data, "still here");
-    open.write_all(b", and more").unwrap();
-    open.sync_all().unwrap();
-    open.seek(SeekFrom::Start(0)).unwrap();
+    file.write_all(b", and more").unwrap();
+    file.sync_all().unwrap();
+    file.seek(SeekFrom::Start(0)).unwrap();
     data.clear();
-    open.read_to_string(&mut data).unwrap();
+    file.read_to_string(&mut data).unwrap();
     assert_eq!(data, "still here, and more");
     fs::write(b.join("gone"), "another").unwrap();
     assert_eq!(fs::read_to_string(a.join("gone")).unwrap(), "another");
@@ -235,8 +235,8 @@ fn flock_excludes_the_other_mount(a: &Path, b: &Path) {
     fs::remove_file(a.join("lock")).unwrap();
 }
 
-/// Uses a rollback journal, which needs correct locks and data between machines (shared memory is
-/// impossible there).
+/// Uses a rollback journal, which needs correct locks and data. A write-ahead log would need shared
+/// memory, which clients on different machines do not have.
 fn concurrent_database_writers(a: &Path, b: &Path) {
     let db = |mount: &Path| text(&mount.join("db")).to_owned();
     finish(sqlite(
@@ -260,7 +260,7 @@ fn concurrent_database_writers(a: &Path, b: &Path) {
 fn two_clients_in_separate_processes_are_coherent() {
     let mut fs = FileSystem::new(Shape::FourProcesses);
     let other = fs.add_mount("other", 5);
-    check_coherence(&fs.mount(), &other);
+    check_coherence(&fs.mount_point(), &other);
     crate::fixture::nacre_ok(&["umount", text(&other)]);
     fs.stop();
 }
@@ -269,7 +269,7 @@ fn two_clients_in_separate_processes_are_coherent() {
 fn client_in_the_server_process_and_another_are_coherent() {
     let mut fs = FileSystem::new(Shape::OneProcess);
     let other = fs.add_mount("other", 5);
-    check_coherence(&fs.mount(), &other);
+    check_coherence(&fs.mount_point(), &other);
     crate::fixture::nacre_ok(&["umount", text(&other)]);
     fs.stop();
 }
@@ -293,7 +293,7 @@ fn several_mounts_in_one_process_are_coherent() {
     let cpts = CptTable::build(&CptConfig::default()).unwrap();
     let runtime = cpts.iter().next().unwrap().handle().clone();
     let paths = ["one", "two", "three"].map(|name| fs.site.path(name));
-    let (lnet, mounts) = runtime.block_on(async {
+    let (lnet, rpc, mounts) = runtime.block_on(async {
         let config = LnetConfig {
             accept_port: fs.addresses.port.parse().unwrap(),
             ..LnetConfig::default()
@@ -307,17 +307,17 @@ fn several_mounts_in_one_process_are_coherent() {
         for (path, seed) in paths.iter().zip(1..) {
             mounts.push(mount(&rpc, &fs, path, seed).await);
         }
-        ((lnet, rpc), mounts)
+        (lnet, rpc, mounts)
     });
     check_coherence(&paths[0], &paths[1]);
-    check_coherence(&paths[2], &fs.mount());
+    check_coherence(&paths[2], &fs.mount_point());
     runtime.block_on(async {
         for (client, fuse_mount) in mounts {
             fuse_mount.unmount(false).await.unwrap();
             client.umount().await;
         }
-        lnet.1.shutdown().await;
-        lnet.0.shutdown().await;
+        rpc.shutdown().await;
+        lnet.shutdown().await;
     });
     cpts.shutdown();
     fs.stop();

@@ -8,6 +8,7 @@ fn stop_and_check(site: &Site) {
     nacre_ok(&["fsck", &site.path_str("d")]);
 }
 
+/// A tree of source files to copy.
 const TREE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../wire");
 
 #[test]

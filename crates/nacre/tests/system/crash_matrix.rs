@@ -61,6 +61,7 @@ const CHURN: &str = r#"
             if [ $n -gt 1 ]; then rm of$p-$((n - 1))-*; fi
         done ) & done; wait"#;
 
+/// The killed processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Victim {
     Client,
@@ -73,8 +74,11 @@ enum Victim {
 /// A cell of the matrix: a file system with a running workload.
 struct Cell {
     fs: FileSystem,
+    /// Mount point of client A, which runs the workload.
     a: PathBuf,
+    /// Mount point of client B.
     b: PathBuf,
+    /// Directory outside the file system, for the workload's output and its own files.
     aside: String,
     work: Child,
 }
@@ -91,7 +95,7 @@ pub(crate) fn two_clients() -> (FileSystem, PathBuf, PathBuf) {
     let mut fs = FileSystem::new(Shape::FourProcesses);
     let b = fs.add_mount("b", 5);
     shorten_lock_time(&fs.site);
-    let a = fs.mount();
+    let a = fs.mount_point();
     (fs, a, b)
 }
 
@@ -117,7 +121,7 @@ pub(crate) fn shorten_lock_time(site: &Site) {
             "-n",
             "ldlm.namespaces.*.ldlm_enqueue_min",
         ];
-        let set = within(SLACK, || {
+        let set = holds_within(SLACK, || {
             nacre_ok(&get).trim() == ENQUEUE_MIN.as_secs().to_string()
         });
         assert!(set, "{server} did not receive the parameter");
@@ -125,13 +129,13 @@ pub(crate) fn shorten_lock_time(site: &Site) {
 }
 
 /// Waits until a condition holds; returns whether it did within the limit.
-pub(crate) fn within(limit: Duration, mut condition: impl FnMut() -> bool) -> bool {
-    let begun = Instant::now();
+pub(crate) fn holds_within(limit: Duration, mut condition: impl FnMut() -> bool) -> bool {
+    let start_time = Instant::now();
     loop {
         if condition() {
             return true;
         }
-        if begun.elapsed() > limit {
+        if start_time.elapsed() > limit {
             return false;
         }
         std::thread::sleep(Duration::from_millis(50));
@@ -155,11 +159,11 @@ impl Cell {
             .process_group(0)
             .spawn()
             .unwrap();
-        let begun = within(SLACK, || fs::read_dir(b.join("work")).unwrap().count() > 0);
+        let has_begun = holds_within(SLACK, || fs::read_dir(b.join("work")).unwrap().count() > 0);
         let exit = work.try_wait().unwrap();
         let errors = fs::read_to_string(Path::new(&aside).join("errors")).unwrap();
         assert!(
-            begun && exit.is_none(),
+            has_begun && exit.is_none(),
             "the workload does not begin: {exit:?} {errors}"
         );
         Cell {
@@ -223,33 +227,40 @@ impl Cell {
 fn run_cell(line: &str, victim: Victim, seed: u64) {
     eprintln!("{victim:?} is killed, seed {seed}");
     let mut cell = Cell::begin(line);
-    // The seed selects the moment, and thereby the operations in progress.
+    // The seed selects the time of the kill, so each seed interrupts other operations.
     std::thread::sleep(Duration::from_millis(
         300 + seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) % 1700,
     ));
     cell.kill_and_restart(victim);
-    let killed = Instant::now();
-    let uses = "ls -lR > /dev/null; mkdir of-b; echo x > of-b/x; test $(cat of-b/x) = x; rm -r of-b";
+    let kill_time = Instant::now();
+    let operations = "ls -lR > /dev/null; mkdir of-b; echo x > of-b/x; test $(cat of-b/x) = x; rm -r of-b";
     match victim {
         // Other clients see no error; they wait for the dead client's locks.
         Victim::Client => {
-            cell.run_on_b(uses).unwrap();
+            cell.run_on_b(operations).unwrap();
             let limit = ENQUEUE_MIN * 3 + SLACK;
-            assert!(killed.elapsed() < limit, "B waited for {:?}", killed.elapsed());
+            assert!(
+                kill_time.elapsed() < limit,
+                "B waited for {:?}",
+                kill_time.elapsed()
+            );
             cell.end_work();
             nacre_ok(&["umount", text(&cell.a)]);
         }
         // A request in progress may fail once.
         Victim::Mdt | Victim::Ost | Victim::Both => {
             cell.end_work();
-            let mut last = Ok(());
-            let goes_on = within(SLACK, || {
-                last = cell.run_on_b(&format!("rm -rf of-b; {uses}"));
-                last.is_ok()
+            let mut last_result = Ok(());
+            let recovers = holds_within(SLACK, || {
+                last_result = cell.run_on_b(&format!("rm -rf of-b; {operations}"));
+                last_result.is_ok()
             });
-            assert!(goes_on, "B does not recover: {last:?}");
+            assert!(recovers, "B does not recover: {last_result:?}");
             let a = cell.a.join("work/of-a");
-            assert!(within(SLACK, || fs::write(&a, "a").is_ok()), "A does not recover");
+            assert!(
+                holds_within(SLACK, || fs::write(&a, "a").is_ok()),
+                "A does not recover"
+            );
             assert_eq!(fs::read_to_string(cell.b.join("work/of-a")).unwrap(), "a");
         }
     }
@@ -272,51 +283,51 @@ fn run_seeds(line: &str, victim: Victim) {
 }
 
 #[test]
-fn client_killed_while_copying_trees() {
+fn synced_data_survives_kill_of_client_while_copying_trees() {
     run_seeds(TREES, Victim::Client);
 }
 
 #[test]
-fn client_killed_while_appending() {
+fn synced_data_survives_kill_of_client_while_appending() {
     run_seeds(APPENDS, Victim::Client);
 }
 
 #[test]
-fn client_killed_while_using_mappings() {
+fn synced_data_survives_kill_of_client_while_using_mappings() {
     run_seeds(MAPPED, Victim::Client);
 }
 
 #[test]
-fn mdt_killed_while_trees_are_copied() {
+fn synced_data_survives_kill_of_mdt_while_trees_are_copied() {
     run_seeds(TREES, Victim::Mdt);
 }
 
 #[test]
-fn mdt_killed_while_clients_append() {
+fn synced_data_survives_kill_of_mdt_while_clients_append() {
     run_seeds(APPENDS, Victim::Mdt);
 }
 
 #[test]
-fn mdt_killed_while_a_file_is_mapped() {
+fn synced_data_survives_kill_of_mdt_while_a_file_is_mapped() {
     run_seeds(MAPPED, Victim::Mdt);
 }
 
 #[test]
-fn ost_killed_while_trees_are_copied() {
+fn synced_data_survives_kill_of_ost_while_trees_are_copied() {
     run_seeds(TREES, Victim::Ost);
 }
 
 #[test]
-fn ost_killed_while_clients_append() {
+fn synced_data_survives_kill_of_ost_while_clients_append() {
     run_seeds(APPENDS, Victim::Ost);
 }
 
 #[test]
-fn ost_killed_while_a_file_is_mapped() {
+fn synced_data_survives_kill_of_ost_while_a_file_is_mapped() {
     run_seeds(MAPPED, Victim::Ost);
 }
 
 #[test]
-fn mdt_and_ost_killed_while_files_are_created_and_removed() {
+fn synced_data_survives_kill_of_mdt_and_ost_while_files_are_created_and_removed() {
     run_seeds(CHURN, Victim::Both);
 }

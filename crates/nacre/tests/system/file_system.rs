@@ -1,4 +1,4 @@
-//! A file system under test, with one interface for all parts in one process and in four.
+//! A file system under test. Tests use it alike with all parts in one process and in four.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU16, Ordering};
@@ -141,7 +141,7 @@ impl FileSystem {
     }
 
     /// The mount point.
-    pub(crate) fn mount(&self) -> PathBuf {
+    pub(crate) fn mount_point(&self) -> PathBuf {
         self.site.path(match self.shape {
             Shape::OneProcess => "d/mnt",
             Shape::FourProcesses => "mnt",
@@ -167,7 +167,7 @@ impl FileSystem {
     /// Stops all processes.
     pub(crate) fn stop(&self) {
         if self.shape == Shape::FourProcesses {
-            nacre_ok(&["umount", text(&self.mount())]);
+            nacre_ok(&["umount", text(&self.mount_point())]);
         }
         self.stop_servers();
     }
@@ -186,11 +186,11 @@ impl FileSystem {
             .map(|dir| self.site.pid_in(dir).to_string())
             .collect();
         if self.shape == Shape::FourProcesses {
-            pids.push(pid_of_mount(&self.mount()).to_string());
+            pids.push(pid_of_mount(&self.mount_point()).to_string());
         }
         sh(&format!("kill -9 {}", pids.join(" ")));
         if self.shape == Shape::FourProcesses {
-            nacre_ok(&["umount", text(&self.mount())]);
+            nacre_ok(&["umount", text(&self.mount_point())]);
         }
     }
 }

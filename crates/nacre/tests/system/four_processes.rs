@@ -2,6 +2,7 @@
 
 use crate::fixture::{Site, nacre_ok, sh};
 
+/// A tree of source files to copy.
 const TREE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../wire");
 
 /// The servers of a file system, with addresses and a port that no other test uses.
@@ -11,6 +12,14 @@ pub(crate) struct Servers {
 }
 
 impl Servers {
+    /// Servers with addresses `127.0.{net}.*`; each test uses another `net`.
+    pub(crate) fn new(net: u8) -> Servers {
+        Servers {
+            net,
+            port: (17900 + u16::from(net)).to_string(),
+        }
+    }
+
     pub(crate) fn nid(&self, host: u8) -> String {
         format!("127.0.{}.{host}@tcp", self.net)
     }
@@ -42,16 +51,9 @@ impl Servers {
     }
 }
 
-pub(crate) fn servers(net: u8) -> Servers {
-    Servers {
-        net,
-        port: (17900 + u16::from(net)).to_string(),
-    }
-}
-
 #[test]
 fn four_processes_work_and_restart_in_any_order() {
-    let (mut site, servers) = (Site::new(), servers(41));
+    let (mut site, servers) = (Site::new(), Servers::new(41));
     servers.start(&mut site);
     let mount = servers.mount(&mut site, "mnt");
     sh(&format!(
@@ -88,7 +90,7 @@ fn four_processes_work_and_restart_in_any_order() {
 
 #[test]
 fn two_clients_see_each_others_changes() {
-    let (mut site, servers) = (Site::new(), servers(42));
+    let (mut site, servers) = (Site::new(), Servers::new(42));
     servers.start(&mut site);
     let (a, b) = (servers.mount(&mut site, "a"), servers.mount(&mut site, "b"));
     sh(&format!(
@@ -116,7 +118,7 @@ fn two_clients_see_each_others_changes() {
 
 #[test]
 fn client_survives_server_restarts() {
-    let (mut site, servers) = (Site::new(), servers(43));
+    let (mut site, servers) = (Site::new(), Servers::new(43));
     servers.start(&mut site);
     let mount = servers.mount(&mut site, "mnt");
     sh(&format!("echo before > {mount}/f && sync -f {mount}"));

@@ -29,7 +29,7 @@ fn fsx(mounts: &[&Path], seeds: std::ops::Range<u32>, options: &[&str]) {
 #[test]
 fn fsx_with_direct_io_finds_no_difference() {
     let fs = FileSystem::new(Shape::OneProcess);
-    fsx(&[&fs.mount()], 1..3, &["--direct", "--ops", "50000"]);
+    fsx(&[&fs.mount_point()], 1..3, &["--direct", "--ops", "50000"]);
     fs.stop();
 }
 
@@ -37,7 +37,7 @@ fn fsx_with_direct_io_finds_no_difference() {
 fn fsx_on_two_mounts_finds_no_difference() {
     let mut fs = FileSystem::new(Shape::OneProcess);
     let other = fs.add_mount("other", 5);
-    fsx(&[&fs.mount(), &other], 11..13, &["--ops", "50000"]);
+    fsx(&[&fs.mount_point(), &other], 11..13, &["--ops", "50000"]);
     nacre_ok(&["umount", text(&other)]);
     fs.stop();
 }
@@ -46,23 +46,23 @@ fn fsx_on_two_mounts_finds_no_difference() {
 fn fsx_on_two_mounts_with_direct_io_and_mappings_finds_no_difference() {
     let mut fs = FileSystem::new(Shape::OneProcess);
     let other = fs.add_mount("other", 5);
-    let mounts = [&*fs.mount(), &*other];
+    let mounts = [&*fs.mount_point(), &*other];
     fsx(&mounts, 21..22, &["--direct", "--ops", "20000"]);
     fsx(&mounts, 31..32, &["--mmap", "--ops", "20000"]);
     nacre_ok(&["umount", text(&other)]);
     fs.stop();
 }
 
-/// The kernel modifies a page of a mapping by itself. Without a write lock, a client would write
-/// back the whole page after the other mount's write and overwrite it.
+/// A program changes a mapped page without a request to the client. Without a write lock, the
+/// client would write the whole page back over the other mount's write.
 #[test]
 fn write_beside_a_mapped_change_is_kept() {
     let mut fs = FileSystem::new(Shape::OneProcess);
     let other = fs.add_mount("other", 5);
-    let (here, there) = (fs.mount().join("f"), other.join("f"));
-    fs::write(&here, [b'.'; 8192]).unwrap();
+    let (mapped_path, other_path) = (fs.mount_point().join("f"), other.join("f"));
+    fs::write(&mapped_path, [b'.'; 8192]).unwrap();
     let open = |path| OpenOptions::new().read(true).write(true).open(path).unwrap();
-    let (mapped, file) = (open(&here), open(&there));
+    let (mapped, file) = (open(&mapped_path), open(&other_path));
     let region = MmapRegion::<()>::from_file(FileOffset::new(mapped.try_clone().unwrap(), 0), 8192).unwrap();
     for round in 0..5u8 {
         let at = usize::from(round);
@@ -73,7 +73,7 @@ fn write_beside_a_mapped_change_is_kept() {
         assert_eq!(
             (content[at], content[100 + at]),
             (b'm', b'w'),
-            "round {round}, there"
+            "round {round}, through the other mount"
         );
         mapped.sync_data().unwrap();
         let mut content = [0; 8192];
@@ -81,9 +81,9 @@ fn write_beside_a_mapped_change_is_kept() {
         assert_eq!(
             (content[at], content[100 + at]),
             (b'm', b'w'),
-            "round {round}, mapped"
+            "round {round}, in the mapping"
         );
-        assert!(fs::read(&there).unwrap() == content);
+        assert!(fs::read(&other_path).unwrap() == content);
     }
     drop((region, mapped, file));
     nacre_ok(&["umount", text(&other)]);

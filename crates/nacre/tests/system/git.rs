@@ -11,7 +11,11 @@ const GIT: &str = "export GIT_CONFIG_NOSYSTEM=1 GIT_CONFIG_GLOBAL=/dev/null GIT_
 const COMMITS: u64 = 300;
 const FILES: u64 = 250;
 
-const WORKLOAD: Workload = Workload { put, change, check };
+const WORKLOAD: Workload = Workload {
+    create,
+    change,
+    check,
+};
 
 /// A history in the format of git fast-import: creates, changes and removes files in directories;
 /// one file is executable.
@@ -53,8 +57,8 @@ fn history() -> String {
     stream + "M 120000 inline link\ndata 2\nd1\n"
 }
 
-fn put(place: &WorkDirs) {
-    let WorkDirs { dir, aside } = place;
+fn create(dirs: &WorkDirs) {
+    let WorkDirs { dir, aside } = dirs;
     std::fs::write(format!("{aside}/history"), history()).unwrap();
     sh(&format!(
         "{GIT} git init -q --bare -b main {aside}/origin && git -C {aside}/origin fast-import --quiet < {aside}/history && \
@@ -63,8 +67,8 @@ fn put(place: &WorkDirs) {
     ));
 }
 
-fn change(place: &WorkDirs) {
-    let WorkDirs { dir, aside } = place;
+fn change(dirs: &WorkDirs) {
+    let WorkDirs { dir, aside } = dirs;
     sh(&format!(
         "{GIT} cd {dir}/clone && git checkout -q -b work HEAD~40 && \
          for i in $(seq 20); do echo $i > new$i; git add new$i; git commit -q -m $i; done && \
@@ -73,8 +77,8 @@ fn change(place: &WorkDirs) {
     ));
 }
 
-fn check(place: &WorkDirs) {
-    let WorkDirs { dir, aside } = place;
+fn check(dirs: &WorkDirs) {
+    let WorkDirs { dir, aside } = dirs;
     let output = sh(&format!(
         "{GIT} cd {dir}/clone && git fsck --strict --no-dangling --no-progress 2>&1 && git status --porcelain && \
          diff <(git rev-parse HEAD) {aside}/head && git diff --stat HEAD"

@@ -28,8 +28,8 @@ pub(crate) fn assert_same(one: &str, other: &str) {
     for (path, state) in &one {
         assert_eq!(Some(state), other.get(path), "{}", path.display());
     }
-    let more: Vec<&PathBuf> = other.keys().filter(|path| !one.contains_key(*path)).collect();
-    assert!(more.is_empty(), "unexpected files: {more:?}");
+    let unexpected: Vec<&PathBuf> = other.keys().filter(|path| !one.contains_key(*path)).collect();
+    assert!(unexpected.is_empty(), "unexpected files: {unexpected:?}");
 }
 
 fn inventory(root: &Path) -> BTreeMap<PathBuf, FileState> {

@@ -64,9 +64,10 @@ pub(crate) struct NetworkLink {
 }
 
 impl NetworkLink {
+    /// Sets the state of the host's own interface.
     pub(crate) fn of(network: &Network, host: &str) -> NetworkLink {
         let host = network.host(host);
-        NetworkLink::by(&format!("ip -n {host} link set eth0 $state"))
+        NetworkLink::with_command(&format!("ip -n {host} link set eth0 $state"))
     }
 
     /// Disconnects the host beyond the switch: the host keeps its link, but no peer answers.
@@ -75,12 +76,13 @@ impl NetworkLink {
     pub(crate) fn behind_the_switch(network: &Network, host: &str) -> NetworkLink {
         let switch = network.host("sw");
         let port = 1 + HOSTS.iter().position(|h| *h == host).unwrap();
-        NetworkLink::by(&format!(
+        NetworkLink::with_command(&format!(
             "case $state in up) to='master switch';; down) to=nomaster;; esac; ip -n {switch} link set port{port} $to"
         ))
     }
 
-    fn by(line: &str) -> NetworkLink {
+    /// Starts a shell that runs `line` for each state that it reads, in the variable `state`.
+    fn with_command(line: &str) -> NetworkLink {
         let mut ip = Command::new("bash")
             .args(["-c", &format!("while read state; do {line} && echo $state; done")])
             .stdin(Stdio::piped())
@@ -115,8 +117,9 @@ impl Drop for Network {
     }
 }
 
-/// A file system of three servers and two clients on separate hosts; returns the mount points.
-pub(crate) fn on_separate_hosts(site: &mut Site) -> (Network, [String; 2]) {
+/// Starts a file system of three servers and two clients on separate hosts; returns the mount
+/// points.
+pub(crate) fn start_on_separate_hosts(site: &mut Site) -> (Network, [String; 2]) {
     let network = Network::new();
     let target_options = ["--fsname", "lus", "--index", "0", "--mgsnode", "10.66.0.1@tcp"];
     let mkfs: [(&str, &str, &[&str]); 3] = [
@@ -124,9 +127,9 @@ pub(crate) fn on_separate_hosts(site: &mut Site) -> (Network, [String; 2]) {
         ("mdt", "--mdt", &target_options),
         ("ost", "--ost", &target_options),
     ];
-    for ((host, kind, more), i) in mkfs.into_iter().zip(1..) {
+    for ((host, kind, options), i) in mkfs.into_iter().zip(1..) {
         let dir = site.directory(host);
-        nacre_ok(&[&["mkfs", kind, &dir], more].concat());
+        nacre_ok(&[&["mkfs", kind, &dir], options].concat());
         network.nacre(host, &["serve", "--listen", &format!("10.66.0.{i}@tcp"), &dir]);
     }
     let mounts = ["a", "b"].map(|host| {
@@ -141,11 +144,11 @@ pub(crate) fn on_separate_hosts(site: &mut Site) -> (Network, [String; 2]) {
 fn remote_target_needs_server_nids_or_token_to_register() {
     let mut site = Site::new();
     let network = Network::new();
-    let target = |site: &mut Site, host: &str, kind: &str, more: &[&str]| -> String {
+    let target = |site: &mut Site, host: &str, kind: &str, options: &[&str]| -> String {
         let dir = site.directory(host);
         let target_options = ["--fsname", "lus", "--index", "0", "--mgsnode", "10.66.0.1@tcp"];
         let target_options: &[&str] = if kind == "--mgs" { &[] } else { &target_options };
-        nacre_ok(&[&["mkfs", kind, &dir], target_options, more].concat());
+        nacre_ok(&[&["mkfs", kind, &dir], target_options, options].concat());
         dir
     };
     let mgs = target(&mut site, "mgs", "--mgs", &[]);
@@ -185,7 +188,7 @@ fn remote_target_needs_server_nids_or_token_to_register() {
 #[test]
 fn servers_and_clients_on_separate_hosts_work_together() {
     let mut site = Site::new();
-    let (_network, mounts) = on_separate_hosts(&mut site);
+    let (_network, mounts) = start_on_separate_hosts(&mut site);
     check_coherence(mounts[0].as_ref(), mounts[1].as_ref());
     mounts.iter().for_each(|at| drop(nacre_ok(&["umount", at])));
     ["ost", "mdt", "mgs"].iter().for_each(|host| site.down(host));

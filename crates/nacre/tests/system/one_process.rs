@@ -74,9 +74,9 @@ fn second_rsync_finds_no_difference() {
 fn two_processes_write_a_database() {
     let mut site = Site::new();
     let mount = site.up("d", &[]);
-    let insert = |who: &str| {
+    let insert = |writer: &str| {
         format!(
-            "for i in $(seq 40); do sqlite3 -cmd '.timeout 60000' {mount}/db \"insert into t values('{who}', $i)\"; done"
+            "for i in $(seq 40); do sqlite3 -cmd '.timeout 60000' {mount}/db \"insert into t values('{writer}', $i)\"; done"
         )
     };
     sh(&format!(

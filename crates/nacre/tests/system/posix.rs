@@ -9,10 +9,10 @@ use std::fs;
 use std::path::PathBuf;
 
 /// Cases of pjdfstest that fail, with the reason.
-const EXPECTED: &[(&str, &str)] = &[];
+const EXPECTED_FAILURES: &[(&str, &str)] = &[];
 
-/// Path of a program installed by cargo.
-fn installed(program: &str) -> String {
+/// Path of a program that cargo installed, or only its name.
+fn installed_program(program: &str) -> String {
     let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
     let home = home.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cargo")));
     match home.map(|home| home.join("bin").join(program)) {
@@ -30,7 +30,10 @@ fn pjdfstest_passes() {
     let mut site = Site::new();
     let mount = site.up("d", &["--osts", "2"]);
     let (config, elsewhere) = (site.path_str("pjdfstest.toml"), site.path_str("elsewhere"));
-    let expected: Vec<String> = EXPECTED.iter().map(|(case, _)| format!("{case:?}")).collect();
+    let expected: Vec<String> = EXPECTED_FAILURES
+        .iter()
+        .map(|(case, _)| format!("{case:?}"))
+        .collect();
     fs::write(
         &config,
         format!(
@@ -48,7 +51,7 @@ fn pjdfstest_passes() {
     ));
     let output = sh(&format!(
         "RUST_BACKTRACE=0 {} -c {config} -p {mount}/p -s {elsewhere} 2>&1 || echo; true",
-        installed("pjdfstest")
+        installed_program("pjdfstest")
     ));
     let failed: Vec<&str> = output.lines().filter(|line| line.ends_with("FAILED")).collect();
     assert!(
@@ -74,7 +77,7 @@ fn fsx(weights: &str, seed: u64) {
     ));
     let output = sh(&format!(
         "{} -S {seed} -N {OPERATIONS} -f {config} -P {} {mount}/f 2>&1 || true",
-        installed("fsx"),
+        installed_program("fsx"),
         site.path_str("")
     ));
     // The end of the log has the last operations before a failure.

@@ -1,7 +1,7 @@
 //! Registration of new, moved and replaced targets, and starts in any order and without the MGS.
 
 use crate::fixture::{Site, nacre, nacre_ok, sh};
-use crate::four_processes::servers;
+use crate::four_processes::Servers;
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Child, Command, Stdio};
 
@@ -15,7 +15,7 @@ fn retry_until_ok(line: &str) {
 
 #[test]
 fn existing_mounts_use_new_and_moved_osts() {
-    let (mut site, servers) = (Site::new(), servers(44));
+    let (mut site, servers) = (Site::new(), Servers::new(44));
     servers.serve(&mut site, "mgs", 1, &["--mgs"]);
     servers.serve(&mut site, "mdt", 2, &["--mdt"]);
     servers.serve(&mut site, "ost0", 3, &["--ost", "--index", "0"]);
@@ -51,14 +51,14 @@ fn existing_mounts_use_new_and_moved_osts() {
 
 #[test]
 fn index_belongs_to_one_store_until_replaced() {
-    let (mut site, servers) = (Site::new(), servers(45));
+    let (mut site, servers) = (Site::new(), Servers::new(45));
     servers.serve(&mut site, "mgs", 1, &["--mgs"]);
     servers.serve(&mut site, "mdt", 2, &["--mdt"]);
     servers.serve(&mut site, "ost0", 3, &["--ost", "--index", "0"]);
     let mgs = servers.nid(1);
-    let mkfs = |name: &str, more: &[&str]| {
+    let mkfs = |name: &str, options: &[&str]| {
         let target_options = ["mkfs", "--fsname", "lus", "--mgsnode", &mgs];
-        nacre(&[&target_options, more, &[&site.path_str(name)]].concat())
+        nacre(&[&target_options, options, &[&site.path_str(name)]].concat())
     };
     assert!(mkfs("twin", &["--ost", "--index", "0"]).ok);
     assert!(mkfs("heir", &["--ost", "--index", "0", "--replace"]).ok);
@@ -114,7 +114,7 @@ fn index_belongs_to_one_store_until_replaced() {
 
 #[test]
 fn replaced_target_stops_serving() {
-    let (mut site, servers) = (Site::new(), servers(47));
+    let (mut site, servers) = (Site::new(), Servers::new(47));
     servers.serve(&mut site, "mgs", 1, &["--mgs"]);
     servers.serve(&mut site, "mdt", 2, &["--mdt"]);
     servers.serve(&mut site, "ost0", 3, &["--ost", "--index", "0"]);
@@ -143,7 +143,7 @@ fn permutations() -> Vec<[usize; 4]> {
 fn servers_start_in_any_order() {
     // CI runs some of the 24 permutations.
     let rounds = std::env::var("NACRE_START_ROUNDS").map_or(3, |n| n.parse().unwrap());
-    let servers = servers(46);
+    let servers = Servers::new(46);
     let parts = [
         ("mgs", 1, &["--mgs"][..]),
         ("mdt", 2, &["--mdt"]),
@@ -198,7 +198,7 @@ fn servers_start_in_any_order() {
 
 #[test]
 fn target_needs_a_valid_saved_config_to_start_without_its_mgs() {
-    let (mut site, servers) = (Site::new(), servers(48));
+    let (mut site, servers) = (Site::new(), Servers::new(48));
     servers.serve(&mut site, "mgs", 1, &["--mgs"]);
     servers.serve(&mut site, "mdt", 2, &["--mdt"]);
     servers.serve(&mut site, "ost0", 3, &["--ost", "--index", "0"]);

@@ -9,18 +9,22 @@ use crate::workload::{WorkDirs, Workload, run_workload};
 /// Compares times to the nanosecond, which is not rsync's default.
 const RSYNC: &str = "rsync -aHAX --modify-window=-1 --checksum --delete --numeric-ids --itemize-changes";
 
-const WORKLOAD: Workload = Workload { put, change, check };
+const WORKLOAD: Workload = Workload {
+    create,
+    change,
+    check,
+};
 
-fn put(place: &WorkDirs) {
-    let WorkDirs { dir, aside } = place;
-    tree::make(&format!("{aside}/tree"));
+fn create(dirs: &WorkDirs) {
+    let WorkDirs { dir, aside } = dirs;
+    tree::create(&format!("{aside}/tree"));
     let output = sh(&format!("{RSYNC} {aside}/tree {dir}"));
     assert!(output.lines().count() > 100, "{output}");
 }
 
 /// Changes the tree in every way that rsync reports.
-fn change(place: &WorkDirs) {
-    let WorkDirs { dir, aside } = place;
+fn change(dirs: &WorkDirs) {
+    let WorkDirs { dir, aside } = dirs;
     sh(&format!(
         "cd {aside}/tree/special && echo more >> three-megabytes && echo other > mode-0641 && rm hard2 'odd names/hard3' && \
          ln mode-4755 hard2 && mv sparse moved && chmod 751 sticky && chown 77:88 empty && ln -sfn elsewhere soft && \
@@ -30,8 +34,8 @@ fn change(place: &WorkDirs) {
     ));
 }
 
-fn check(place: &WorkDirs) {
-    let WorkDirs { dir, aside } = place;
+fn check(dirs: &WorkDirs) {
+    let WorkDirs { dir, aside } = dirs;
     assert_eq!(sh(&format!("{RSYNC} {aside}/tree {dir}")), "");
     assert_same(&format!("{aside}/tree"), &format!("{dir}/tree"));
 }

@@ -7,9 +7,14 @@ use crate::file_system::Shape;
 use crate::fixture::sh;
 use crate::workload::{WorkDirs, Workload, run_workload};
 
+/// Number of transactions of a writer.
 const TRANSACTIONS: u32 = 60;
 
-const WORKLOAD: Workload = Workload { put, change, check };
+const WORKLOAD: Workload = Workload {
+    create,
+    change,
+    check,
+};
 
 /// Starts a process that runs statements on a database; failed statements appear in its output.
 pub(crate) fn sqlite(db: &str, statements: &str) -> Child {
@@ -37,19 +42,19 @@ pub(crate) fn finish(child: Child) -> String {
 }
 
 /// Transactions that each move an amount from one account to another.
-pub(crate) fn transfers(who: &str) -> String {
-    let one = |i| {
+pub(crate) fn transfers(writer: &str) -> String {
+    let transaction = |i| {
         format!(
-            "begin immediate; insert into moves values('{who}', {i}, {i}), ('{who}', {i}, -{i}); commit;\n"
+            "begin immediate; insert into moves values('{writer}', {i}, {i}), ('{writer}', {i}, -{i}); commit;\n"
         )
     };
-    (0..TRANSACTIONS).map(one).collect()
+    (0..TRANSACTIONS).map(transaction).collect()
 }
 
 /// Runs two writers and a reader concurrently. No transaction is visible in part: the sum of all
 /// amounts is 0.
-fn work(db: &str, round: &str) {
-    let writers = ["one", "two"].map(|who| sqlite(db, &transfers(&format!("{who} {round}"))));
+fn run_writers(db: &str, round: &str) {
+    let writers = ["one", "two"].map(|writer| sqlite(db, &transfers(&format!("{writer} {round}"))));
     let reader = sqlite(db, &"select coalesce(sum(amount), 0) from moves;\n".repeat(100));
     assert_eq!(finish(reader), "0\n".repeat(100));
     writers
@@ -57,18 +62,19 @@ fn work(db: &str, round: &str) {
         .for_each(|writer| assert_eq!(finish(writer), ""));
 }
 
-fn put(place: &WorkDirs) {
-    let (db, aside) = (format!("{}/db", place.dir), &place.aside);
+fn create(dirs: &WorkDirs) {
+    let (db, aside) = (format!("{}/db", dirs.dir), &dirs.aside);
     let setup = "pragma journal_mode=wal; create table moves(who text, i integer, amount integer);";
     assert_eq!(finish(sqlite(&db, setup)), "wal\n");
-    work(&db, "before");
+    run_writers(&db, "before");
     sh(&format!("echo {} > {aside}/rows", 2 * 2 * TRANSACTIONS));
 }
 
-/// Kills the last process that uses the database, so that its log and shared memory file remain.
-fn change(place: &WorkDirs) {
-    let (db, aside) = (format!("{}/db", place.dir), &place.aside);
-    work(&db, "after");
+/// Kills the last process that uses the database, so that the log and the shared memory file
+/// remain.
+fn change(dirs: &WorkDirs) {
+    let (db, aside) = (format!("{}/db", dirs.dir), &dirs.aside);
+    run_writers(&db, "after");
     let mut last = sqlite(
         &db,
         &format!("pragma synchronous=full; {} select 'done';\n", transfers("last")),
@@ -86,8 +92,8 @@ fn change(place: &WorkDirs) {
     ));
 }
 
-fn check(place: &WorkDirs) {
-    let (db, aside) = (format!("{}/db", place.dir), &place.aside);
+fn check(dirs: &WorkDirs) {
+    let (db, aside) = (format!("{}/db", dirs.dir), &dirs.aside);
     let rows = sh(&format!("cat {aside}/rows"));
     let queries = "pragma integrity_check; select sum(amount) from moves; select count(*) from moves;";
     assert_eq!(finish(sqlite(&db, queries)), format!("ok\n0\n{rows}"));

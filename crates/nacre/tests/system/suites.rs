@@ -2,8 +2,8 @@
 //! the file system stressors of stress-ng; dbench; bonnie++. `cargo xtask setup` installs them from
 //! Debian.
 //!
-//! Runs are short by default. `NACRE_SUITES_SECONDS=600` sets the duration of each (for those
-//! limited by bytes, one repetition for every 10 s).
+//! Runs are short by default. `NACRE_SUITES_SECONDS=600` sets the duration of each run. Runs with a
+//! fixed amount of data repeat instead, once for every 10 s.
 
 #![allow(clippy::unwrap_used)]
 
@@ -18,7 +18,7 @@ const STRESSORS: &str = "access chdir chmod chown copy-file dentry dir dirdeep d
                          open rename symlink sync-file touch utime xattr";
 
 /// Other stressors of the class, with the reason for skipping them.
-const NOT_RUN: &[(&str, &str)] = &[
+const SKIPPED_STRESSORS: &[(&str, &str)] = &[
     (
         "bind-mount",
         "mounts over directories of the machine, outside the file system",
@@ -50,7 +50,7 @@ fn seconds() -> u64 {
 #[test]
 fn fio_verifies_cached_direct_and_mapped_io_on_two_mounts() {
     let mut fs = FileSystem::new(Shape::OneProcess);
-    let (a, b) = (fs.mount(), fs.add_mount("second", 9));
+    let (a, b) = (fs.mount_point(), fs.add_mount("second", 9));
     let job = fs.site.path_str("verify.fio");
     fs::write(
         &job,
@@ -82,10 +82,10 @@ fn stress_ng_file_stressors_pass() {
     let all = sh("stress-ng --class filesystem? 2>&1 | sed 's/.*stressors: *//'");
     for stressor in all.split_whitespace() {
         let run = STRESSORS.split_whitespace().any(|s| s == stressor);
-        let skipped = NOT_RUN.iter().any(|(s, _)| *s == stressor);
+        let skipped = SKIPPED_STRESSORS.iter().any(|(s, _)| *s == stressor);
         assert!(
             run != skipped,
-            "{stressor} is neither in STRESSORS nor in NOT_RUN"
+            "{stressor} is neither in STRESSORS nor in SKIPPED_STRESSORS"
         );
     }
     let options: Vec<String> = STRESSORS.split_whitespace().map(|s| format!("--{s} 1")).collect();
@@ -102,7 +102,7 @@ fn stress_ng_file_stressors_pass() {
 #[test]
 fn dbench_completes() {
     let mut fs = FileSystem::new(Shape::OneProcess);
-    let (a, b) = (fs.mount(), fs.add_mount("second", 9));
+    let (a, b) = (fs.mount_point(), fs.add_mount("second", 9));
     let dbench = |at: &std::path::Path, name: &str| {
         sh(&format!(
             "mkdir {at}/{name}; dbench -D {at}/{name} -t {} -c /usr/share/dbench/client.txt 4 2>&1; rm -r {at}/{name}",
@@ -121,7 +121,7 @@ fn dbench_completes() {
     });
 }
 
-/// Without the test of single-byte calls, which makes 48 million calls.
+/// `-f` omits the tests of single bytes, which would make 48 million calls.
 #[test]
 fn bonnie_completes() {
     let mut site = Site::new();

@@ -28,7 +28,7 @@ fn now() -> (i64, i64) {
 #[test]
 fn times_are_equal_on_two_mounts_and_after_a_restart() {
     let mut system = FileSystem::new(Shape::FourProcesses);
-    let (a, b) = (system.mount(), system.add_mount("other", 5));
+    let (a, b) = (system.mount_point(), system.add_mount("other", 5));
     let names = ["file", "dir", "link"];
     sh(&format!(
         "cd {} && echo x > file && mkdir dir && ln -s file link && touch -h -d '2001-02-03 04:05:06.123456789 UTC' file dir link && \
@@ -47,14 +47,14 @@ fn times_are_equal_on_two_mounts_and_after_a_restart() {
     check(&b);
     system.stop();
     system.start();
-    check(&system.mount());
+    check(&system.mount_point());
     system.stop();
 }
 
 #[test]
 fn changes_within_a_second_have_different_times() {
     let mut system = FileSystem::new(Shape::OneProcess);
-    let (a, b) = (system.mount(), system.add_mount("other", 5));
+    let (a, b) = (system.mount_point(), system.add_mount("other", 5));
     let file = |at: &Path| at.join("f");
     let mut last = now();
     // Each change has a later time than the previous one, but not in the future, on both mounts.
@@ -108,7 +108,7 @@ fn changes_within_a_second_have_different_times() {
 #[test]
 fn reads_update_atime_according_to_mount_options() {
     let mut system = FileSystem::new(Shape::OneProcess);
-    let a = system.mount();
+    let a = system.mount_point();
     let noatime_mount = system.add_mount_with("quiet", 5, "noatime");
     fs::write(a.join("f"), "x").unwrap();
     fs::create_dir(a.join("d")).unwrap();
@@ -143,10 +143,10 @@ fn reads_update_atime_according_to_mount_options() {
 #[test]
 fn remount_changes_mount_options() {
     let system = FileSystem::new(Shape::OneProcess);
-    let mount = system.mount();
+    let mount = system.mount_point();
     let (file, source) = (mount.join("f"), system.addresses.source());
     fs::write(&file, "x").unwrap();
-    let table = || sh(&format!("findmnt -n -o FSTYPE,VFS-OPTIONS {}", text(&mount)));
+    let mount_entry = || sh(&format!("findmnt -n -o FSTYPE,VFS-OPTIONS {}", text(&mount)));
     let remount = |options: &str| {
         nacre_ok(&[
             "mount",
@@ -158,32 +158,36 @@ fn remount_changes_mount_options() {
     };
     // Waits until reads update atime, or do not. A mount applies changed options with a short
     // delay.
-    let until_reads_count = |count: bool| {
+    let wait_for_atime_updates = |expected: bool| {
         let read = || {
             std::thread::sleep(Duration::from_millis(2));
             fs::read(&file).unwrap();
             times(&file)[0]
         };
         let deadline = Instant::now() + Duration::from_secs(120);
-        while (read() != read()) != count {
-            assert!(Instant::now() < deadline, "{}", table());
+        while (read() != read()) != expected {
+            assert!(Instant::now() < deadline, "{}", mount_entry());
         }
     };
     assert!(
-        table().starts_with("fuse.nacre rw,nosuid,nodev,relatime"),
+        mount_entry().starts_with("fuse.nacre rw,nosuid,nodev,relatime"),
         "{}",
-        table()
+        mount_entry()
     );
-    until_reads_count(false);
+    wait_for_atime_updates(false);
     remount("strictatime,nosuid,nodev");
-    until_reads_count(true);
+    wait_for_atime_updates(true);
     remount("noatime,suid");
-    assert!(table().starts_with("fuse.nacre rw,nodev,noatime"), "{}", table());
-    until_reads_count(false);
+    assert!(
+        mount_entry().starts_with("fuse.nacre rw,nodev,noatime"),
+        "{}",
+        mount_entry()
+    );
+    wait_for_atime_updates(false);
     remount("strictatime");
-    until_reads_count(true);
+    wait_for_atime_updates(true);
     remount("ro,strictatime");
-    until_reads_count(false);
+    wait_for_atime_updates(false);
     assert_eq!(
         fs::write(&file, "y").unwrap_err().kind(),
         ErrorKind::ReadOnlyFilesystem

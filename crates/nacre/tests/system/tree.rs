@@ -6,17 +6,17 @@ use crate::fixture::sh;
 /// Limits of the part that is taken from this machine.
 const ENTRIES_MAX: u64 = 1200;
 const BYTES_MAX: u64 = 12 << 20;
-const FILE_MAX: u64 = 1 << 20;
+const FILE_BYTES_MAX: u64 = 1 << 20;
 
 /// Creates the tree.
-pub(crate) fn make(at: &str) {
+pub(crate) fn create(dir: &str) {
     sh(&format!(
         r#"
-        mkdir -p {at}/installed
-        find /usr/lib /usr/share -xdev -mindepth 1 '(' -type d -o -type l -o -type f -size -{FILE_MAX}c ')' -printf '%s %P %h\n' |
+        mkdir -p {dir}/installed
+        find /usr/lib /usr/share -xdev -mindepth 1 '(' -type d -o -type l -o -type f -size -{FILE_BYTES_MAX}c ')' -printf '%s %P %h\n' |
             awk 'NF == 3 && NR % 17 == 0 && n < {ENTRIES_MAX} && (bytes += $1) < {BYTES_MAX} {{ n++; sub(".*/", "", $2); print $3 "/" $2 }}' |
-            tar -C / -P --no-recursion --xattrs -cf - -T - | tar -C {at}/installed --xattrs -xpf -
-        cd {at}
+            tar -C / -P --no-recursion --xattrs -cf - -T - | tar -C {dir}/installed --xattrs -xpf -
+        cd {dir}
         mkdir -p special/empty 'special/odd names' special/sticky special/inherits
         echo linked > special/hard1
         ln special/hard1 special/hard2

@@ -14,10 +14,10 @@ use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::crash_matrix::{ENQUEUE_MIN, SLACK, shorten_lock_time, two_clients, within};
+use crate::crash_matrix::{ENQUEUE_MIN, SLACK, holds_within, shorten_lock_time, two_clients};
 use crate::file_system::{pid_of_mount, record_of_mount, text};
 use crate::fixture::{Site, kill, nacre, nacre_ok, sh};
-use crate::namespaces::{NetworkLink, on_separate_hosts};
+use crate::namespaces::{NetworkLink, start_on_separate_hosts};
 
 /// Time limit for operations of B that wait for locks of an unresponsive A.
 const OTHERS_WAIT_MAX: Duration = Duration::from_secs(3 * ENQUEUE_MIN.as_secs() + SLACK.as_secs());
@@ -38,7 +38,7 @@ impl StoppedProcess {
                 .into_iter()
                 .all(|stat| stat.is_empty() || stat.contains(") T "))
         };
-        assert!(within(SLACK, stopped), "the process does not stop");
+        assert!(holds_within(SLACK, stopped), "the process does not stop");
         process
     }
 }
@@ -69,7 +69,7 @@ fn reports_loss(synced: &std::io::Result<()>, lost: bool) -> bool {
 
 /// B reads, writes and creates files that A has locked. Returns the first data read.
 fn check_b_continues(b: &Path, name: &str) -> Vec<u8> {
-    let begun = Instant::now();
+    let start_time = Instant::now();
     let read = fs::read(b.join(name)).unwrap();
     let file = open(&b.join(name));
     file.write_all_at(b"of B", 0).unwrap();
@@ -77,9 +77,9 @@ fn check_b_continues(b: &Path, name: &str) -> Vec<u8> {
     fs::write(b.join("new of B"), name).unwrap();
     fs::remove_file(b.join("new of B")).unwrap();
     assert!(
-        begun.elapsed() < OTHERS_WAIT_MAX,
+        start_time.elapsed() < OTHERS_WAIT_MAX,
         "B waited for {:?}",
-        begun.elapsed()
+        start_time.elapsed()
     );
     read
 }
@@ -87,13 +87,13 @@ fn check_b_continues(b: &Path, name: &str) -> Vec<u8> {
 /// Checks that A's mount works and shows B's changes.
 fn check_a_recovers(a: &Path, b: &Path, name: &str) {
     // A request in progress when A notices the eviction may fail once.
-    let sees = within(SLACK, || {
+    let a_sees_change = holds_within(SLACK, || {
         fs::read(a.join(name)).is_ok_and(|read| read.starts_with(b"of B"))
     });
-    assert!(sees, "A sees {:?}", fs::read(a.join(name)));
+    assert!(a_sees_change, "A sees {:?}", fs::read(a.join(name)));
     let new = a.join("new of A");
     assert!(
-        within(SLACK, || fs::write(&new, name).is_ok()),
+        holds_within(SLACK, || fs::write(&new, name).is_ok()),
         "A does not recover"
     );
     File::open(&new).unwrap().sync_all().unwrap();
@@ -127,7 +127,11 @@ fn hanging_client_is_evicted_in_time_and_reports_its_losses() {
         drop(copy);
         let synced = reports_loss(&file.sync_all(), lost);
         for open in [&file, &reader, &file] {
-            assert_eq!(reports_loss(&open.sync_all(), lost), synced, "permanently");
+            assert_eq!(
+                reports_loss(&open.sync_all(), lost),
+                synced,
+                "the error must be permanent"
+            );
         }
         check_a_recovers(&a, &b, &name);
         lost
@@ -196,7 +200,7 @@ fn mapped_page_from_before_an_eviction_is_not_written_back() {
 #[test]
 fn disconnected_client_is_evicted_in_time_and_returns() {
     let mut site = Site::new();
-    let (network, mounts) = on_separate_hosts(&mut site);
+    let (network, mounts) = start_on_separate_hosts(&mut site);
     shorten_lock_time(&site);
     let [a, b] = mounts.each_ref().map(Path::new);
     let pid = pid_of_mount(a);
@@ -221,7 +225,7 @@ fn disconnected_client_is_evicted_in_time_and_returns() {
         assert_eq!(
             reports_loss(&file.sync_all(), lost),
             reports_loss(&synced, lost),
-            "permanently"
+            "the error must be permanent"
         );
         check_a_recovers(a, b, &name);
         lost
@@ -239,9 +243,9 @@ fn disconnected_client_is_evicted_in_time_and_returns() {
 #[test]
 fn other_clients_continue_soon_after_the_death_of_a_host() {
     // 10 s after the loss of the peer (`unreachable_timeout`), plus slack for a busy machine.
-    const SOON: Duration = Duration::from_secs(80);
+    const WAIT_MAX: Duration = Duration::from_secs(80);
     let mut site = Site::new();
-    let (network, mounts) = on_separate_hosts(&mut site);
+    let (network, mounts) = start_on_separate_hosts(&mut site);
     let [a, b] = mounts.each_ref().map(Path::new);
     fs::write(a.join("f"), "of A").unwrap();
     let file = open(&a.join("f"));
@@ -261,11 +265,11 @@ fn other_clients_continue_soon_after_the_death_of_a_host() {
         }),
         ("create", &|| fs::write(b.join("new"), "").unwrap()),
     ];
-    for (what, step) in steps {
-        let begun = Instant::now();
+    for (operation, step) in steps {
+        let start_time = Instant::now();
         step();
-        let waited = begun.elapsed();
-        assert!(waited < SOON, "{what} waited for {waited:?}");
+        let waited = start_time.elapsed();
+        assert!(waited < WAIT_MAX, "{operation} waited for {waited:?}");
     }
     for server in ["mdt", "ost"] {
         let log = fs::read_to_string(site.path(server).join("nacre.log")).unwrap();
@@ -277,9 +281,9 @@ fn other_clients_continue_soon_after_the_death_of_a_host() {
 /// TCP's own retransmission would resume only 24 s later here.
 #[test]
 fn client_continues_soon_after_its_network_returns() {
-    const SOON: Duration = Duration::from_secs(20);
+    const WAIT_MAX: Duration = Duration::from_secs(20);
     let mut site = Site::new();
-    let (network, mounts) = on_separate_hosts(&mut site);
+    let (network, mounts) = start_on_separate_hosts(&mut site);
     let a = Path::new(&mounts[0]);
     fs::write(a.join("f"), "content").unwrap();
     let file = open(&a.join("f"));
@@ -297,11 +301,11 @@ fn client_continues_soon_after_its_network_returns() {
         // s.
         thread::sleep(Duration::from_secs(27));
         assert!(!write.is_finished());
-        let begun = Instant::now();
+        let start_time = Instant::now();
         link.set("up");
-        write.join().unwrap() - begun
+        write.join().unwrap() - start_time
     });
-    assert!(waited < SOON, "it took {waited:?}");
+    assert!(waited < WAIT_MAX, "it took {waited:?}");
     assert_eq!(fs::read(a.join("new")).unwrap(), b"of A");
     drop(file);
     mounts.iter().for_each(|at| drop(nacre_ok(&["umount", at])));
@@ -333,13 +337,17 @@ fn locks_and_space_of_a_killed_client_are_released() {
     assert_eq!(
         result,
         Err(Errno::WOULDBLOCK),
-        "not before the servers know that A is gone"
+        "the lock is free although the servers cannot know that A is gone"
     );
     assert_eq!(check_b_continues(&b, "data"), b"of A");
-    let begun = Instant::now();
+    let start_time = Instant::now();
     flock(&at_b, FlockOperation::LockExclusive).unwrap();
-    assert!(within(SLACK, || !is_stored()), "the removed file's space");
-    assert!(begun.elapsed() < OTHERS_WAIT_MAX, "{:?}", begun.elapsed());
+    assert!(holds_within(SLACK, || !is_stored()), "the removed file's space");
+    assert!(
+        start_time.elapsed() < OTHERS_WAIT_MAX,
+        "{:?}",
+        start_time.elapsed()
+    );
     nacre_ok(&["umount", text(&a)]);
     drop((locked, gone));
     drop(at_b);
@@ -358,8 +366,8 @@ fn is_blocked_in_kernel(pid: u64) -> bool {
     })
 }
 
-/// The requests of its programs fail, and its mount ends. Otherwise the programs in the directory
-/// and the client would wait for each other forever.
+/// The requests of the client's programs fail, and the mount ends. Otherwise the programs in the
+/// directory and the client would wait for each other forever.
 #[test]
 fn client_killed_in_a_kernel_notification_exits() {
     let (fs, a, b) = two_clients();
@@ -371,10 +379,10 @@ fn client_killed_in_a_kernel_notification_exits() {
     let mdt = StoppedProcess::new(fs.site.pid_in("mdt").into());
     let start = |command: &mut Command| command.stdin(Stdio::null()).spawn().unwrap();
     let mut mkdir = start(Command::new("mkdir").arg(dir.join("new")));
-    // Wait until its request is sent.
+    // Wait until mkdir has sent its request.
     let waits =
         || fs::read_to_string(format!("/proc/{}/wchan", mkdir.id())).unwrap() == "request_wait_answer";
-    assert!(within(SLACK, waits));
+    assert!(holds_within(SLACK, waits));
     let clear = ["set_param", "ldlm.namespaces.*.lru_size=clear"];
     let nacre = env!("CARGO_BIN_EXE_nacre");
     let mut lctl = start(
@@ -382,9 +390,9 @@ fn client_killed_in_a_kernel_notification_exits() {
             .args(["lctl", "--mount", text(&a)])
             .args(clear),
     );
-    assert!(within(SLACK, || is_blocked_in_kernel(pid)));
+    assert!(holds_within(SLACK, || is_blocked_in_kernel(pid)));
     kill(pid as u32);
-    let exited = within(SLACK, || mkdir.try_wait().unwrap().is_some());
+    let exited = holds_within(SLACK, || mkdir.try_wait().unwrap().is_some());
     assert!(exited && !mkdir.wait().unwrap().success());
     lctl.wait().unwrap();
     assert_eq!(

@@ -11,13 +11,13 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::crash_matrix::{SLACK, within};
+use crate::crash_matrix::{SLACK, holds_within};
 use crate::file_system::{FileSystem, Shape, record_of_mount, text};
 use crate::fixture::{nacre, nacre_ok, sh};
 use crate::unresponsive_clients::StoppedProcess;
 
 /// Time limit for operations that do not need the dead target, on a busy machine.
-const PROMPT_MAX: Duration = Duration::from_secs(120);
+const COMMAND_TIME_MAX: Duration = Duration::from_secs(120);
 /// Host number of the second OST.
 const SECOND_OST: u8 = 6;
 
@@ -38,13 +38,13 @@ impl TwoOstFs {
             nacre_ok(&["lfs", "df", text(&mount)]).contains("OST0001")
                 && nacre(&["lfs", "setstripe", "-c", "1", "-i", "1", text(&probe)]).ok
         };
-        assert!(within(SLACK, both_know));
+        assert!(holds_within(SLACK, both_know));
         fs::remove_file(probe).unwrap();
         TwoOstFs { fs: system, mount }
     }
 
     /// Creates a file on one of the OSTs, with its data on disk.
-    fn file(&self, name: &str, ost: u32) -> PathBuf {
+    fn create_file(&self, name: &str, ost: u32) -> PathBuf {
         let path = self.mount.join(name);
         nacre_ok(&["lfs", "setstripe", "-c", "1", "-i", &ost.to_string(), text(&path)]);
         let file = OpenOptions::new().write(true).open(&path).unwrap();
@@ -121,7 +121,7 @@ impl Program {
 
     fn wait_until_blocked(&self) {
         assert!(
-            within(SLACK, || self.is_blocked()),
+            holds_within(SLACK, || self.is_blocked()),
             "the program does not wait for the mount"
         );
     }
@@ -130,10 +130,10 @@ impl Program {
         kill_process(pid(&self.child), signal).unwrap();
     }
 
-    /// Waits for the end of the program; `None` after [`PROMPT_MAX`].
+    /// Waits for the end of the program; `None` after [`COMMAND_TIME_MAX`].
     fn wait(&mut self) -> Option<ExitStatus> {
         let mut status = None;
-        within(PROMPT_MAX, || {
+        holds_within(COMMAND_TIME_MAX, || {
             status = self.child.try_wait().unwrap();
             status.is_some()
         });
@@ -150,14 +150,18 @@ impl Drop for Program {
 
 /// Runs a shell command that must finish although a target is dead.
 fn sh_within_limit(line: &str) -> String {
-    let begun = Instant::now();
+    let start_time = Instant::now();
     let out = sh(line);
-    assert!(begun.elapsed() < PROMPT_MAX, "{line}: {:?}", begun.elapsed());
+    assert!(
+        start_time.elapsed() < COMMAND_TIME_MAX,
+        "{line}: {:?}",
+        start_time.elapsed()
+    );
     out
 }
 
 /// Operations that wait for a target, one in each line, some on a path and some on an open file.
-const WAITS: [&str; 7] = [
+const BLOCKING_OPERATIONS: [&str; 7] = [
     "os.stat(path)",
     "os.open(path, os.O_RDONLY)",
     "os.truncate(path, 3)",
@@ -170,9 +174,9 @@ const WAITS: [&str; 7] = [
 #[test]
 fn signals_interrupt_every_wait_for_a_dead_ost() {
     let cluster = TwoOstFs::new();
-    for (i, wait) in WAITS.into_iter().enumerate() {
+    for (i, wait) in BLOCKING_OPERATIONS.into_iter().enumerate() {
         for (signal, number) in [(Signal::INT, 2), (Signal::TERM, 15), (Signal::KILL, 9)] {
-            let path = cluster.file(&format!("f{i}-{number}"), 1);
+            let path = cluster.create_file(&format!("f{i}-{number}"), 1);
             let mut program = Program::python(
                 &format!(
                     "fd = os.open(path, os.O_RDWR) if 'fd' in '''{wait}''' else None\n\
@@ -205,7 +209,7 @@ fn signals_interrupt_every_wait_for_a_dead_ost() {
 #[test]
 fn signal_handler_runs_during_a_wait() {
     let cluster = TwoOstFs::new();
-    let path = cluster.file("f", 1);
+    let path = cluster.create_file("f", 1);
     cluster.drop_caches();
     let stopped_ost = cluster.hang_second_ost();
     let mut program = Program::python(
@@ -225,7 +229,7 @@ fn signal_handler_runs_during_a_wait() {
 #[test]
 fn data_is_written_after_a_kill_during_close() {
     let mut cluster = TwoOstFs::new();
-    let path = cluster.file("f", 1);
+    let path = cluster.create_file("f", 1);
     let mut program = Program::python(
         "fd = os.open(path, os.O_RDWR)\n\
          os.pread(fd, 9, 0)\n\
@@ -248,7 +252,7 @@ fn data_is_written_after_a_kill_during_close() {
     drop(stopped_ost);
     let other = cluster.fs.add_mount("other", 8);
     let written = || fs::read(other.join("f")).is_ok_and(|read| read == b"lastt");
-    assert!(within(SLACK, written));
+    assert!(holds_within(SLACK, written));
     nacre_ok(&["umount", text(&other)]);
     cluster.stop();
 }
@@ -280,7 +284,7 @@ fn signals_interrupt_every_wait_for_a_dead_mdt() {
         let wchan = || fs::read_to_string(format!("/proc/{}/wchan", program.child.id()));
         let inside =
             |at: String| at == "request_wait_answer" || at.contains("rwsem") || at.contains("d_alloc");
-        assert!(within(SLACK, || wchan().is_ok_and(inside)), "{:?}", wchan());
+        assert!(holds_within(SLACK, || wchan().is_ok_and(inside)), "{:?}", wchan());
     }
     waiting.iter().for_each(|program| program.signal(Signal::KILL));
     for program in &mut waiting {
@@ -288,12 +292,12 @@ fn signals_interrupt_every_wait_for_a_dead_mdt() {
     }
     drop(mdt);
     let runs = || Command::new(&program).status().is_ok_and(|s| s.success());
-    assert!(within(SLACK, runs), "the file is still open for writing");
+    assert!(holds_within(SLACK, runs), "the file is still open for writing");
     cluster.stop();
 }
 
 /// Number of concurrent stats of files on the dead target.
-const WAITING: usize = 200;
+const WAITING_STATS: usize = 200;
 
 /// Number of threads of this process that wait for an answer of a mount.
 fn threads_that_wait() -> usize {
@@ -307,7 +311,7 @@ fn threads_that_wait() -> usize {
 fn only_sizes_and_data_on_a_dead_ost_wait() {
     let cluster = TwoOstFs::new();
     let path_of = |name: &str| text(&cluster.mount.join(name)).to_owned();
-    let on_live_ost = cluster.file("on0", 0);
+    let on_live_ost = cluster.create_file("on0", 0);
     nacre_ok(&["lfs", "setstripe", "-c", "1", "-i", "1", text(&cluster.mount)]);
     let create_on_dead_ost = |name: &str| {
         let path = cluster.mount.join(name);
@@ -317,7 +321,7 @@ fn only_sizes_and_data_on_a_dead_ost_wait() {
     let on_dead_ost = create_on_dead_ost("on1");
     create_on_dead_ost("to-remove");
     create_on_dead_ost("to-move");
-    let files: Vec<PathBuf> = (0..WAITING)
+    let files: Vec<PathBuf> = (0..WAITING_STATS)
         .map(|i| create_on_dead_ost(&format!("f{i:03}")))
         .collect();
     nacre_ok(&["lfs", "setstripe", "-d", text(&cluster.mount)]);
@@ -328,13 +332,13 @@ fn only_sizes_and_data_on_a_dead_ost_wait() {
         .map(|path| std::thread::spawn(move || fs::metadata(path).map(|meta| meta.len())))
         .collect();
     assert!(
-        within(SLACK, || threads_that_wait() >= WAITING),
+        holds_within(SLACK, || threads_that_wait() >= WAITING_STATS),
         "{}",
         threads_that_wait()
     );
 
     let names = sh_within_limit(&format!("ls -U {}", text(&cluster.mount)));
-    assert_eq!(names.lines().count(), WAITING + 4);
+    assert_eq!(names.lines().count(), WAITING_STATS + 4);
     assert!(sh_within_limit(&format!("echo {}", path_of("f*9"))).contains(&path_of("f199")));
     let objects = sh_within_limit(&format!(
         "{} lfs getstripe {}",
@@ -347,14 +351,14 @@ fn only_sizes_and_data_on_a_dead_ost_wait() {
     // The MDT detects the dead OST when it creates files there.
     let mdt_log = cluster.fs.site.path("mdt/nacre.log");
     let mut probes = 0;
-    let noticed = within(SLACK, || {
+    let is_detected = holds_within(SLACK, || {
         probes += 1;
         fs::File::create(path_of(&format!("probe{probes}"))).unwrap();
         fs::read_to_string(&mdt_log)
             .unwrap()
             .contains("lus-OST0001-osc-MDT0000: does not answer")
     });
-    assert!(noticed);
+    assert!(is_detected);
     sh_within_limit(&format!(
         "for i in 1 2 3 4; do echo $i > {}$i; done",
         path_of("new")
@@ -369,7 +373,7 @@ fn only_sizes_and_data_on_a_dead_ost_wait() {
     });
     sh_within_limit(&format!("ls -U {}", text(&cluster.mount)));
     sh_within_limit(&format!("echo new > {}", path_of("beside")));
-    assert!(within(SLACK, || link.is_finished()));
+    assert!(holds_within(SLACK, || link.is_finished()));
     link.join().unwrap().unwrap();
     sh_within_limit(&format!(
         "python3 -c 'import os; os.rename(\"{}\", \"{}\")'",
@@ -381,21 +385,21 @@ fn only_sizes_and_data_on_a_dead_ost_wait() {
         path_of("moved")
     ));
 
-    assert!(within(SLACK, || cluster.log().contains("no answer since")));
+    assert!(holds_within(SLACK, || cluster.log().contains("no answer since")));
     assert!(cluster.log().contains("lus-OST0001"));
     drop(stopped_ost);
     for stat in stats {
         assert_eq!(stat.join().unwrap().unwrap(), 4);
     }
     assert_eq!(fs::read(path_of("moved")).unwrap(), b"to-move");
-    assert!(within(SLACK, || cluster
+    assert!(holds_within(SLACK, || cluster
         .log()
         .contains("the target answers again")));
     cluster.stop();
 }
 
 /// A Python function that executes an operation and returns its errno, or 0.
-const TRY: &str = "def attempt(act):\n\
+const ATTEMPT: &str = "def attempt(act):\n\
                    \x20   try:\n\
                    \x20       act(); return 0\n\
                    \x20   except OSError as e:\n\
@@ -410,7 +414,7 @@ fn descriptors_with_lost_data_keep_failing_after_an_ost_restart() {
         ("mapped", "m[100:103] = b'new'"),
         ("written", "os.pwrite(fd, b'new', 100)"),
     ] {
-        let path = cluster.file(name, 1);
+        let path = cluster.create_file(name, 1);
         fs::write(&path, vec![b'-'; 8192]).unwrap();
         fs::write(path.with_extension("clean"), "clean").unwrap();
         sh(&format!(
@@ -420,7 +424,7 @@ fn descriptors_with_lost_data_keep_failing_after_an_ost_restart() {
         ));
         let mut program = Program::python(
             &format!(
-                "{TRY}\
+                "{ATTEMPT}\
                  fd = os.open(path, os.O_RDWR)\n\
                  reader = os.open(path, os.O_RDONLY)\n\
                  clean = os.open(path + '.clean', os.O_RDWR)\n\
@@ -463,7 +467,7 @@ fn descriptors_with_lost_data_keep_failing_after_an_ost_restart() {
         cluster.fs.start_second_ost("ost2", SECOND_OST);
         let loss_logged =
             || cluster.log().matches("could not be written and is lost").count() > losses_before;
-        assert!(within(SLACK, loss_logged), "{}", cluster.log());
+        assert!(holds_within(SLACK, loss_logged), "{}", cluster.log());
         program.resume();
         let sigbus = Signal::BUS.as_raw().to_string();
         assert_eq!(
@@ -484,10 +488,10 @@ fn descriptors_with_lost_data_keep_failing_after_an_ost_restart() {
 #[test]
 fn descriptors_with_lost_locks_keep_failing_after_an_mdt_restart() {
     let mut cluster = TwoOstFs::new();
-    let path = cluster.file("f", 0);
+    let path = cluster.create_file("f", 0);
     let mut program = Program::python(
         &format!(
-            "{TRY}\
+            "{ATTEMPT}\
              fds = [os.open(path, os.O_RDWR) for i in range(2)]\n\
              fcntl.lockf(fds[0], fcntl.LOCK_EX, 10, 0)\n\
              print('ready', flush=True)\n\
@@ -510,7 +514,7 @@ fn descriptors_with_lost_locks_keep_failing_after_an_mdt_restart() {
             .log()
             .contains("are lost; the descriptors that took them fail")
     };
-    assert!(within(SLACK, loss_logged), "{}", cluster.log());
+    assert!(holds_within(SLACK, loss_logged), "{}", cluster.log());
     program.resume();
     assert_eq!(program.next_line(), "[5, 5, 5]");
     assert_eq!(program.next_line(), "0");

@@ -14,10 +14,10 @@ pub(crate) struct WorkDirs {
 /// The steps of a workload.
 pub(crate) struct Workload {
     /// Creates data.
-    pub(crate) put: fn(&WorkDirs),
+    pub(crate) create: fn(&WorkDirs),
     /// Changes data after a restart.
     pub(crate) change: fn(&WorkDirs),
-    /// Fails unless all data of `put` and `change` is present and usable.
+    /// Fails unless all data of `create` and `change` is present and usable.
     pub(crate) check: fn(&WorkDirs),
 }
 
@@ -25,21 +25,21 @@ pub(crate) struct Workload {
 /// restart.
 pub(crate) fn run_workload(shape: Shape, workload: &Workload) {
     let mut fs = FileSystem::new(shape);
-    let place = WorkDirs {
-        dir: text(&fs.mount().join("work")).to_owned(),
+    let dirs = WorkDirs {
+        dir: text(&fs.mount_point().join("work")).to_owned(),
         aside: fs.site.path_str("aside"),
     };
-    sh(&format!("mkdir {} {}", place.dir, place.aside));
-    (workload.put)(&place);
-    (workload.check)(&place);
+    sh(&format!("mkdir {} {}", dirs.dir, dirs.aside));
+    (workload.create)(&dirs);
+    (workload.check)(&dirs);
     fs.stop();
     fs.start();
-    (workload.check)(&place);
-    (workload.change)(&place);
-    sh(&format!("sync -f {}", place.dir));
+    (workload.check)(&dirs);
+    (workload.change)(&dirs);
+    sh(&format!("sync -f {}", dirs.dir));
     fs.kill();
     fs.start();
-    (workload.check)(&place);
+    (workload.check)(&dirs);
     fs.stop();
     fs.check_consistency();
 }

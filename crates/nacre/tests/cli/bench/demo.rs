@@ -9,14 +9,14 @@ use crate::bench::{processes_in, wait_until};
 use crate::fixture::{self, Site, kill, nacre_ok, nacre_refuses};
 
 /// Creates a directory for servers; returns the paths of directory, rows and page.
-fn places(site: &Site) -> [String; 3] {
-    let places = ["work", "rows.csv", "page.html"].map(|name| site.path_str(name));
-    fs::create_dir(&places[0]).expect("a directory");
-    places
+fn demo_paths(site: &Site) -> [String; 3] {
+    let paths = ["work", "rows.csv", "page.html"].map(|name| site.path_str(name));
+    fs::create_dir(&paths[0]).expect("a directory");
+    paths
 }
 
 /// Starts a run that would take minutes, and waits for its first rows.
-fn begin([dir, csv, page]: &[String; 3]) -> Child {
+fn start_demo([dir, csv, page]: &[String; 3]) -> Child {
     let _ = fs::remove_file(csv);
     let mut child = Command::new(env!("CARGO_BIN_EXE_nacre"))
         .args([
@@ -39,7 +39,7 @@ fn begin([dir, csv, page]: &[String; 3]) -> Child {
 #[test]
 fn demo_writes_rows_and_page() {
     let site = Site::new();
-    let [dir, csv, page] = places(&site);
+    let [dir, csv, page] = demo_paths(&site);
     let output = nacre_ok(&[
         "bench",
         "demo",
@@ -90,16 +90,16 @@ fn demo_writes_rows_and_page() {
 #[test]
 fn interrupted_demo_keeps_its_rows_and_leaves_no_server() {
     let site = Site::new();
-    let places = places(&site);
-    let [dir, _, page] = &places;
+    let paths = demo_paths(&site);
+    let [dir, _, page] = &paths;
     // A killed run leaves its servers running; the next run stops them.
-    let mut first = begin(&places);
+    let mut first = start_demo(&paths);
     kill(first.id());
     first.wait().expect("ended");
-    let left = processes_in(dir);
-    assert!(!left.is_empty() && !Path::new(page).exists());
-    let mut second = begin(&places);
-    assert!(left.iter().all(|pid| !processes_in(dir).contains(pid)));
+    let left_servers = processes_in(dir);
+    assert!(!left_servers.is_empty() && !Path::new(page).exists());
+    let mut second = start_demo(&paths);
+    assert!(left_servers.iter().all(|pid| !processes_in(dir).contains(pid)));
 
     fixture::sh(&format!("kill -INT {}", second.id()));
     assert_eq!(second.wait().expect("ended").code(), Some(130));

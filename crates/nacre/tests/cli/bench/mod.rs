@@ -21,10 +21,11 @@ fn processes_in(dir: &str) -> Vec<u32> {
     .collect()
 }
 
-fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
-    let begun = Instant::now();
+/// Waits for a condition; `failure` is the message after [`WAIT_MAX`].
+fn wait_until(failure: &str, mut done: impl FnMut() -> bool) {
+    let start_time = Instant::now();
     while !done() {
-        assert!(begun.elapsed() < WAIT_MAX, "{what}");
+        assert!(start_time.elapsed() < WAIT_MAX, "{failure}");
         std::thread::sleep(Duration::from_millis(20));
     }
 }

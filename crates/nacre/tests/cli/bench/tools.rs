@@ -10,10 +10,10 @@ use crate::bench::{processes_in, wait_until};
 use crate::fixture::{CommandOutput, Site, nacre, nacre_ok, run, sh};
 
 /// More files than a run creates before it is interrupted.
-const ENDLESS: &str = "100000000";
+const ENDLESS_FILE_COUNT: &str = "100000000";
 
 /// Starts a file system; returns its mount point and its source for clients.
-fn up(site: &mut Site) -> [String; 2] {
+fn start_file_system(site: &mut Site) -> [String; 2] {
     let mount = site.up("d", &["--osts", "2"]);
     [mount, format!("{}:/nacre", site.nid("d"))]
 }
@@ -42,7 +42,7 @@ fn operation_counts(rows: &[HashMap<String, String>], operation: &str, window: &
 }
 
 /// The contents of a mount's root, and the number of clients of its MDT.
-fn contents_and_exports(site: &Site, at: &str) -> (String, String) {
+fn contents_and_exports(site: &Site, mount: &str) -> (String, String) {
     let clients = nacre_ok(&[
         "lctl",
         "--dir",
@@ -51,7 +51,7 @@ fn contents_and_exports(site: &Site, at: &str) -> (String, String) {
         "-n",
         "mdt.*.num_exports",
     ]);
-    (sh(&format!("ls {at}")), clients)
+    (sh(&format!("ls {mount}")), clients)
 }
 
 /// nacre under mpirun. Open MPI 4.1 sometimes fails after its programs have succeeded, so tests
@@ -69,7 +69,7 @@ fn mpirun(processes: &str, args: &[&str]) -> Command {
 #[test]
 fn mdtest_works_on_a_mount_and_with_library_clients() {
     let mut site = Site::new();
-    let [mount, source] = up(&mut site);
+    let [mount, source] = start_file_system(&mut site);
     let before = contents_and_exports(&site, &mount);
     let (csv, out) = (site.path_str("csv"), format!("{mount}/out"));
     let output = nacre_ok(&[
@@ -153,7 +153,7 @@ fn mdtest_works_on_a_mount_and_with_library_clients() {
 #[test]
 fn mdtest_works_in_several_processes_under_mpirun() {
     let mut site = Site::new();
-    let [mount, source] = up(&mut site);
+    let [mount, source] = start_file_system(&mut site);
     let before = contents_and_exports(&site, &mount);
     let csv = site.path_str("csv");
     let dir = format!("{mount}/out");
@@ -176,7 +176,7 @@ fn mdtest_works_in_several_processes_under_mpirun() {
     }
     // An mpirun that fails after the results kills its processes, perhaps before they have
     // unmounted. The server evicts such clients after six pings, 150 s.
-    wait_until("all clients have left", || {
+    wait_until("not all clients have left", || {
         contents_and_exports(&site, &mount) == before
     });
 }
@@ -184,30 +184,31 @@ fn mdtest_works_in_several_processes_under_mpirun() {
 #[test]
 fn mdsrate_and_mds_survey_count_operations() {
     let mut site = Site::new();
-    let [mount, source] = up(&mut site);
+    let [mount, source] = start_file_system(&mut site);
     let csv = site.path_str("csv");
     let dirs = format!("{mount}/d%d");
-    let mdsrate = |what: &[&str]| {
+    let mdsrate = |options: &[&str]| {
         let all = [
             "bench", "mdsrate", "--np", "4", "--ndirs", "2", "--nfiles", "10", "--csv", &csv,
         ];
-        let output = nacre_ok(&[&all[..], what].concat());
+        let output = nacre_ok(&[&all[..], options].concat());
         assert!(output.contains("avg client"), "{output}");
         rows(&csv)[0]["operations"].clone()
     };
-    let mounted = |what: &[&str]| mdsrate(&[&["--dirfmt", &dirs], what].concat());
-    let library = |what: &[&str]| mdsrate(&[&["--dirfmt", "d%d", "--mgs", &source], what].concat());
-    assert_eq!(mounted(&["--mknod"]), "20");
-    assert_eq!(library(&["--stat", "--mntcount", "2"]), "20");
-    assert_eq!(library(&["--lookup", "--iters", "7"]), "28");
-    assert_eq!(mounted(&["--unlink"]), "20");
-    assert_eq!(library(&["--create", "--stripes", "2", "--setxattr"]), "20");
+    let on_mount = |options: &[&str]| mdsrate(&[&["--dirfmt", &dirs], options].concat());
+    let with_library =
+        |options: &[&str]| mdsrate(&[&["--dirfmt", "d%d", "--mgs", &source], options].concat());
+    assert_eq!(on_mount(&["--mknod"]), "20");
+    assert_eq!(with_library(&["--stat", "--mntcount", "2"]), "20");
+    assert_eq!(with_library(&["--lookup", "--iters", "7"]), "28");
+    assert_eq!(on_mount(&["--unlink"]), "20");
+    assert_eq!(with_library(&["--create", "--stripes", "2", "--setxattr"]), "20");
     assert_eq!(
         nacre_ok(&["lfs", "getstripe", "-c", &format!("{mount}/d0/f3")]).trim(),
         "2"
     );
-    assert_eq!(mounted(&["--open", "--iters", "5", "--readdir_order"]), "20");
-    assert_eq!(library(&["--unlink"]), "20");
+    assert_eq!(on_mount(&["--open", "--iters", "5", "--readdir_order"]), "20");
+    assert_eq!(with_library(&["--unlink"]), "20");
     assert_eq!(sh(&format!("find {mount} -type f")), "");
 
     let store = site.path_str("store");
@@ -239,9 +240,9 @@ fn stderr_path(out: &str) -> String {
     format!("{out}.err")
 }
 
-/// Starts a long-running command, waits until `at_work` is true, and interrupts it.
-fn interrupt(command: Command, out: &str, at_work: impl FnMut() -> bool) -> CommandOutput {
-    end_by_signal("-INT", |pid| format!("echo {pid}"), command, out, at_work)
+/// Starts a long-running command, waits until `makes_progress` returns true, and interrupts it.
+fn interrupt(command: Command, out: &str, makes_progress: impl FnMut() -> bool) -> CommandOutput {
+    end_by_signal("-INT", |pid| format!("echo {pid}"), command, out, makes_progress)
 }
 
 /// Like [`interrupt`], but sends a signal to the processes that a shell command prints.
@@ -250,18 +251,18 @@ fn end_by_signal(
     processes: fn(u32) -> String,
     mut command: Command,
     out: &str,
-    mut at_work: impl FnMut() -> bool,
+    mut makes_progress: impl FnMut() -> bool,
 ) -> CommandOutput {
     let mut child: Child = command
         .stdin(Stdio::null())
         .stdout(fs::File::create(out).expect("a file"))
         .stderr(fs::File::create(stderr_path(out)).expect("a file"))
         .spawn()
-        .expect("it runs");
+        .expect("the command runs");
     wait_until("the command does not make progress", || {
         let exit = child.try_wait().expect("its status");
         assert!(exit.is_none(), "the command ended early: {exit:?}");
-        at_work()
+        makes_progress()
     });
     sh(&format!("kill {signal} $({})", processes(child.id())));
     let status = child.wait().expect("ended");
@@ -269,17 +270,17 @@ fn end_by_signal(
     CommandOutput {
         ok: status.success(),
         code: status.code(),
-        out: fs::read_to_string(out).expect("what it said"),
-        err: fs::read_to_string(stderr_path(out)).expect("what it said"),
+        out: fs::read_to_string(out).expect("the output"),
+        err: fs::read_to_string(stderr_path(out)).expect("the output"),
     }
 }
 
 #[test]
 fn interrupted_benchmark_reports_and_cleans_up() {
     let mut site = Site::new();
-    let [mount, source] = up(&mut site);
+    let [mount, source] = start_file_system(&mut site);
     let before = contents_and_exports(&site, &mount);
-    let (out, csv) = (site.path_str("said"), site.path_str("csv"));
+    let (out, csv) = (site.path_str("output"), site.path_str("csv"));
     let bench = |args: &[&str]| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_nacre"));
         command.arg("bench").args(args);
@@ -291,7 +292,7 @@ fn interrupted_benchmark_reports_and_cleans_up() {
             .count()
     };
     let dir = format!("{mount}/out");
-    let endless = ["mdtest", "--np", "2", "-F", "-n", ENDLESS];
+    let endless = ["mdtest", "--np", "2", "-F", "-n", ENDLESS_FILE_COUNT];
     for place in [&["-d", &dir][..], &["-d", "out", "--mgs", &source]] {
         let result = interrupt(bench(&[&endless[..], place].concat()), &out, || files() >= 60);
         assert_eq!(result.code, Some(130));
@@ -302,8 +303,8 @@ fn interrupted_benchmark_reports_and_cleans_up() {
         );
         assert_eq!(contents_and_exports(&site, &mount), before, "{place:?}");
     }
-    // SIGTERM to the processes, as mpirun sends when it ends them. Here nothing kills them a second
-    // later.
+    // Send SIGTERM to the processes, as mpirun does to end them. Unlike mpirun, the test does not
+    // kill them a second later.
     let all = [&["bench"], &endless[..], &["-d", &dir, "--csv", &csv]].concat();
     let processes = |mpirun: u32| format!("pgrep -P {mpirun}");
     end_by_signal("-TERM", processes, mpirun("2", &all), &out, || files() >= 60);
@@ -332,7 +333,7 @@ fn interrupted_benchmark_reports_and_cleans_up() {
         "--thrlo",
         "2",
         "--file_count",
-        ENDLESS,
+        ENDLESS_FILE_COUNT,
     ];
     let store_has_data = || {
         sh(&format!("du -sk {store} | cut -f1"))

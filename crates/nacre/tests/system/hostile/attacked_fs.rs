@@ -18,7 +18,7 @@ const PORT: &str = "7988";
 const WAIT_MAX: Duration = Duration::from_secs(180);
 /// Permitted growth of the server's memory in MiB: cached buffers, and memory kept by the
 /// allocator.
-const GROWTH_MAX: u64 = 192;
+const GROWTH_MAX_MIB: u64 = 192;
 
 /// The MDT and the first OST.
 pub(crate) const MDT: &str = "nacre-MDT0000_UUID";
@@ -34,7 +34,8 @@ pub(crate) struct AttackedFs {
     pub(crate) worker: Nid,
     site: Site,
     work: BackgroundWork,
-    memory: u64,
+    /// Resident memory of the servers before the attacks, MiB; 0: not yet measured.
+    memory_mib: u64,
 }
 
 impl AttackedFs {
@@ -66,10 +67,10 @@ impl AttackedFs {
             worker: other,
             site,
             work,
-            memory: 0,
+            memory_mib: 0,
         };
-        attacked.check_progress("before anything happens");
-        attacked.memory = attacked.rss_mib();
+        attacked.check_progress("before the attacks");
+        attacked.memory_mib = attacked.rss_mib();
         attacked
     }
 
@@ -79,19 +80,22 @@ impl AttackedFs {
         self.work.check_progress(after);
         let log = self.log();
         assert!(!log.contains("panicked"), "{after}: {log}");
-        if self.memory > 0 {
-            let grown = self.rss_mib().saturating_sub(self.memory);
-            assert!(grown <= GROWTH_MAX, "{after}: memory has grown by {grown} MiB");
+        if self.memory_mib > 0 {
+            let grown = self.rss_mib().saturating_sub(self.memory_mib);
+            assert!(
+                grown <= GROWTH_MAX_MIB,
+                "{after}: memory has grown by {grown} MiB"
+            );
         }
     }
 
     /// Waits for a text in the servers' log.
-    pub(crate) fn wait_for_log(&self, what: &str) {
-        let begun = Instant::now();
-        while !self.log().contains(what) {
+    pub(crate) fn wait_for_log(&self, text: &str) {
+        let start_time = Instant::now();
+        while !self.log().contains(text) {
             assert!(
-                begun.elapsed() < WAIT_MAX,
-                "not in the log: {what}\n{}",
+                start_time.elapsed() < WAIT_MAX,
+                "not in the log: {text}\n{}",
                 self.log()
             );
             std::thread::sleep(Duration::from_millis(20));
@@ -99,9 +103,9 @@ impl AttackedFs {
     }
 
     /// Checks that a text is not in the servers' log.
-    pub(crate) fn check_not_logged(&self, what: &str) {
+    pub(crate) fn check_not_logged(&self, text: &str) {
         let log = self.log();
-        assert!(!log.contains(what), "{what}\n{log}");
+        assert!(!log.contains(text), "{text}\n{log}");
     }
 
     /// Checks that the log is short, then stops the client and the servers.
@@ -147,14 +151,14 @@ struct BackgroundWork {
 impl BackgroundWork {
     fn begin(mount: &Path) -> BackgroundWork {
         let (rounds, stop) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
-        let (at, count, end) = (mount.join("work"), rounds.clone(), stop.clone());
+        let (dir, count, end) = (mount.join("work"), rounds.clone(), stop.clone());
         let thread = std::thread::spawn(move || {
-            fs::create_dir(&at).unwrap();
+            fs::create_dir(&dir).unwrap();
             for n in 0.. {
                 if end.load(Ordering::SeqCst) {
                     return;
                 }
-                round(&at, n);
+                run_round(&dir, n);
                 count.fetch_add(1, Ordering::SeqCst);
             }
         });
@@ -163,14 +167,14 @@ impl BackgroundWork {
 
     /// Waits until the work has completed a round that began after this call.
     fn check_progress(&self, after: &str) {
-        let (begun, enough) = (Instant::now(), self.rounds.load(Ordering::SeqCst) + 2);
-        while self.rounds.load(Ordering::SeqCst) < enough {
+        let (start_time, target_round) = (Instant::now(), self.rounds.load(Ordering::SeqCst) + 2);
+        while self.rounds.load(Ordering::SeqCst) < target_round {
             assert!(
                 !self.thread.is_finished(),
                 "{after}: the working client got a wrong result"
             );
             assert!(
-                begun.elapsed() < WAIT_MAX,
+                start_time.elapsed() < WAIT_MAX,
                 "{after}: the working client does not continue"
             );
             std::thread::sleep(Duration::from_millis(5));
@@ -184,19 +188,19 @@ impl BackgroundWork {
 }
 
 /// One round: writes new data and verifies the data of the previous round.
-fn round(at: &Path, n: u64) {
+fn run_round(dir: &Path, n: u64) {
     let data = |n: u64| -> Vec<u8> { (0..40_000).map(|i: u64| (i * 31 + n) as u8).collect() };
-    let (new, kept) = (at.join("new"), at.join(format!("kept{n}")));
+    let (new, kept) = (dir.join("new"), dir.join(format!("kept{n}")));
     fs::write(&new, data(n)).unwrap();
     fs::File::open(&new).unwrap().sync_all().unwrap();
     fs::rename(&new, &kept).unwrap();
     assert!(fs::read(&kept).unwrap() == data(n), "round {n}");
     if let Some(before) = n.checked_sub(1) {
-        let old = at.join(format!("kept{before}"));
+        let old = dir.join(format!("kept{before}"));
         assert!(fs::read(&old).unwrap() == data(before), "round {n}");
         fs::remove_file(old).unwrap();
     }
-    let names: Vec<_> = fs::read_dir(at)
+    let names: Vec<_> = fs::read_dir(dir)
         .unwrap()
         .map(|e| e.unwrap().file_name())
         .collect();

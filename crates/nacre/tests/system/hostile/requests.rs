@@ -46,16 +46,16 @@ async fn client_without_checks_gains_no_access() {
     }
     let rpc = untrusted_node().await;
     let client = Client::connect_to(&rpc, attacked.nid, MDT).await;
-    permissions(&client).await;
+    attempt_forbidden_access(&client).await;
     attacked.check_progress("a user without rights");
-    names_and_fids(&client).await;
-    attacked.check_progress("names that are none");
-    flags(&client).await;
-    attacked.check_progress("flags that make no sense");
-    lengths(&client).await;
+    send_illegal_names_and_fids(&client).await;
+    attacked.check_progress("illegal names");
+    send_all_flags(&client).await;
+    attacked.check_progress("meaningless flags");
+    send_long_buffers(&client).await;
     attacked.check_progress("buffers that are too long");
     let other = Client::connect_to(&rpc, attacked.nid, MDT).await;
-    open_files_of_others(&client, &other).await;
+    close_open_files_of_others(&client, &other).await;
     attacked.check_progress("open files of others");
     let read = |name: &str| fs::read_to_string(attacked.mount.join(name)).unwrap();
     assert_eq!(
@@ -67,10 +67,10 @@ async fn client_without_checks_gains_no_access() {
         .permissions()
         .mode();
     assert_eq!(mode & 0o7777, 0o600);
-    let promises = transfers(&rpc, attacked.nid).await;
+    let pending_transfers = send_false_transfers(&rpc, attacked.nid).await;
     attacked.check_progress("while transfers fail");
-    for promise in promises {
-        assert!(promise.await.unwrap());
+    for transfer in pending_transfers {
+        assert!(transfer.await.unwrap());
     }
     attacked.wait_for_log("bulk transfer failed");
     attacked.check_progress("transfers that fail");
@@ -87,57 +87,66 @@ fn setattr_record(fid: Fid, valid: u64) -> MdtRecSetattr {
     }
 }
 
-async fn permissions(c: &Client) {
+async fn attempt_forbidden_access(client: &Client) {
     // The client looks the files up as root; from then on, the user knows their FIDs.
-    let secret = c.getattr(Fid::ROOT, "secret").await.fid();
-    let private = c.getattr(Fid::ROOT, "private").await.fid();
-    let inside = c.getattr(private, "inside").await.fid();
-    *c.creds.lock() = USER;
+    let secret = client.getattr(Fid::ROOT, "secret").await.fid();
+    let private = client.getattr(Fid::ROOT, "private").await.fid();
+    let inside = client.getattr(private, "inside").await.fid();
+    *client.creds.lock() = USER;
     let (eacces, eperm) = (Errno::EACCES, Errno::EPERM);
     for fid in [secret, private, inside] {
         assert_eq!(
-            c.setattr(setattr_record(fid, MDS_ATTR_MODE), &[])
+            client
+                .setattr(setattr_record(fid, MDS_ATTR_MODE), &[])
                 .await
                 .unwrap_err(),
             eperm
         );
         assert_eq!(
-            c.setattr(setattr_record(fid, MDS_ATTR_UID), &[])
+            client
+                .setattr(setattr_record(fid, MDS_ATTR_UID), &[])
                 .await
                 .unwrap_err(),
             eperm
         );
-        assert_eq!(c.setxattr(fid, "user.a", b"b").await.unwrap_err(), eacces);
+        assert_eq!(client.setxattr(fid, "user.a", b"b").await.unwrap_err(), eacces);
     }
     for fid in [secret, inside] {
         assert_eq!(
-            c.setattr(setattr_record(fid, MDS_ATTR_SIZE), &[])
+            client
+                .setattr(setattr_record(fid, MDS_ATTR_SIZE), &[])
                 .await
                 .unwrap_err(),
             eacces
         );
         for mode in [MDS_FMODE_READ, MDS_FMODE_WRITE, MDS_FMODE_EXEC] {
-            let open = c.open(fid, "", MDS_OPEN_BY_FID | mode).await;
+            let open = client.open(fid, "", MDS_OPEN_BY_FID | mode).await;
             assert_eq!((open.status, open.handle()), (eacces.status(), 0), "{mode:#x}");
         }
     }
-    assert_eq!(c.unlink(Fid::ROOT, "secret", false).await.unwrap_err(), eacces);
-    assert_eq!(c.unlink(private, "inside", false).await.unwrap_err(), eacces);
-    assert_eq!(c.link(secret, private, "more").await.unwrap_err(), eacces);
-    assert_eq!(c.make(private, "mine", 0o040777, "").await.unwrap_err(), eacces);
+    assert_eq!(
+        client.unlink(Fid::ROOT, "secret", false).await.unwrap_err(),
+        eacces
+    );
+    assert_eq!(client.unlink(private, "inside", false).await.unwrap_err(), eacces);
+    assert_eq!(client.link(secret, private, "more").await.unwrap_err(), eacces);
+    assert_eq!(
+        client.make(private, "mine", 0o040777, "").await.unwrap_err(),
+        eacces
+    );
     for (src, dst) in [
         ((Fid::ROOT, "secret"), (Fid::ROOT, "mine")),
         ((Fid::ROOT, "secret"), (private, "mine")),
         ((private, "inside"), (Fid::ROOT, "mine")),
     ] {
-        assert_eq!(c.rename(src, dst).await.unwrap_err(), eacces);
+        assert_eq!(client.rename(src, dst).await.unwrap_err(), eacces);
     }
-    let lookup = c.getattr(private, "inside").await;
+    let lookup = client.getattr(private, "inside").await;
     assert_eq!((lookup.status, lookup.fid()), (eacces.status(), Fid::ZERO));
-    *c.creds.lock() = ROOT;
+    *client.creds.lock() = ROOT;
 }
 
-async fn create_dir(c: &Client, fid: Fid, name: &[u8]) -> Result<(), Errno> {
+async fn create_dir(client: &Client, fid: Fid, name: &[u8]) -> Result<(), Errno> {
     let rec = MdtRecCreate {
         cr_opcode: REINT_CREATE,
         cr_fid1: Fid::ROOT,
@@ -147,49 +156,55 @@ async fn create_dir(c: &Client, fid: Fid, name: &[u8]) -> Result<(), Errno> {
     };
     let (empty, name) = (Bytes::new(), Bytes::copy_from_slice(name));
     let bufs = vec![rec.to_bytes(), empty.clone(), name, empty];
-    c.modify(MDS_REINT, bufs).await.map(drop)
+    client.modify(MDS_REINT, bufs).await.map(drop)
 }
 
-async fn names_and_fids(c: &Client) {
+async fn send_illegal_names_and_fids(client: &Client) {
     let long = vec![b'x'; 60_000];
     for name in [&b"a/b\0"[..], b"/\0", b"", b"\0", b".\0", b"..\0", &long] {
-        let error = create_dir(c, c.new_fid(), name).await.unwrap_err();
+        let error = create_dir(client, client.new_fid(), name).await.unwrap_err();
         assert!([Errno::EINVAL, Errno::ENAMETOOLONG].contains(&error), "{error}");
     }
     for name in ["a/b", "..", ".", ""] {
-        assert!(c.unlink(Fid::ROOT, name, true).await.is_err(), "{name}");
+        assert!(client.unlink(Fid::ROOT, name, true).await.is_err(), "{name}");
         assert!(
-            c.rename((Fid::ROOT, "private"), (Fid::ROOT, name)).await.is_err(),
+            client
+                .rename((Fid::ROOT, "private"), (Fid::ROOT, name))
+                .await
+                .is_err(),
             "{name}"
         );
         assert!(
-            c.rename((Fid::ROOT, name), (Fid::ROOT, "private")).await.is_err(),
+            client
+                .rename((Fid::ROOT, name), (Fid::ROOT, "private"))
+                .await
+                .is_err(),
             "{name}"
         );
     }
     for fid in [
         Fid::ROOT,
         Fid::ZERO,
-        Fid::new(c.seq + 5, 1, 0),
+        Fid::new(client.seq + 5, 1, 0),
         Fid::new(0x2_0000_0400, 2, 0),
         Fid::new(u64::MAX, u32::MAX, u32::MAX),
         Fid::new(1, 1, 0),
     ] {
-        let error = create_dir(c, fid, b"x\0").await.unwrap_err();
+        let error = create_dir(client, fid, b"x\0").await.unwrap_err();
         assert!([Errno::EPERM, Errno::EINVAL].contains(&error), "{fid}: {error}");
     }
 }
 
 /// Sends opens, record opcodes and attributes with all kinds of flags. Most may succeed or fail;
 /// the server must answer each request.
-async fn flags(c: &Client) {
+async fn send_all_flags(client: &Client) {
     let all = (0..64)
         .map(|bit| 1 << bit)
         .chain([u64::MAX, MDS_OPEN_CREAT | 3 << 40, !MDS_OPEN_CREAT]);
     for flags in all {
-        let open = c.open(Fid::ROOT, "flags", flags).await;
+        let open = client.open(Fid::ROOT, "flags", flags).await;
         if open.handle() != 0 {
-            let _ = c.close(open.fid(), open.handle()).await;
+            let _ = client.close(open.fid(), open.handle()).await;
         }
     }
     for opcode in (0..16).chain([u32::MAX]) {
@@ -205,30 +220,34 @@ async fn flags(c: &Client) {
             Bytes::new(),
         ];
         // A setattr without changes is permitted for everybody.
-        let result = c.modify(MDS_REINT, bufs).await;
+        let result = client.modify(MDS_REINT, bufs).await;
         assert!(result.is_err() || opcode == REINT_SETATTR, "{opcode}");
     }
-    let _ = c.setattr(setattr_record(Fid::ROOT, u64::MAX), &[0xff; 100]).await;
+    let _ = client
+        .setattr(setattr_record(Fid::ROOT, u64::MAX), &[0xff; 100])
+        .await;
     // Restore the mode, since another client works below the root.
     let mode = MdtRecSetattr {
         sa_mode: 0o040755,
         sa_uid: 0,
         ..setattr_record(Fid::ROOT, MDS_ATTR_MODE | MDS_ATTR_UID)
     };
-    c.setattr(mode, &[]).await.unwrap();
+    client.setattr(mode, &[]).await.unwrap();
 }
 
-async fn lengths(c: &Client) {
-    let most = vec![0xff; 900_000];
-    let secret = c.getattr(Fid::ROOT, "secret").await.fid();
-    assert!(c.setxattr(secret, "user.a", &most).await.is_err());
+async fn send_long_buffers(client: &Client) {
+    let long_value = vec![0xff; 900_000];
+    let secret = client.getattr(Fid::ROOT, "secret").await.fid();
+    assert!(client.setxattr(secret, "user.a", &long_value).await.is_err());
     let name = format!("user.{}", "x".repeat(60_000));
-    assert!(c.setxattr(secret, &name, b"").await.is_err());
+    assert!(client.setxattr(secret, &name, b"").await.is_err());
     let with_layout = MDS_OPEN_CREAT | MDS_OPEN_HAS_EA | MDS_FMODE_WRITE;
-    let layout = c.open_with(Fid::ROOT, "long", with_layout, &most).await;
+    let layout = client
+        .open_with(Fid::ROOT, "long", with_layout, &long_value)
+        .await;
     assert!(layout.status < 0);
     let target = "x".repeat(900_000);
-    assert!(c.make(Fid::ROOT, "link", 0o120777, &target).await.is_err());
+    assert!(client.make(Fid::ROOT, "link", 0o120777, &target).await.is_err());
     for opc in [
         wire::LDLM_ENQUEUE,
         MDS_REINT,
@@ -238,28 +257,31 @@ async fn lengths(c: &Client) {
     ] {
         for count in [1, 31] {
             let bufs = vec![Bytes::from(vec![0xff; 900_000 / count]); count];
-            assert!(c.modify(opc, bufs).await.is_err(), "{opc:#x}, {count}");
+            assert!(client.modify(opc, bufs).await.is_err(), "{opc:#x}, {count}");
         }
     }
 }
 
-async fn open_files_of_others(one: &Client, two: &Client) {
-    let open = one
+async fn close_open_files_of_others(owner: &Client, other_client: &Client) {
+    let open = owner
         .open(Fid::ROOT, "open", MDS_OPEN_CREAT | MDS_FMODE_WRITE)
         .await;
     for handle in [open.handle(), 0, u64::MAX] {
-        assert_eq!(two.close(open.fid(), handle).await.unwrap_err(), Errno::ESTALE);
+        assert_eq!(
+            other_client.close(open.fid(), handle).await.unwrap_err(),
+            Errno::ESTALE
+        );
     }
-    one.close(open.fid(), open.handle()).await.unwrap();
-    one.unlink(Fid::ROOT, "open", false).await.unwrap();
+    owner.close(open.fid(), open.handle()).await.unwrap();
+    owner.unlink(Fid::ROOT, "open", false).await.unwrap();
 }
 
 /// Reads and writes of an object with false lengths and missing memory. Returns the requests in
 /// progress; each yields whether it failed.
-async fn transfers(rpc: &Arc<Ptlrpc>, at: Nid) -> Vec<JoinHandle<bool>> {
+async fn send_false_transfers(rpc: &Arc<Ptlrpc>, server: Nid) -> Vec<JoinHandle<bool>> {
     let flags = OBD_CONNECT_FULL20 | OBD_CONNECT_AT | OBD_CONNECT_BRW_SIZE;
     let config = ImportConfig {
-        nids: vec![at],
+        nids: vec![server],
         connect: ObdConnectData {
             ocd_connect_flags: flags,
             ocd_brw_size: 1 << 20,
@@ -338,8 +360,8 @@ async fn transfers(rpc: &Arc<Ptlrpc>, at: Nid) -> Vec<JoinHandle<bool>> {
             assert!(result.is_err(), "{opc} {bufcnt} {max_brw:#x} {ranges:?}");
         }
     }
-    // Requests that promise data and never send it, and reads into memory that does not exist. They
-    // get no answer, so the client waits only briefly.
+    // Requests that promise data and never send it, and reads into memory that does not exist. The
+    // server does not answer them, so the client waits only briefly.
     let unanswered = |req| Request {
         no_resend: true,
         timeout: Some(Duration::from_secs(5)),
@@ -360,7 +382,7 @@ async fn transfers(rpc: &Arc<Ptlrpc>, at: Nid) -> Vec<JoinHandle<bool>> {
         mbo_mode: 3,
         ..MdtBody::default()
     };
-    let client = Client::connect_to(rpc, at, MDT).await;
+    let client = Client::connect_to(rpc, server, MDT).await;
     let req = unanswered(Request::new(MDS_READPAGE, vec![page.to_bytes(), Bytes::new()]));
     assert!(client.import.call(req).await.is_err());
     pending

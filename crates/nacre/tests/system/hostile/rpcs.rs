@@ -7,16 +7,27 @@ use bytes::Bytes;
 use lnet::{Lnet, Payload};
 use tokio::time::timeout;
 use wire::{
-    Errno, Fid, LDLM_ENQUEUE, LUSTRE_MDS_VERSION, LUSTRE_OST_VERSION, LustreMsgV2, MDS_GETATTR, MDS_REINT,
-    MDS_STATFS, MSG_RESENT, MdtRecCreate, Message, Nid, OBD_CONNECT_AT, OBD_CONNECT_FULL20,
-    OBD_CONNECT_LIGHTWEIGHT, OBD_CONNECT_MDS, OBD_CONNECT_MDS_MDS, OST_READ, ObdConnectData, PtlrpcBody,
-    REINT_CREATE, WireStruct,
+    Errno, Fid, LDLM_CANCEL_REPLY_PORTAL, LDLM_CANCEL_REQUEST_PORTAL, LDLM_ENQUEUE, LUSTRE_MDS_VERSION,
+    LUSTRE_OST_VERSION, LustreMsgV2, MDC_REPLY_PORTAL, MDS_GETATTR, MDS_READPAGE_PORTAL, MDS_REINT,
+    MDS_REQUEST_PORTAL, MDS_STATFS, MGC_REPLY_PORTAL, MGS_REQUEST_PORTAL, MSG_RESENT, MdtRecCreate, Message,
+    Nid, OBD_CONNECT_AT, OBD_CONNECT_FULL20, OBD_CONNECT_LIGHTWEIGHT, OBD_CONNECT_MDS, OBD_CONNECT_MDS_MDS,
+    OSC_REPLY_PORTAL, OST_IO_PORTAL, OST_READ, OST_REQUEST_PORTAL, ObdConnectData, PtlrpcBody, REINT_CREATE,
+    WireStruct,
 };
 
 use crate::hostile::attacked_fs::{AttackedFs, MDT, OST};
 use crate::hostile::by_hand::{body, connect_to, next_reply, reply_buffer, send};
 use crate::hostile::sockets::{LIMIT, addresses, node};
 
+/// The portals of requests.
+const REQUEST_PORTALS: [u32; 6] = [
+    MDS_REQUEST_PORTAL,
+    LDLM_CANCEL_REQUEST_PORTAL,
+    MDS_READPAGE_PORTAL,
+    MGS_REQUEST_PORTAL,
+    OST_REQUEST_PORTAL,
+    OST_IO_PORTAL,
+];
 /// Number of clients that one node pretends to be, above the limit.
 const CLIENTS: u32 = 1100;
 
@@ -51,7 +62,13 @@ impl RawClient {
 
     /// Sends a message to a portal. Returns the body of the reply, or `None` after [`LIMIT`].
     async fn request(&self, portal: u32, xid: u64, msg: &Message) -> Option<PtlrpcBody> {
-        let mut buffers = [4, 10, 18, 25].map(|reply| reply_buffer(&self.lnet, reply, xid));
+        let mut buffers = [
+            OSC_REPLY_PORTAL,
+            MDC_REPLY_PORTAL,
+            LDLM_CANCEL_REPLY_PORTAL,
+            MGC_REPLY_PORTAL,
+        ]
+        .map(|reply| reply_buffer(&self.lnet, reply, xid));
         send(&self.lnet, self.to, portal, xid, msg).await;
         let [a, b, c, d] = &mut buffers;
         let reply = async {
@@ -87,33 +104,33 @@ impl RawClient {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn illegal_messages_are_rejected() {
     let attacked = AttackedFs::new();
-    let one = RawClient::connect(attacked.nid, "one").await;
-    assert_eq!(one.status(12, one.statfs(), &[]).await, 0);
-    garbage_on_every_portal(&one).await;
+    let first = RawClient::connect(attacked.nid, "first").await;
+    assert_eq!(first.status(MDS_REQUEST_PORTAL, first.statfs(), &[]).await, 0);
+    garbage_on_every_portal(&first).await;
     attacked.wait_for_log("dropping malformed request");
     attacked.check_progress("garbage on portals");
-    every_opcode_on_every_portal(&one).await;
+    every_opcode_on_every_portal(&first).await;
     attacked.check_progress("every opcode");
-    false_server_connects(&one).await;
+    false_server_connects(&first).await;
     attacked.wait_for_log("connect as a server refused");
     attacked.check_not_logged("evicting");
     attacked.check_progress("pretended servers");
-    let two = RawClient::connect(attacked.nid, "two").await;
-    handles_and_names_of_others(&one, &two).await;
+    let second = RawClient::connect(attacked.nid, "second").await;
+    handles_and_names_of_others(&first, &second).await;
     attacked.wait_for_log("request refused: its handle belongs to another peer");
     attacked.check_progress("handles of others");
-    slots_and_portals_not_granted(&two).await;
+    slots_and_portals_not_granted(&second).await;
     attacked.wait_for_log("request refused: pb_tag exceeds the granted slots");
     attacked.check_progress("slots and portals");
-    repeated_requests(&two, &attacked).await;
+    repeated_requests(&second, &attacked).await;
     attacked.check_progress("repeated requests");
-    too_many_clients(&two).await;
+    too_many_clients(&second).await;
     attacked.wait_for_log("connect refused: peer has too many clients");
     attacked.check_progress("too many clients");
     attacked.end();
 }
 
-async fn garbage_on_every_portal(s: &RawClient) {
+async fn garbage_on_every_portal(client: &RawClient) {
     let mut random = fastrand::Rng::with_seed(11);
     let header = |count: u32, len: u32| {
         let head = LustreMsgV2 {
@@ -124,7 +141,7 @@ async fn garbage_on_every_portal(s: &RawClient) {
         let lens = std::iter::repeat_n(len.to_le_bytes(), 40).flatten();
         head.to_bytes().iter().copied().chain(lens).collect::<Vec<u8>>()
     };
-    let whole = Message::new(&s.statfs(), []).build();
+    let whole = Message::new(&client.statfs(), []).build();
     let mut messages = vec![
         Vec::new(),
         vec![0xff; 1 << 20],
@@ -139,16 +156,20 @@ async fn garbage_on_every_portal(s: &RawClient) {
     for portal in 0..64 {
         for message in &messages {
             let payload = Payload::from(message.clone());
-            let xid = s.next_xid();
-            s.lnet.put(s.to, portal, xid, 0, 0, payload, false).await.unwrap();
+            let xid = client.next_xid();
+            client
+                .lnet
+                .put(client.to, portal, xid, 0, 0, payload, false)
+                .await
+                .unwrap();
         }
     }
-    assert_eq!(s.status(12, s.statfs(), &[]).await, 0);
+    assert_eq!(client.status(MDS_REQUEST_PORTAL, client.statfs(), &[]).await, 0);
 }
 
 /// Sends every opcode, and some unknown ones, without buffers and with large ones, to every request
 /// portal.
-async fn every_opcode_on_every_portal(s: &RawClient) {
+async fn every_opcode_on_every_portal(client: &RawClient) {
     let opcodes = (0..70).chain(100..112).chain(250..260).chain([
         400,
         403,
@@ -171,22 +192,32 @@ async fn every_opcode_on_every_portal(s: &RawClient) {
         ) {
             continue;
         }
-        for portal in [12, 17, 23, 26, 28, 6] {
+        for portal in REQUEST_PORTALS {
             for bufs in [&[][..], &big] {
                 let version = wire::format::service_version(opc);
-                // Some requests are harmless and succeed; only the answer matters.
-                s.status(portal, body(opc, version, s.handle), bufs).await;
+                // Some requests are harmless and succeed. The server must answer each.
+                client
+                    .status(portal, body(opc, version, client.handle), bufs)
+                    .await;
             }
         }
     }
-    assert_eq!(s.status(12, s.statfs(), &[]).await, 0);
+    assert_eq!(client.status(MDS_REQUEST_PORTAL, client.statfs(), &[]).await, 0);
 }
 
 /// Connects as the MDT does to its OSTs, and as OSTs do to the MDT, with their names and with
 /// another one.
-async fn false_server_connects(s: &RawClient) {
+async fn false_server_connects(client: &RawClient) {
     let connect_status = |target: &'static str, uuid: &'static str, flags| async move {
-        let (_, body, _) = connect_to(&s.lnet, s.to, target, uuid, (77, 1, true), connect_data(flags)).await;
+        let (_, body, _) = connect_to(
+            &client.lnet,
+            client.to,
+            target,
+            uuid,
+            (77, 1, true),
+            connect_data(flags),
+        )
+        .await;
         body.pb_status
     };
     let names = [
@@ -207,19 +238,22 @@ async fn false_server_connects(s: &RawClient) {
     assert_eq!(connect_status(OST, names[0], 0).await, Errno::EALREADY.status());
 }
 
-async fn handles_and_names_of_others(one: &RawClient, two: &RawClient) {
-    let foreign_handle = body(MDS_STATFS, LUSTRE_MDS_VERSION, one.handle);
+async fn handles_and_names_of_others(first: &RawClient, second: &RawClient) {
+    let foreign_handle = body(MDS_STATFS, LUSTRE_MDS_VERSION, first.handle);
     assert_eq!(
-        two.status(12, foreign_handle, &[]).await,
+        second.status(MDS_REQUEST_PORTAL, foreign_handle, &[]).await,
         Errno::ENOTCONN.status()
     );
     let unknown_handle = body(MDS_STATFS, LUSTRE_MDS_VERSION, 1);
     assert_eq!(
-        two.status(12, unknown_handle, &[]).await,
+        second.status(MDS_REQUEST_PORTAL, unknown_handle, &[]).await,
         Errno::ENOTCONN.status()
     );
-    let disconnect = body(wire::MDS_DISCONNECT, wire::LUSTRE_OBD_VERSION, one.handle);
-    assert_eq!(two.status(12, disconnect, &[]).await, Errno::ENOTCONN.status());
+    let disconnect = body(wire::MDS_DISCONNECT, wire::LUSTRE_OBD_VERSION, first.handle);
+    assert_eq!(
+        second.status(MDS_REQUEST_PORTAL, disconnect, &[]).await,
+        Errno::ENOTCONN.status()
+    );
     // Connects with the other client's name: as a new client, as the reconnecting client, as a
     // server.
     for (flags, initial, errno) in [
@@ -228,10 +262,10 @@ async fn handles_and_names_of_others(one: &RawClient, two: &RawClient) {
         (OBD_CONNECT_MDS, true, Errno::EAGAIN),
     ] {
         let (_, reply, _) = connect_to(
-            &two.lnet,
-            two.to,
+            &second.lnet,
+            second.to,
             MDT,
-            "one",
+            "first",
             (6, 9, initial),
             connect_data(flags),
         )
@@ -239,27 +273,30 @@ async fn handles_and_names_of_others(one: &RawClient, two: &RawClient) {
         assert_eq!(reply.pb_status, errno.status());
     }
     assert_eq!(
-        one.status(12, one.statfs(), &[]).await,
+        first.status(MDS_REQUEST_PORTAL, first.statfs(), &[]).await,
         0,
         "the client's connection is intact"
     );
 }
 
-async fn slots_and_portals_not_granted(s: &RawClient) {
+async fn slots_and_portals_not_granted(client: &RawClient) {
     let eproto = Errno::EPROTO.status();
     let high_tag = PtlrpcBody {
         pb_tag: 999,
-        ..s.statfs()
+        ..client.statfs()
     };
-    assert_eq!(s.status(12, high_tag, &[]).await, eproto);
-    let other_version = body(MDS_STATFS, LUSTRE_OST_VERSION, s.handle);
-    assert_eq!(s.status(12, other_version, &[]).await, eproto);
-    let read = body(OST_READ, LUSTRE_OST_VERSION, s.handle);
-    assert_eq!(s.status(12, read, &[]).await, eproto);
+    assert_eq!(client.status(MDS_REQUEST_PORTAL, high_tag, &[]).await, eproto);
+    let other_version = body(MDS_STATFS, LUSTRE_OST_VERSION, client.handle);
+    assert_eq!(
+        client.status(MDS_REQUEST_PORTAL, other_version, &[]).await,
+        eproto
+    );
+    let read = body(OST_READ, LUSTRE_OST_VERSION, client.handle);
+    assert_eq!(client.status(MDS_REQUEST_PORTAL, read, &[]).await, eproto);
     for opc in [LDLM_ENQUEUE, MDS_GETATTR, MDS_REINT] {
-        let misplaced = body(opc, wire::format::service_version(opc), s.handle);
+        let misplaced = body(opc, wire::format::service_version(opc), client.handle);
         assert_eq!(
-            s.status(17, misplaced, &[]).await,
+            client.status(LDLM_CANCEL_REQUEST_PORTAL, misplaced, &[]).await,
             eproto,
             "{opc:#x} on the portal for lock cancels"
         );
@@ -267,21 +304,30 @@ async fn slots_and_portals_not_granted(s: &RawClient) {
     // The server drops a request if its client does not wait for the answer.
     let without_timeout = PtlrpcBody {
         pb_timeout: 0,
-        ..s.statfs()
+        ..client.statfs()
     };
     let msg = Message::new(&without_timeout, []);
-    s.lnet
-        .put(s.to, 12, s.next_xid(), 0, 0, msg.build().into(), false)
+    client
+        .lnet
+        .put(
+            client.to,
+            MDS_REQUEST_PORTAL,
+            client.next_xid(),
+            0,
+            0,
+            msg.build().into(),
+            false,
+        )
         .await
         .unwrap();
     let long_timeout = PtlrpcBody {
         pb_timeout: u32::MAX,
-        ..s.statfs()
+        ..client.statfs()
     };
-    assert_eq!(s.status(12, long_timeout, &[]).await, 0);
+    assert_eq!(client.status(MDS_REQUEST_PORTAL, long_timeout, &[]).await, 0);
 }
 
-async fn repeated_requests(s: &RawClient, attacked: &AttackedFs) {
+async fn repeated_requests(client: &RawClient, attacked: &AttackedFs) {
     // The client has no FID sequence, so its create fails; the resent request must fail as well.
     let rec = MdtRecCreate {
         cr_opcode: REINT_CREATE,
@@ -296,33 +342,41 @@ async fn repeated_requests(s: &RawClient, attacked: &AttackedFs) {
         wire::nul_terminated(b"intruder"),
         Bytes::new(),
     ];
-    let reint = body(MDS_REINT, LUSTRE_MDS_VERSION, s.handle);
+    let reint = body(MDS_REINT, LUSTRE_MDS_VERSION, client.handle);
     let resent = PtlrpcBody {
         pb_flags: MSG_RESENT,
         ..reint
     };
-    let xid = s.next_xid();
+    let xid = client.next_xid();
     for body in [reint, resent, resent] {
         let msg = Message::new(&body, bufs.iter().cloned());
-        assert!(s.request(12, xid, &msg).await.unwrap().pb_status < 0);
+        assert!(
+            client
+                .request(MDS_REQUEST_PORTAL, xid, &msg)
+                .await
+                .unwrap()
+                .pb_status
+                < 0
+        );
     }
     assert!(!attacked.mount.join("intruder").exists());
     // The client has acknowledged the reply, so the server must not send it again.
     let acknowledging = PtlrpcBody {
-        pb_last_xid: s.next_xid(),
-        ..s.statfs()
+        pb_last_xid: client.next_xid(),
+        ..client.statfs()
     };
-    assert_eq!(s.status(12, acknowledging, &[]).await, 0);
-    let msg = Message::new(&s.statfs(), []);
-    let replayed = s.request(12, xid, &msg).await.unwrap();
+    assert_eq!(client.status(MDS_REQUEST_PORTAL, acknowledging, &[]).await, 0);
+    let msg = Message::new(&client.statfs(), []);
+    let replayed = client.request(MDS_REQUEST_PORTAL, xid, &msg).await.unwrap();
     assert_eq!(replayed.pb_status, Errno::EPROTO.status());
 }
 
-async fn too_many_clients(s: &RawClient) {
+async fn too_many_clients(client: &RawClient) {
     let mut refusals = 0;
     for n in 0..CLIENTS {
         let uuid = format!("crowd-{n}");
-        let (_, body, _) = connect_to(&s.lnet, s.to, MDT, &uuid, (5, 1, true), connect_data(0)).await;
+        let (_, body, _) =
+            connect_to(&client.lnet, client.to, MDT, &uuid, (5, 1, true), connect_data(0)).await;
         match body.pb_status {
             0 => assert_eq!(refusals, 0, "no connect succeeds above the limit"),
             status => {
@@ -332,5 +386,5 @@ async fn too_many_clients(s: &RawClient) {
         }
     }
     assert!(refusals > 0);
-    assert_eq!(s.status(12, s.statfs(), &[]).await, 0);
+    assert_eq!(client.status(MDS_REQUEST_PORTAL, client.statfs(), &[]).await, 0);
 }

@@ -38,7 +38,7 @@ const ANSWER_MAX: Duration = Duration::from_secs(3);
 /// Number of requests between checks of the working client.
 const CHECK_INTERVAL: usize = 2000;
 /// The user to which the server squashes the attacker.
-const SQUASHED: &str = "4711:4712";
+const SQUASH_USER: &str = "4711:4712";
 
 /// A captured request.
 struct CapturedRequest {
@@ -57,7 +57,7 @@ fn captured_requests() -> Vec<CapturedRequest> {
                 continue;
             };
             let opc = request.body.pb_opc;
-            let ends = [
+            let excluded = [
                 wire::MDS_CONNECT,
                 wire::MDS_DISCONNECT,
                 wire::OST_CONNECT,
@@ -65,7 +65,7 @@ fn captured_requests() -> Vec<CapturedRequest> {
                 wire::MGS_CONNECT,
                 wire::MGS_DISCONNECT,
             ];
-            if request.portal != wire::LDLM_CB_REQUEST_PORTAL && !ends.contains(&opc) {
+            if request.portal != wire::LDLM_CB_REQUEST_PORTAL && !excluded.contains(&opc) {
                 all.push(CapturedRequest {
                     opc,
                     version: request.body.pb_version,
@@ -80,7 +80,7 @@ fn captured_requests() -> Vec<CapturedRequest> {
 }
 
 /// Replaces the FIDs in a buffer.
-fn with_fids(buf: &Bytes, fids: &[Fid], random: &mut Rng) -> Vec<u8> {
+fn replace_fids(buf: &Bytes, fids: &[Fid], random: &mut Rng) -> Vec<u8> {
     let mut bytes = buf.to_vec();
     for at in (0..bytes.len().saturating_sub(15)).step_by(8) {
         let seq = u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
@@ -115,27 +115,31 @@ fn damage_bytes(bytes: &mut [u8], random: &mut Rng) {
 
 /// The buffers of a request after random damage.
 fn damaged_buffers(request: &CapturedRequest, fids: &[Fid], random: &mut Rng) -> Vec<Bytes> {
-    let mut bufs: Vec<Vec<u8>> = request.bufs.iter().map(|b| with_fids(b, fids, random)).collect();
-    let Some(which) = (!bufs.is_empty()).then(|| random.usize(..bufs.len())) else {
+    let mut bufs: Vec<Vec<u8>> = request
+        .bufs
+        .iter()
+        .map(|b| replace_fids(b, fids, random))
+        .collect();
+    let Some(index) = (!bufs.is_empty()).then(|| random.usize(..bufs.len())) else {
         return Vec::new();
     };
     match random.u8(..10) {
         // Unchanged.
         0 | 1 => {}
         2 => {
-            let len = random.usize(..=bufs[which].len());
-            bufs[which].truncate(len);
+            let len = random.usize(..=bufs[index].len());
+            bufs[index].truncate(len);
         }
         3 => {
             let more = random.usize(..5000);
-            bufs[which].extend(std::iter::repeat_with(|| random.u8(..)).take(more));
+            bufs[index].extend(std::iter::repeat_with(|| random.u8(..)).take(more));
         }
-        4 => bufs.truncate(which),
+        4 => bufs.truncate(index),
         5 => {
             let other = random.usize(..bufs.len());
-            bufs.swap(which, other);
+            bufs.swap(index, other);
         }
-        _ => damage_bytes(&mut bufs[which], random),
+        _ => damage_bytes(&mut bufs[index], random),
     }
     bufs.into_iter().map(Bytes::from).collect()
 }
@@ -170,18 +174,18 @@ impl Attacker {
         };
         let ost = Import::new(&rpc, config);
         ost.connect().await.unwrap();
-        // Targets of the attack: nested directories and files, and FIDs of nothing.
-        let one = &clients[0];
-        let top = one.getattr(Fid::ROOT, "playground").await.fid();
-        let (a, b) = (one.mkdir(top, "a").await, one.mkdir(top, "b").await);
-        let c = one.mkdir(a, "c").await;
+        // Targets of the attack: nested directories and files, and unused FIDs.
+        let client = &clients[0];
+        let top = client.getattr(Fid::ROOT, "playground").await.fid();
+        let (a, b) = (client.mkdir(top, "a").await, client.mkdir(top, "b").await);
+        let c = client.mkdir(a, "c").await;
         let mut fids = vec![Fid::ROOT, Fid::ZERO, top, a, b, c];
         for (dir, name) in [(top, "f"), (a, "g"), (c, "h")] {
-            let open = one.open(dir, name, MDS_OPEN_CREAT | MDS_FMODE_WRITE).await;
-            let _ = one.close(open.fid(), open.handle()).await;
+            let open = client.open(dir, name, MDS_OPEN_CREAT | MDS_FMODE_WRITE).await;
+            let _ = client.close(open.fid(), open.handle()).await;
             fids.push(open.fid());
         }
-        fids.extend([0; 4].map(|_| one.new_fid()));
+        fids.extend([0; 4].map(|_| client.new_fid()));
         // Objects of the first OST have FIDs, too.
         fids.extend((2..6).map(|oid| Fid::new(0x2_0000_0400, oid, 0)));
         Attacker {
@@ -237,20 +241,20 @@ impl Attacker {
     }
 }
 
-fn number(name: &str, otherwise: u64) -> u64 {
-    std::env::var(name).map_or(otherwise, |n| n.parse().unwrap())
+fn env_number(name: &str, default: u64) -> u64 {
+    std::env::var(name).map_or(default, |n| n.parse().unwrap())
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn damaged_requests_of_an_unprivileged_client_are_harmless() {
-    let messages = number("NACRE_STORM_MESSAGES", MESSAGES as u64) as usize;
-    let seed = number("NACRE_STORM_SEED", 1);
+    let messages = env_number("NACRE_STORM_MESSAGES", MESSAGES as u64) as usize;
+    let seed = env_number("NACRE_STORM_SEED", 1);
     let attacked = AttackedFs::new();
     // The server squashes the attacker's requests to a user without permissions. Objects of the
     // working client are on the second OST.
     for param in [
         format!("nosquash_nids={}", attacked.worker),
-        format!("root_squash={SQUASHED}"),
+        format!("root_squash={SQUASH_USER}"),
     ] {
         nacre_ok(&[
             "lctl",
@@ -273,9 +277,9 @@ async fn damaged_requests_of_an_unprivileged_client_are_harmless() {
         let mut tasks = JoinSet::new();
         for task in 0..TASKS {
             let attacker = attacker.clone();
-            let seeds = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (sent * TASKS + task) as u64;
+            let task_seed = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (sent * TASKS + task) as u64;
             tasks.spawn(async move {
-                let mut random = Rng::with_seed(seeds);
+                let mut random = Rng::with_seed(task_seed);
                 for _ in 0..part.div_ceil(TASKS) {
                     attacker.send(&mut random).await;
                 }

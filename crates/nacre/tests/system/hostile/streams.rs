@@ -35,27 +35,27 @@ fn unused_nid(n: u32) -> Nid {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn garbage_ends_only_its_own_connection() {
     let attacked = AttackedFs::new();
-    false_hellos(attacked.nid).await;
+    send_false_hellos(attacked.nid).await;
     attacked.wait_for_log("its hello names 0@lo");
     attacked.wait_for_log("its hello names 10.99.0.1@tcp, but it connects from 127.0.0.1");
-    attacked.check_progress("hellos that lie");
-    garbage(attacked.nid).await;
+    attacked.check_progress("false hellos");
+    send_garbage(attacked.nid).await;
     attacked.wait_for_log("connection refused: it started with");
     attacked.check_progress("garbage");
-    frames(attacked.nid).await;
+    send_illegal_frames(attacked.nid).await;
     attacked.wait_for_log(
         "closing a connection after a protocol violation: it sends a message of 127.99.0.7@tcp",
     );
     attacked.check_progress("illegal frames");
-    half_messages(attacked.nid).await;
+    send_half_messages(attacked.nid).await;
     attacked.check_progress("half messages");
-    too_many_connections(&attacked).await;
+    open_too_many_connections(&attacked).await;
     attacked.wait_for_log("connection refused: its host already has");
     attacked.check_progress("too many connections");
     attacked.end();
 }
 
-async fn garbage(to: Nid) {
+async fn send_garbage(to: Nid) {
     let mut random = fastrand::Rng::with_seed(7);
     let noise: Vec<u8> = std::iter::repeat_with(|| random.u8(..)).take(100_000).collect();
     let hello = |magic, version, nips| {
@@ -89,8 +89,8 @@ async fn garbage(to: Nid) {
     }
 }
 
-async fn false_hellos(to: Nid) {
-    for (me, ctype) in [
+async fn send_false_hellos(to: Nid) {
+    for (nid, ctype) in [
         (to, 1),
         (Nid::LO, 1),
         (Nid(0), 1),
@@ -100,9 +100,9 @@ async fn false_hellos(to: Nid) {
         (unused_nid(2), 99),
         (unused_nid(2), -1),
     ] {
-        let mut socket = send_hello(to, me, 1, ctype).await;
+        let mut socket = send_hello(to, nid, 1, ctype).await;
         let answer = read_to_end(&mut socket).await;
-        assert!(answer.is_empty(), "{me} {ctype}: {answer:x?}");
+        assert!(answer.is_empty(), "{nid} {ctype}: {answer:x?}");
     }
 }
 
@@ -124,20 +124,20 @@ fn put(to: Nid, from: Nid, payload_length: u32) -> LnetHdrNid4 {
     }
 }
 
-async fn frames(to: Nid) {
-    let me = unused_nid(3);
+async fn send_illegal_frames(to: Nid) {
+    let nid = unused_nid(3);
     for bytes in [
-        frame_of(put(to, me, u32::MAX)),
-        frame_of(put(to, me, (1 << 20) + 1)),
+        frame_of(put(to, nid, u32::MAX)),
+        frame_of(put(to, nid, (1 << 20) + 1)),
         frame_of(put(to, unused_nid(7), 0)),
-        frame_of(put(unused_nid(7), me, 0)),
+        frame_of(put(unused_nid(7), nid, 0)),
         frame_of(LnetHdrNid4 {
             r#type: 9,
-            ..put(to, me, 0)
+            ..put(to, nid, 0)
         }),
         vec![0xff; 4096],
     ] {
-        let (mut socket, _) = exchange_hellos(to, me, 1, 1).await;
+        let (mut socket, _) = exchange_hellos(to, nid, 1, 1).await;
         // The server may close the connection during the write.
         let _ = socket.write_all(&bytes).await;
         assert!(peer_closes(&mut socket).await);
@@ -146,7 +146,7 @@ async fn frames(to: Nid) {
 
 /// Opens many connections that send only the beginning of a connection request, or of a long
 /// message after the hello, and then wait.
-async fn half_messages(to: Nid) {
+async fn send_half_messages(to: Nid) {
     let mut early = Vec::new();
     for n in 0..SILENT_CONNECTIONS {
         let mut socket = connect(to).await;
@@ -161,9 +161,9 @@ async fn half_messages(to: Nid) {
     }
     let mut late = Vec::new();
     for n in 0..SILENT_CONNECTIONS as u32 {
-        let me = unused_nid(100 + n);
-        let (mut socket, _) = exchange_hellos(to, me, 1, 1).await;
-        socket.write_all(&frame_of(put(to, me, 1 << 20))).await.unwrap();
+        let nid = unused_nid(100 + n);
+        let (mut socket, _) = exchange_hellos(to, nid, 1, 1).await;
+        socket.write_all(&frame_of(put(to, nid, 1 << 20))).await.unwrap();
         socket.write_all(&vec![1; 4096]).await.unwrap();
         late.push(socket);
     }
@@ -173,7 +173,7 @@ async fn half_messages(to: Nid) {
 }
 
 /// Opens more connections than one host may have.
-async fn too_many_connections(attacked: &AttackedFs) {
+async fn open_too_many_connections(attacked: &AttackedFs) {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
     let raised = rustix::process::Rlimit {
         current: limit.maximum,
@@ -185,26 +185,26 @@ async fn too_many_connections(attacked: &AttackedFs) {
         let mut socket = send_hello(attacked.nid, unused_nid(1000 + n), 1, 1).await;
         let mut answer = [0; KsockHelloMsgNid4::SIZE];
         let answered = tokio::time::timeout(LIMIT, socket.read_exact(&mut answer)).await;
-        if answered.expect("it answers or closes").is_ok() {
+        if answered.expect("the server answers or closes").is_ok() {
             accepted.push(socket);
         }
     }
     assert!(
         (500..=1024).contains(&accepted.len()),
-        "{} are held",
+        "the server accepted {} connections",
         accepted.len()
     );
     attacked.check_progress("many connections are open");
     drop(accepted);
-    // The closed connections free their places.
-    let begun = tokio::time::Instant::now();
+    // Closed connections do not count against the limit.
+    let start_time = tokio::time::Instant::now();
     while send_hello(attacked.nid, unused_nid(9), 1, 1)
         .await
         .read_u8()
         .await
         .is_err()
     {
-        assert!(begun.elapsed() < 3 * LIMIT);
+        assert!(start_time.elapsed() < 3 * LIMIT);
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
 }

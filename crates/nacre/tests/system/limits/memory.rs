@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use crate::fixture::{Site, sh};
 
 /// Memory limit of the group in bytes.
-const BYTES: u64 = 256 << 20;
+const MEMORY_LIMIT: u64 = 256 << 20;
 
 /// A control group with little memory, removed on drop.
 struct Group(PathBuf);
@@ -21,7 +21,7 @@ impl Group {
         limits.into_iter().find_map(|(root, limit)| {
             let group = Group(Path::new(root).join(format!("nacre-test-{}", std::process::id())));
             fs::create_dir(&group.0).ok()?;
-            fs::write(group.0.join(limit), BYTES.to_string()).ok()?;
+            fs::write(group.0.join(limit), MEMORY_LIMIT.to_string()).ok()?;
             Some(group)
         })
     }

@@ -15,6 +15,9 @@ use std::time::{Duration, Instant};
 
 use crate::fixture::{self, Site, nacre_ok, sh};
 
+/// Time limit of [`wait_until`].
+const WAIT_MAX: Duration = Duration::from_secs(120);
+
 /// The servers of a file system, with addresses and a port that no other test uses.
 struct Servers {
     net: u8,
@@ -34,7 +37,7 @@ impl Servers {
     }
 
     /// Starts the MGS and an MDT in the site.
-    fn mgs_and_mdt(&self, site: &mut Site) {
+    fn start_mgs_and_mdt(&self, site: &mut Site) {
         self.serve(site, "mgs", 1, &["--mgs"]);
         self.serve(site, "mdt", 2, &["--mdt"]);
     }
@@ -68,11 +71,14 @@ fn get_param(site: &Site, name: &str, param: &str) -> String {
         .to_owned()
 }
 
-/// Waits for a condition.
-fn wait_until(what: &str, mut so: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(120);
-    while !so() {
-        assert!(Instant::now() < deadline, "not within two minutes: {what}");
+/// Waits until a condition holds; `expectation` describes the condition.
+fn wait_until(expectation: &str, mut condition: impl FnMut() -> bool) {
+    let deadline = Instant::now() + WAIT_MAX;
+    while !condition() {
+        assert!(
+            Instant::now() < deadline,
+            "not within {WAIT_MAX:?}: {expectation}"
+        );
         std::thread::sleep(Duration::from_millis(50));
     }
 }

@@ -9,7 +9,8 @@ use crate::fixture::{self, Site, nacre, nacre_ok, run, sh};
 /// A source tree of this project to copy.
 const TREE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../wire");
 
-fn on_one_ost(at: &str, name: &str, ost: u32) {
+/// Creates an empty file with one stripe on this OST.
+fn create_on_ost(mount: &str, name: &str, ost: u32) {
     nacre_ok(&[
         "lfs",
         "setstripe",
@@ -17,7 +18,7 @@ fn on_one_ost(at: &str, name: &str, ost: u32) {
         "1",
         "-i",
         &ost.to_string(),
-        &format!("{at}/{name}"),
+        &format!("{mount}/{name}"),
     ]);
 }
 
@@ -26,14 +27,14 @@ fn full_ost_returns_enospc_and_recovers() {
     let disk = Disk::new("1G", "");
     let (mut site, servers) = (Site::new(), Servers::new(51));
     let ost0 = disk.target("ost0");
-    servers.mgs_and_mdt(&mut site);
+    servers.start_mgs_and_mdt(&mut site);
     servers.serve(&mut site, &ost0, 3, &["--ost", "--index", "0"]);
     servers.serve(&mut site, "ost1", 4, &["--ost", "--index", "1"]);
     let mount = servers.mount(&mut site);
     for name in ["ballast", "buffered", "synced", "direct", "kept", "half"] {
-        on_one_ost(&mount, name, 0);
+        create_on_ost(&mount, name, 0);
     }
-    on_one_ost(&mount, "elsewhere", 1);
+    create_on_ost(&mount, "elsewhere", 1);
     sh(&format!(
         "head -c 5000000 /dev/urandom > {mount}/kept && sync -f {mount}/kept && sha256sum < {mount}/kept > {}",
         site.path_str("sum")
@@ -42,8 +43,8 @@ fn full_ost_returns_enospc_and_recovers() {
     let kib: u64 = get_param(&site, &ost0, "obdfilter.*.kbytesavail")
         .parse()
         .unwrap();
-    let most = (kib << 10) - (60 << 20);
-    sh(&format!("fallocate -l {most} {mount}/ballast"));
+    let ballast_bytes = (kib << 10) - (60 << 20);
+    sh(&format!("fallocate -l {ballast_bytes} {mount}/ballast"));
     assert_fails(&format!("fallocate -l 200M {mount}/half"), "No space left");
     assert_fails(
         &format!("dd if=/dev/zero of={mount}/buffered bs=1M count=300 conv=fsync"),
@@ -78,9 +79,9 @@ fn full_ost_returns_enospc_and_recovers() {
         "dd if=/dev/zero of={mount}/elsewhere bs=1M count=20 conv=fsync"
     ));
     // New files are created on the OST with space; an explicit request for the full OST fails.
-    let mut n = 0;
-    let mut on_ost0 = |what: &str| {
-        n += 1;
+    let mut count = 0;
+    let mut create_on_ost0 = |prefix: &str| {
+        count += 1;
         nacre(&[
             "lfs",
             "setstripe",
@@ -88,11 +89,13 @@ fn full_ost_returns_enospc_and_recovers() {
             "1",
             "-i",
             "0",
-            &format!("{mount}/{what}{n}"),
+            &format!("{mount}/{prefix}{count}"),
         ])
     };
-    wait_until("the MDT knows that the OST is full", || !on_ost0("full").ok);
-    assert!(on_ost0("full").err.contains("No space left"));
+    wait_until("the MDT knows that the OST is full", || {
+        !create_on_ost0("full").ok
+    });
+    assert!(create_on_ost0("full").err.contains("No space left"));
     sh(&format!(
         "mkdir {mount}/new && cd {mount}/new && for i in 1 2 3 4 5 6; do echo x > $i; done"
     ));
@@ -109,8 +112,12 @@ fn full_ost_returns_enospc_and_recovers() {
     sh(&format!(
         "rm {mount}/ballast {mount}/buffered && : > {mount}/direct"
     ));
-    wait_until("space is back", || available_bytes(&disk.root()) > most);
-    wait_until("files are put there again", || on_ost0("again").ok);
+    wait_until("the space is available again", || {
+        available_bytes(&disk.root()) > ballast_bytes
+    });
+    wait_until("new files are created on the OST again", || {
+        create_on_ost0("again").ok
+    });
     sh(&format!(
         "dd if=/dev/zero of=$(ls -d {mount}/again* | tail -n 1) bs=1M count=100 conv=fsync"
     ));
@@ -172,7 +179,7 @@ fn full_mdt_returns_enospc_and_recovers() {
     sh(&format!("rm -r {mount}/attrs"));
     // The index needs space to release space, so the free space first varies.
     let create = format!("mkdir -p {mount}/d/again && touch {mount}/d/new {mount}/d/again/{{1..200}}");
-    wait_until("directories and files are made again", || {
+    wait_until("directories and files can be created again", || {
         run(Command::new("bash").args(["-c", &create])).ok
     });
     assert_eq!(sh(&format!("ls {mount}/d/again | wc -l")).trim(), "200");
@@ -226,7 +233,7 @@ fn full_local_file_system_fails_changes_without_damage() {
     assert!(error.contains("is full") && error.contains("MiB"), "{error}");
     sh(&format!("rm {others}"));
     servers.serve(&mut site, &ost0, 3, &[]);
-    wait_until("the OST is back", || {
+    wait_until("the OST serves again", || {
         run(std::process::Command::new("bash").args(["-c", &format!("echo x > {mount}/d/x")])).ok
     });
     sh(&format!(
@@ -241,7 +248,7 @@ fn ost_without_inodes_gets_no_new_files() {
     let disk = Disk::new("2G", "-N 2048");
     let (mut site, servers) = (Site::new(), Servers::new(54));
     let ost0 = disk.target("ost0");
-    servers.mgs_and_mdt(&mut site);
+    servers.start_mgs_and_mdt(&mut site);
     servers.serve(&mut site, &ost0, 3, &["--ost", "--index", "0"]);
     let mount = servers.mount(&mut site);
     let free = || -> u64 { sh(&format!("stat -fc %d {mount}")).trim().parse().unwrap() };
@@ -250,7 +257,7 @@ fn ost_without_inodes_gets_no_new_files() {
     sh(&format!(
         "mkdir {mount}/d && cd {mount}/d && for i in {{1..200}}; do echo $i > f$i; done && sync -f {mount}/d"
     ));
-    wait_until("they are counted", || free() + 200 <= before);
+    wait_until("the OST reports the used inodes", || free() + 200 <= before);
     // Foreign files take half of the reserve, too; the rest is for changes of existing files.
     sh(&format!(
         "mkdir {0}/others && cd {0}/others && seq $(($(stat -fc %d .) - 64)) | xargs touch",
@@ -259,7 +266,7 @@ fn ost_without_inodes_gets_no_new_files() {
     sh(&format!(
         "cd {mount}/d && cat f* | sort -n | cmp - <(seq 200) && echo more >> f1 && sync -f f1"
     ));
-    wait_until("the MDT knows", || {
+    wait_until("the MDT knows that the OST has no inodes", || {
         !run(std::process::Command::new("touch").arg(format!("{mount}/d/new"))).ok || {
             sh(&format!("echo x > {mount}/d/new; rm {mount}/d/new"));
             false
@@ -271,7 +278,7 @@ fn ost_without_inodes_gets_no_new_files() {
         "cd {mount}/d && mkdir sub && mv f2 sub && rm f3 && truncate -s 0 f4"
     ));
     sh(&format!("rm -r {}/others", disk.root()));
-    wait_until("files can be made again", || {
+    wait_until("files can be created again", || {
         run(std::process::Command::new("touch").arg(format!("{mount}/d/new"))).ok
     });
     sh(&format!(

@@ -21,9 +21,11 @@ use crate::limits::disk::Disk;
 
 const NET: &str = "127.0.90";
 const PORT: &str = "17990";
-/// Maximum number of power losses until one loses data: one shortly after a commit loses nothing.
-const TRIES: usize = 10;
+/// Maximum number of power losses until one loses data. A power loss shortly after a commit loses
+/// nothing.
+const POWER_LOSSES_MAX: usize = 10;
 
+/// A file system whose OST is on a disk that can lose power.
 struct Cluster {
     // Declared before the disk, so that its processes are stopped first.
     site: Site,
@@ -135,23 +137,23 @@ fn power_loss_is_reported_and_process_death_loses_nothing() {
     );
     assert!(cluster.has_content("killed", &data));
 
-    let lost = (0..TRIES).find(|run| {
+    let lost = (0..POWER_LOSSES_MAX).find(|run| {
         let name = format!("lost{run}");
-        let (open, data) = cluster.write_unsynced(&name);
+        let (file, data) = cluster.write_unsynced(&name);
         let closed = format!("{name}.closed");
-        let (_, more) = cluster.write_unsynced(&closed);
+        let (_, closed_data) = cluster.write_unsynced(&closed);
         cluster.lose_power(*run);
-        let reported = fsync_reports_loss(&open);
+        let reported = fsync_reports_loss(&file);
         assert_eq!(reported, !cluster.has_content(&name, &data), "{name}");
         assert_eq!(
-            fsync_reports_loss(&open),
+            fsync_reports_loss(&file),
             reported,
             "a descriptor with lost data keeps failing"
         );
         let later = File::open(Path::new(&cluster.mount).join(&closed)).unwrap();
         assert_eq!(
             fsync_reports_loss(&later),
-            !cluster.has_content(&closed, &more),
+            !cluster.has_content(&closed, &closed_data),
             "{closed}"
         );
         reported

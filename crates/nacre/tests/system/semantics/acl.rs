@@ -6,12 +6,12 @@ use crate::semantics::two_mounts::TwoMounts;
 fn acl_mask_limits_named_users_and_groups() {
     let env = TwoMounts::new();
     env.sh("echo hello > f; chmod 640 f; setfacl -m u:1000:rw,g:2000:r f; test $(stat -c %a f) = 660");
-    env.user("", "cat f; echo >> f");
+    env.sh_as_user("", "cat f; echo >> f");
     // A chmod of the group bits sets the mask.
     env.sh("chmod 600 f");
     env.user_may_not("", "cat f");
     env.sh("chmod g+r f");
-    env.user("", "cat f");
+    env.sh_as_user("", "cat f");
     env.user_may_not("", "echo >> f");
     assert_eq!(
         env.sh("getfacl -cn f"),
@@ -26,13 +26,13 @@ fn acl_mask_limits_named_users_and_groups() {
 fn acl_group_matches_supplementary_groups() {
     let env = TwoMounts::new();
     env.sh("mkdir d; echo hello > d/f; chmod 700 d; chmod 600 d/f; setfacl -m g:2000:rx d; setfacl -m g:2000:r,g:2001:rw d/f");
-    env.user("1,2,3,4,5,2000", "cat d/f");
-    env.user("2000,2001", "echo >> d/f");
+    env.sh_as_user("1,2,3,4,5,2000", "cat d/f");
+    env.sh_as_user("2000,2001", "echo >> d/f");
     env.user_may_not("2000", "echo >> d/f");
     env.user_may_not("2001", "cat d/f");
     // The owning group without permission does not hide another group with permission.
     env.sh("chgrp 3000 d d/f");
-    env.user("3000,2000", "ls d; cat d/f");
+    env.sh_as_user("3000,2000", "ls d; cat d/f");
 }
 
 #[test]
@@ -47,14 +47,14 @@ fn default_acl_replaces_the_umask() {
     // A directory passes its default ACL on to subdirectories.
     assert_eq!(env.sh("getfacl -cnd d/d"), env.sh("getfacl -cnd d"));
     env.sh("setfacl -k d; umask 022; touch d/g; test $(stat -c %a d/g) = 644");
-    env.user("", "cat d/f; echo > d/f");
+    env.sh_as_user("", "cat d/f; echo > d/f");
 }
 
 #[test]
 fn only_the_owner_sets_an_acl() {
     let env = TwoMounts::new();
     env.sh("touch own other; chown 1000 own");
-    env.user("", "setfacl -m u:1001:rw own");
+    env.sh_as_user("", "setfacl -m u:1001:rw own");
     env.user_may_not("", "setfacl -m u:1000:rw other");
     env.sh("setfacl -d -m u:1:r own && exit 1; setfacl -m u:5:rwx own; chown 1001:6 own; getfacl -cn own | grep -q user:5:rwx");
     env.user_may_not("", "setfacl -b own");

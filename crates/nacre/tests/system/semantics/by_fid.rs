@@ -6,7 +6,7 @@ use std::path::Path;
 
 use crate::file_system::{FileSystem, Shape, text};
 use crate::fixture::{nacre_ok, nacre_refuses, sh};
-use crate::semantics::two_mounts::{TwoMounts, script_in};
+use crate::semantics::two_mounts::{TwoMounts, run_script_in};
 
 /// The FID of a file.
 fn fid_of(path: &Path) -> String {
@@ -67,7 +67,7 @@ fn changes_by_fid_are_visible_by_path() {
     env.sh(
         "test \"$(ls d)\" = three; test ! -e d/one; test ! -e d/two; test ! -e d/sub; test $(stat -c %a d) = 700",
     );
-    // And in the opposite direction.
+    // Changes by path are visible by FID.
     env.sh(&format!(
         "exec 3< .lustre/fid/'{dir}'; ls .lustre/fid/'{dir}' > /dev/null; mv d/three d/four
          test \"$(ls .lustre/fid/'{dir}')\" = four; cat .lustre/fid/'{dir}'/four > /dev/null"
@@ -111,14 +111,17 @@ fn lfs_shows_and_removes_files_by_fid() {
 #[test]
 fn user_fid2path_lets_users_remove_files_by_fid() {
     let mut env = TwoMounts::new();
-    let c = env.fs.add_mount_with("third", 11, "user_fid2path");
+    let third_mount = env.fs.add_mount_with("third", 11, "user_fid2path");
     env.sh("mkdir d; chmod 777 d");
-    env.user("", "touch d/own");
+    env.sh_as_user("", "touch d/own");
     env.sh("touch d/roots");
-    let (own, roots) = (fid_of(&c.join("d/own")), fid_of(&c.join("d/roots")));
+    let (own, roots) = (
+        fid_of(&third_mount.join("d/own")),
+        fid_of(&third_mount.join("d/roots")),
+    );
     let nacre = env!("CARGO_BIN_EXE_nacre");
-    let mount = text(&c);
-    env.user(
+    let mount = text(&third_mount);
+    env.sh_as_user(
         "",
         &format!("{nacre} lfs fid2path {mount} '{own}'; {nacre} lfs rmfid {mount} '{own}'"),
     );
@@ -129,34 +132,34 @@ fn user_fid2path_lets_users_remove_files_by_fid() {
 #[test]
 fn subdirectory_can_be_mounted() {
     let mut fs = FileSystem::new(Shape::OneProcess);
-    let a = fs.mount();
-    script_in(
+    let a = fs.mount_point();
+    run_script_in(
         &a,
         "mkdir -p sub/dir; echo outside > out; echo inside > sub/dir/file",
     );
-    let m = fs.add_subdir_mount("sub/dir", "second", 9);
-    script_in(
-        &m,
+    let subdir_mount = fs.add_subdir_mount("sub/dir", "second", 9);
+    run_script_in(
+        &subdir_mount,
         "test \"$(ls -A)\" = file; grep -q inside file; echo new > made; cd ..; ! test -e dir",
     );
-    script_in(&a, "grep -q new sub/dir/made");
-    script_in(&m, "! stat .lustre 2> /dev/null");
-    let df = sh(&format!("df {}", text(&m)));
+    run_script_in(&a, "grep -q new sub/dir/made");
+    run_script_in(&subdir_mount, "! stat .lustre 2> /dev/null");
+    let df = sh(&format!("df {}", text(&subdir_mount)));
     assert!(df.contains(":/lus/sub/dir"), "{df}");
-    assert!(nacre_ok(&["lfs", "df", text(&m)]).contains("lus-OST0001"));
-    let file = fid_of(&m.join("file"));
+    assert!(nacre_ok(&["lfs", "df", text(&subdir_mount)]).contains("lus-OST0001"));
+    let file = fid_of(&subdir_mount.join("file"));
     assert_eq!(
-        nacre_ok(&["lfs", "fid2path", text(&m), &file]).trim(),
-        text(&m.join("file"))
+        nacre_ok(&["lfs", "fid2path", text(&subdir_mount), &file]).trim(),
+        text(&subdir_mount.join("file"))
     );
     let outside = fid_of(&a.join("out"));
-    nacre_refuses(&["lfs", "fid2path", text(&m), &outside]);
-    nacre_refuses(&["lfs", "rmfid", text(&m), &outside]);
+    nacre_refuses(&["lfs", "fid2path", text(&subdir_mount), &outside]);
+    nacre_refuses(&["lfs", "rmfid", text(&subdir_mount), &outside]);
     let error = fs.subdir_mount_error("sub/none", 11);
     assert!(error.contains("/sub/none"), "{error}");
     let error = fs.subdir_mount_error("out", 11);
     assert!(error.contains("Not a directory"), "{error}");
     let error = fs.subdir_mount_error("sub/../sub", 11);
     assert!(error.contains("'..'"), "{error}");
-    nacre_ok(&["umount", text(&m)]);
+    nacre_ok(&["umount", text(&subdir_mount)]);
 }

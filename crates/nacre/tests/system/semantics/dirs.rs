@@ -13,13 +13,13 @@ use rustix::fs::{Dir, Mode, OFlags};
 use crate::semantics::two_mounts::TwoMounts;
 
 /// Number of entries of the directories; `NACRE_DIR_ENTRIES=2000000` for a large one.
-fn entries() -> usize {
-    let more = std::env::var("NACRE_DIR_ENTRIES").ok();
-    more.map_or(4000, |n| n.parse().unwrap())
+fn entry_count() -> usize {
+    let count = std::env::var("NACRE_DIR_ENTRIES").ok();
+    count.map_or(4000, |n| n.parse().unwrap())
 }
 
 /// Creates a directory with `count` permanent files, from four threads.
-fn fill(dir: &Path, count: usize) {
+fn create_files(dir: &Path, count: usize) {
     fs::create_dir(dir).unwrap();
     thread::scope(|s| {
         for part in 0..4 {
@@ -37,7 +37,7 @@ fn open(dir: &Path) -> Dir {
 }
 
 /// The number of times that each name is read.
-fn read(dir: &mut Dir) -> HashMap<Vec<u8>, usize> {
+fn count_names(dir: &mut Dir) -> HashMap<Vec<u8>, usize> {
     let mut counts = HashMap::new();
     while let Some(entry) = dir.read() {
         *counts
@@ -50,11 +50,11 @@ fn read(dir: &mut Dir) -> HashMap<Vec<u8>, usize> {
 #[test]
 fn permanent_entries_are_read_once_during_changes() {
     let env = TwoMounts::new();
-    let (here, there) = (env.a.join("d"), env.b.join("d"));
-    fill(&here, entries());
+    let (dir_on_a, dir_on_b) = (env.a.join("d"), env.b.join("d"));
+    create_files(&dir_on_a, entry_count());
     let stop = AtomicBool::new(false);
     thread::scope(|s| {
-        for dir in [&here, &there] {
+        for dir in [&dir_on_a, &dir_on_b] {
             let stop = &stop;
             s.spawn(move || {
                 let id = dir.as_os_str().len();
@@ -68,10 +68,10 @@ fn permanent_entries_are_read_once_during_changes() {
             });
         }
         for _ in 0..3 {
-            for dir in [&here, &there] {
-                let counts = read(&mut open(dir));
-                let staying = counts.iter().filter(|(name, _)| name.starts_with(b"stays"));
-                assert_eq!(staying.count(), entries());
+            for dir in [&dir_on_a, &dir_on_b] {
+                let counts = count_names(&mut open(dir));
+                let permanent = counts.iter().filter(|(name, _)| name.starts_with(b"stays"));
+                assert_eq!(permanent.count(), entry_count());
                 let twice = counts.iter().find(|(_, times)| **times > 1);
                 assert_eq!(twice, None, "seen more than once");
                 assert!(counts.contains_key(&b"."[..]) && counts.contains_key(&b".."[..]));
@@ -84,30 +84,30 @@ fn permanent_entries_are_read_once_during_changes() {
 #[test]
 fn directory_positions_are_stable() {
     let env = TwoMounts::new();
-    fill(&env.a.join("d"), 1000);
+    create_files(&env.a.join("d"), 1000);
     let mut dir = open(&env.b.join("d"));
-    let mut places = Vec::new();
+    let mut positions = Vec::new();
     while let Some(entry) = dir.read() {
         let entry = entry.unwrap();
-        places.push((entry.file_name().to_owned(), entry.offset()));
+        positions.push((entry.file_name().to_owned(), entry.offset()));
     }
-    assert_eq!(places.len(), 1002);
+    assert_eq!(positions.len(), 1002);
     // A position follows an entry; seek in arbitrary order.
     for i in (0..1000).map(|i| i * 389 % 1001) {
-        dir.seek(places[i].1).unwrap();
-        assert_eq!(dir.read().unwrap().unwrap().file_name(), &places[i + 1].0[..]);
+        dir.seek(positions[i].1).unwrap();
+        assert_eq!(dir.read().unwrap().unwrap().file_name(), &positions[i + 1].0[..]);
     }
     // After a rewind, new entries are visible.
     File::create(env.a.join("d/new")).unwrap();
     dir.rewind();
-    assert_eq!(read(&mut dir).get(&b"new"[..]), Some(&1));
+    assert_eq!(count_names(&mut dir).get(&b"new"[..]), Some(&1));
 }
 
 #[test]
 fn directory_can_be_emptied_while_reading() {
     let env = TwoMounts::new();
     let path = env.a.join("d");
-    fill(&path, entries());
+    create_files(&path, entry_count());
     let mut dir = open(&path);
     let mut removed = 0;
     while let Some(entry) = dir.read() {
@@ -117,9 +117,9 @@ fn directory_can_be_emptied_while_reading() {
             removed += 1;
         }
     }
-    assert_eq!(removed, entries());
+    assert_eq!(removed, entry_count());
     fs::remove_dir(&path).unwrap();
-    fill(&path, entries());
+    create_files(&path, entry_count());
     env.sh("rm -rf d");
     assert_eq!(fs::metadata(&env.b).unwrap().nlink(), 2);
 }
@@ -137,8 +137,8 @@ fn o_noatime_keeps_the_access_time_of_a_directory() {
     let before = atime();
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOATIME;
     let noatime_dir = rustix::fs::open(&dir, flags, Mode::empty()).unwrap();
-    assert_eq!(read(&mut Dir::new(noatime_dir).unwrap()).len(), 3);
+    assert_eq!(count_names(&mut Dir::new(noatime_dir).unwrap()).len(), 3);
     assert_eq!(atime(), before);
-    assert_eq!(read(&mut open(&dir)).len(), 3);
+    assert_eq!(count_names(&mut open(&dir)).len(), 3);
     assert!(atime() > before);
 }

@@ -5,7 +5,8 @@ use std::process::Command;
 
 use crate::semantics::two_mounts::TwoMounts;
 
-const TEXT_BUSY: Option<i32> = Some(26);
+/// The errno of a program file that is open for writing, or of a write to a running program.
+const ETXTBSY: Option<i32> = Some(26);
 
 #[test]
 fn execution_and_writing_exclude_each_other() {
@@ -14,7 +15,7 @@ fn execution_and_writing_exclude_each_other() {
     let mut running = Command::new(env.a.join("p")).arg("600").spawn().unwrap();
     for mount in [&env.a, &env.b] {
         let e = OpenOptions::new().write(true).open(mount.join("p")).unwrap_err();
-        assert_eq!(e.raw_os_error(), TEXT_BUSY);
+        assert_eq!(e.raw_os_error(), ETXTBSY);
     }
     // Rename and unlink are permitted.
     fs::rename(env.b.join("p"), env.b.join("q")).unwrap();
@@ -27,7 +28,7 @@ fn execution_and_writing_exclude_each_other() {
     let writer = OpenOptions::new().write(true).open(env.a.join("p")).unwrap();
     for mount in [&env.a, &env.b] {
         let e = Command::new(mount.join("p")).status().unwrap_err();
-        assert_eq!(e.raw_os_error(), TEXT_BUSY);
+        assert_eq!(e.raw_os_error(), ETXTBSY);
     }
     drop(writer);
     for mount in [&env.a, &env.b] {

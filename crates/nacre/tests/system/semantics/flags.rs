@@ -1,6 +1,6 @@
 //! Inode flags: chattr(1) and lsattr(1).
 
-use crate::semantics::two_mounts::{TwoMounts, script_in};
+use crate::semantics::two_mounts::{TwoMounts, run_script_in};
 
 #[test]
 fn immutable_and_append_only_flags_hold_on_all_mounts() {
@@ -15,9 +15,9 @@ fn immutable_and_append_only_flags_hold_on_all_mounts() {
         cat f d/x
     ";
     for mount in [&env.a, &env.b] {
-        assert_eq!(script_in(mount, immutable), "one\nx\n");
+        assert_eq!(run_script_in(mount, immutable), "one\nx\n");
     }
-    script_in(&env.b, "chattr -i f d; chattr +a f; echo two >> f");
+    run_script_in(&env.b, "chattr -i f d; chattr +a f; echo two >> f");
     for mount in [&env.a, &env.b] {
         let script = "
             for t in 'echo > f' 'rm -f f' 'truncate -s 1 f'; do
@@ -25,7 +25,7 @@ fn immutable_and_append_only_flags_hold_on_all_mounts() {
             done
             echo more >> f
         ";
-        script_in(mount, script);
+        run_script_in(mount, script);
     }
     assert_eq!(
         env.sh("chattr -a f; cat f; echo > f; rm f"),
@@ -39,7 +39,7 @@ fn only_root_changes_immutable_and_append_only_flags() {
     env.sh("echo > f; chmod 666 f; mkdir open; chmod 777 open");
     let error = env.user_may_not("", "chattr +d f");
     assert!(error.contains("not permitted"), "{error}");
-    let output = env.user(
+    let output = env.sh_as_user(
         "",
         "cd open; echo > g; chattr +dA g; lsattr g | tr -d -; lsattr -p g | awk '{print $1}'",
     );
@@ -52,7 +52,7 @@ fn only_root_changes_immutable_and_append_only_flags() {
         env.sh("chattr -p 7 open/g; lsattr -p open/g | awk '{print $1}'"),
         "7\n"
     );
-    let error = script_in(&env.b, "if chattr +c open/g 2>&1; then exit 1; fi");
+    let error = run_script_in(&env.b, "if chattr +c open/g 2>&1; then exit 1; fi");
     assert!(error.contains("not supported"), "{error}");
     env.sh("mkfifo p; ! lsattr p 2> /dev/null");
 }

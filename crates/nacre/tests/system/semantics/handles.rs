@@ -9,14 +9,14 @@ use crate::semantics::two_mounts::TwoMounts;
 /// `handles.py save DIR STORE PATH..` stores handles of paths. `handles.py open DIR STORE PATH`
 /// opens a handle and prints the path of a directory or the contents of a file; on failure, the
 /// name of the error.
-const HANDLES: &str = r#"
+const HANDLES_SCRIPT: &str = r#"
 import ctypes, errno, os, pickle, stat, sys
 libc = ctypes.CDLL(None, use_errno=True)
 class Handle(ctypes.Structure):
     _fields_ = [("bytes", ctypes.c_uint), ("type", ctypes.c_int), ("data", ctypes.c_char * 128)]
-what, top, store = sys.argv[1:4]
+action, top, store = sys.argv[1:4]
 top = os.open(top, os.O_RDONLY | os.O_DIRECTORY)
-if what == "save":
+if action == "save":
     saved = {}
     for path in sys.argv[4:]:
         handle, mount = Handle(bytes=128), ctypes.c_int()
@@ -35,6 +35,7 @@ else:
         print(os.read(fd, 100).decode())
 "#;
 
+/// Stored handles of files.
 struct Handles<'a> {
     env: &'a TwoMounts,
     script: String,
@@ -42,13 +43,14 @@ struct Handles<'a> {
 }
 
 impl Handles<'_> {
+    /// Stores handles of `paths` below `dir`.
     fn of<'a>(env: &'a TwoMounts, dir: &Path, paths: &[&str]) -> Handles<'a> {
         let handles = Handles {
             env,
             script: env.fs.site.path_str("handles.py"),
             store: env.fs.site.path_str("handles"),
         };
-        std::fs::write(&handles.script, HANDLES).unwrap();
+        std::fs::write(&handles.script, HANDLES_SCRIPT).unwrap();
         let (script, store, paths) = (&handles.script, &handles.store, paths.join(" "));
         sh(&format!("python3 {script} save {} {store} {paths}", text(dir)));
         handles
@@ -87,7 +89,7 @@ fn file_handle_survives_cache_drop_and_remount() {
     handles.check_all(&second);
     drop_caches();
     handles.check_all(&second);
-    // A new mount's kernel has never seen the files.
+    // The kernel has not seen the files through a new mount.
     let (script, store) = (handles.script.clone(), handles.store.clone());
     nacre_ok(&["umount", text(&second)]);
     let new_mount = env.fs.add_mount("second", 9);
@@ -113,8 +115,8 @@ fn file_handle_survives_cache_drop_and_remount() {
         .env
         .sh("rm moved/g; rmdir moved; mkdir -p d/e; echo other > d/e/f");
     // The kernel still caches the directory.
-    for gone in ["d/e/f", "d/e/g", "d/e"] {
-        assert_eq!(handles.open(&new_mount, gone), "ESTALE", "{gone}");
+    for path in ["d/e/f", "d/e/g", "d/e"] {
+        assert_eq!(handles.open(&new_mount, path), "ESTALE", "{path}");
     }
 }
 

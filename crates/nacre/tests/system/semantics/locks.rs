@@ -33,15 +33,15 @@ fn range(ty: i32, start: i64, len: i64) -> libc::flock {
     }
 }
 
-fn set(f: impl AsFd, ty: i32, start: i64, len: i64) -> Result<(), Errno> {
+fn setlk(f: impl AsFd, ty: i32, start: i64, len: i64) -> Result<(), Errno> {
     fcntl(f, FcntlArg::F_SETLK(&range(ty, start, len))).map(drop)
 }
 
-fn set_waiting(f: impl AsFd, ty: i32, start: i64, len: i64) -> Result<(), Errno> {
+fn setlkw(f: impl AsFd, ty: i32, start: i64, len: i64) -> Result<(), Errno> {
     fcntl(f, FcntlArg::F_SETLKW(&range(ty, start, len))).map(drop)
 }
 
-fn set_ofd(f: impl AsFd, ty: i32, start: i64, len: i64) -> Result<(), Errno> {
+fn ofd_setlk(f: impl AsFd, ty: i32, start: i64, len: i64) -> Result<(), Errno> {
     fcntl(f, FcntlArg::F_OFD_SETLK(&range(ty, start, len))).map(drop)
 }
 
@@ -57,24 +57,24 @@ fn conflicting_lock(f: impl AsFd, ty: i32, start: i64, len: i64) -> Option<(i32,
 fn range_locks_are_split_and_merged_between_mounts() {
     let env = TwoMounts::new();
     let (a, b) = (open(&env.a), open(&env.b));
-    set(&a, F_WRLCK, 10, 10).unwrap();
-    assert_eq!(set(&b, F_RDLCK, 15, 1), Err(Errno::EAGAIN));
-    assert_eq!(set(&b, F_WRLCK, 0, 0), Err(Errno::EAGAIN));
+    setlk(&a, F_WRLCK, 10, 10).unwrap();
+    assert_eq!(setlk(&b, F_RDLCK, 15, 1), Err(Errno::EAGAIN));
+    assert_eq!(setlk(&b, F_WRLCK, 0, 0), Err(Errno::EAGAIN));
     assert_eq!(conflicting_lock(&b, F_RDLCK, 0, 100), Some((F_WRLCK, 10, 10)));
-    set(&b, F_WRLCK, 0, 10).unwrap();
-    set(&b, F_WRLCK, 20, 0).unwrap();
+    setlk(&b, F_WRLCK, 0, 10).unwrap();
+    setlk(&b, F_WRLCK, 20, 0).unwrap();
     // A lock to the end covers later offsets; unlocking the middle of a range leaves two ranges.
-    assert_eq!(set(&a, F_WRLCK, 1 << 40, 1), Err(Errno::EAGAIN));
-    set(&a, F_UNLCK, 14, 2).unwrap();
-    set(&b, F_WRLCK, 14, 2).unwrap();
+    assert_eq!(setlk(&a, F_WRLCK, 1 << 40, 1), Err(Errno::EAGAIN));
+    setlk(&a, F_UNLCK, 14, 2).unwrap();
+    setlk(&b, F_WRLCK, 14, 2).unwrap();
     assert_eq!(conflicting_lock(&b, F_WRLCK, 10, 4), Some((F_WRLCK, 10, 4)));
     assert_eq!(conflicting_lock(&b, F_WRLCK, 16, 4), Some((F_WRLCK, 16, 4)));
     // A lock can be downgraded, and upgraded unless another lock conflicts.
-    set(&a, F_RDLCK, 10, 4).unwrap();
-    set(&b, F_RDLCK, 10, 4).unwrap();
-    assert_eq!(set(&a, F_WRLCK, 10, 4), Err(Errno::EAGAIN));
-    set(&b, F_UNLCK, 0, 0).unwrap();
-    set(&a, F_WRLCK, 0, 0).unwrap();
+    setlk(&a, F_RDLCK, 10, 4).unwrap();
+    setlk(&b, F_RDLCK, 10, 4).unwrap();
+    assert_eq!(setlk(&a, F_WRLCK, 10, 4), Err(Errno::EAGAIN));
+    setlk(&b, F_UNLCK, 0, 0).unwrap();
+    setlk(&a, F_WRLCK, 0, 0).unwrap();
     assert_eq!(conflicting_lock(&b, F_RDLCK, 0, 0), Some((F_WRLCK, 0, 0)));
 }
 
@@ -83,44 +83,44 @@ fn range_locks_are_split_and_merged_between_mounts() {
 fn close_releases_the_locks_of_the_process() {
     let env = TwoMounts::new();
     let (a, b) = (open(&env.a), open(&env.b));
-    set(&a, F_WRLCK, 0, 0).unwrap();
+    setlk(&a, F_WRLCK, 0, 0).unwrap();
     drop(open(&env.a));
-    set(&b, F_WRLCK, 0, 0).unwrap();
+    setlk(&b, F_WRLCK, 0, 0).unwrap();
 }
 
 #[test]
 fn waiter_gets_the_lock_when_it_is_free() {
     let env = TwoMounts::new();
     let (a, b) = (open(&env.a), open(&env.b));
-    set(&a, F_WRLCK, 0, 0).unwrap();
+    setlk(&a, F_WRLCK, 0, 0).unwrap();
     let (sender, receiver) = mpsc::channel();
     thread::scope(|s| {
-        s.spawn(|| sender.send(set_waiting(&b, F_WRLCK, 5, 5)).unwrap());
+        s.spawn(|| sender.send(setlkw(&b, F_WRLCK, 5, 5)).unwrap());
         assert!(
             receiver.recv_timeout(Duration::from_millis(300)).is_err(),
             "the lock was granted despite a conflict"
         );
-        set(&a, F_UNLCK, 0, 5).unwrap();
+        setlk(&a, F_UNLCK, 0, 5).unwrap();
         assert!(
             receiver.recv_timeout(Duration::from_millis(300)).is_err(),
             "the lock was granted despite a conflict"
         );
-        set(&a, F_UNLCK, 5, 5).unwrap();
+        setlk(&a, F_UNLCK, 5, 5).unwrap();
         receiver.recv().unwrap().unwrap();
     });
-    assert_eq!(set(&a, F_RDLCK, 7, 1), Err(Errno::EAGAIN));
+    assert_eq!(setlk(&a, F_RDLCK, 7, 1), Err(Errno::EAGAIN));
 }
 
 #[test]
 fn deadlock_returns_edeadlk() {
     let env = TwoMounts::new();
     let (a, b) = (open(&env.a), open(&env.b));
-    set(&a, F_WRLCK, 0, 1).unwrap();
-    set(&b, F_WRLCK, 1, 1).unwrap();
+    setlk(&a, F_WRLCK, 0, 1).unwrap();
+    setlk(&b, F_WRLCK, 1, 1).unwrap();
     // The process with EDEADLK releases its locks, so that the other one can continue.
-    let waiter = |f: &File, at: i64| {
-        let result = set_waiting(f, F_WRLCK, at, 1);
-        set(f, F_UNLCK, 0, 0).unwrap();
+    let waiter = |f: &File, byte: i64| {
+        let result = setlkw(f, F_WRLCK, byte, 1);
+        setlk(f, F_UNLCK, 0, 0).unwrap();
         result
     };
     let results = thread::scope(|s| {
@@ -149,10 +149,10 @@ fn deadlock_through_two_mounts_returns_edeadlk() {
     let (a, b) = (open(&env.a), open(&env.b));
     drop((a, b));
     let file = |mount: &Path| mount.join("f").into_os_string();
-    let start = |held: &Path, wanted: &Path, at: &str| {
+    let start = |held: &Path, wanted: &Path, byte: &str| {
         Command::new("python3")
             .args(["-c", program])
-            .args([file(held), file(wanted), at.into()])
+            .args([file(held), file(wanted), byte.into()])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -209,10 +209,10 @@ fn flock_belongs_to_the_open_file() {
 fn open_file_description_locks_have_ranges() {
     let env = TwoMounts::new();
     let (a, second, b) = (open(&env.a), open(&env.a), open(&env.b));
-    set_ofd(&a, F_WRLCK, 0, 10).unwrap();
+    ofd_setlk(&a, F_WRLCK, 0, 10).unwrap();
     for f in [&second, &b] {
-        assert_eq!(set_ofd(f, F_WRLCK, 5, 10), Err(Errno::EAGAIN));
-        set_ofd(f, F_RDLCK, 10, 5).unwrap();
+        assert_eq!(ofd_setlk(f, F_WRLCK, 5, 10), Err(Errno::EAGAIN));
+        ofd_setlk(f, F_RDLCK, 10, 5).unwrap();
     }
     drop(a);
     fcntl(&b, FcntlArg::F_OFD_SETLKW(&range(F_WRLCK, 0, 10))).unwrap();
@@ -223,16 +223,16 @@ fn open_file_description_locks_have_ranges() {
 fn posix_and_bsd_locks_conflict() {
     let env = TwoMounts::new();
     let (a, b) = (open(&env.a), open(&env.b));
-    set(&a, F_WRLCK, 0, 1).unwrap();
+    setlk(&a, F_WRLCK, 0, 1).unwrap();
     let exclusive = FlockOperation::NonBlockingLockExclusive;
     assert_eq!(flock(&b, exclusive), Err(rustix::io::Errno::AGAIN));
-    set(&a, F_UNLCK, 0, 0).unwrap();
+    setlk(&a, F_UNLCK, 0, 0).unwrap();
     flock(&b, exclusive).unwrap();
-    assert_eq!(set(&a, F_RDLCK, 100, 1), Err(Errno::EAGAIN));
+    assert_eq!(setlk(&a, F_RDLCK, 100, 1), Err(Errno::EAGAIN));
 }
 
 /// Starts a process that locks the first bytes of a file, reports it, and runs until killed.
-fn holder(file: &Path) -> Child {
+fn start_lock_holder(file: &Path) -> Child {
     let script = "use Fcntl; open(F, '+<', $ARGV[0]) or die; \
                   my $lock = pack('s s x4 q q l x4', F_WRLCK, 0, 0, 10, 0); fcntl(F, F_SETLKW, $lock) or die; \
                   $| = 1; print qq(locked\\n); sleep 3600";
@@ -245,13 +245,13 @@ fn holder(file: &Path) -> Child {
 }
 
 /// Waits until the process reports its lock.
-fn wait_for_lock(holder: &mut Child) {
+fn wait_for_lock(process: &mut Child) {
     let mut line = [0; 7];
-    std::io::Read::read_exact(holder.stdout.as_mut().unwrap(), &mut line).unwrap();
+    std::io::Read::read_exact(process.stdout.as_mut().unwrap(), &mut line).unwrap();
     assert_eq!(&line, b"locked\n");
 }
 
-fn end(mut process: Child) {
+fn kill_and_wait(mut process: Child) {
     process.kill().unwrap();
     process.wait().unwrap();
 }
@@ -261,20 +261,20 @@ fn killed_process_leaves_no_lock_or_waiter() {
     let env = TwoMounts::new();
     fs::write(env.a.join("f"), "").unwrap();
     let file = env.a.join("f");
-    let mut first = holder(&file);
+    let mut first = start_lock_holder(&file);
     wait_for_lock(&mut first);
     let b = open(&env.b);
-    assert_eq!(set(&b, F_RDLCK, 0, 1), Err(Errno::EAGAIN));
+    assert_eq!(setlk(&b, F_RDLCK, 0, 1), Err(Errno::EAGAIN));
     // Kills a waiting process, then the lock holder.
-    let waiting = holder(&file);
+    let waiting = start_lock_holder(&file);
     thread::sleep(Duration::from_millis(300));
-    end(waiting);
-    end(first);
-    set_waiting(&b, F_WRLCK, 0, 10).unwrap();
-    set(&b, F_UNLCK, 0, 0).unwrap();
-    let mut third = holder(&file);
+    kill_and_wait(waiting);
+    kill_and_wait(first);
+    setlkw(&b, F_WRLCK, 0, 10).unwrap();
+    setlk(&b, F_UNLCK, 0, 0).unwrap();
+    let mut third = start_lock_holder(&file);
     wait_for_lock(&mut third);
-    end(third);
+    kill_and_wait(third);
 }
 
 #[test]
@@ -283,7 +283,7 @@ fn locks_need_matching_open_mode() {
     drop(open(&env.a));
     let reader = File::open(env.a.join("f")).unwrap();
     let writer = OpenOptions::new().write(true).open(env.a.join("f")).unwrap();
-    assert_eq!(set(&reader, F_WRLCK, 0, 0), Err(Errno::EBADF));
-    assert_eq!(set(&writer, F_RDLCK, 0, 0), Err(Errno::EBADF));
-    assert_eq!(set(&writer, F_WRLCK, -1, 5), Err(Errno::EINVAL));
+    assert_eq!(setlk(&reader, F_WRLCK, 0, 0), Err(Errno::EBADF));
+    assert_eq!(setlk(&writer, F_RDLCK, 0, 0), Err(Errno::EBADF));
+    assert_eq!(setlk(&writer, F_WRLCK, -1, 5), Err(Errno::EINVAL));
 }

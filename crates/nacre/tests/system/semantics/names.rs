@@ -37,7 +37,7 @@ fn names_have_up_to_255_bytes_except_slash_and_nul() {
     assert_eq!(errno_of(openat(CWD, &long, make, Mode::RWXU)), Errno::NAMETOOLONG);
 }
 
-/// Deeper than any path can name: created, used and removed step by step.
+/// The tree is deeper than any path can name. The test creates, uses and removes it step by step.
 #[test]
 fn trees_have_any_depth_and_paths_4095_bytes() {
     let env = TwoMounts::new();
@@ -49,7 +49,7 @@ fn trees_have_any_depth_and_paths_4095_bytes() {
     }
     openat(&dir, "bottom", OFlags::CREATE | OFlags::WRONLY, Mode::RWXU).unwrap();
     drop(dir);
-    // The same directory through paths of 4095 and 4096 bytes.
+    // The same directory through paths of 4094 and 4096 bytes.
     let top = env.b.to_str().unwrap();
     let dots = "/.".repeat(2048);
     assert!(stat(format!("{top}{}", &dots[..4094 - top.len()])).is_ok());

@@ -8,7 +8,7 @@ use rustix::fs::{Mode, OFlags, XattrFlags, fchmod, fsetxattr, openat};
 use rustix::io::Errno;
 
 use crate::fixture::sh;
-use crate::semantics::two_mounts::{TwoMounts, errno_of, script_in};
+use crate::semantics::two_mounts::{TwoMounts, errno_of, run_script_in};
 
 #[test]
 fn unlinked_open_file_is_fully_usable() {
@@ -107,21 +107,24 @@ fn removed_working_directory_is_unusable() {
 #[test]
 fn removed_open_directory_keeps_its_attributes() {
     let env = TwoMounts::new();
-    for (dir, end) in [
+    for (dir, command) in [
         ("gone", "rmdir gone"),
         ("replaced", "mkdir other; mv -T other replaced"),
     ] {
-        for (here, there) in [(&env.a, &env.a), (&env.a, &env.b)] {
-            fs::create_dir(here.join(dir)).unwrap();
-            let open = File::open(here.join(dir)).unwrap();
+        for (mount, other) in [(&env.a, &env.a), (&env.a, &env.b)] {
+            fs::create_dir(mount.join(dir)).unwrap();
+            let open = File::open(mount.join(dir)).unwrap();
             let before = open.metadata().unwrap();
-            script_in(there, end);
+            run_script_in(other, command);
             let after = open.metadata().unwrap();
-            assert_eq!((after.nlink(), after.ino()), (0, before.ino()), "{end}");
+            assert_eq!((after.nlink(), after.ino()), (0, before.ino()), "{command}");
             // If the kernel knows about the removal, the listing fails without a request.
             let entry = rustix::fs::Dir::new(open).unwrap().next();
-            assert!(entry.is_none_or(|e| e.is_err_and(|e| e == Errno::NOENT)), "{end}");
-            let _ = fs::remove_dir(there.join(dir));
+            assert!(
+                entry.is_none_or(|e| e.is_err_and(|e| e == Errno::NOENT)),
+                "{command}"
+            );
+            let _ = fs::remove_dir(other.join(dir));
         }
     }
 }

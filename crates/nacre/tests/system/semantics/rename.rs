@@ -17,8 +17,8 @@ fn rename_follows_posix() {
     let (a, b) = (&env.a, &env.b);
     env.sh("echo one > f1; echo two > f2; mkdir d1 d2 full; touch full/x; ln f1 link; ln -s f1 soft");
     let mv = |from: &str, to: &str| rename(a.join(from), a.join(to));
-    // Over a file, an empty directory, a symbolic link; a rename to another name of the same file
-    // has no effect.
+    // Renames over a file, an empty directory and a symbolic link. A rename to another name of the
+    // same file has no effect.
     mv("f2", "f1").unwrap();
     assert_eq!(fs::read_to_string(b.join("f1")).unwrap(), "two\n");
     assert_eq!(fs::read_to_string(b.join("link")).unwrap(), "one\n");

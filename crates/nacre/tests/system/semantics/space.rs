@@ -8,13 +8,13 @@ use std::time::Duration;
 use rustix::fs::{FallocateFlags, SeekFrom, fallocate, ftruncate, seek, statvfs};
 use rustix::io::Errno;
 
-use crate::crash_matrix::within;
+use crate::crash_matrix::holds_within;
 use crate::fixture::sh;
 use crate::semantics::two_mounts::{TwoMounts, errno_of};
 
 const MIB: u64 = 1 << 20;
 const TIB: u64 = 1 << 40;
-/// Maximum size of an object on an OST; that of ext4.
+/// Maximum size of an object on an OST, as on ext4.
 const OBJECT_MAX: u64 = 16 * TIB - 4096;
 
 fn open(env: &TwoMounts, name: &str) -> File {
@@ -34,7 +34,7 @@ fn next_hole(f: &File, from: u64) -> rustix::io::Result<u64> {
 #[test]
 fn seek_data_and_hole_work_on_every_mount() {
     let env = TwoMounts::new();
-    env.striped("striped");
+    env.create_striped("striped");
     for name in ["f", "striped"] {
         let f = open(&env, name);
         f.write_all_at(&[1; 4096], MIB).unwrap();
@@ -99,7 +99,7 @@ fn fallocate_allocates_and_punches() {
 #[test]
 fn file_size_is_limited_by_its_objects() {
     let env = TwoMounts::new();
-    env.striped("striped");
+    env.create_striped("striped");
     for (name, max) in [("f", OBJECT_MAX), ("striped", 2 * OBJECT_MAX - MIB + 4096)] {
         let f = open(&env, name);
         for end in [2 * TIB + 5, 15 * TIB, max] {
@@ -152,8 +152,8 @@ fn statfs_counts_inodes() {
     };
     // A mount caches the answer for a second.
     let wait_for_inodes = |mount: &Path, expected: u64| {
-        let reached = within(Duration::from_secs(20), || used(mount) == expected);
-        assert!(reached, "{} and not {expected}", used(mount));
+        let reached = holds_within(Duration::from_secs(20), || used(mount) == expected);
+        assert!(reached, "{} inodes in use, not {expected}", used(mount));
     };
     // The root directory, `.lustre` and `.lustre/fid`.
     wait_for_inodes(&env.a, 3);
@@ -163,7 +163,7 @@ fn statfs_counts_inodes() {
     }
     env.fs.stop();
     env.fs.start();
-    let mount = env.fs.mount();
+    let mount = env.fs.mount_point();
     wait_for_inodes(&mount, 1003);
     sh(&format!("rm -r {}/d", mount.display()));
     wait_for_inodes(&mount, 3);

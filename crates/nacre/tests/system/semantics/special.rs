@@ -7,7 +7,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 
 use rustix::fs::{CWD, FileType, Mode, makedev, mknodat};
 
-use crate::semantics::two_mounts::{TwoMounts, script_in};
+use crate::semantics::two_mounts::{TwoMounts, run_script_in};
 
 #[test]
 fn fifos_connect_processes_on_a_mount() {
@@ -46,7 +46,7 @@ fn devices_keep_their_numbers_and_work() {
     }
     env.sh("mknod null c 1 3; mknod zero c 1 5; ! echo gone > null");
     let with_devices = env.fs.add_mount_with("with-devices", 10, "dev");
-    script_in(
+    run_script_in(
         &with_devices,
         "echo gone > null; test $(head -c 100 zero | wc -c) = 100",
     );

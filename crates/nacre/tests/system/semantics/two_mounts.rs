@@ -22,7 +22,7 @@ impl TwoMounts {
             "these tests take on other users and need root"
         );
         let mut fs = FileSystem::new(Shape::OneProcess);
-        let a = fs.mount();
+        let a = fs.mount_point();
         let b = fs.add_mount("second", 9);
         // Other users need access to the mount point.
         sh(&format!(
@@ -34,20 +34,20 @@ impl TwoMounts {
     }
 
     /// Creates an empty file with two stripes.
-    pub(crate) fn striped(&self, name: &str) {
+    pub(crate) fn create_striped(&self, name: &str) {
         let path = self.a.join(name);
-        let how = ["lfs", "setstripe", "-c", "2", "-S", "1M"];
-        nacre_ok(&[&how[..], &[path.to_str().unwrap()]].concat());
+        let setstripe = ["lfs", "setstripe", "-c", "2", "-S", "1M"];
+        nacre_ok(&[&setstripe[..], &[path.to_str().unwrap()]].concat());
     }
 
     /// Runs a shell script in mount `a`; it must succeed. Returns its output.
     pub(crate) fn sh(&self, script: &str) -> String {
-        script_in(&self.a, script)
+        run_script_in(&self.a, script)
     }
 
     /// Like [`TwoMounts::sh`], as user 1000 and group 1000 with supplementary groups (separated by
     /// commas; may be empty).
-    pub(crate) fn user(&self, groups: &str, script: &str) -> String {
+    pub(crate) fn sh_as_user(&self, groups: &str, script: &str) -> String {
         let result = self.try_user(groups, script);
         assert!(result.ok, "{script}\n{}{}", result.out, result.err);
         result.out
@@ -73,7 +73,7 @@ impl TwoMounts {
 }
 
 /// Runs a shell script in a directory; it must succeed. Returns its output.
-pub(crate) fn script_in(dir: &Path, script: &str) -> String {
+pub(crate) fn run_script_in(dir: &Path, script: &str) -> String {
     let result = run(Command::new("bash")
         .args(["-euo", "pipefail", "-c", script])
         .current_dir(dir));
