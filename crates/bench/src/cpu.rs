@@ -16,7 +16,7 @@ pub(crate) struct CpuTime {
 
 impl CpuTime {
     /// The CPU time of all processes.
-    pub(crate) fn all(self) -> Duration {
+    pub(crate) fn total(self) -> Duration {
         self.own + self.others
     }
 
@@ -80,7 +80,7 @@ mod tests {
     fn cpu_time_of_a_busy_process_grows() {
         let before = cpu_time(&[]);
         let mut x = 1u64;
-        while cpu_time(&[]).since(before).all() < Duration::from_millis(30) {
+        while cpu_time(&[]).since(before).total() < Duration::from_millis(30) {
             x = std::hint::black_box(x.wrapping_mul(3));
         }
         assert!(cpu_time_of(std::process::id()).is_some_and(|d| d >= Duration::from_millis(10)));

@@ -147,7 +147,7 @@ impl Load {
         let start = Instant::now();
         work()?;
         let seconds = start.elapsed().as_secs_f64();
-        let cpu = cpu::cpu_time(subject.processes()).since(cpu_before).all();
+        let cpu = cpu::cpu_time(subject.processes()).since(cpu_before).total();
         if context.only.contains(&phase) {
             context.rows.push(Row {
                 subject: subject.name().to_owned(),

@@ -158,7 +158,7 @@ impl Task {
         let measured = TaskMeasurement {
             done: meter.done,
             own_seconds,
-            cpu_seconds: once_per_process(cpu.all()),
+            cpu_seconds: once_per_process(cpu.total()),
             others_cpu_seconds: once_per_process(cpu.others),
             latencies: meter.latencies.counts(),
             parts: meter.timeline.parts(own_seconds),

@@ -362,7 +362,7 @@ mod tests {
     use super::*;
     use crate::figure::{Latencies, OperationTotals, Quantiles};
 
-    fn near(a: f64, b: f64) -> bool {
+    fn is_near(a: f64, b: f64) -> bool {
         (a - b).abs() < 0.02 * b.abs().max(1.0)
     }
 
@@ -407,7 +407,10 @@ mod tests {
                 .map(|w| w.rate)
                 .collect();
             let expected = [2000.0, 2000.0, 1000.0, 1000.0];
-            assert!(rates.iter().zip(expected).all(|(a, b)| near(*a, b)), "{rates:?}");
+            assert!(
+                rates.iter().zip(expected).all(|(a, b)| is_near(*a, b)),
+                "{rates:?}"
+            );
         }
     }
 
@@ -476,7 +479,7 @@ mod tests {
                 &[(0.3, 5.0), (0.0, 2.0), (0.45, 11.0), (1.1, 0.0), (0.02, 3.0)],
                 count,
             );
-            assert!(near(cut.iter().sum::<f64>(), 21.0), "{cut:?}");
+            assert!(is_near(cut.iter().sum::<f64>(), 21.0), "{cut:?}");
         }
     }
 }

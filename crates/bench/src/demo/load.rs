@@ -43,7 +43,7 @@ impl FileLoad {
     /// The mdtest runs of this load, each with new mounts.
     pub fn phases(&self) -> Vec<mdtest::Options> {
         let all = mdtest::Options {
-            items: self.files.div_ceil(self.client_threads.all()) as u64,
+            items: self.files.div_ceil(self.client_threads.total()) as u64,
             files_only: true,
             unique_dir_per_task: self.directory == Directory::PerThread,
             make_node: self.create_method == CreateMethod::Mknod,

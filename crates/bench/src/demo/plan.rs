@@ -175,7 +175,7 @@ impl Plan {
         let loads = self.experiments.iter().flat_map(|e| &e.loads);
         let threads = loads.map(|l| match l {
             DemoLoad::Lnet(_) => 0,
-            DemoLoad::Files(l) => l.client_threads.all(),
+            DemoLoad::Files(l) => l.client_threads.total(),
         });
         threads.max().unwrap_or(0)
     }
@@ -344,7 +344,7 @@ fn not_shown(demo: Demo, size: &Size, resources: &Resources, experiments: &[Expe
             resources.osts
         ));
     }
-    let threads_max = |s: &Size| s.client_threads.iter().map(|c| c.all()).max().unwrap_or(0);
+    let threads_max = |s: &Size| s.client_threads.iter().map(|c| c.total()).max().unwrap_or(0);
     if let Some(report) = Size::named(demo, "report")
         && (includes(ExperimentKind::Mdtest)
             || includes(ExperimentKind::Cpt)

@@ -33,7 +33,7 @@ pub(super) struct PlotDot {
 }
 
 /// Number of colours; further styles repeat them.
-pub(super) const STYLES: usize = 8;
+pub(super) const STYLE_COUNT: usize = 8;
 /// The size of the plot, including the margins.
 const WIDTH: f64 = 400.0;
 const HEIGHT: f64 = 250.0;
@@ -202,7 +202,7 @@ fn draw_line(out: &mut String, line: &PlotLine, scale: &Scale) -> std::fmt::Resu
     writeln!(
         out,
         "<g class=\"s{}{dashed}\"><title>{}</title>",
-        line.style % STYLES,
+        line.style % STYLE_COUNT,
         escape_xml(&line.name)
     )?;
     let path: Vec<String> = (line.dots.iter())
@@ -249,7 +249,7 @@ pub(super) fn swatch(style: usize, dashed: bool) -> String {
     let dashed = if dashed { " dashed" } else { "" };
     format!(
         "<svg class=\"swatch\" viewBox=\"0 0 30 12\" aria-hidden=\"true\"><g class=\"s{}{dashed}\"><polyline points=\"1,6 29,6\"/>{}</g></svg>",
-        style % STYLES,
+        style % STYLE_COUNT,
         shape(style, 15.0, 6.0)
     )
 }

@@ -14,8 +14,8 @@ pub struct ClientThreads {
 }
 
 impl ClientThreads {
-    /// The number of all threads.
-    pub fn all(self) -> usize {
+    /// The number of threads of all clients.
+    pub fn total(self) -> usize {
         self.clients * self.threads
     }
 }
@@ -41,7 +41,7 @@ impl FromStr for ClientThreads {
             Some(ClientThreads { clients, threads })
         });
         client_threads
-            .filter(|c| c.clients <= CLIENTS_MAX && c.all() <= THREADS_MAX)
+            .filter(|c| c.clients <= CLIENTS_MAX && c.total() <= THREADS_MAX)
             .ok_or_else(|| {
                 format!(
                     "expected CLIENTSxTHREADS such as 4x16, with at most {CLIENTS_MAX} clients and {THREADS_MAX} threads in total"
@@ -163,7 +163,7 @@ mod tests {
 
     #[test]
     fn client_threads_parse_within_their_limits() {
-        assert_eq!("16x32".parse::<ClientThreads>().unwrap().all(), 512);
+        assert_eq!("16x32".parse::<ClientThreads>().unwrap().total(), 512);
         for wrong in ["", "4", "x4", "0x4", "4x0", "65x1", "64x65", "4x4x4"] {
             let error = wrong.parse::<ClientThreads>().unwrap_err();
             assert!(error.contains("CLIENTSxTHREADS"), "{wrong}");

@@ -233,7 +233,7 @@ struct Client {
 
 impl Client {
     /// Sends the first requests; returns the reader of replies and the connection's sending half.
-    async fn begin(&self, control: TcpStream) -> io::Result<(MessageReader, OwnedWriteHalf)> {
+    async fn send_first_requests(&self, control: TcpStream) -> io::Result<(MessageReader, OwnedWriteHalf)> {
         let (from, mut to) = control.into_split();
         for _ in 0..self.concurrency {
             to.write_all(&message(REQUEST)).await?;
@@ -242,7 +242,7 @@ impl Client {
     }
 
     async fn ping(self, control: TcpStream) -> io::Result<()> {
-        let (mut replies, mut to) = self.begin(control).await?;
+        let (mut replies, mut to) = self.send_first_requests(control).await?;
         let mut out = Vec::new();
         while !self.stop.load(Relaxed) {
             replies.next().await?;
@@ -258,7 +258,7 @@ impl Client {
     }
 
     async fn read(self, control: TcpStream, arrived: Arc<Semaphore>) -> io::Result<()> {
-        let (mut replies, mut to) = self.begin(control).await?;
+        let (mut replies, mut to) = self.send_first_requests(control).await?;
         while !self.stop.load(Relaxed) {
             replies.next().await?;
             match arrived.acquire().await {
@@ -273,7 +273,7 @@ impl Client {
 
     /// Sends bulk data in a separate task, so that the client keeps reading the server's messages.
     async fn write(self, control: TcpStream, mut bulk: TcpStream, bytes: usize) -> io::Result<()> {
-        let (mut from_server, mut to) = self.begin(control).await?;
+        let (mut from_server, mut to) = self.send_first_requests(control).await?;
         let fetches = Arc::new(Semaphore::new(0));
         let pending_fetches = fetches.clone();
         let mut sending = JoinSet::new();

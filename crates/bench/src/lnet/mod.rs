@@ -174,7 +174,7 @@ impl Measurement {
             requests: total,
             seconds: self.duration.as_secs_f64(),
             rate: total as f64 / self.duration.as_secs_f64(),
-            cpu_us: us_per_request(self.cpu.all()),
+            cpu_us: us_per_request(self.cpu.total()),
             others_cpu_us: us_per_request(self.cpu.others),
             slowest: if total == 0 { 0.0 } else { least as f64 / mean },
         }

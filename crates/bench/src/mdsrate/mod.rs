@@ -373,7 +373,7 @@ fn run_task(options: &Options, task: &mut Task, result: &mut TaskResult) -> Resu
         let deadline = options.time.map(|time| Instant::now() + time);
         let outcome = match mode.repeats() {
             true => repeat(options, &files_of_task, &names, rank, deadline, meter, subject),
-            false => once_each(options, &files_of_task, deadline, meter, subject),
+            false => run_once_each(options, &files_of_task, deadline, meter, subject),
         };
         operations = meter.done() as usize;
         outcome
@@ -406,17 +406,17 @@ fn create_missing(subject: &dyn Subject, files_of_task: &TaskFiles) -> Result<()
     let dir = files_of_task.dir.as_str();
     let create = |name: String| subject.create(dir, &name, &NewFile::EMPTY);
     let names = || files_of_task.names();
-    let missing_at_start = missing_before(subject, dir, names())?;
+    let missing_at_start = count_missing_before(subject, dir, names())?;
     if missing_at_start == names().len() {
         return names().try_for_each(create);
     }
-    let missing_at_end = missing_before(subject, dir, names().rev())?;
+    let missing_at_end = count_missing_before(subject, dir, names().rev())?;
     names().take(missing_at_start).rev().try_for_each(create)?;
     names().skip(names().len() - missing_at_end).try_for_each(create)
 }
 
 /// Number of names before the first existing file.
-fn missing_before(
+fn count_missing_before(
     subject: &dyn Subject,
     dir: &str,
     names: impl Iterator<Item = String>,
@@ -432,7 +432,7 @@ fn missing_before(
 }
 
 /// Executes the operation once on each file of the task, until `deadline`.
-fn once_each(
+fn run_once_each(
     options: &Options,
     files_of_task: &TaskFiles,
     deadline: Option<Instant>,
