@@ -131,7 +131,7 @@ impl Client {
                 .fetch_update(Relaxed, Relaxed, decrement)
                 .is_ok()
         {
-            return pattern::corrupted(len as usize);
+            return pattern::corrupted_pattern(len as usize);
         }
         pattern::pattern(len as usize)
     }

@@ -48,7 +48,7 @@ pub(crate) fn pattern(len: usize) -> Bytes {
 }
 
 /// `len` bytes of the pattern, with the first word of each page corrupted.
-pub(crate) fn corrupted(len: usize) -> Bytes {
+pub(crate) fn corrupted_pattern(len: usize) -> Bytes {
     let mut bytes = pattern(len).to_vec();
     for page in bytes.chunks_mut(PAGE) {
         if let Some(first) = page.first_mut() {
@@ -86,11 +86,11 @@ pub(crate) fn matches(payload: &Payload, offset: usize, check: Check) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{Check, corrupted, matches, pattern};
+    use super::{Check, corrupted_pattern, matches, pattern};
     use bytes::Bytes;
     use lnet::Payload;
 
-    fn with_wrong_byte(len: usize, offset: usize) -> Payload {
+    fn pattern_with_wrong_byte(len: usize, offset: usize) -> Payload {
         let mut bytes = pattern(len).to_vec();
         bytes[offset] ^= 1;
         Payload::from(bytes)
@@ -102,7 +102,7 @@ mod tests {
             assert!(matches(&pattern(len).into(), 0, Check::Full));
             for wrong in [0, len / 2, len - 1] {
                 assert!(
-                    !matches(&with_wrong_byte(len, wrong), 0, Check::Full),
+                    !matches(&pattern_with_wrong_byte(len, wrong), 0, Check::Full),
                     "{wrong} of {len}"
                 );
             }
@@ -113,7 +113,8 @@ mod tests {
 
     #[test]
     fn simple_check_detects_errors_at_the_ends_of_pages() {
-        let detects = |wrong, offset| !matches(&with_wrong_byte(10_000, wrong), offset, Check::Simple);
+        let detects =
+            |wrong, offset| !matches(&pattern_with_wrong_byte(10_000, wrong), offset, Check::Simple);
         for wrong in [0, 7, 4088, 4095, 4096, 8191, 8192, 9999] {
             assert!(detects(wrong, 0), "{wrong}");
         }
@@ -128,7 +129,7 @@ mod tests {
 
     #[test]
     fn both_checks_detect_corruption_and_no_check_ignores_it() {
-        let bad = Payload::from(corrupted(9000));
+        let bad = Payload::from(corrupted_pattern(9000));
         assert!(!matches(&bad, 0, Check::Full) && !matches(&bad, 0, Check::Simple));
         assert!(matches(&bad, 0, Check::None));
     }

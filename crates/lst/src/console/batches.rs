@@ -39,7 +39,7 @@ struct BatchStatus {
 }
 
 /// The message for an errno about the batch `name`.
-fn explain_batch(name: &str) -> impl Fn(Errno) -> String + '_ {
+fn batch_error_message(name: &str) -> impl Fn(Errno) -> String + '_ {
     move |e| error_message(&format!("batch {name}"), e)
 }
 
@@ -54,8 +54,11 @@ fn active_count(node: &NodeReply) -> Option<u32> {
 impl Inner {
     pub(super) fn add_batch(&self, name: &str) -> Result<CommandOutput> {
         check_name(name)?;
-        self.state.lock().add_batch(name).map_err(explain_batch(name))?;
-        Ok(CommandOutput::out(""))
+        self.state
+            .lock()
+            .add_batch(name)
+            .map_err(batch_error_message(name))?;
+        Ok(CommandOutput::success(""))
     }
 
     fn batch_request(&self, id: u64, bar_opc: u32, bar_testidx: u32, bar_arg: u32) -> SrpcBody {
@@ -73,7 +76,7 @@ impl Inner {
     pub(super) async fn run(&self, name: &str, timeout_s: u32) -> Result<CommandOutput> {
         let (id, clients) = {
             let state = self.state.lock();
-            let batch = state.batch(name).map_err(explain_batch(name))?;
+            let batch = state.batch(name).map_err(batch_error_message(name))?;
             if let Some(&nid) = batch
                 .clients
                 .iter()
@@ -94,19 +97,19 @@ impl Inner {
             self.state
                 .lock()
                 .batch_mut(name)
-                .map_err(explain_batch(name))?
+                .map_err(batch_error_message(name))?
                 .running = true;
         }
         match failures("run batch", &replies, &[]) {
-            failed if failed.is_empty() => Ok(CommandOutput::out(format!("{name} is running now\n"))),
-            failed => Ok(CommandOutput::failed(failed.trim_end())),
+            failed if failed.is_empty() => Ok(CommandOutput::success(format!("{name} is running now\n"))),
+            failed => Ok(CommandOutput::failure(failed.trim_end())),
         }
     }
 
     pub(super) async fn stop(&self, name: &str, force: bool) -> Result<CommandOutput> {
         let (id, clients) = {
             let state = self.state.lock();
-            let batch = state.batch(name).map_err(explain_batch(name))?;
+            let batch = state.batch(name).map_err(batch_error_message(name))?;
             let active = |nid: &Nid| state.state_of(*nid) == NodeState::Active;
             (
                 batch.id,
@@ -118,8 +121,8 @@ impl Inner {
             .call_nodes(clients.into_iter().map(|nid| (nid, stop.clone())), CALL_TIMEOUT)
             .await;
         match failures("stop batch", &replies, &[Errno::EPERM.0 as u32]) {
-            failed if failed.is_empty() => Ok(CommandOutput::out("")),
-            failed => Ok(CommandOutput::failed(failed.trim_end())),
+            failed if failed.is_empty() => Ok(CommandOutput::success("")),
+            failed => Ok(CommandOutput::failure(failed.trim_end())),
         }
     }
 
@@ -134,7 +137,7 @@ impl Inner {
             };
             let batch_status = match batch_status {
                 Ok(batch_status) => batch_status,
-                Err(e) => return CommandOutput::failed(e),
+                Err(e) => return CommandOutput::failure(e),
             };
             if batch_status.running == 0 && batch_status.failed == 0 {
                 output.out += "Batch is stopped\n";
@@ -142,7 +145,7 @@ impl Inner {
             }
             if Instant::now() > deadline {
                 let running = batch_status.running;
-                return CommandOutput::failed(format!(
+                return CommandOutput::failure(format!(
                     "batch {name} still runs on {running} nodes after {STOP_TIMEOUT:?}: stop it with --force"
                 ));
             }
@@ -154,7 +157,7 @@ impl Inner {
     async fn query_batch(&self, name: &str, test: u32, server: bool, limit: Duration) -> Result<BatchStatus> {
         let (id, nids) = {
             let state = self.state.lock();
-            let batch = state.batch(name).map_err(explain_batch(name))?;
+            let batch = state.batch(name).map_err(batch_error_message(name))?;
             let nids = match (test as usize, server) {
                 (0, false) => batch.clients.clone(),
                 (0, true) => batch.servers.clone(),
@@ -164,7 +167,11 @@ impl Inner {
                         .get(n - 1)
                         .ok_or_else(|| error_message(&format!("test {n} of batch {name}"), Errno::ENOENT))?;
                     let group = if server { &test.to } else { &test.from };
-                    state.group(group).map_err(explain_batch(name))?.nids.clone()
+                    state
+                        .group(group)
+                        .map_err(batch_error_message(name))?
+                        .nids
+                        .clone()
                 }
             };
             (batch.id, nids)
@@ -191,7 +198,7 @@ impl Inner {
             self.state
                 .lock()
                 .batch_mut(name)
-                .map_err(explain_batch(name))?
+                .map_err(batch_error_message(name))?
                 .running = false;
         }
         Ok(batch_status)
@@ -217,7 +224,7 @@ impl Inner {
         } = batch_status;
         if let Some(filter) = verbose {
             if batch_status.replies.is_empty() {
-                return Ok(CommandOutput::out("there are no nodes\n"));
+                return Ok(CommandOutput::success("there are no nodes\n"));
             }
             let line = |r: &NodeReply| {
                 let is_running = active_count(r).is_some_and(|n| n > 0);
@@ -237,7 +244,7 @@ impl Inner {
                     r.state.name()
                 ))
             };
-            return Ok(CommandOutput::out(
+            return Ok(CommandOutput::success(
                 batch_status.replies.iter().filter_map(line).collect::<String>(),
             ));
         }
@@ -250,7 +257,7 @@ impl Inner {
             (0, 0, _, 0) => "is running\n".to_owned(),
             _ => format!("stopped: {idle} , running: {running}, failed: {failed}\n"),
         };
-        Ok(CommandOutput::out(out))
+        Ok(CommandOutput::success(out))
     }
 
     pub(super) fn list_batches(&self) -> String {
@@ -271,13 +278,13 @@ impl Inner {
         filter: Option<NodeFilter>,
     ) -> Result<CommandOutput> {
         let state = self.state.lock();
-        let batch = state.batch(name).map_err(explain_batch(name))?;
+        let batch = state.batch(name).map_err(batch_error_message(name))?;
         let nids_of = |test: &Test| -> Result<(Vec<Nid>, Vec<Nid>)> {
             let nids = |group: &str| {
                 state
                     .group(group)
                     .map(|g| g.nids.clone())
-                    .map_err(explain_batch(name))
+                    .map_err(batch_error_message(name))
             };
             Ok((nids(&test.from)?, nids(&test.to)?))
         };
@@ -305,7 +312,7 @@ impl Inner {
             };
             let states: Vec<NodeState> = ALL_STATES.into_iter().filter(matches).collect();
             let (lines, count) = text::node_lines(&state, if server { &servers } else { &clients }, &states);
-            return Ok(CommandOutput::out(format!("{lines}Total {count} nodes\n")));
+            return Ok(CommandOutput::success(format!("{lines}Total {count} nodes\n")));
         }
         let mut out = String::new();
         if selected.is_none() {
@@ -319,7 +326,7 @@ impl Inner {
             out += &text::test_line(n, test);
             out += &text::client_server_tallies(&state.tally(&clients), &state.tally(&servers));
         }
-        Ok(CommandOutput::out(out))
+        Ok(CommandOutput::success(out))
     }
 
     pub(super) async fn add_test(&self, test: &TestRequest) -> Result<CommandOutput> {
@@ -345,7 +352,7 @@ impl Inner {
         }
         let (id, clients, servers, feats) = {
             let state = self.state.lock();
-            let batch = state.batch(name).map_err(explain_batch(name))?;
+            let batch = state.batch(name).map_err(batch_error_message(name))?;
             if batch.running {
                 return Err(format!("batch {name} is running: stop it first"));
             }
@@ -422,7 +429,7 @@ impl Inner {
         }
         // List the test even if a node refused it, so that the user can query the batch.
         let mut state = self.state.lock();
-        let batch = state.batch_mut(name).map_err(explain_batch(name))?;
+        let batch = state.batch_mut(name).map_err(batch_error_message(name))?;
         for (listed, added) in [(&mut batch.clients, &clients), (&mut batch.servers, &servers)] {
             for nid in added {
                 if !listed.contains(nid) {
@@ -438,9 +445,9 @@ impl Inner {
             to: to.clone(),
         });
         if failed.is_empty() {
-            return Ok(CommandOutput::out("Test was added successfully\n"));
+            return Ok(CommandOutput::success("Test was added successfully\n"));
         }
-        Ok(CommandOutput::failed(failed.trim_end()))
+        Ok(CommandOutput::failure(failed.trim_end()))
     }
 }
 

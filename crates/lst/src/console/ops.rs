@@ -30,7 +30,7 @@ pub(super) const ALL_STATES: [NodeState; 4] = [
 pub(super) type Result<T> = std::result::Result<T, String>;
 
 impl CommandOutput {
-    pub(super) fn out(out: impl Into<String>) -> CommandOutput {
+    pub(super) fn success(out: impl Into<String>) -> CommandOutput {
         CommandOutput {
             out: out.into(),
             err: String::new(),
@@ -38,7 +38,7 @@ impl CommandOutput {
         }
     }
 
-    pub(super) fn failed(message: impl Into<String>) -> CommandOutput {
+    pub(super) fn failure(message: impl Into<String>) -> CommandOutput {
         CommandOutput {
             out: String::new(),
             err: message.into() + "\n",
@@ -93,7 +93,9 @@ impl Inner {
         };
         let output = {
             let _guard = self.command_lock.lock().await;
-            self.dispatch(command).await.unwrap_or_else(CommandOutput::failed)
+            self.dispatch(command)
+                .await
+                .unwrap_or_else(CommandOutput::failure)
         };
         match stop {
             // Other commands may run during this wait.
@@ -105,7 +107,7 @@ impl Inner {
     async fn dispatch(&self, command: Command) -> Result<CommandOutput> {
         match command {
             Command::EndSession => Ok(self.end_session().await),
-            Command::ShowSession => Ok(CommandOutput::out(self.show_session())),
+            Command::ShowSession => Ok(CommandOutput::success(self.show_session())),
             Command::Ping { target, timeout_s } => self.ping(&target, timeout_s).await,
             Command::AddGroup { name, ids } => self.add_group(&name, &ids).await,
             Command::DelGroup { name } => self.del_group(&name).await,
@@ -121,7 +123,7 @@ impl Inner {
                 server,
                 nodes,
             } => match name {
-                None => Ok(CommandOutput::out(self.list_batches())),
+                None => Ok(CommandOutput::success(self.list_batches())),
                 Some(name) => self.list_batch(&name, test, server, nodes),
             },
             Command::Query {
@@ -182,7 +184,7 @@ impl Inner {
             }
         };
         if nids.is_empty() {
-            return Ok(CommandOutput::out("there are no nodes\n"));
+            return Ok(CommandOutput::success("there are no nodes\n"));
         }
         let debug = SrpcDebugReqst {
             dbg_sid: self.sid(),
@@ -211,7 +213,7 @@ impl Inner {
         };
         let out = replies.iter().map(line).collect::<String>();
         self.state.lock().remove_unused_nodes();
-        Ok(CommandOutput::out(out))
+        Ok(CommandOutput::success(out))
     }
 }
 
@@ -225,7 +227,7 @@ impl Inner {
             .add_group(name)
             .map_err(|e| error_message(&format!("group {name}"), e))?;
         let requested_feats = self.state.lock().feats;
-        let mut output = CommandOutput::out("");
+        let mut output = CommandOutput::success("");
         let mut added = false;
         for list in lists {
             let nids = match ids::parse(list) {
@@ -321,15 +323,15 @@ impl Inner {
     }
 
     async fn del_group(&self, name: &str) -> Result<CommandOutput> {
-        let exclusive = {
+        let unshared_nodes = {
             let mut state = self.state.lock();
             let group = state
                 .unused_group_mut(name)
                 .map_err(|e| error_message(&format!("group {name}"), e))?;
             let nids = group.nids.clone();
-            state.exclusive_to(name, &nids)
+            state.nodes_used_only_by(name, &nids)
         };
-        let replies = self.end_session_on(exclusive).await;
+        let replies = self.end_session_on(unshared_nodes).await;
         let mut state = self.state.lock();
         state.groups.retain(|g| g.name != name);
         state.remove_unused_nodes();
@@ -362,8 +364,8 @@ impl Inner {
             }
             GroupUpdate::Remove(list) => {
                 let removed = ids::parse(&list)?;
-                let exclusive = self.state.lock().exclusive_to(name, &removed);
-                let replies = self.end_session_on(exclusive).await;
+                let unshared_nodes = self.state.lock().nodes_used_only_by(name, &removed);
+                let replies = self.end_session_on(unshared_nodes).await;
                 self.state.lock().remove_from(name, |nid| removed.contains(&nid));
                 failures("update group", &replies, &[Errno::ESRCH.0 as u32])
             }
@@ -383,7 +385,7 @@ impl Inner {
                 .iter()
                 .enumerate()
                 .map(|(i, g)| format!("{}) {}\n", i + 1, g.name));
-            return Ok(CommandOutput::out(
+            return Ok(CommandOutput::success(
                 lines.collect::<String>() + &format!("Total {} groups\n", state.groups.len()),
             ));
         }
@@ -404,7 +406,7 @@ impl Inner {
                 }
             }
         }
-        Ok(CommandOutput::out(out))
+        Ok(CommandOutput::success(out))
     }
 
     // ---- counters
@@ -458,7 +460,7 @@ impl Inner {
     }
 
     async fn show_error(&self, names: &[String], session_only: bool) -> Result<CommandOutput> {
-        let mut output = CommandOutput::out("");
+        let mut output = CommandOutput::success("");
         for name in names {
             let mut error_nodes = 0;
             output.out += &format!("{name}:\n");

@@ -177,7 +177,7 @@ impl State {
     }
 
     /// The active nodes of `nids` that are in no batch, and in no group but `name`.
-    pub(crate) fn exclusive_to(&self, name: &str, nids: &[Nid]) -> Vec<Nid> {
+    pub(crate) fn nodes_used_only_by(&self, name: &str, nids: &[Nid]) -> Vec<Nid> {
         let used_elsewhere = |nid: &Nid| {
             self.groups.iter().any(|g| g.name != name && g.nids.contains(nid))
                 || self
