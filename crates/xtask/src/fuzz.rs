@@ -15,7 +15,7 @@ const TARGETS: [&str; 9] = [
     "mdt", "ost", "ldlm", "ptlrpc", "socklnd", "lnet", "selftest", "llog", "layout",
 ];
 /// Default run time of each target, seconds.
-const SECONDS: u32 = 12;
+const SECONDS_DEFAULT: u32 = 12;
 /// Number of lines of output in a failure without a panic.
 const TAIL_LINES: usize = 60;
 /// Limits for one input: 60 s and 2 GiB of memory.
@@ -36,7 +36,7 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
     build()?;
     match job {
         Job::Rerun { target, input } => {
-            let mut rerun = Command::new(binary(target));
+            let mut rerun = Command::new(binary_path(target));
             Stage::new("fuzz: the input").run(rerun.args(LIMITS).arg(input))
         }
         Job::Run { targets, seconds } => {
@@ -52,7 +52,7 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
 }
 
 fn parse(args: &[String]) -> Result<Job<'_>, String> {
-    let mut seconds = SECONDS;
+    let mut seconds = SECONDS_DEFAULT;
     let mut words = Vec::new();
     let mut args = args.iter().map(String::as_str);
     while let Some(arg) = args.next() {
@@ -82,7 +82,7 @@ fn fuzz_path(name: &str) -> PathBuf {
     root().join("fuzz").join(name)
 }
 
-fn binary(target: &str) -> PathBuf {
+fn binary_path(target: &str) -> PathBuf {
     fuzz_path("target/release").join(target)
 }
 
@@ -134,7 +134,7 @@ fn run_target(target: &str, seconds: u32) -> Result<String, String> {
     let artifact_prefix = fuzz_path("artifacts").join(format!("{target}-"));
     let cannot_run = |e: std::io::Error| format!("cannot be run: {e}");
     let out = fs::File::create(&log).map_err(cannot_run)?;
-    let status = Command::new(binary(target))
+    let status = Command::new(binary_path(target))
         .args(LIMITS)
         .arg(format!("-max_total_time={seconds}"))
         .arg(format!("-artifact_prefix={}", artifact_prefix.display()))
@@ -178,14 +178,14 @@ fn describe_failure(target: &str, output: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{Job, SECONDS, TARGETS, parse, root};
+    use super::{Job, SECONDS_DEFAULT, TARGETS, parse, root};
 
     #[test]
     fn arguments_are_parsed() {
         let words = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
         let all = TARGETS.to_vec();
         let run = |targets, seconds| Ok(Job::Run { targets, seconds });
-        assert_eq!(parse(&words("")), run(all.clone(), SECONDS));
+        assert_eq!(parse(&words("")), run(all.clone(), SECONDS_DEFAULT));
         assert_eq!(parse(&words("--seconds 5")), run(all, 5));
         assert_eq!(parse(&words("mdt --seconds 7 ost")), run(vec!["mdt", "ost"], 7));
         let (target, input) = ("mdt", "fuzz/artifacts/mdt-crash-1");

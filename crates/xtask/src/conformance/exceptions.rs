@@ -67,7 +67,7 @@ impl Exceptions {
     }
 
     /// Names of tests that must not run.
-    pub(super) fn skipped(&self) -> impl Iterator<Item = &str> {
+    pub(super) fn skipped_tests(&self) -> impl Iterator<Item = &str> {
         let skipped = self.0.iter().filter(|(_, rule)| **rule == Rule::Skip);
         skipped.map(|(name, _)| name.as_str())
     }
@@ -143,7 +143,7 @@ mod tests {
                 .unwrap_err()
                 .contains("without an exception: t4")
         );
-        assert_eq!(list.skipped().collect::<Vec<_>>(), ["t2"]);
+        assert_eq!(list.skipped_tests().collect::<Vec<_>>(), ["t2"]);
     }
 
     #[test]

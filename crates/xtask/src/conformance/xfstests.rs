@@ -72,7 +72,7 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
         [] => check.args(["-g", GROUPS]),
         selected => check.args(selected),
     };
-    let skipped: Vec<&str> = exceptions.skipped().collect();
+    let skipped: Vec<&str> = exceptions.skipped_tests().collect();
     if !skipped.is_empty() {
         check.args(["-e", &skipped.join(",")]);
     }

@@ -99,7 +99,7 @@ fn pages() -> Vec<Line> {
 
 impl Limit {
     /// The lines with these words, if there are too many.
-    fn exceeded(&self, lines: &[Line]) -> Vec<String> {
+    fn violations(&self, lines: &[Line]) -> Vec<String> {
         let found: Vec<&Line> = lines.iter().filter(|l| l.has_one_of(self.words)).collect();
         if found.len() * 1000 <= lines.len() * self.per_thousand {
             return Vec::new();
@@ -118,8 +118,8 @@ impl Limit {
 }
 
 fn assert_within_limits(lines: &[Line]) {
-    let exceeded = LIMITS.iter().flat_map(|l| l.exceeded(lines));
-    assert_none("name the actor, or the thing", exceeded.collect());
+    let violations = LIMITS.iter().flat_map(|l| l.violations(lines));
+    assert_none("name the actor, or the thing", violations.collect());
 }
 
 #[test]
@@ -130,7 +130,7 @@ fn comments_name_the_actor() {
         words: &["who", "whoever", "whom", "whose"],
         per_thousand: 2,
     };
-    assert_none("name the actor, or the thing", possessive.exceeded(&comments));
+    assert_none("name the actor, or the thing", possessive.violations(&comments));
 }
 
 #[test]
