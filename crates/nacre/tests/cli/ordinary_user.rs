@@ -23,7 +23,7 @@ fn binary_for_all(site: &Site) -> String {
 }
 
 /// Runs a shell command as an unprivileged user.
-fn try_as(user: &str, runtime_dir: &str, line: &str) -> CommandOutput {
+fn run_as(user: &str, runtime_dir: &str, line: &str) -> CommandOutput {
     run(Command::new("setpriv")
         .args([
             "--reuid",
@@ -42,7 +42,7 @@ fn try_as(user: &str, runtime_dir: &str, line: &str) -> CommandOutput {
 /// Checks that a command on another user's file system fails quickly with the reason.
 fn assert_refused(user: &str, line: &str) {
     let start_time = Instant::now();
-    let result = try_as(user, "/nowhere", line);
+    let result = run_as(user, "/nowhere", line);
     assert!(!result.ok, "{line}: {}", result.out);
     assert!(
         result
@@ -105,7 +105,7 @@ fn suid_and_dev_are_off_unless_root_enables_them() {
         site.path_str("."),
         site.path_str("d")
     ));
-    let id = |mnt: &str| try_as(USER, "/nowhere", &format!("{mnt}/id -u"));
+    let id = |mnt: &str| run_as(USER, "/nowhere", &format!("{mnt}/id -u"));
     assert_eq!((id(&mnt).out.trim(), id(&suid_mount).out.trim()), (USER, "0"));
     assert!(!id(&noexec_mount).ok, "noexec");
     let write = |mnt: &str| run(Command::new("bash").args(["-c", &format!("echo x > {mnt}/null")])).ok;
@@ -149,7 +149,7 @@ fn unprivileged_user_can_run_a_file_system() {
     let binary = binary_for_all(&site);
     sh(&format!("mkdir {dir} && chown {USER}:{USER} {dir}"));
     let as_user = |line: &str| {
-        let result = try_as(USER, &dir, line);
+        let result = run_as(USER, &dir, line);
         assert!(result.ok, "{line}: {}{}", result.out, result.err);
         result.out
     };
@@ -178,7 +178,7 @@ fn unprivileged_user_can_run_a_file_system() {
         "4711",
         &format!("{binary} mount --port {port} {nid}:/nacre $(mktemp -d)"),
     );
-    let failure = try_as(
+    let failure = run_as(
         USER,
         &dir,
         &format!("{binary} mount -o suid {nid}:/nacre {dir}/other"),

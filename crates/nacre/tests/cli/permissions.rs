@@ -6,7 +6,7 @@ use std::process::Command;
 use crate::fixture::{CommandOutput, Site, is_root, nacre, nacre_ok, nacre_refuses, run, sh};
 
 /// Runs a shell command as a user that owns no files.
-fn as_user(line: &str) -> CommandOutput {
+fn run_as_user(line: &str) -> CommandOutput {
     run(Command::new("setpriv").args([
         "--reuid",
         "4711",
@@ -47,10 +47,10 @@ fn permissions_apply_to_other_users_and_squashed_root() {
         "setfattr -n user.a -v b s",
         "mknod tmp/disk b 7 0",
     ] {
-        let result = as_user(&format!("cd {mount}; {command}"));
+        let result = run_as_user(&format!("cd {mount}; {command}"));
         assert!(!result.ok, "{command}: {}", result.out);
     }
-    let allowed = as_user(&format!(
+    let allowed = run_as_user(&format!(
         "cd {mount}/tmp; echo mine > u; chmod 600 u; cat u; mkdir d; mv u d; stat -c %u:%g d/u"
     ));
     assert_eq!(allowed.out, "mine\n4711:4712\n", "{}", allowed.err);
@@ -243,11 +243,11 @@ fn store_is_private_with_any_umask() {
         sh(&format!("chmod 711 {} {dir}", site.path_str("")));
         for command in ["ls", "cat", "grep -r secret"] {
             assert!(
-                !as_user(&format!("{command} {dir}/ost0000/objects")).ok,
+                !run_as_user(&format!("{command} {dir}/ost0000/objects")).ok,
                 "{command}"
             );
         }
-        assert!(!as_user(&format!("cat {dir}/run.json")).ok);
+        assert!(!run_as_user(&format!("cat {dir}/run.json")).ok);
     }
 }
 

@@ -236,7 +236,7 @@ fn offset(rng: &mut Rng) -> u64 {
     }
 }
 
-fn how(rng: &mut Rng) -> OpenHow {
+fn open_how(rng: &mut Rng) -> OpenHow {
     let (read, write) = pick(
         rng,
         &[
@@ -272,7 +272,7 @@ fn random_op(rng: &mut Rng) -> Op {
         0..14 => Op::Open {
             slot,
             path: path(rng),
-            how: how(rng),
+            how: open_how(rng),
             mode: mode & 0o777,
         },
         14..17 => Op::Close { slot },

@@ -143,7 +143,7 @@ pub(crate) fn holds_within(limit: Duration, mut condition: impl FnMut() -> bool)
 }
 
 impl Cell {
-    fn begin(line: &str) -> Cell {
+    fn start(line: &str) -> Cell {
         let (fs, a, b) = two_clients();
         let aside = fs.site.path_str("aside");
         fs::create_dir(&aside).unwrap();
@@ -226,7 +226,7 @@ impl Cell {
 /// Runs one cell of the matrix.
 fn run_cell(line: &str, victim: Victim, seed: u64) {
     eprintln!("{victim:?} is killed, seed {seed}");
-    let mut cell = Cell::begin(line);
+    let mut cell = Cell::start(line);
     // The seed selects the time of the kill, so each seed interrupts other operations.
     std::thread::sleep(Duration::from_millis(
         300 + seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) % 1700,

@@ -300,7 +300,7 @@ fn signals_interrupt_every_wait_for_a_dead_mdt() {
 const WAITING_STATS: usize = 200;
 
 /// Number of threads of this process that wait for an answer of a mount.
-fn threads_that_wait() -> usize {
+fn count_waiting_threads() -> usize {
     let tasks = fs::read_dir("/proc/self/task").unwrap().flatten();
     let waits =
         |dir: PathBuf| fs::read_to_string(dir.join("wchan")).is_ok_and(|at| at == "request_wait_answer");
@@ -332,9 +332,9 @@ fn only_sizes_and_data_on_a_dead_ost_wait() {
         .map(|path| std::thread::spawn(move || fs::metadata(path).map(|meta| meta.len())))
         .collect();
     assert!(
-        holds_within(SLACK, || threads_that_wait() >= WAITING_STATS),
+        holds_within(SLACK, || count_waiting_threads() >= WAITING_STATS),
         "{}",
-        threads_that_wait()
+        count_waiting_threads()
     );
 
     let names = sh_within_limit(&format!("ls -U {}", text(&cluster.mount)));

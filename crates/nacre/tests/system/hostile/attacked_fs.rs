@@ -60,7 +60,7 @@ impl AttackedFs {
         let source = format!("{nid}:/nacre");
         let mount = site.mount(&source, "mnt", &["--listen", &other.to_string(), "--port", PORT]);
         let mount = PathBuf::from(mount);
-        let work = BackgroundWork::begin(&mount);
+        let work = BackgroundWork::start(&mount);
         let mut attacked = AttackedFs {
             nid,
             mount,
@@ -113,7 +113,7 @@ impl AttackedFs {
         let AttackedFs { site, work, .. } = self;
         let log = log_of(&site);
         assert!(log.len() < 1 << 20, "{} bytes of log", log.len());
-        work.end();
+        work.stop();
         nacre_ok(&["umount", &site.path_str("mnt")]);
         site.down("d");
         let log = log_of(&site);
@@ -149,7 +149,7 @@ struct BackgroundWork {
 }
 
 impl BackgroundWork {
-    fn begin(mount: &Path) -> BackgroundWork {
+    fn start(mount: &Path) -> BackgroundWork {
         let (rounds, stop) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
         let (dir, count, end) = (mount.join("work"), rounds.clone(), stop.clone());
         let thread = std::thread::spawn(move || {
@@ -181,7 +181,7 @@ impl BackgroundWork {
         }
     }
 
-    fn end(self) {
+    fn stop(self) {
         self.stop.store(true, Ordering::SeqCst);
         self.thread.join().unwrap();
     }

@@ -106,31 +106,31 @@ async fn illegal_messages_are_rejected() {
     let attacked = AttackedFs::new();
     let first = RawClient::connect(attacked.nid, "first").await;
     assert_eq!(first.status(MDS_REQUEST_PORTAL, first.statfs(), &[]).await, 0);
-    garbage_on_every_portal(&first).await;
+    send_garbage_to_every_portal(&first).await;
     attacked.wait_for_log("dropping malformed request");
     attacked.check_progress("garbage on portals");
-    every_opcode_on_every_portal(&first).await;
+    send_every_opcode_to_every_portal(&first).await;
     attacked.check_progress("every opcode");
-    false_server_connects(&first).await;
+    connect_as_false_servers(&first).await;
     attacked.wait_for_log("connect as a server refused");
     attacked.check_not_logged("evicting");
     attacked.check_progress("pretended servers");
     let second = RawClient::connect(attacked.nid, "second").await;
-    handles_and_names_of_others(&first, &second).await;
+    use_handles_and_names_of_others(&first, &second).await;
     attacked.wait_for_log("request refused: its handle belongs to another peer");
     attacked.check_progress("handles of others");
-    slots_and_portals_not_granted(&second).await;
+    use_slots_and_portals_not_granted(&second).await;
     attacked.wait_for_log("request refused: pb_tag exceeds the granted slots");
     attacked.check_progress("slots and portals");
-    repeated_requests(&second, &attacked).await;
+    repeat_requests(&second, &attacked).await;
     attacked.check_progress("repeated requests");
-    too_many_clients(&second).await;
+    connect_too_many_clients(&second).await;
     attacked.wait_for_log("connect refused: peer has too many clients");
     attacked.check_progress("too many clients");
     attacked.end();
 }
 
-async fn garbage_on_every_portal(client: &RawClient) {
+async fn send_garbage_to_every_portal(client: &RawClient) {
     let mut random = fastrand::Rng::with_seed(11);
     let header = |count: u32, len: u32| {
         let head = LustreMsgV2 {
@@ -169,7 +169,7 @@ async fn garbage_on_every_portal(client: &RawClient) {
 
 /// Sends every opcode, and some unknown ones, without buffers and with large ones, to every request
 /// portal.
-async fn every_opcode_on_every_portal(client: &RawClient) {
+async fn send_every_opcode_to_every_portal(client: &RawClient) {
     let opcodes = (0..70).chain(100..112).chain(250..260).chain([
         400,
         403,
@@ -207,7 +207,7 @@ async fn every_opcode_on_every_portal(client: &RawClient) {
 
 /// Connects as the MDT does to its OSTs, and as OSTs do to the MDT, with their names and with
 /// another one.
-async fn false_server_connects(client: &RawClient) {
+async fn connect_as_false_servers(client: &RawClient) {
     let connect_status = |target: &'static str, uuid: &'static str, flags| async move {
         let (_, body, _) = connect_to(
             &client.lnet,
@@ -238,7 +238,7 @@ async fn false_server_connects(client: &RawClient) {
     assert_eq!(connect_status(OST, names[0], 0).await, Errno::EALREADY.status());
 }
 
-async fn handles_and_names_of_others(first: &RawClient, second: &RawClient) {
+async fn use_handles_and_names_of_others(first: &RawClient, second: &RawClient) {
     let foreign_handle = body(MDS_STATFS, LUSTRE_MDS_VERSION, first.handle);
     assert_eq!(
         second.status(MDS_REQUEST_PORTAL, foreign_handle, &[]).await,
@@ -279,7 +279,7 @@ async fn handles_and_names_of_others(first: &RawClient, second: &RawClient) {
     );
 }
 
-async fn slots_and_portals_not_granted(client: &RawClient) {
+async fn use_slots_and_portals_not_granted(client: &RawClient) {
     let eproto = Errno::EPROTO.status();
     let high_tag = PtlrpcBody {
         pb_tag: 999,
@@ -327,7 +327,7 @@ async fn slots_and_portals_not_granted(client: &RawClient) {
     assert_eq!(client.status(MDS_REQUEST_PORTAL, long_timeout, &[]).await, 0);
 }
 
-async fn repeated_requests(client: &RawClient, attacked: &AttackedFs) {
+async fn repeat_requests(client: &RawClient, attacked: &AttackedFs) {
     // The client has no FID sequence, so its create fails; the resent request must fail as well.
     let rec = MdtRecCreate {
         cr_opcode: REINT_CREATE,
@@ -371,7 +371,7 @@ async fn repeated_requests(client: &RawClient, attacked: &AttackedFs) {
     assert_eq!(replayed.pb_status, Errno::EPROTO.status());
 }
 
-async fn too_many_clients(client: &RawClient) {
+async fn connect_too_many_clients(client: &RawClient) {
     let mut refusals = 0;
     for n in 0..CLIENTS {
         let uuid = format!("crowd-{n}");
