@@ -24,7 +24,7 @@ use scan::Scan;
 use crate::{OsdError, files, target};
 
 pub(crate) use scan::COMMIT_KEY;
-pub(crate) use scratch::Scratch;
+pub(crate) use scratch::ScratchCopy;
 pub(crate) use sync::{Journals, SyncThread};
 
 /// File name prefix of the copies of damaged journals, in the target's directory.
