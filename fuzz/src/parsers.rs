@@ -131,7 +131,7 @@ pub fn layout(bytes: &[u8]) {
     }
     let _ = DirPage::parse_all(&Bytes::copy_from_slice(bytes));
     if let Ok(wanted) = mdt::layout::StripeRequest::parse(bytes) {
-        let _ = wanted.map(|w| w.to_default());
+        let _ = wanted.map(|w| w.to_default_layout());
     }
     if let Ok(range) = LuSeqRange::from_bytes(bytes) {
         assert_eq!(range.to_bytes(), bytes[..LuSeqRange::SIZE]);

@@ -1,7 +1,7 @@
 //! Measures the cost of creating and removing files with one object each in the MDT's store,
-//! without requests and locks: all threads in one shared directory against one directory per
-//! thread. Prints the CPU time per operation for both cases, and the rate in the shared directory
-//! relative to the rate in separate ones; medians over alternating rounds.
+//! without requests and locks. Compares two cases: all threads in one shared directory, and one
+//! directory per thread. Prints the CPU time per operation in both cases, and the ratio of the
+//! rates (shared to separate). The values are medians over alternating rounds.
 //!
 //! `cargo run --release -p mdt --example names [memory|DIRECTORY] [THREADS] [FILES] [ROUNDS]`;
 //! FILES is the number of files per thread.
@@ -15,7 +15,7 @@ use std::{
 use mdt::{
     cred::Cred,
     layout::{self, StripeObject},
-    namespace::{NewInode, Unlink, create, make_root, unlink},
+    namespace::{NewInode, UnlinkArgs, create, make_root, unlink},
     store::Store,
 };
 use osd::{StoreKind, open_index};
@@ -61,10 +61,10 @@ impl Load<'_> {
     }
 
     fn remove(&self, parent: Fid, name: &str) -> Result<(), Errno> {
-        let args = Unlink {
+        let args = UnlinkArgs {
             parent,
             name: name.as_bytes(),
-            dir: false,
+            is_rmdir: false,
             time: Time::secs(2_000_000),
         };
         unlink(self.store, &Cred::root(), args).map(drop)
@@ -98,6 +98,7 @@ impl Load<'_> {
 fn cpu_time() -> Duration {
     let stat = std::fs::read_to_string("/proc/self/stat").expect("the process's own state");
     let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields);
+    // The fields utime and stime, in ticks of 10 ms.
     let ticks = fields.split_whitespace().skip(11).take(2);
     Duration::from_millis(ticks.filter_map(|t| t.parse::<u64>().ok()).sum::<u64>() * 10)
 }

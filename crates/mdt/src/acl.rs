@@ -1,9 +1,10 @@
 //! POSIX access control lists, in the format of the `system.posix_acl_*` attributes.
 //!
-//! An ACL is checked when it is set, and stored in the same format (version 2; entries of tag,
-//! permissions and id). The rules are those of POSIX 1003.1e as implemented by Linux: the entries
-//! of owner, mask (of the group, without a mask) and others mirror the mode; the mask limits named
-//! users and all groups; an ACL without mask and named entries is equivalent to the mode.
+//! The MDT checks an ACL when a user sets it, and stores it in the same format (version 2; entries
+//! of tag, permissions and id). The rules are those of POSIX 1003.1e as implemented by Linux. Three
+//! entries equal the bits of the mode: owner, others, and for the group bits the mask, or without a
+//! mask the owning group. The mask limits named users and all groups. An ACL without mask and named
+//! entries is equivalent to the mode.
 
 use bytes::Bytes;
 use wire::{
@@ -13,8 +14,8 @@ use wire::{
 
 use crate::{cred::Cred, store::Inode};
 
-/// Maximum number of entries, so that an ACL fits into a client's reply buffer.
-const MAX_ENTRIES: usize = 8 * 1024;
+/// Maximum number of entries: an ACL must fit into a client's reply buffer.
+const ENTRIES_MAX: usize = 8 * 1024;
 
 /// The attribute with the access ACL.
 pub(crate) const XATTR_ACCESS: &[u8] = wire::XATTR_NAME_ACL_ACCESS.as_bytes();
@@ -26,7 +27,7 @@ type Entry = PosixAclXattrEntry;
 /// Parses and checks an ACL. `EINVAL` if it is malformed, `E2BIG` if it has too many entries.
 fn parse(bytes: &[u8]) -> Result<Vec<Entry>, Errno> {
     let entries = PosixAcl::parse(bytes).map_err(|_| Errno::EINVAL)?.entries;
-    if entries.len() > MAX_ENTRIES {
+    if entries.len() > ENTRIES_MAX {
         return Err(Errno::E2BIG);
     }
     let order = [
@@ -38,13 +39,13 @@ fn parse(bytes: &[u8]) -> Result<Vec<Entry>, Errno> {
         ACL_OTHER,
     ];
     let mut last_rank = None;
-    for e in &entries {
+    for entry in &entries {
         let rank = order
             .iter()
-            .position(|tag| *tag == e.e_tag)
+            .position(|tag| *tag == entry.e_tag)
             .ok_or(Errno::EINVAL)?;
-        let is_named = matches!(e.e_tag, ACL_USER | ACL_GROUP);
-        if e.e_perm > 7 || last_rank.is_some_and(|last| rank < last || (rank == last && !is_named)) {
+        let is_named = matches!(entry.e_tag, ACL_USER | ACL_GROUP);
+        if entry.e_perm > 7 || last_rank.is_some_and(|last| rank < last || (rank == last && !is_named)) {
             return Err(Errno::EINVAL);
         }
         last_rank = Some(rank);
@@ -57,7 +58,7 @@ fn parse(bytes: &[u8]) -> Result<Vec<Entry>, Errno> {
     Ok(entries)
 }
 
-/// Checks the ACL in a stored attribute.
+/// Checks an ACL, like [`parse`].
 pub(crate) fn check(bytes: &[u8]) -> Result<(), Errno> {
     parse(bytes).map(drop)
 }
@@ -67,19 +68,21 @@ fn build(entries: Vec<Entry>) -> Bytes {
 }
 
 /// The permissions of the first entry with this tag.
-fn perm(entries: &[Entry], tag: u16) -> Option<u32> {
+fn permissions_of(entries: &[Entry], tag: u16) -> Option<u32> {
     entries
         .iter()
         .find(|e| e.e_tag == tag)
         .map(|e| u32::from(e.e_perm))
 }
 
-/// The permission bits of an ACL's mode; the mask, if present, provides the group bits.
+/// The permission bits of the mode that corresponds to an ACL.
 fn mode_bits(entries: &[Entry]) -> u32 {
-    let group = perm(entries, ACL_MASK)
-        .or(perm(entries, ACL_GROUP_OBJ))
+    let group = permissions_of(entries, ACL_MASK)
+        .or(permissions_of(entries, ACL_GROUP_OBJ))
         .unwrap_or(0);
-    perm(entries, ACL_USER_OBJ).unwrap_or(0) << 6 | group << 3 | perm(entries, ACL_OTHER).unwrap_or(0)
+    permissions_of(entries, ACL_USER_OBJ).unwrap_or(0) << 6
+        | group << 3
+        | permissions_of(entries, ACL_OTHER).unwrap_or(0)
 }
 
 /// Whether an ACL is equivalent to a mode: no named entries, no mask.
@@ -89,31 +92,31 @@ fn is_mode_only(entries: &[Entry]) -> bool {
         .all(|e| matches!(e.e_tag, ACL_USER_OBJ | ACL_GROUP_OBJ | ACL_OTHER))
 }
 
-/// The permissions that an ACL grants to a user other than the owner; of several groups, one that
-/// grants all of `want` is preferred. `None` without a valid ACL.
-pub(crate) fn granted(acl: &[u8], inode: &Inode, cred: &Cred, want: u32) -> Option<u32> {
+/// The permissions (`MAY_*`) that an ACL grants to a user other than the owner; `want` are those
+/// that the user requests. `None` without a valid ACL.
+pub(crate) fn granted_permissions(acl: &[u8], inode: &Inode, cred: &Cred, want: u32) -> Option<u32> {
     if acl.is_empty() {
         return None;
     }
     let entries = parse(acl).ok()?;
-    let mask = perm(&entries, ACL_MASK).unwrap_or(7);
-    if let Some(e) = entries
+    let mask = permissions_of(&entries, ACL_MASK).unwrap_or(7);
+    if let Some(entry) = entries
         .iter()
         .find(|e| e.e_tag == ACL_USER && e.e_id == cred.fsuid)
     {
-        return Some(u32::from(e.e_perm) & mask);
+        return Some(u32::from(entry.e_perm) & mask);
     }
     let groups = entries.iter().filter(|e| match e.e_tag {
         ACL_GROUP_OBJ => cred.in_group(inode.gid),
         ACL_GROUP => cred.in_group(e.e_id),
         _ => false,
     });
-    // One matching group that grants all of `want` suffices. The entry of others applies only if no
-    // group matches.
+    // Of several matching groups, one that grants all of `want` suffices. The entry of others
+    // applies only if no group matches.
     let best = groups
         .map(|e| u32::from(e.e_perm) & mask)
         .reduce(|a, b| if a & want == want { a } else { b });
-    best.or_else(|| perm(&entries, ACL_OTHER))
+    best.or_else(|| permissions_of(&entries, ACL_OTHER))
 }
 
 /// Sets an inode's access ACL and updates the mode. An ACL equivalent to the mode is not stored. An
@@ -133,8 +136,8 @@ pub(crate) fn set_access(inode: &mut Inode, acl: &[u8]) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Sets a directory's default ACL; an empty ACL removes the stored one. `EACCES`: the ACL is not
-/// empty, and the inode is no directory.
+/// Sets a directory's default ACL; an empty ACL removes the stored one. `EACCES` if the ACL is not
+/// empty and the inode is no directory.
 pub(crate) fn set_default(inode: &mut Inode, acl: &[u8]) -> Result<(), Errno> {
     if !acl.is_empty() && !inode.is_dir() {
         return Err(Errno::EACCES);
@@ -147,28 +150,27 @@ pub(crate) fn set_default(inode: &mut Inode, acl: &[u8]) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Updates the stored access ACL after a change of mode: the entries of owner, mask (group, without
-/// a mask) and others.
+/// Updates the entries of the stored access ACL that must equal the mode, after a change of mode.
 pub(crate) fn follow_mode(inode: &mut Inode) {
     let Ok(mut entries) = parse(&inode.acl_access) else {
         return;
     };
-    let has_mask = perm(&entries, ACL_MASK).is_some();
-    for e in &mut entries {
-        let shift = match e.e_tag {
+    let has_mask = permissions_of(&entries, ACL_MASK).is_some();
+    for entry in &mut entries {
+        let shift = match entry.e_tag {
             ACL_USER_OBJ => 6,
             ACL_MASK => 3,
             ACL_GROUP_OBJ if !has_mask => 3,
             ACL_OTHER => 0,
             _ => continue,
         };
-        e.e_perm = (inode.mode >> shift & 7) as u16;
+        entry.e_perm = (inode.mode >> shift & 7) as u16;
     }
     inode.acl_access = build(entries);
 }
 
-/// Sets the mode and ACLs of a new inode, except for symlinks. The parent's default ACL, if any,
-/// replaces the umask.
+/// Sets the mode and ACLs of a new inode that is no symlink: applies the parent's default ACL, or
+/// without one the umask.
 pub(crate) fn inherit(child: &mut Inode, parent: &Inode, umask: u32) {
     if child.is_symlink() {
         return;
@@ -180,16 +182,16 @@ pub(crate) fn inherit(child: &mut Inode, parent: &Inode, umask: u32) {
     if child.is_dir() {
         child.acl_default = parent.acl_default.clone();
     }
-    let has_mask = perm(&entries, ACL_MASK).is_some();
-    for e in &mut entries {
-        let shift = match e.e_tag {
+    let has_mask = permissions_of(&entries, ACL_MASK).is_some();
+    for entry in &mut entries {
+        let shift = match entry.e_tag {
             ACL_USER_OBJ => 6,
             ACL_MASK => 3,
             ACL_GROUP_OBJ if !has_mask => 3,
             ACL_OTHER => 0,
             _ => continue,
         };
-        e.e_perm &= (child.mode >> shift & 7) as u16;
+        entry.e_perm &= (child.mode >> shift & 7) as u16;
     }
     child.mode = child.mode & !0o777 | mode_bits(&entries);
     child.acl_access = if is_mode_only(&entries) {
@@ -234,59 +236,59 @@ mod tests {
 
     #[test]
     fn mask_limits_a_named_user_and_is_the_mode_of_the_group() {
-        let mut f = Inode {
+        let mut file = Inode {
             mode: 0o100640,
             uid: 1,
             gid: 2,
             ..Inode::default()
         };
-        set_access(&mut f, &acl_with_named_entries()).unwrap();
-        assert_eq!(f.mode, 0o100660);
+        set_access(&mut file, &acl_with_named_entries()).unwrap();
+        assert_eq!(file.mode, 0o100660);
         let user = Cred {
             fsuid: 1234,
             fsgid: 9,
             cap: 0,
             ..Cred::root()
         };
-        assert!(user.check(&f, MAY_READ | MAY_WRITE).is_ok());
+        assert!(user.check(&file, MAY_READ | MAY_WRITE).is_ok());
         let member = Cred {
             fsuid: 8,
             fsgid: 55,
             ..user.clone()
         };
-        assert!(member.check(&f, MAY_WRITE).is_ok());
-        f.mode = 0o100640;
-        follow_mode(&mut f);
-        assert!(user.check(&f, MAY_WRITE).is_err());
+        assert!(member.check(&file, MAY_WRITE).is_ok());
+        file.mode = 0o100640;
+        follow_mode(&mut file);
+        assert!(user.check(&file, MAY_WRITE).is_err());
         assert!(
             Cred {
                 fsuid: 8,
                 fsgid: 9,
                 ..user
             }
-            .check(&f, MAY_READ)
+            .check(&file, MAY_READ)
             .is_err()
         );
     }
 
     #[test]
     fn acl_equivalent_to_the_mode_is_not_stored() {
-        let mut f = Inode {
+        let mut file = Inode {
             mode: 0o100600,
             ..Inode::default()
         };
         set_access(
-            &mut f,
+            &mut file,
             &acl(&[(ACL_USER_OBJ, 7, 0), (ACL_GROUP_OBJ, 5, 0), (ACL_OTHER, 5, 0)]),
         )
         .unwrap();
-        assert_eq!(f.mode, 0o100755);
-        assert!(f.acl_access.is_empty());
+        assert_eq!(file.mode, 0o100755);
+        assert!(file.acl_access.is_empty());
     }
 
     #[test]
     fn malformed_acls_are_errors() {
-        let mut f = Inode {
+        let mut file = Inode {
             mode: 0o100600,
             ..Inode::default()
         };
@@ -304,9 +306,9 @@ mod tests {
             b"\x01",
             b"\x02\0\0\0",
         ] {
-            assert!(set_access(&mut f, bad).is_err());
+            assert!(set_access(&mut file, bad).is_err());
         }
-        assert!(f.acl_access.is_empty());
+        assert!(file.acl_access.is_empty());
     }
 
     #[test]
@@ -324,12 +326,12 @@ mod tests {
             acl_default: default.clone(),
             ..Inode::default()
         };
-        let mut f = Inode {
+        let mut file = Inode {
             mode: 0o100666,
             ..Inode::default()
         };
-        inherit(&mut f, &parent, 0o022);
-        assert_eq!(f.mode, 0o100664);
+        inherit(&mut file, &parent, 0o022);
+        assert_eq!(file.mode, 0o100664);
         let expected = acl(&[
             (ACL_USER_OBJ, 6, none),
             (ACL_GROUP_OBJ, 5, none),
@@ -337,29 +339,29 @@ mod tests {
             (ACL_MASK, 6, none),
             (ACL_OTHER, 4, none),
         ]);
-        assert_eq!(f.acl_access, expected);
-        let mut d = Inode {
+        assert_eq!(file.acl_access, expected);
+        let mut dir = Inode {
             mode: 0o040777,
             ..Inode::default()
         };
-        inherit(&mut d, &parent, 0o077);
-        assert_eq!((d.mode, &d.acl_default), (0o040775, &default));
+        inherit(&mut dir, &parent, 0o077);
+        assert_eq!((dir.mode, &dir.acl_default), (0o040775, &default));
     }
 
     #[test]
     fn umask_applies_without_a_default_acl() {
-        let mut f = Inode {
+        let mut file = Inode {
             mode: 0o100666,
             ..Inode::default()
         };
         inherit(
-            &mut f,
+            &mut file,
             &Inode {
                 mode: 0o040755,
                 ..Inode::default()
             },
             0o027,
         );
-        assert_eq!(f.mode, 0o100640);
+        assert_eq!(file.mode, 0o100640);
     }
 }

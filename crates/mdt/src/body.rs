@@ -1,8 +1,8 @@
 //! Attributes in replies: `mdt_body`, and the buffers of layout, link target and ACL. The body has
 //! the lengths of these buffers.
 //!
-//! The valid bits are those of a Lustre server; the tests name the captures. The MDT sends the size
-//! of a file with a layout only as the lazy size, because the client must query the OSTs.
+//! The valid bits are those of a Lustre server; the tests name the captures. If a file has a
+//! layout, the MDT sends only the lazy size: the client gets the size from the OSTs.
 
 use bytes::{BufMut, Bytes, BytesMut};
 use wire::{
@@ -15,8 +15,8 @@ use wire::{
 
 use crate::store::Inode;
 
-/// Valid bits of every reply with attributes.
-const ALWAYS: u64 = OBD_MD_FLID
+/// Valid bits (`mbo_valid`) of every reply with attributes.
+const BASIC_VALID: u64 = OBD_MD_FLID
     | OBD_MD_FLATIME
     | OBD_MD_FLMTIME
     | OBD_MD_FLCTIME
@@ -49,8 +49,8 @@ pub(crate) struct AttrRequest {
     pub valid: u64,
     /// Size of the longest layout of this file system, bytes (`mbo_max_mdsize`).
     pub max_mdsize: u32,
-    /// Whether the client understands ACLs.
-    pub acl: bool,
+    /// Whether the client supports ACLs.
+    pub supports_acl: bool,
     /// The precision of times that client and target negotiated.
     pub precision: Precision,
 }
@@ -62,10 +62,10 @@ impl AttrRequest {
 }
 
 /// The attributes of an inode without layout, link target and ACL.
-pub(crate) fn plain(fid: Fid, inode: &Inode, precision: Precision) -> MdtBody {
+pub(crate) fn basic_body(fid: Fid, inode: &Inode, precision: Precision) -> MdtBody {
     let mut body = MdtBody {
         mbo_fid1: fid,
-        mbo_valid: ALWAYS,
+        mbo_valid: BASIC_VALID,
         mbo_mode: inode.mode,
         mbo_uid: inode.uid,
         mbo_gid: inode.gid,
@@ -96,7 +96,7 @@ pub(crate) fn plain(fid: Fid, inode: &Inode, precision: Precision) -> MdtBody {
 /// The requested attributes of an inode.
 pub(crate) fn attrs(fid: Fid, inode: &Inode, request: AttrRequest) -> Attrs {
     let mut out = Attrs {
-        body: plain(fid, inode, request.precision),
+        body: basic_body(fid, inode, request.precision),
         ..Attrs::default()
     };
     let body = &mut out.body;
@@ -104,8 +104,8 @@ pub(crate) fn attrs(fid: Fid, inode: &Inode, request: AttrRequest) -> Attrs {
         body.mbo_valid |= OBD_MD_FLEASIZE;
         out.md = inode.lov.clone();
     }
-    // The same request with these bits is for the directory's layout over MDTs, not for the default
-    // layout of its files.
+    // With one of these bits, the client requests the directory's layout over MDTs instead of the
+    // default layout of its files.
     let wants_default_lov =
         request.has(OBD_MD_FLDIREA) && request.valid & (OBD_MD_MEA | OBD_MD_DEFAULT_MEA) == 0;
     if inode.is_dir() && wants_default_lov && !inode.lov.is_empty() {
@@ -124,7 +124,7 @@ pub(crate) fn attrs(fid: Fid, inode: &Inode, request: AttrRequest) -> Attrs {
         body.mbo_valid |= OBD_MD_FLMODEASIZE;
         body.mbo_max_mdsize = request.max_mdsize;
     }
-    if request.has(OBD_MD_FLACL) && request.acl {
+    if request.has(OBD_MD_FLACL) && request.supports_acl {
         body.mbo_valid |= OBD_MD_FLACL;
         body.mbo_aclsize = inode.acl_access.len() as u32;
         out.acl = inode.acl_access.clone();
@@ -134,7 +134,7 @@ pub(crate) fn attrs(fid: Fid, inode: &Inode, request: AttrRequest) -> Attrs {
 
 #[cfg(test)]
 mod tests {
-    use super::{AttrRequest, attrs, plain};
+    use super::{AttrRequest, attrs, basic_body};
     use crate::store::Inode;
     use bytes::Bytes;
     use wire::{Fid, HasTimes, Precision, Time};
@@ -143,7 +143,7 @@ mod tests {
     const REQUEST: AttrRequest = AttrRequest {
         valid: 0,
         max_mdsize: 0,
-        acl: false,
+        supports_acl: false,
         precision: Precision::Seconds,
     };
 
@@ -158,13 +158,13 @@ mod tests {
             btime: t,
             ..Inode::default()
         };
-        let seconds = plain(FID, &inode, Precision::Seconds);
+        let seconds = basic_body(FID, &inode, Precision::Seconds);
         assert_eq!((seconds.mbo_mtime, seconds.mbo_btime), (7, 7));
         assert_eq!(
             (seconds.mbo_suppgid, seconds.mbo_unused3, seconds.mbo_padding_10),
             (0, 0, 0)
         );
-        let nanoseconds = plain(FID, &inode, Precision::Nanoseconds);
+        let nanoseconds = basic_body(FID, &inode, Precision::Nanoseconds);
         assert_eq!((nanoseconds.times().mtime, nanoseconds.btime()), (t, t));
     }
 
@@ -179,7 +179,7 @@ mod tests {
         let request = AttrRequest {
             valid: 0x1140_0084_9103_6fdf,
             max_mdsize: 0x80,
-            acl: true,
+            supports_acl: true,
             ..REQUEST
         };
         let body = attrs(FID, &dir, request).body;
@@ -208,7 +208,7 @@ mod tests {
             "i1, lookup of e1"
         );
         assert_eq!(
-            plain(FID, &file, Precision::Seconds).mbo_valid,
+            basic_body(FID, &file, Precision::Seconds).mbo_valid,
             0x1100_0000_0000_2f8f,
             "d3, setattr of e1"
         );
@@ -217,7 +217,7 @@ mod tests {
             ..Inode::default()
         };
         assert_eq!(
-            plain(FID, &fifo, Precision::Seconds).mbo_valid,
+            basic_body(FID, &fifo, Precision::Seconds).mbo_valid,
             0x1100_0000_0001_2fbf,
             "d3, mknod of fifo1"
         );

@@ -4,8 +4,8 @@
 //! A client requests a capability for one object by MDS_GETATTR with `OBD_MD_FLOSSCAPA` and the
 //! object in `RMF_CAPA1`, as Lustre's clients did to renew capabilities. The capability combines
 //! the permissions of the request's user, of the client's open files, and of the capability that
-//! the client presents. So a client can write back cached data after the file was closed or its
-//! mode changed.
+//! the client presents. So a client can write back cached data after it closed the file, or after a
+//! change of the mode.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -26,12 +26,12 @@ use crate::{
     target::{HandlerResult, Mdt, reply},
 };
 
-/// The operations of a writer.
-const WRITER: u64 = CAPA_OPC_OSS_READ | CAPA_OPC_OSS_WRITE | CAPA_OPC_OSS_TRUNC | CAPA_OPC_META_WRITE;
+/// The operations (`CAPA_OPC_*`) of a user with write permission.
+const WRITER_RIGHTS: u64 = CAPA_OPC_OSS_READ | CAPA_OPC_OSS_WRITE | CAPA_OPC_OSS_TRUNC | CAPA_OPC_META_WRITE;
 
 impl Mdt {
     /// Grants a client a capability for an object of a file.
-    pub(crate) fn capability(&self, req: &ServerRequest, body: &MdtBody) -> HandlerResult {
+    pub(crate) fn grant_capability(&self, req: &ServerRequest, body: &MdtBody) -> HandlerResult {
         let request: LustreCapa = req.get(bufs::CAPA_REQUEST)?;
         let file = body.mbo_fid1;
         let inode = self.store.inode(file)?;
@@ -76,15 +76,15 @@ impl Mdt {
     /// The operations (`CAPA_OPC_*`) that the client may do on the file's objects, by the user's
     /// permissions and by the client's open handles of the file.
     fn object_rights(&self, req: &ServerRequest, file: Fid, inode: &Inode, cred: &Cred) -> u64 {
-        let open = self.handles(&req.export).modes_of(file);
-        // Reading attributes needs no permission on the file, so the object's attributes need none
-        // either.
+        let open_mode = self.handles(&req.export).combined_mode(file);
+        // Reading a file's attributes needs no permission on the file, so neither does reading its
+        // objects' attributes.
         let mut rights = CAPA_OPC_META_READ;
-        if cred.check(inode, MAY_READ).is_ok() || open.has(MDS_FMODE_READ | MDS_FMODE_EXEC) {
+        if cred.check(inode, MAY_READ).is_ok() || open_mode.has(MDS_FMODE_READ | MDS_FMODE_EXEC) {
             rights |= CAPA_OPC_OSS_READ;
         }
-        if cred.check(inode, MAY_WRITE).is_ok() || open.changes() {
-            rights |= WRITER;
+        if cred.check(inode, MAY_WRITE).is_ok() || open_mode.changes() {
+            rights |= WRITER_RIGHTS;
         }
         if cred.owns(inode) {
             rights |= CAPA_OPC_META_WRITE;

@@ -63,10 +63,10 @@ const BRW_SIZE_MAX: u32 = 1 << 20;
 /// Minimum size of a bulk transfer, bytes: one page.
 const BRW_SIZE_MIN: u32 = 4096;
 /// Maximum number of modifying requests in flight per client.
-const MOD_RPCS: u16 = 8;
+const MOD_RPCS_MAX: u16 = 8;
 
 /// The connect data granted to a client; `instance` identifies this start of the target. `EPROTO`
-/// if the client's bulk transfers are smaller than a page.
+/// if the client's maximum bulk size is smaller than a page.
 pub(crate) fn negotiate(req: &ConnectRequest, instance: u32) -> Result<ObdConnectData, Errno> {
     let request = &req.data;
     let flags = request.ocd_connect_flags & FLAGS;
@@ -90,14 +90,14 @@ pub(crate) fn negotiate(req: &ConnectRequest, instance: u32) -> Result<ObdConnec
         data.ocd_brw_size = request.ocd_brw_size.min(BRW_SIZE_MAX);
     }
     if has(OBD_CONNECT_IBITS) {
-        // Data is never stored on the MDT.
+        // Nacre does not implement data on MDT.
         data.ocd_ibits_known = request.ocd_ibits_known & (MDS_INODELOCK_FULL & !MDS_INODELOCK_DOM);
     }
     if has(OBD_CONNECT_MAX_EASIZE) {
         data.ocd_max_easize = VALUE_MAX as u32;
     }
     if has(OBD_CONNECT_MULTIMODRPCS) {
-        data.ocd_maxmodrpcs = MOD_RPCS;
+        data.ocd_maxmodrpcs = MOD_RPCS_MAX;
     }
     Ok(data)
 }

@@ -1,13 +1,16 @@
 //! The identity of a request, and its permissions on an inode.
 //!
 //! The client sends the identity (`fsuid`, `fsgid`, capabilities, up to two relevant supplementary
-//! groups), and [`crate::squash`] may replace it; there is no identity upcall. The rules are
-//! POSIX's: owner, then access ACL, then group, then others. Capabilities override them as in
-//! Linux.
+//! groups), and [`crate::squash`] may replace it; there is no identity upcall. Permissions follow
+//! POSIX: of the owner, else by the access ACL, else of the group, else of others. Capabilities
+//! override the permissions as in Linux.
 
 use wire::Errno;
 
-use crate::{acl, store::Inode};
+use crate::{
+    acl,
+    store::{Inode, S_ISVTX},
+};
 
 /// `CAP_CHOWN`: change the owner of any file.
 const CAP_CHOWN: u32 = 1 << 0;
@@ -80,8 +83,8 @@ impl Cred {
     }
 
     /// Whether the user has any of these capabilities.
-    fn has(&self, cap: u32) -> bool {
-        self.cap & cap != 0
+    fn has(&self, caps: u32) -> bool {
+        self.cap & caps != 0
     }
 
     /// Whether the user owns the inode or may act as its owner.
@@ -109,7 +112,7 @@ impl Cred {
         self.has(CAP_LINUX_IMMUTABLE)
     }
 
-    /// Whether the user administers the file system.
+    /// Whether the user may administer the file system.
     pub fn is_admin(&self) -> bool {
         self.has(CAP_SYS_ADMIN)
     }
@@ -132,7 +135,7 @@ impl Cred {
     pub fn check(&self, inode: &Inode, want: u32) -> Result<(), Errno> {
         let granted = if self.fsuid == inode.uid {
             inode.mode >> 6 & 7
-        } else if let Some(perm) = acl::granted(&inode.acl_access, inode, self, want) {
+        } else if let Some(perm) = acl::granted_permissions(&inode.acl_access, inode, self, want) {
             perm
         } else if self.in_group(inode.gid) {
             inode.mode >> 3 & 7
@@ -161,8 +164,8 @@ impl Cred {
     ///
     /// `EPERM` if `dir` is sticky, and the user owns neither of the two and lacks `CAP_FOWNER`.
     pub fn check_sticky(&self, dir: &Inode, child: &Inode) -> Result<(), Errno> {
-        let sticky = dir.mode & 0o1000 != 0;
-        if !sticky || self.fsuid == child.uid || self.fsuid == dir.uid || self.has(CAP_FOWNER) {
+        let is_sticky = dir.mode & S_ISVTX != 0;
+        if !is_sticky || self.fsuid == child.uid || self.fsuid == dir.uid || self.has(CAP_FOWNER) {
             return Ok(());
         }
         Err(Errno::EPERM)
@@ -231,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn in_a_sticky_directory_only_owners_and_root_remove_names() {
+    fn only_owners_and_root_remove_names_from_a_sticky_directory() {
         let dir = Inode {
             mode: 0o041777,
             uid: 1,

@@ -1,7 +1,7 @@
 //! Directory pages: the entries in the order of their hashes, "." and ".." first.
 //!
 //! The order depends only on the names, so it does not change while entries are added and removed.
-//! A reader that continues from its last position gets each entry that exists during the whole
+//! A client that continues from its last position gets each entry that exists during the whole
 //! listing exactly once.
 
 use bytes::Bytes;
@@ -11,7 +11,7 @@ use wire::{
 };
 
 use crate::{
-    namespace::parent,
+    namespace::parent_of,
     store::{
         NameHash, S_IFDIR, Store,
         keys::{HASH_DOT, HASH_DOTDOT},
@@ -19,12 +19,12 @@ use crate::{
 };
 
 /// Maximum number of entries read from the store at once.
-const FETCH: usize = 256;
+const ENTRIES_PER_READ: usize = 256;
 
 /// The pages of a directory from the hash `start` on: at most `bytes` in total, but at least one
-/// page.
+/// page. `ENOTDIR` if the inode is no directory.
 pub(crate) fn pages(store: &Store, dir: Fid, start: u64, bytes: usize) -> Result<Vec<Bytes>, Errno> {
-    let mut reader = Reader::new(store, dir, NameHash(start))?;
+    let mut reader = EntryReader::new(store, dir, NameHash(start))?;
     let mut pages = Vec::new();
     let mut next = reader.next()?;
     let mut hash_start = start;
@@ -41,6 +41,7 @@ pub(crate) fn pages(store: &Store, dir: Fid, start: u64, bytes: usize) -> Result
             }
         }
         let hash_end = overflow.as_ref().map_or(MDS_DIR_END_OFF, |e| e.hash);
+        // Tells the client that the next page begins with the hash of this page's last entry.
         let collides = page.last_hash() == Some(hash_end);
         pages.push(page.finish(hash_end, if collides { LDF_COLLIDE } else { 0 }));
         if overflow.is_none() {
@@ -51,8 +52,8 @@ pub(crate) fn pages(store: &Store, dir: Fid, start: u64, bytes: usize) -> Result
     Ok(pages)
 }
 
-/// Reads the entries of a directory one after the other.
-struct Reader<'a> {
+/// Reads the entries of a directory one after the other, a batch of records at a time.
+struct EntryReader<'a> {
     store: &'a Store,
     dir: Fid,
     /// Entries read from the store and not returned yet, in reverse order.
@@ -61,13 +62,13 @@ struct Reader<'a> {
     last_fetched: Option<Bytes>,
 }
 
-impl<'a> Reader<'a> {
-    fn new(store: &'a Store, dir: Fid, from: NameHash) -> Result<Reader<'a>, Errno> {
+impl<'a> EntryReader<'a> {
+    fn new(store: &'a Store, dir: Fid, from: NameHash) -> Result<EntryReader<'a>, Errno> {
         let inode = store.inode(dir)?;
         if !inode.is_dir() {
             return Err(Errno::ENOTDIR);
         }
-        let mut reader = Reader {
+        let mut reader = EntryReader {
             store,
             dir,
             fetched: Vec::new(),
@@ -76,10 +77,10 @@ impl<'a> Reader<'a> {
         if inode.nlink == 0 {
             return Ok(reader);
         }
-        reader.fill(store.entries(dir, from, FETCH)?);
+        reader.fill(store.entries(dir, from, ENTRIES_PER_READ)?);
         if from <= HASH_DOTDOT {
             reader.fetched.push(entry(
-                parent(dir, &inode),
+                parent_of(dir, &inode),
                 HASH_DOTDOT,
                 Bytes::from_static(b".."),
                 S_IFDIR,
@@ -93,11 +94,11 @@ impl<'a> Reader<'a> {
         Ok(reader)
     }
 
-    /// Takes over a read of up to [`FETCH`] entries, each with its hash and name.
+    /// Replaces the fetched entries by those of a read of up to [`ENTRIES_PER_READ`] entries.
     fn fill(&mut self, rows: Vec<(NameHash, Bytes, crate::store::Entry)>) {
         self.last_fetched = rows
             .last()
-            .filter(|_| rows.len() == FETCH)
+            .filter(|_| rows.len() == ENTRIES_PER_READ)
             .map(|(_, name, _)| name.clone());
         self.fetched = rows
             .into_iter()
@@ -110,7 +111,7 @@ impl<'a> Reader<'a> {
         if self.fetched.is_empty()
             && let Some(name) = self.last_fetched.take()
         {
-            let rows = self.store.entries_behind(self.dir, &name, FETCH)?;
+            let rows = self.store.entries_after(self.dir, &name, ENTRIES_PER_READ)?;
             self.fill(rows);
         }
         Ok(self.fetched.pop())
@@ -132,7 +133,7 @@ mod tests {
     use super::pages;
     use crate::{
         cred::Cred,
-        namespace::{NewInode, Unlink, create, make_root, unlink},
+        namespace::{NewInode, UnlinkArgs, create, make_root, unlink},
         store::Store,
     };
     use osd::MemoryIndex;
@@ -199,10 +200,10 @@ mod tests {
             for _ in 0..50 {
                 i += 1;
                 let name = format!("file{}", 2 * i);
-                let args = Unlink {
+                let args = UnlinkArgs {
                     parent: Fid::ROOT,
                     name: name.as_bytes(),
-                    dir: false,
+                    is_rmdir: false,
                     time: Time::default(),
                 };
                 let _ = unlink(store, &Cred::root(), args);

@@ -6,7 +6,7 @@ use wire::Errno;
 /// An error that prevents the start of an MDT.
 #[derive(Debug, thiserror::Error)]
 pub enum MdtError {
-    /// The store cannot be opened.
+    /// The store cannot be opened or read.
     #[error("{target}: {source}")]
     Store {
         /// The target.
@@ -15,11 +15,11 @@ pub enum MdtError {
         source: OsdError,
     },
     /// Records in the store cannot be read or written.
-    #[error("{target}: cannot use its store: {records}: {errno}. Run 'nacre fsck' on it")]
+    #[error("{target}: cannot read or write {records} in its store: {errno}. Run 'nacre fsck' on the target")]
     Contents {
         /// The target.
         target: String,
-        /// The records that cannot be used, such as `FID sequences`.
+        /// The records that cannot be used, such as `the FID sequences`.
         records: &'static str,
         /// The cause.
         errno: Errno,

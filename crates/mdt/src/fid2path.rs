@@ -1,5 +1,5 @@
-//! Finds the path of a FID: follows the recorded links up to the root that the client names
-//! (`lfs fid2path`).
+//! Finds the path of a FID (`lfs fid2path`): follows the recorded links up to the root directory in
+//! the request.
 
 use bytes::{BufMut, Bytes, BytesMut};
 use wire::{Errno, Fid, GetinfoFid2path, KEY_FID2PATH, WireStruct};
@@ -15,9 +15,9 @@ const PATH_BUF_MAX: usize = 512 << 10;
 /// Minimum size of the path buffer, bytes.
 const PATH_BUF_MIN: usize = 3;
 
-/// Answers the key `fid2path` with its value: the structure of the request, with the root and the
-/// number of the next link, followed by the path in a buffer of the requested size. `ENAMETOOLONG`
-/// if the path and a NUL do not fit; the client then repeats the request with a larger buffer.
+/// The value of the key `fid2path`: the structure of the request, with the root and the number of
+/// the next link, followed by the path in a buffer of the requested size. `ENAMETOOLONG` if the
+/// path and a NUL do not fit; the client then repeats the request with a larger buffer.
 pub(crate) fn answer(store: &Store, key: &[u8]) -> Result<Bytes, Errno> {
     if wire::before_nul(key) != KEY_FID2PATH.as_bytes() {
         return Err(Errno::EOPNOTSUPP);
@@ -47,8 +47,8 @@ pub(crate) fn answer(store: &Store, key: &[u8]) -> Result<Bytes, Errno> {
     Ok(out.freeze())
 }
 
-/// The path below `root` of an inode by its link with the number `link` (the last one if there are
-/// fewer), and whether the inode has a link after that. `ENOENT` if the inode is not below `root`.
+/// The path of an inode below `root`, by its link with the number `link` or, if there are fewer,
+/// its last one; and whether the inode has a next link. `ENOENT` if the inode is not below `root`.
 pub(crate) fn path(store: &Store, fid: Fid, link: u32, root: Fid) -> Result<(Vec<u8>, bool), Errno> {
     let mut names: Vec<Bytes> = Vec::new();
     let mut has_next = false;
@@ -63,7 +63,7 @@ pub(crate) fn path(store: &Store, fid: Fid, link: u32, root: Fid) -> Result<(Vec
         if names.is_empty() {
             has_next = index + 1 < recorded.len();
         }
-        // A client that counts links upwards gets the last link again, which ends its loop.
+        // A client requests link after link. The last link, sent again, ends its loop.
         let found = recorded.get(index).or(recorded.last());
         let (parent, name) = found.cloned().ok_or(Errno::ENOENT)?;
         names.push(name);

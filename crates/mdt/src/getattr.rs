@@ -1,5 +1,5 @@
-//! Requests that read and grant no lock to the client: attributes, extended attributes, directory
-//! pages, the root directory, statfs; and sync.
+//! Requests that change nothing and grant the client no lock: attributes, extended attributes,
+//! directory pages, the root directory, statfs and sync.
 
 use bytes::Bytes;
 use rpc::ServerRequest;
@@ -20,14 +20,14 @@ use crate::{
 
 /// Maximum size of directory pages in one bulk, bytes.
 const READPAGE_MAX: usize = 1 << 20;
-/// The file system's type: that of ldiskfs, which clients expect of an MDT.
+/// The file system's type in statfs: the magic number of ldiskfs, which clients expect from an MDT.
 const OS_TYPE: u64 = 0xef53;
 /// Maximum file size in bytes, as statfs reports it: programs use signed sizes.
-const MAXBYTES: u64 = i64::MAX as u64;
+const FILE_BYTES_MAX: u64 = i64::MAX as u64;
 /// Maximum length of a name, bytes.
 const NAME_LEN: u32 = 255;
-/// Maximum number of bytes of a new inode with its name in the index: statfs reports free space as
-/// inodes of this size.
+/// Maximum size of a new inode with its name in the index, bytes. Statfs reports the free space
+/// divided by this as free inodes.
 const INODE_BYTES: u64 = 1024;
 
 impl Mdt {
@@ -36,7 +36,7 @@ impl Mdt {
         AttrRequest {
             valid,
             max_mdsize: self.max_mdsize(),
-            acl: req.export.has(OBD_CONNECT_ACL),
+            supports_acl: req.export.has(OBD_CONNECT_ACL),
             precision: precision(req),
         }
     }
@@ -51,7 +51,7 @@ impl Mdt {
     pub(crate) fn getattr(&self, req: &ServerRequest) -> HandlerResult {
         let body: MdtBody = req.get(bufs::MDT_BODY)?;
         if body.mbo_valid & OBD_MD_FLOSSCAPA != 0 {
-            return self.capability(req, &body);
+            return self.grant_capability(req, &body);
         }
         self.attrs_reply(req, body.mbo_fid1, body.mbo_valid)
     }
@@ -61,7 +61,7 @@ impl Mdt {
         let body: MdtBody = req.get(bufs::MDT_BODY)?;
         let name = name_of(req, bufs::GETATTR_NAME);
         let mut locks = self.request_locks(req);
-        locks.name_read(body.mbo_fid1, &name).await?;
+        locks.lock_name_read(body.mbo_fid1, &name).await?;
         let found = lookup(&self.store, &self.cred_of_body(req, &body), body.mbo_fid1, &name)?;
         self.attrs_reply(req, found.ok_or(Errno::ENOENT)?.fid, body.mbo_valid)
     }
@@ -112,12 +112,16 @@ impl Mdt {
         let dir = self.store.inode(body.mbo_fid1)?;
         self.cred_of_body(req, &body).check(&dir, MAY_READ)?;
         if precision(req) == Precision::Nanoseconds && body.mbo_valid & OBD_MD_FLATIME != 0 {
-            // An error (such as of a full store) fails only the record of the access time, not the
-            // read.
+            // The read succeeds even if the store cannot record the access time, for example
+            // because it is full.
             if let Err(e) = namespace::record_access(&self.store, body.mbo_fid1, body.times().atime) {
-                tracing::debug!("cannot record an access to {}: {e}", body.mbo_fid1);
+                tracing::debug!(
+                    "cannot record the access time of directory {}: {e}",
+                    body.mbo_fid1
+                );
             }
         }
+        // Clients send the read size in `mbo_nlink`, and the hash to start from in `mbo_size`.
         let bytes = (body.mbo_nlink as usize).min(READPAGE_MAX);
         if bytes < wire::dirpage::PAGE {
             return Err(Errno::EINVAL);
@@ -172,7 +176,7 @@ impl Mdt {
             os_ffree: ffree,
             os_bsize: own.bsize,
             os_namelen: NAME_LEN,
-            os_maxbytes: MAXBYTES,
+            os_maxbytes: FILE_BYTES_MAX,
             os_state: if full { OS_STATFS_ENOSPC } else { 0 },
             ..ObdStatfs::default()
         };
@@ -180,7 +184,7 @@ impl Mdt {
         let wants_sum = !req.msg.buf(bufs::MDT_BODY).is_empty()
             && req.get::<MdtBody>(bufs::MDT_BODY)?.mbo_valid & OBD_MD_FLAGSTATFS != 0;
         if wants_sum && req.export.has2(OBD_CONNECT2_SUM_STATFS) {
-            sum(&mut answer, &self.osts.statfs().await);
+            set_ost_sums(&mut answer, &self.osts.statfs().await);
         }
         Ok(reply(1, [answer.to_bytes()]))
     }
@@ -192,15 +196,16 @@ impl Mdt {
         self.store.index().sync().await?;
         let answer = match request.mbo_fid1 {
             Fid::ZERO => MdtBody::default(),
-            fid => body::plain(fid, &self.store.inode(fid)?, precision(req)),
+            fid => body::basic_body(fid, &self.store.inode(fid)?, precision(req)),
         };
         Ok(reply(1, [answer.to_bytes()]))
     }
 }
 
-/// Replaces the MDT's blocks in `answer` by the sum over the OSTs, in the MDT's block size. The
-/// number of free files is the lower one of the MDT's inodes and the OSTs' objects.
-fn sum(answer: &mut ObdStatfs, osts: &[ObdStatfs]) {
+/// Replaces the MDT's blocks in `answer` by the sum over the OSTs, in units of the MDT's block
+/// size. A new file needs an inode and an object: the number of free files is the lower of the
+/// MDT's free inodes and the OSTs' free objects.
+fn set_ost_sums(answer: &mut ObdStatfs, osts: &[ObdStatfs]) {
     if osts.is_empty() {
         return;
     }
@@ -226,7 +231,7 @@ fn sum(answer: &mut ObdStatfs, osts: &[ObdStatfs]) {
 
 #[cfg(test)]
 mod tests {
-    use super::sum;
+    use super::set_ost_sums;
     use wire::ObdStatfs;
 
     #[test]
@@ -246,7 +251,7 @@ mod tests {
             os_ffree: 20,
             ..ObdStatfs::default()
         };
-        sum(&mut answer, &[ost, ost]);
+        set_ost_sums(&mut answer, &[ost, ost]);
         assert_eq!(
             (answer.os_blocks, answer.os_bfree, answer.os_bavail),
             (40, 24, 20)

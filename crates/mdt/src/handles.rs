@@ -1,4 +1,4 @@
-//! The open files of a client, by their handles. A handle's number is its cookie.
+//! The open files of a client. A client names an open file by its handle, a 64-bit cookie.
 
 use foldhash::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -30,18 +30,22 @@ pub(crate) struct Handles {
 /// The bit that cookies of open files have and lock handles lack ([`ldlm::LockId`]).
 const FILE_COOKIE_BIT: u64 = 1 << 63;
 
-/// Whether a handle that a client releases is an open file's, not a lock's.
+/// Whether a handle is an open file's cookie; otherwise it is a lock's handle.
 pub(crate) fn is_file_handle(handle: u64) -> bool {
     handle & FILE_COOKIE_BIT != 0
 }
 
-/// Allocates cookies, which are never 0 and never reused, also across restarts. Holds the next one.
+/// The position of the target's epoch in a cookie: each start of the target has 2^40 cookies.
+const EPOCH_SHIFT: u32 = 40;
+
+/// Allocates the cookies of open files. A cookie is not 0, and no later start of the target reuses
+/// it. The field is the next cookie.
 pub(crate) struct Cookies(AtomicU64);
 
 impl Cookies {
-    /// The cookies of this start of the target, which has this epoch.
+    /// The cookies of the start of the target with this epoch.
     pub(crate) fn new(epoch: u64) -> Cookies {
-        Cookies(AtomicU64::new(FILE_COOKIE_BIT | epoch << 40 | 1))
+        Cookies(AtomicU64::new(FILE_COOKIE_BIT | epoch << EPOCH_SHIFT | 1))
     }
 
     fn next(&self) -> u64 {
@@ -71,8 +75,8 @@ impl Handles {
         self.files.lock().values().any(condition)
     }
 
-    /// The modes of all handles of a file combined.
-    pub(crate) fn modes_of(&self, fid: Fid) -> OpenMode {
+    /// The union of the modes by which the client has a file open.
+    pub(crate) fn combined_mode(&self, fid: Fid) -> OpenMode {
         let files = self.files.lock();
         let modes = files
             .values()

@@ -1,6 +1,5 @@
-//! The HSM state of a file, stored as `trusted.hsm` and reported to clients. Nacre archives no
-//! files, but Lustre clients query the state, and mark files that they restored or changed, in
-//! ordinary operation.
+//! The HSM state of a file, stored as `trusted.hsm`. Nacre archives no files, but Lustre clients
+//! query and set the state in ordinary operation.
 
 use rpc::{Reply, ServerRequest};
 use wire::format::bufs;
@@ -30,7 +29,7 @@ impl Mdt {
         Ok(reply(3, [MdtBody::default().to_bytes(), user_state.to_bytes()]))
     }
 
-    /// Executes `MDS_HSM_STATE_SET`, for the file's owner.
+    /// Executes `MDS_HSM_STATE_SET`. `EPERM` if the user does not own the file.
     pub(crate) async fn set_hsm_state(&self, req: &ServerRequest) -> HandlerResult {
         let body: MdtBody = req.get(bufs::MDT_BODY)?;
         let set: HsmStateSet = req.get(bufs::HSM_STATE_SET)?;
@@ -38,7 +37,7 @@ impl Mdt {
         let (fid, cred) = (body.mbo_fid1, self.cred_of_body(req, &body));
         self.store.inode(fid)?;
         let mut locks = self.request_locks(req);
-        locks.inode(fid, XATTR).await?;
+        locks.lock_inode(fid, XATTR).await?;
         if !cred.owns(&self.store.inode(fid)?) {
             return Err(Errno::EPERM);
         }
@@ -57,7 +56,7 @@ impl Mdt {
         Ok(Reply::default().with_transno(change.transno))
     }
 
-    /// The stored state of a file; the default without a stored one.
+    /// The stored state of a file, or the default state if none is stored.
     fn hsm_attrs(&self, body: &MdtBody) -> Result<HsmAttrs, Errno> {
         match getxattr(
             &self.store,

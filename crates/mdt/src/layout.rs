@@ -13,10 +13,10 @@ use wire::{
     striping::{LovLayout, PlainLayout},
 };
 
-/// The first OST that means "any OST".
-const ANY: u16 = u16::MAX;
-/// The stripe count for "all OSTs".
-const ALL: u16 = u16::MAX;
+/// The value of the first OST that means "any OST".
+const ANY_OST: u16 = u16::MAX;
+/// The stripe count that means "one stripe on every OST".
+const ALL_OSTS: u16 = u16::MAX;
 /// The default stripe size, bytes. The parameter `stripesize` and the layouts of directories
 /// override it.
 pub const DEFAULT_STRIPE_SIZE: u32 = 4 << 20;
@@ -71,7 +71,7 @@ impl StripeRequest {
         let mut striping = StripeRequest {
             stripe_size: lum.stripe_size,
             stripe_count: lum.stripe_count,
-            first: (lum.layout_gen != ANY).then_some(OstIndex(lum.layout_gen.into())),
+            first: (lum.layout_gen != ANY_OST).then_some(OstIndex(lum.layout_gen.into())),
             pool: lum.pool,
             osts: Vec::new(),
         };
@@ -81,7 +81,7 @@ impl StripeRequest {
         if !striping.stripe_size.is_multiple_of(LOV_MIN_STRIPE_SIZE) {
             return Err(Errno::EINVAL);
         }
-        if striping.stripe_count != ALL && u32::from(striping.stripe_count) > LOV_MAX_STRIPE_COUNT {
+        if striping.stripe_count != ALL_OSTS && u32::from(striping.stripe_count) > LOV_MAX_STRIPE_COUNT {
             return Err(Errno::EINVAL);
         }
         let is_empty = striping == StripeRequest::default();
@@ -89,7 +89,7 @@ impl StripeRequest {
     }
 
     /// The `lov_user_md` of a directory's default layout.
-    pub fn to_default(&self) -> Bytes {
+    pub fn to_default_layout(&self) -> Bytes {
         PlainLayout {
             magic: match (self.osts.is_empty(), self.pool.is_empty()) {
                 (false, _) => LOV_USER_MAGIC_SPECIFIC,
@@ -100,58 +100,58 @@ impl StripeRequest {
             oi: OstId::default(),
             stripe_size: self.stripe_size,
             stripe_count: self.stripe_count,
-            layout_gen: self.first.map_or(ANY, |first| first.0 as u16),
+            layout_gen: self.first.map_or(ANY_OST, |first| first.0 as u16),
             pool: self.pool,
             objects: self
                 .osts
                 .iter()
-                .map(|ost| record(OstId::default(), *ost))
+                .map(|ost| object_record(OstId::default(), *ost))
                 .collect(),
         }
         .build()
     }
 
-    /// Fills unspecified values from `other`. Its list of OSTs counts only if this request has
-    /// neither a stripe count nor a list.
-    pub fn or(self, other: &StripeRequest) -> StripeRequest {
+    /// Takes unspecified values from `defaults`; its list of OSTs only if this request has neither
+    /// a stripe count nor a list.
+    pub fn with_defaults(self, defaults: &StripeRequest) -> StripeRequest {
         StripeRequest {
             stripe_size: if self.stripe_size == 0 {
-                other.stripe_size
+                defaults.stripe_size
             } else {
                 self.stripe_size
             },
             stripe_count: if self.stripe_count == 0 {
-                other.stripe_count
+                defaults.stripe_count
             } else {
                 self.stripe_count
             },
-            first: self.first.or(other.first),
+            first: self.first.or(defaults.first),
             pool: if self.pool.is_empty() {
-                other.pool
+                defaults.pool
             } else {
                 self.pool
             },
             osts: if self.osts.is_empty() && self.stripe_count == 0 {
-                other.osts.clone()
+                defaults.osts.clone()
             } else {
                 self.osts
             },
         }
     }
 
-    /// The number of stripes in a file system with `osts` OSTs.
-    pub fn count_of(&self, osts: usize) -> usize {
+    /// The number of stripes in a file system with `ost_count` OSTs.
+    pub fn stripe_count_on(&self, ost_count: usize) -> usize {
         match self.stripe_count {
             _ if !self.osts.is_empty() => self.osts.len(),
-            0 => usize::from(DEFAULT_STRIPE_COUNT).min(osts),
-            ALL => osts.min(LOV_MAX_STRIPE_COUNT as usize),
-            n => usize::from(n).min(osts),
+            0 => usize::from(DEFAULT_STRIPE_COUNT).min(ost_count),
+            ALL_OSTS => ost_count.min(LOV_MAX_STRIPE_COUNT as usize),
+            count => usize::from(count).min(ost_count),
         }
     }
 }
 
-/// The OSTs that a request lists. `EINVAL` if one repeats, or if their number is not the stripe
-/// count.
+/// The OSTs that a request lists. `EINVAL` if an OST is listed twice, or if the number of OSTs is
+/// not the stripe count.
 fn listed_osts(lum: &PlainLayout) -> Result<Vec<OstIndex>, Errno> {
     let osts: Vec<OstIndex> = lum.objects.iter().map(|o| OstIndex(o.l_ost_idx)).collect();
     let repeated = osts.iter().enumerate().any(|(i, ost)| osts[..i].contains(ost));
@@ -161,7 +161,7 @@ fn listed_osts(lum: &PlainLayout) -> Result<Vec<OstIndex>, Errno> {
     Ok(osts)
 }
 
-fn record(oi: OstId, ost: OstIndex) -> LovOstDataV1 {
+fn object_record(oi: OstId, ost: OstIndex) -> LovOstDataV1 {
     LovOstDataV1 {
         l_ost_oi: oi,
         l_ost_gen: 0,
@@ -169,14 +169,17 @@ fn record(oi: OstId, ost: OstIndex) -> LovOstDataV1 {
     }
 }
 
-/// Builds a file's layout (`lov_mds_md`) of these objects.
+/// Builds a file's layout (`lov_mds_md`) of these objects; stripe size 0: the default.
 pub fn build(file: Fid, stripe_size: u32, pool: Text<16>, objects: &[StripeObject]) -> Bytes {
     let size = if stripe_size == 0 {
         DEFAULT_STRIPE_SIZE
     } else {
         stripe_size
     };
-    let records = objects.iter().map(|o| record(o.fid.into(), o.ost)).collect();
+    let records = objects
+        .iter()
+        .map(|o| object_record(o.fid.into(), o.ost))
+        .collect();
     let mut layout = PlainLayout::raid0(file, size, records);
     if !pool.is_empty() {
         layout.magic = LOV_USER_MAGIC_V3;
@@ -206,29 +209,30 @@ pub fn objects(ea: &[u8]) -> Result<Vec<StripeObject>, Errno> {
 }
 
 /// Swaps the layouts of two files. Returns the new layout of file `a`, which has the objects of
-/// `of_b`, then that of file `b`. Both get a new generation, by which clients notice the change.
+/// `layout_b`, and the new layout of file `b`. Both get a new generation, by which clients notice
+/// the change.
 ///
 /// # Errors
 ///
 /// `EOPNOTSUPP` if one is empty; `EPROTO` if one is malformed.
-pub fn swapped((a, of_a): (Fid, &[u8]), (b, of_b): (Fid, &[u8])) -> Result<(Bytes, Bytes), Errno> {
-    if of_a.is_empty() || of_b.is_empty() {
+pub fn swap((a, layout_a): (Fid, &[u8]), (b, layout_b): (Fid, &[u8])) -> Result<(Bytes, Bytes), Errno> {
+    if layout_a.is_empty() || layout_b.is_empty() {
         return Err(Errno::EOPNOTSUPP);
     }
-    let (mut for_b, mut for_a) = (PlainLayout::parse(of_a)?, PlainLayout::parse(of_b)?);
-    let excluded = [0, for_a.layout_gen, for_b.layout_gen];
-    let mut generation = for_a.layout_gen.max(for_b.layout_gen);
+    let (mut new_b, mut new_a) = (PlainLayout::parse(layout_a)?, PlainLayout::parse(layout_b)?);
+    let excluded = [0, new_a.layout_gen, new_b.layout_gen];
+    let mut generation = new_a.layout_gen.max(new_b.layout_gen);
     while excluded.contains(&generation) {
         generation = generation.wrapping_add(1);
     }
-    for (layout, file) in [(&mut for_a, a), (&mut for_b, b)] {
+    for (layout, file) in [(&mut new_a, a), (&mut new_b, b)] {
         layout.layout_gen = generation;
         layout.oi = OstId {
             oi_id: file.f_oid.into(),
             oi_seq: file.f_seq,
         };
     }
-    Ok((for_a.build(), for_b.build()))
+    Ok((new_a.build(), new_b.build()))
 }
 
 /// The object with the last byte of a file of `size` bytes, and the size of that object. `None` for
@@ -247,7 +251,7 @@ pub fn last_object(ea: &[u8], size: u64) -> Result<Option<(StripeObject, u64)>, 
         return Err(Errno::EINVAL);
     }
     let last = size - 1;
-    // A row has one piece of each object.
+    // A row of stripes has one stripe-size piece of each object.
     let (row, in_row) = (last / (stripe_size * count), last % (stripe_size * count));
     let record = &layout.objects[(in_row / stripe_size) as usize];
     let object = StripeObject {
@@ -257,15 +261,15 @@ pub fn last_object(ea: &[u8], size: u64) -> Result<Option<(StripeObject, u64)>, 
     Ok(Some((object, row * stripe_size + in_row % stripe_size + 1)))
 }
 
-/// Size of the longest layout in a file system with `osts` OSTs, bytes.
-pub fn max_size(osts: usize) -> usize {
-    LovMdsMdV3::SIZE + osts.max(1) * LovOstDataV1::SIZE
+/// Size of the longest layout in a file system with `ost_count` OSTs, bytes.
+pub fn max_size(ost_count: usize) -> usize {
+    LovMdsMdV3::SIZE + ost_count.max(1) * LovOstDataV1::SIZE
 }
 
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use super::{StripeObject, StripeRequest, build, last_object, objects, swapped};
+    use super::{StripeObject, StripeRequest, build, last_object, objects, swap};
     use wire::{Errno, Fid, OstIndex, Text};
 
     fn hex(s: &str) -> Vec<u8> {
@@ -299,6 +303,7 @@ mod tests {
             fid: Fid::new(0x2_c000_0401, oid, 0),
         };
         let of = |i: usize| build(files[i], 1 << 20, Text::default(), &[object(i as u32)]);
+        // `lmm_layout_gen`.
         let generation = |ea: &[u8]| u16::from_le_bytes([ea[30], ea[31]]);
         let with = |ea: &[u8], generation: u16| {
             let mut ea = ea.to_vec();
@@ -307,16 +312,13 @@ mod tests {
         };
         for (old, new) in [([0, 0], 1), ([3, 5], 6), ([u16::MAX, 1], 2)] {
             let (a, b) = (with(&of(0), old[0]), with(&of(1), old[1]));
-            let (for_a, for_b) = swapped((files[0], &a), (files[1], &b)).unwrap();
+            let (for_a, for_b) = swap((files[0], &a), (files[1], &b)).unwrap();
             assert_eq!((generation(&for_a), generation(&for_b)), (new, new), "{old:?}");
             assert_eq!(objects(&for_a).unwrap(), [object(1)]);
             assert_eq!(for_a[8..24], of(0)[8..24], "the FID of the file");
             assert_eq!(for_b[8..24], of(1)[8..24]);
         }
-        assert_eq!(
-            swapped((files[0], &of(0)), (files[1], &[])),
-            Err(Errno::EOPNOTSUPP)
-        );
+        assert_eq!(swap((files[0], &of(0)), (files[1], &[])), Err(Errno::EOPNOTSUPP));
     }
 
     #[test]
@@ -328,9 +330,9 @@ mod tests {
             (striping.stripe_count, striping.stripe_size, striping.first),
             (2, 4 << 20, None)
         );
-        assert_eq!(striping.to_default(), request);
-        assert_eq!(striping.count_of(1), 1);
-        assert_eq!(striping.count_of(4), 2);
+        assert_eq!(striping.to_default_layout(), request);
+        assert_eq!(striping.stripe_count_on(1), 1);
+        assert_eq!(striping.stripe_count_on(4), 2);
     }
 
     #[test]
@@ -365,14 +367,14 @@ mod tests {
             osts: vec![OstIndex(3), OstIndex(1)],
             ..StripeRequest::default()
         };
-        let ea = striping.to_default();
+        let ea = striping.to_default_layout();
         assert_eq!(StripeRequest::parse(&ea).unwrap().unwrap().osts, striping.osts);
         let twice = StripeRequest {
             stripe_count: 2,
             osts: vec![OstIndex(1); 2],
             ..StripeRequest::default()
         }
-        .to_default();
+        .to_default_layout();
         assert_eq!(StripeRequest::parse(&twice), Err(Errno::EINVAL));
         assert_eq!(StripeRequest::parse(&ea[..ea.len() - 1]), Err(Errno::EINVAL));
     }
@@ -383,8 +385,9 @@ mod tests {
             stripe_count: 1,
             ..StripeRequest::default()
         }
-        .to_default()
+        .to_default_layout()
         .to_vec();
+        // Byte 2 is in the magic number, byte 4 in the pattern, byte 24 in the stripe size.
         lum[4] = 0x40;
         assert_eq!(StripeRequest::parse(&lum), Err(Errno::EOPNOTSUPP));
         lum[4] = 1;
@@ -396,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn empty_request_is_none_and_or_fills_unspecified_values() {
+    fn empty_request_is_none_and_defaults_fill_unspecified_values() {
         let nothing = hex("d00bd10b0100000000000000000000000000000000000000000000000000ffff");
         assert_eq!(StripeRequest::parse(&nothing), Ok(None));
         let dir = StripeRequest {
@@ -409,7 +412,7 @@ mod tests {
             ..StripeRequest::default()
         };
         assert_eq!(
-            file.or(&dir),
+            file.with_defaults(&dir),
             StripeRequest {
                 stripe_size: 1 << 20,
                 stripe_count: 3,

@@ -2,9 +2,9 @@
 //!
 //! [`Mdt`] serves clients ([`rpc::Target`]) from a [`store`] over an [`osd::Index`].
 //! `target::dispatch` receives a request. Intents and modifying operations take locks (`locks`),
-//! execute one operation of the [`namespace`] in one transaction, and reply; none of this waits for
-//! the disk. Objects of new files come from the pools of the OSTs (`osp`, `lod`). Objects of
-//! removed files are destroyed once the removal is on disk.
+//! execute one operation of the [`namespace`] in one transaction, and reply without waiting for the
+//! disk. New files get objects from the pools of the OSTs (`osp`, `lod`). The MDT destroys the
+//! objects of a removed file once the removal is on disk.
 
 mod acl;
 mod body;

@@ -1,37 +1,37 @@
 //! The locks that the target itself takes, and their order.
 //!
-//! A name has its own lock resource, made of the directory's FID and the name's hash and never used
-//! by clients, so operations on different names of a directory run concurrently. Changing a name
-//! also takes a CW lock of the directory's UPDATE bit: this revokes the directory's pages and
-//! attributes from clients, but admits other changes of names. Removing, replacing or changing an
-//! inode locks the inode itself, which revokes it from the clients' caches.
+//! A name has its own lock resource, made of the directory's FID and the name's hash; clients never
+//! use it. So operations on different names of a directory run concurrently. A change of a name
+//! also takes a CW lock of the directory's UPDATE bit: this lock revokes the directory's pages and
+//! attributes from clients, but admits other changes of names. A removal, replacement or change of
+//! an inode locks the inode itself, which revokes it from the clients' caches.
 //!
 //! A client that changes names keeps its own lock of the directory if it negotiated
-//! [`wire::LockTerms::Nacre`] (`keeps_own` below). The creator of a file may hold the file's DOM
-//! bit as a promise that no other client writes; opening the file for write or changing its size
-//! revokes the bit.
+//! [`wire::LockTerms::Nacre`] (`keeps_own_locks` below). The creator of a file may hold the file's
+//! DOM bit: while it does, no other client writes to the file. An open for write and a change of
+//! the size revoke the bit.
 //!
 //! With parallel directory operations (`pdo`) off, the lock of the directory excludes all other
-//! changes and lookups of its names. The lock of the name is taken nevertheless, so that the switch
-//! can be changed while operations run.
+//! changes and lookups of its names. Operations still take the lock of the name: `pdo` may change
+//! while they run.
 //!
 //! # Lock order
 //!
 //! Every request takes its locks in one order, so requests never deadlock:
 //!
-//! 1. the rename lock (`RENAMES`);
+//! 1. the rename lock (`RENAME_LOCK`);
 //! 2. each directory with changing names, followed by these names: an ancestor before its
 //!    descendant, unrelated directories by FID, names by their hash;
 //! 3. the inodes that the names lead to: directories first, each kind by FID;
 //! 4. the lock granted to the client with the reply.
 //!
 //! Unrelated directories (neither is above the other) have no order that survives renames. So a
-//! request that locks two of them, as parents or as children, holds the rename lock. Clients
-//! release locks without requesting others.
+//! request that locks two of them, as parents or as children, holds the rename lock. A client that
+//! cancels a lock requests no other lock for that.
 //!
-//! A request never waits for a lock that it holds itself: [`RequestLocks`] returns an error
-//! instead. The contents of a request are checked before its first lock, so this happens only in a
-//! damaged name space.
+//! A request never waits for a lock that it holds itself: [`RequestLocks`] returns `EDEADLK`
+//! instead. Handlers check a request before its first lock, so this happens only in a damaged name
+//! space.
 
 use std::sync::{
     Arc,
@@ -46,7 +46,7 @@ use wire::{
 };
 
 use crate::{
-    namespace::is_below,
+    namespace::is_at_or_below,
     store::{Entry, NameHash, S_IFDIR, Store},
 };
 
@@ -60,14 +60,14 @@ pub(crate) const OPEN: u64 = wire::MDS_INODELOCK_OPEN;
 pub(crate) const LAYOUT: u64 = MDS_INODELOCK_LAYOUT;
 /// PERM bit: owner, mode and ACL.
 pub(crate) const PERM: u64 = MDS_INODELOCK_PERM;
-/// DOM bit: only the file's creator writes to it.
+/// DOM bit: only the client that created the file writes to it.
 pub(crate) const DOM: u64 = MDS_INODELOCK_DOM;
 /// XATTR bit: extended attributes.
 pub(crate) const XATTR: u64 = MDS_INODELOCK_XATTR;
 
-/// The rename lock: renames that lock unrelated directories run one at a time. It is no name's
-/// resource: hashes of names are above 1.
-const RENAMES: LdlmResId = LdlmResId { name: [0, 0, 0, 1] };
+/// The rename lock: renames that lock unrelated directories run one at a time. No name has this
+/// resource, because the hashes of names are above 1.
+const RENAME_LOCK: LdlmResId = LdlmResId { name: [0, 0, 0, 1] };
 
 /// The target's own locks on its lock server.
 pub(crate) struct Locks {
@@ -82,7 +82,7 @@ pub(crate) struct RequestLocks<'a> {
     /// The client of the request; when its export ends, the request stops waiting for locks.
     client: Option<&'a Export>,
     /// Whether the client keeps its own locks of a directory while it changes names.
-    keeps_own: bool,
+    keeps_own_locks: bool,
     held: Vec<HeldLock>,
 }
 
@@ -130,19 +130,23 @@ impl Locks {
         &self.server
     }
 
-    /// The locks of a request of this client, none taken yet.
-    pub(crate) fn of_request<'a>(&'a self, client: Option<&'a Export>, keeps_own: bool) -> RequestLocks<'a> {
+    /// An empty set of locks for a request of this client.
+    pub(crate) fn request_locks<'a>(
+        &'a self,
+        client: Option<&'a Export>,
+        keeps_own_locks: bool,
+    ) -> RequestLocks<'a> {
         RequestLocks {
             locks: self,
             client,
-            keeps_own,
+            keeps_own_locks,
             held: Vec::new(),
         }
     }
 }
 
 impl RequestLocks<'_> {
-    /// Fails if a lock would wait for a lock held by this request.
+    /// `EDEADLK` if a lock would wait for a lock that this request holds.
     fn check_self_conflict(&self, res: &LdlmResId, mode: LockMode, bits: u64) -> Result<(), Errno> {
         let conflicts = |h: &HeldLock| h.res == *res && h.bits & bits != 0 && !h.mode.compatible(mode);
         if !self.held.iter().any(conflicts) {
@@ -153,7 +157,8 @@ impl RequestLocks<'_> {
         Err(Errno::EDEADLK)
     }
 
-    fn hold(&mut self, res: LdlmResId, mode: LockMode, bits: u64, lock: LocalLock) {
+    /// Adds a granted lock.
+    fn add_held(&mut self, res: LdlmResId, mode: LockMode, bits: u64, lock: LocalLock) {
         self.held.push(HeldLock {
             res,
             mode,
@@ -162,38 +167,39 @@ impl RequestLocks<'_> {
         });
     }
 
-    async fn take(&mut self, res: LdlmResId, mode: LockMode, bits: u64) -> Result<(), Errno> {
+    /// Waits for a lock.
+    async fn lock(&mut self, res: LdlmResId, mode: LockMode, bits: u64) -> Result<(), Errno> {
         self.check_self_conflict(&res, mode, bits)?;
         let server = &self.locks.server;
         let lock = server.lock(self.client, res, mode, Policy::ibits(bits)).await?;
-        self.hold(res, mode, bits, lock);
+        self.add_held(res, mode, bits, lock);
         Ok(())
     }
 
-    /// The resources that a lookup locks: the name, and before it the directory if PDO is off. A
+    /// The resources that a lookup locks, in order: the directory if PDO is off, and the name. A
     /// lookup of "." or ".." does not lock the directory: these names lead to directories that are
-    /// not below it, and locking those next would violate the lock order.
+    /// not below it, so locking them next would violate the lock order.
     fn lookup_resources(&self, dir: Fid, name: &[u8]) -> impl Iterator<Item = LdlmResId> + use<> {
         let locks_dir = !self.locks.pdo.load(Relaxed) && !matches!(name, b"." | b"..");
         let dir_res = locks_dir.then(|| dir.res_id());
         dir_res.into_iter().chain([name_resource(dir, name)])
     }
 
-    /// Locks a name for a lookup and for granting locks on its inode.
-    pub(crate) async fn name_read(&mut self, dir: Fid, name: &[u8]) -> Result<(), Errno> {
+    /// Locks a name for a lookup: until the lock is released, the name leads to the same inode.
+    pub(crate) async fn lock_name_read(&mut self, dir: Fid, name: &[u8]) -> Result<(), Errno> {
         for res in self.lookup_resources(dir, name) {
-            self.take(res, LockMode::Pr, UPDATE).await?;
+            self.lock(res, LockMode::Pr, UPDATE).await?;
         }
         Ok(())
     }
 
-    /// Locks a name for a lookup if that needs no waiting. Otherwise returns false, and may hold
-    /// the lock of the directory.
-    pub(crate) async fn try_name_read(&mut self, dir: Fid, name: &[u8]) -> Result<bool, Errno> {
+    /// Locks a name for a lookup if the locks are available at once. Otherwise returns false, and
+    /// may hold the lock of the directory.
+    pub(crate) async fn try_lock_name_read(&mut self, dir: Fid, name: &[u8]) -> Result<bool, Errno> {
         for res in self.lookup_resources(dir, name) {
             let update = Policy::ibits(UPDATE);
             match self.locks.server.try_lock(res, LockMode::Pr, update).await? {
-                Some(lock) => self.hold(res, LockMode::Pr, UPDATE, lock),
+                Some(lock) => self.add_held(res, LockMode::Pr, UPDATE, lock),
                 None => return Ok(false),
             }
         }
@@ -201,61 +207,61 @@ impl RequestLocks<'_> {
     }
 
     /// Locks a name for a change.
-    pub(crate) async fn name_write(&mut self, dir: Fid, name: &[u8]) -> Result<(), Errno> {
-        self.dir_write(dir).await?;
-        self.take(name_resource(dir, name), LockMode::Pw, UPDATE).await
+    pub(crate) async fn lock_name_write(&mut self, dir: Fid, name: &[u8]) -> Result<(), Errno> {
+        self.lock_dir_write(dir).await?;
+        self.lock(name_resource(dir, name), LockMode::Pw, UPDATE).await
     }
 
     /// Locks a directory for a change of its names.
-    async fn dir_write(&mut self, dir: Fid) -> Result<(), Errno> {
+    async fn lock_dir_write(&mut self, dir: Fid) -> Result<(), Errno> {
         let mode = if self.locks.pdo.load(Relaxed) {
             LockMode::Cw
         } else {
             LockMode::Pw
         };
         let res = dir.res_id();
-        let Some(client) = self.client.filter(|_| self.keeps_own) else {
-            return self.take(res, mode, UPDATE).await;
+        let Some(client) = self.client.filter(|_| self.keeps_own_locks) else {
+            return self.lock(res, mode, UPDATE).await;
         };
         self.check_self_conflict(&res, mode, UPDATE)?;
         let update = Policy::ibits(UPDATE);
         let lock = self.locks.server.lock_for(client, res, mode, update).await?;
-        self.hold(res, mode, UPDATE, lock);
+        self.add_held(res, mode, UPDATE, lock);
         Ok(())
     }
 
     /// Locks an inode for a change: revokes these bits from all clients.
-    pub(crate) async fn inode(&mut self, fid: Fid, bits: u64) -> Result<(), Errno> {
-        self.take(fid.res_id(), LockMode::Pw, bits).await
+    pub(crate) async fn lock_inode(&mut self, fid: Fid, bits: u64) -> Result<(), Errno> {
+        self.lock(fid.res_id(), LockMode::Pw, bits).await
     }
 
-    /// Locks a file's layout and `other_bits` for a change. Unlike [`RequestLocks::inode`], also
-    /// revokes the CR locks under which clients keep the layout.
-    pub(crate) async fn layout(&mut self, fid: Fid, other_bits: u64) -> Result<(), Errno> {
-        self.take(fid.res_id(), LockMode::Ex, LAYOUT | other_bits).await
+    /// Locks a file's layout and `other_bits` for a change. Unlike [`RequestLocks::lock_inode`],
+    /// also revokes the CR locks under which clients keep the layout.
+    pub(crate) async fn lock_layout(&mut self, fid: Fid, other_bits: u64) -> Result<(), Errno> {
+        self.lock(fid.res_id(), LockMode::Ex, LAYOUT | other_bits).await
     }
 
     /// Revokes a lease on a file, before an open for write or a change of the size.
-    pub(crate) async fn break_lease(&mut self, fid: Fid) -> Result<(), Errno> {
-        self.take(fid.res_id(), LockMode::Cw, OPEN).await
+    pub(crate) async fn revoke_lease(&mut self, fid: Fid) -> Result<(), Errno> {
+        self.lock(fid.res_id(), LockMode::Cw, OPEN).await
     }
 
-    /// Locks an inode for the removal of one of its names. The XATTR bit is included because
+    /// Locks an inode for the removal of one of its names; with the XATTR bit, because
     /// `trusted.link` has the names.
-    pub(crate) async fn removal(&mut self, fid: Fid) -> Result<(), Errno> {
-        self.take(fid.res_id(), LockMode::Ex, LOOKUP | UPDATE | XATTR)
+    pub(crate) async fn lock_for_removal(&mut self, fid: Fid) -> Result<(), Errno> {
+        self.lock(fid.res_id(), LockMode::Ex, LOOKUP | UPDATE | XATTR)
             .await
     }
 
-    /// As [`RequestLocks::removal`], and also revokes the OPEN bit, so that clients close cached
-    /// handles that no process uses.
-    pub(crate) async fn removal_if_unused(&mut self, fid: Fid) -> Result<(), Errno> {
-        self.take(fid.res_id(), LockMode::Ex, LOOKUP | UPDATE | XATTR | OPEN)
+    /// Like [`RequestLocks::lock_for_removal`]; also revokes the OPEN bit: clients then close
+    /// cached handles that no process uses.
+    pub(crate) async fn lock_for_removal_if_unused(&mut self, fid: Fid) -> Result<(), Errno> {
+        self.lock(fid.res_id(), LockMode::Ex, LOOKUP | UPDATE | XATTR | OPEN)
             .await
     }
 
     /// Locks both names of a rename, then the renamed and the replaced (or exchanged) inode.
-    pub(crate) async fn rename(
+    pub(crate) async fn lock_rename(
         &mut self,
         store: &Store,
         src: RenameEnd<'_>,
@@ -265,46 +271,46 @@ impl RequestLocks<'_> {
         let mut serialized = src.dir != dst.dir;
         loop {
             if serialized {
-                self.take(RENAMES, LockMode::Ex, UPDATE).await?;
+                self.lock(RENAME_LOCK, LockMode::Ex, UPDATE).await?;
             }
-            self.renamed_names(store, src, dst).await?;
+            self.lock_renamed_names(store, src, dst).await?;
             let children = renamed_inodes(store, src, dst, flags)?;
             if !serialized && children.iter().all(|c| c.kind == S_IFDIR) && children.len() > 1 {
-                // A directory replaces another one: two unrelated directories.
+                // A directory replaces another one: the two are unrelated directories.
                 self.held.clear();
                 serialized = true;
                 continue;
             }
             for child in children {
-                self.removal(child.fid).await?;
+                self.lock_for_removal(child.fid).await?;
             }
             return Ok(());
         }
     }
 
     /// Locks the two names of a rename with their directories.
-    async fn renamed_names(
+    async fn lock_renamed_names(
         &mut self,
         store: &Store,
         src: RenameEnd<'_>,
         dst: RenameEnd<'_>,
     ) -> Result<(), Errno> {
         if src.dir != dst.dir {
-            let dst_above = is_below(store, src.dir, dst.dir)?;
-            let src_above = is_below(store, dst.dir, src.dir)?;
+            let dst_above = is_at_or_below(store, src.dir, dst.dir)?;
+            let src_above = is_at_or_below(store, dst.dir, src.dir)?;
             let src_first = src_above || (!dst_above && src.dir < dst.dir);
             let ends = if src_first { [src, dst] } else { [dst, src] };
             for end in ends {
-                self.name_write(end.dir, end.name).await?;
+                self.lock_name_write(end.dir, end.name).await?;
             }
             return Ok(());
         }
-        self.dir_write(src.dir).await?;
+        self.lock_dir_write(src.dir).await?;
         let mut names = [name_resource(src.dir, src.name), name_resource(dst.dir, dst.name)];
         names.sort();
-        self.take(names[0], LockMode::Pw, UPDATE).await?;
+        self.lock(names[0], LockMode::Pw, UPDATE).await?;
         if names[0] != names[1] {
-            self.take(names[1], LockMode::Pw, UPDATE).await?;
+            self.lock(names[1], LockMode::Pw, UPDATE).await?;
         }
         Ok(())
     }
@@ -323,10 +329,10 @@ fn renamed_inodes(
         false => Errno::ENOTEMPTY,
     };
     for (child, other_dir, errno) in [(moved, dst.dir, Errno::EINVAL), (replaced, src.dir, above_source)] {
-        // A directory above the other name is already locked, by this request or by one that waits
-        // for this one: waiting for the lock would deadlock.
+        // A directory above the other name is already locked: by this request, or by another one
+        // that waits for this request. Waiting for its lock would deadlock.
         let dir = child.filter(|c| c.kind == S_IFDIR);
-        if dir.is_some_and(|d| is_below(store, other_dir, d.fid).unwrap_or(true)) {
+        if dir.is_some_and(|d| is_at_or_below(store, other_dir, d.fid).unwrap_or(true)) {
             return Err(errno);
         }
     }
@@ -363,25 +369,25 @@ mod tests {
     }
 
     impl Locks {
-        fn no_client(&self) -> RequestLocks<'_> {
-            self.of_request(None, false)
+        fn without_client(&self) -> RequestLocks<'_> {
+            self.request_locks(None, false)
         }
 
-        /// Locks a name for a change, if that needs no waiting.
+        /// Locks a name for a change, if the locks are available at once.
         async fn write_now(&self, dir: Fid, name: &[u8]) -> Option<RequestLocks<'_>> {
-            let mut held = self.no_client();
-            at_once(held.name_write(dir, name)).await.map(|()| held)
+            let mut held = self.without_client();
+            poll_once(held.lock_name_write(dir, name)).await.map(|()| held)
         }
 
-        /// Locks a name for a lookup, if that needs no waiting.
+        /// Locks a name for a lookup, if the locks are available at once.
         async fn read_now(&self, dir: Fid, name: &[u8]) -> Option<RequestLocks<'_>> {
-            let mut held = self.no_client();
-            at_once(held.name_read(dir, name)).await.map(|()| held)
+            let mut held = self.without_client();
+            poll_once(held.lock_name_read(dir, name)).await.map(|()| held)
         }
     }
 
     /// Polls a future once; `None` if it is not ready. Panics on an error.
-    async fn at_once(future: impl Future<Output = Result<(), Errno>>) -> Option<()> {
+    async fn poll_once(future: impl Future<Output = Result<(), Errno>>) -> Option<()> {
         let future = pin!(future);
         tokio::select! {
             biased;
@@ -404,7 +410,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn without_pdo_a_change_locks_the_whole_directory() {
+    async fn change_without_pdo_locks_the_whole_directory() {
         let locks = locks();
         locks.pdo().store(false, Relaxed);
         let a = locks.write_now(DIR, b"a").await.unwrap();
@@ -421,7 +427,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn operations_exclude_each_other_while_pdo_is_switched() {
+    async fn operations_on_one_name_exclude_each_other_while_pdo_is_switched() {
         let locks = locks();
         for before in [true, false] {
             locks.pdo().store(before, Relaxed);
@@ -438,7 +444,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn dots_are_looked_up_while_the_directory_is_locked() {
+    async fn lookup_of_dots_does_not_wait_for_the_directorys_lock() {
         let locks = locks();
         locks.pdo().store(false, Relaxed);
         let _changes = locks.write_now(DIR, b"a").await.unwrap();
@@ -451,14 +457,14 @@ mod tests {
     async fn request_does_not_wait_for_its_own_lock() {
         let locks = locks();
         let mut held = locks.write_now(DIR, b"a").await.unwrap();
-        assert_eq!(held.inode(DIR, UPDATE).await, Err(Errno::EDEADLK));
-        assert_eq!(held.removal(DIR).await, Err(Errno::EDEADLK));
-        assert_eq!(held.name_write(DIR, b"a").await, Err(Errno::EDEADLK));
-        held.inode(DIR, LOOKUP).await.unwrap();
+        assert_eq!(held.lock_inode(DIR, UPDATE).await, Err(Errno::EDEADLK));
+        assert_eq!(held.lock_for_removal(DIR).await, Err(Errno::EDEADLK));
+        assert_eq!(held.lock_name_write(DIR, b"a").await, Err(Errno::EDEADLK));
+        held.lock_inode(DIR, LOOKUP).await.unwrap();
     }
 
-    /// Without the rename lock each of the three would wait for the next: `y/c` is removed, `x`
-    /// replaces `y`, `c/f` moves into `x`.
+    /// Three operations: remove `y/c`, replace `y` by `x`, move `c/f` into `x`. Without the rename
+    /// lock, each would wait for the next one.
     #[tokio::test]
     async fn renames_of_unrelated_directories_do_not_deadlock() {
         let store = Store::new(Arc::new(MemoryIndex::default()));
@@ -481,17 +487,20 @@ mod tests {
         const NONE: RenameFlags = RenameFlags::NONE;
         let end = |dir, name| RenameEnd { dir, name };
         let locks = locks();
-        let mut removes = locks.write_now(y, b"c").await.unwrap();
-        let (mut replaces, mut moves) = (locks.no_client(), locks.no_client());
-        let mut replacing =
-            Box::pin(replaces.rename(&store, end(Fid::ROOT, b"x"), end(Fid::ROOT, b"y"), NONE));
-        assert!(at_once(replacing.as_mut()).await.is_none());
-        let mut moving = pin!(moves.rename(&store, end(c, b"f"), end(x, b"f"), NONE));
-        assert!(at_once(moving.as_mut()).await.is_none());
-        assert!(at_once(removes.removal(c)).await.is_some(), "deadlock");
-        drop(removes);
-        replacing.await.unwrap();
-        replaces.held.clear();
-        moving.await.unwrap();
+        let mut removal_locks = locks.write_now(y, b"c").await.unwrap();
+        let (mut replace_locks, mut move_locks) = (locks.without_client(), locks.without_client());
+        let mut replace =
+            Box::pin(replace_locks.lock_rename(&store, end(Fid::ROOT, b"x"), end(Fid::ROOT, b"y"), NONE));
+        assert!(poll_once(replace.as_mut()).await.is_none());
+        let mut move_file = pin!(move_locks.lock_rename(&store, end(c, b"f"), end(x, b"f"), NONE));
+        assert!(poll_once(move_file.as_mut()).await.is_none());
+        assert!(
+            poll_once(removal_locks.lock_for_removal(c)).await.is_some(),
+            "deadlock"
+        );
+        drop(removal_locks);
+        replace.await.unwrap();
+        replace_locks.held.clear();
+        move_file.await.unwrap();
     }
 }

@@ -1,15 +1,14 @@
 //! Orders the OSTs for a new file's stripes: round-robin while their free space is about equal,
-//! else weighted by free space. OSTs without available objects and full ones are left out; OSTs
-//! that do not answer come last. OSTs that the user chose come first, in the user's order. This
-//! module is pure.
+//! else weighted by free space. The order omits full OSTs and OSTs without available objects; slow
+//! OSTs come last. OSTs that the user chose come first, in the user's order. This module is pure.
 
 use wire::{Errno, OstIndex};
 
 use crate::layout::StripeRequest;
 
-/// OSTs are balanced if the largest and the least free space differ by at most this many 256ths of
-/// the largest (17 %, as in Lustre).
-const BALANCED: u128 = 43;
+/// OSTs are balanced if the most and the least free space differ by at most this many 256ths of the
+/// most (17 %, as in Lustre).
+const BALANCED_256THS: u128 = 43;
 
 /// An OST as a candidate for a stripe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,13 +28,14 @@ pub(crate) struct Candidate {
 }
 
 impl Candidate {
-    fn usable(&self) -> bool {
+    fn is_usable(&self) -> bool {
         self.ready && !self.full
     }
 }
 
-/// The OSTs to try, in order, for a new file; `turn` counts the choices. The list may be longer
-/// than the stripe count, because an OST may have no object left when the caller tries it.
+/// The OSTs to try, in order, for a new file; `turn` is the number of earlier files. The list may
+/// be longer than the stripe count, because an OST may have no object left when the caller tries
+/// it.
 ///
 /// # Errors
 ///
@@ -61,7 +61,7 @@ pub(crate) fn ost_order(
             Err(Errno::EINVAL)
         };
     }
-    let mut usable: Vec<Candidate> = candidates.iter().copied().filter(Candidate::usable).collect();
+    let mut usable: Vec<Candidate> = candidates.iter().copied().filter(Candidate::is_usable).collect();
     let mut connected = candidates.iter().filter(|c| c.connected).peekable();
     let all_full = connected.peek().is_some() && connected.all(|c| c.full);
     if all_full || striping.first.as_ref().is_some_and(is_full) {
@@ -78,14 +78,13 @@ pub(crate) fn ost_order(
             .collect());
     }
     usable.sort_by_key(|c| c.ost);
-    // Slow OSTs follow the others.
     let (mut slow, mut usable): (Vec<_>, Vec<_>) = usable.into_iter().partition(|c| c.slow);
     if usable.is_empty() {
         std::mem::swap(&mut slow, &mut usable);
     }
     let most = usable.iter().map(|c| c.free).max().unwrap_or(0);
     let least = usable.iter().map(|c| c.free).min().unwrap_or(0);
-    let balanced = u128::from(most - least) <= u128::from(most) * BALANCED / 256;
+    let balanced = u128::from(most - least) <= u128::from(most) * BALANCED_256THS / 256;
     let start = if balanced {
         turn as usize % usable.len().max(1)
     } else {
@@ -95,12 +94,13 @@ pub(crate) fn ost_order(
     Ok(usable.iter().chain(&slow).map(|c| c.ost).collect())
 }
 
-/// The position of the OST to try first, such that over many turns each OST comes first in
-/// proportion to its free space.
+/// The position of the OST to try first: over many turns, each OST comes first in proportion to its
+/// free space.
 fn weighted_start(usable: &[Candidate], turn: u64) -> usize {
-    // The fractional parts of multiples of the golden ratio, here in units of 2^-64, are spread
-    // evenly, however many there are.
-    let fraction = u128::from(turn.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    /// The fractional part of the golden ratio, in units of 2^-64. The fractional parts of its
+    /// multiples are spread evenly, whatever their number.
+    const GOLDEN_RATIO: u64 = 0x9e37_79b9_7f4a_7c15;
+    let fraction = u128::from(turn.wrapping_mul(GOLDEN_RATIO));
     let total: u128 = usable.iter().map(|c| u128::from(c.free)).sum();
     let mut offset = (fraction * total) >> 64;
     for (i, c) in usable.iter().enumerate() {

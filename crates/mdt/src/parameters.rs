@@ -21,10 +21,16 @@ const NEW_OST_DELAY_MAX: u64 = 3600;
 /// Maximum stripe size, bytes: 4 GiB less the minimum stripe size.
 const STRIPE_SIZE_MAX: u64 = (1 << 32) - LOV_MIN_STRIPE_SIZE as u64;
 
-/// A read-only parameter whose value is `f(object)`; empty once the object is dropped.
-fn show<T: Send + Sync + 'static>(object: &Arc<T>, f: fn(&T) -> String, about: &'static str) -> Param {
+/// A read-only parameter with the value `value_of(object)`; empty once the object is dropped.
+fn show<T: Send + Sync + 'static>(object: &Arc<T>, value_of: fn(&T) -> String, about: &'static str) -> Param {
     let object: Weak<T> = Arc::downgrade(object);
-    Param::read_only(move || object.upgrade().map(|t| f(&t)).unwrap_or_default()).about(about)
+    Param::read_only(move || {
+        object
+            .upgrade()
+            .map(|object| value_of(&object))
+            .unwrap_or_default()
+    })
+    .about(about)
 }
 
 /// Registers the target's parameters. Dropping the returned groups removes them.
@@ -69,15 +75,15 @@ pub(crate) fn register(mdt: &Arc<Mdt>, exports: &Arc<TargetExports>, registry: &
         )
         .add(
             "lu_cache_nr",
-            Param::atomic(mdt.store.inodes().max().clone(), 0..=LU_CACHE_NR_MAX)
-                .when_set(move || store.inodes().forget())
+            Param::atomic(mdt.store.inode_cache().max().clone(), 0..=LU_CACHE_NR_MAX)
+                .when_set(move || store.inode_cache().clear())
                 .about("maximum number of cached inodes, up to 1 KiB each"),
         )
         .add(
             "lu_cache_used",
             show(
                 mdt,
-                |m| m.store.inodes().len().to_string(),
+                |m| m.store.inode_cache().len().to_string(),
                 "number of cached inodes",
             ),
         )
@@ -113,8 +119,8 @@ pub(crate) fn register(mdt: &Arc<Mdt>, exports: &Arc<TargetExports>, registry: &
     .add(
         "nosquash_nids",
         squash_param(
-            Squash::set_exempt,
-            Squash::show_exempt,
+            Squash::set_exempt_nids,
+            Squash::show_exempt_nids,
             "clients exempt from root_squash: NIDs and ranges such as `10.0.0.[1-9]@tcp 0@lo`, or `NONE`",
         ),
     )
@@ -128,7 +134,7 @@ pub(crate) fn register(mdt: &Arc<Mdt>, exports: &Arc<TargetExports>, registry: &
     );
 
     let mut lod = registry.group(format!("lod.{svname}-mdtlov"));
-    let defaults = mdt.osts.defaults();
+    let defaults = mdt.osts.default_striping();
     lod.add(
         "numobd",
         show(mdt, |m| m.osts.len().to_string(), "number of OSTs"),
@@ -253,7 +259,7 @@ pub(crate) fn register_ost(ost: &Arc<Ost>, registry: &Registry) -> Group {
             "prealloc_emptied",
             show(
                 ost,
-                |o| o.emptied.load(Relaxed).to_string(),
+                |o| o.times_emptied.load(Relaxed).to_string(),
                 "number of times that the last available object was taken",
             ),
         )

@@ -8,16 +8,16 @@ use wire::{Errno, Fid, HasTimes, MdtBody, OBD_MAX_FIDS_IN_ARRAY, Time, Transno, 
 
 use crate::{
     cred::{Cred, MAY_WRITE},
-    namespace::{self, Unlink},
+    namespace::{self, UnlinkArgs},
     store::{Inode, links},
     target::{HandlerResult, Mdt, precision, reply},
 };
 
 impl Mdt {
-    /// Removes each file of an array of FIDs; the reply has the array and one status per file.
+    /// Executes `MDS_RMFID`. The reply has the request's array of FIDs, and a status for each.
     pub(crate) async fn rmfid(&self, req: &ServerRequest) -> HandlerResult {
         let body: MdtBody = req.get(bufs::MDT_BODY)?;
-        let fids = parse(req.buf(bufs::RMFID_FIDS))?;
+        let fids = parse_fids(req.buf(bufs::RMFID_FIDS))?;
         self.check_writable(req)?;
         self.throttle().await;
         let cred = self.cred_of_body(req, &body);
@@ -35,9 +35,9 @@ impl Mdt {
         Ok(reply(3, bufs).with_transno(last_transno))
     }
 
-    /// Removes all recorded names of one file. Sets `last_transno` to the transaction number of
-    /// each removal. `EBUSY` if a client has the file open. Names that did not fit into
-    /// `trusted.link` stay.
+    /// Removes all recorded names of one file; names that did not fit into `trusted.link` stay.
+    /// Sets `last_transno` to the transaction number of the last removal, even if a later one
+    /// fails. `EBUSY` if a client has the file open.
     async fn remove_by_fid(
         &self,
         req: &ServerRequest,
@@ -57,10 +57,10 @@ impl Mdt {
             return Err(Errno::ENOENT);
         }
         for (parent, name) in names {
-            let args = Unlink {
+            let args = UnlinkArgs {
                 parent,
                 name: &name,
-                dir: inode.is_dir(),
+                is_rmdir: inode.is_dir(),
                 time,
             };
             *last_transno = self.remove_name(req, cred, fid, &inode, args).await?;
@@ -68,15 +68,15 @@ impl Mdt {
         Ok(())
     }
 
-    /// Removes one name and returns the transaction number. `ENOENT` if the name no longer leads to
-    /// the file.
+    /// Removes one name; returns the transaction number. `ENOENT` if the name does not lead to the
+    /// file any more.
     async fn remove_name(
         &self,
         req: &ServerRequest,
         cred: &Cred,
         fid: Fid,
         inode: &Inode,
-        args: Unlink<'_>,
+        args: UnlinkArgs<'_>,
     ) -> Result<Transno, Errno> {
         let checked_entry = || {
             let entry = namespace::lookup_for_unlink(&self.store, cred, args)?;
@@ -86,17 +86,17 @@ impl Mdt {
             }
         };
         checked_entry()?;
-        // The client does not know which directories change, so it keeps no lock on them.
-        let mut locks = self.locks.of_request(Some(&req.export), false);
-        locks.name_write(args.parent, args.name).await?;
+        // The client does not know which directories change, so it must lose its locks on them.
+        let mut locks = self.locks.request_locks(Some(&req.export), false);
+        locks.lock_name_write(args.parent, args.name).await?;
         let entry = checked_entry()?;
-        locks.removal_if_unused(fid).await?;
+        locks.lock_for_removal_if_unused(fid).await?;
         Ok(namespace::unlink_unused(&self.store, cred, args, entry)?.transno)
     }
 }
 
-/// Parses the FIDs of a request. `EINVAL` if there are too many or the last is incomplete.
-fn parse(array: &[u8]) -> Result<Vec<Fid>, Errno> {
+/// Parses the array of FIDs of a request. `EINVAL` if it is too long or the last FID is incomplete.
+fn parse_fids(array: &[u8]) -> Result<Vec<Fid>, Errno> {
     let (fids, rest) = array.as_chunks::<{ Fid::SIZE }>();
     if !rest.is_empty() || fids.len() > OBD_MAX_FIDS_IN_ARRAY as usize {
         return Err(Errno::EINVAL);

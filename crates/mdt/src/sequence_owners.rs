@@ -1,10 +1,10 @@
 //! The client that owns each FID sequence.
 //!
-//! A sequence belongs to the client that it was allocated for. A sequence allocated before this
-//! start of the target, or whose owner has disconnected, belongs to the first client that uses it:
+//! A sequence belongs to the client that requested it. If a sequence has no owner, because its
+//! owner has disconnected or the target has restarted, it belongs to the first client that uses it:
 //! usually the former owner, which reconnects. Each client's sequences are stored with its export,
-//! so the usual check takes no lock that clients share; the table of all sequences is used only for
-//! a client's first use of a sequence, and when its export ends.
+//! so the usual check takes no lock that clients share. The table of all sequences is locked only
+//! for a client's first use of a sequence, and when an export ends.
 
 use foldhash::HashSet;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ pub(crate) struct SequenceOwners(Mutex<HashSet<u64>>);
 struct OwnedSequences(Mutex<HashSet<u64>>);
 
 impl SequenceOwners {
-    /// Checks that a client may get another sequence. `ENOSPC` if it has the maximum.
+    /// Checks that a client may get another sequence. `ENOSPC` if it has [`SEQUENCES_PER_CLIENT`].
     pub(crate) fn check_limit(&self, export: &Arc<Export>) -> Result<(), Errno> {
         if export.ext::<OwnedSequences>().0.lock().len() < SEQUENCES_PER_CLIENT {
             return Ok(());
@@ -34,8 +34,8 @@ impl SequenceOwners {
         Err(Errno::ENOSPC)
     }
 
-    /// Makes the client the owner of a sequence without owner. Returns whether the client owns the
-    /// sequence. `was_allocated` returns whether the target ever allocated the sequence.
+    /// Returns whether the client owns a sequence; makes it the owner if there is none.
+    /// `was_allocated` returns whether the target may have allocated the sequence.
     pub(crate) fn claim(&self, export: &Arc<Export>, seq: u64, was_allocated: impl FnOnce() -> bool) -> bool {
         let own = export.ext::<OwnedSequences>();
         let mut own = own.0.lock();
@@ -49,8 +49,8 @@ impl SequenceOwners {
         self.0.lock().insert(seq) && own.insert(seq)
     }
 
-    /// Removes a client as the owner of its sequences when its export ends.
-    pub(crate) fn forget(&self, export: &Arc<Export>) {
+    /// Removes a client as the owner of its sequences, at the end of its export.
+    pub(crate) fn release_all(&self, export: &Arc<Export>) {
         let released = std::mem::take(&mut *export.ext::<OwnedSequences>().0.lock());
         let mut all = self.0.lock();
         for seq in released {

@@ -21,7 +21,8 @@ use wire::{
 
 use crate::store::{Store, keys};
 
-/// Name of the setting with the part of the own super-sequence that is not recorded as allocated.
+/// Name of the setting with the part of this MDT's super-sequence that is not recorded as
+/// allocated.
 pub(crate) const SUPER_SEQUENCE: &str = "seq.own";
 /// Maximum number of ranges in the FLDB: two for each possible OST and MDT.
 const RANGES_MAX: usize = 1 << 17;
@@ -36,14 +37,14 @@ pub(crate) struct Sequences {
     /// The FLDB: ranges with their servers, sorted by start.
     locations: RwLock<Vec<LuSeqRange>>,
     /// The super-sequence of this MDT.
-    own: Mutex<SuperSequence>,
-    /// Start and end of the unallocated part of the own super-sequence, for reads without a lock.
+    super_sequence: Mutex<SuperSequence>,
+    /// Start and end of the free part of the super-sequence, for readers without the lock.
     free: [AtomicU64; 2],
-    /// Serialises the allocation of super-sequences.
+    /// Serializes the allocation of super-sequences.
     controller: Mutex<()>,
 }
 
-/// The rest of this MDT's super-sequence.
+/// The free part of this MDT's super-sequence.
 #[derive(Clone, Copy, Default)]
 struct SuperSequence {
     /// The next sequence to allocate.
@@ -82,7 +83,7 @@ impl Sequences {
             store,
             index,
             locations,
-            own,
+            super_sequence: own,
             free,
             controller: Mutex::default(),
         })
@@ -104,8 +105,9 @@ impl Sequences {
         Ok(*found)
     }
 
-    /// Whether the sequence is of a super-sequence of this MDT and not free. An earlier start of
-    /// the target may have recorded sequences as allocated and not allocated all of them.
+    /// Whether this MDT may have allocated the sequence: one of its super-sequences contains the
+    /// sequence, and the free part does not. Also true for sequences that an earlier start recorded
+    /// as allocated and never used.
     pub(crate) fn was_allocated(&self, seq: u64) -> bool {
         let request = LuSeqRange {
             lsr_start: seq,
@@ -135,7 +137,7 @@ impl Sequences {
                 || locations.len() >= RANGES_MAX
             {
                 lnet::warn_rate_limited!(
-                    "super-sequence refused for server {} (flags {:#x}): limit reached",
+                    "super-sequence refused: server {} (flags {:#x}) has {RANGES_PER_SERVER} ranges, or the FLDB has {RANGES_MAX}: the limit",
                     request.lsr_index,
                     request.lsr_flags
                 );
@@ -163,7 +165,7 @@ impl Sequences {
 
     /// Allocates one sequence for a client.
     pub(crate) async fn allocate_meta(&self) -> Result<LuSeqRange, Errno> {
-        let mut own = self.own.lock().await;
+        let mut own = self.super_sequence.lock().await;
         if own.next == own.end {
             let request = LuSeqRange {
                 lsr_index: self.index,
@@ -230,7 +232,7 @@ mod tests {
     use super::Sequences;
     use crate::store::Store;
     use osd::MemoryIndex;
-    use wire::{Errno, FID_SEQ_ROOT, LU_SEQ_RANGE_OST, LuSeqRange};
+    use wire::{Errno, FID_SEQ_ROOT, LU_SEQ_RANGE_ANY, LU_SEQ_RANGE_OST, LuSeqRange};
 
     fn lookup_request(lsr_start: u64) -> LuSeqRange {
         LuSeqRange {
@@ -258,7 +260,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn free_fixed_and_foreign_sequences_do_not_count_as_allocated() {
+    async fn free_fixed_and_foreign_sequences_are_not_allocated() {
         let store = Arc::new(Store::new(Arc::new(MemoryIndex::default())));
         let sequences = Sequences::load(store.clone(), 0).unwrap();
         assert!(!sequences.was_allocated(0x2_0000_0400));
@@ -323,7 +325,7 @@ mod tests {
                 Errno::ENOENT
             );
             let any = LuSeqRange {
-                lsr_flags: 3,
+                lsr_flags: LU_SEQ_RANGE_ANY,
                 ..lookup_request(range.lsr_start + 5)
             };
             assert_eq!(sequences.lookup(&any).unwrap(), range);

@@ -1,8 +1,8 @@
 //! Maps the identity that a client claims (`root_squash`, `nosquash_nids`, `enable_cap_mask`).
 //!
-//! User and group ids are accepted as the client claims them. If root is squashed, a client's root
-//! becomes another user, unless its NID is exempt. Only root has capabilities, except those that
-//! the administrator enables for others.
+//! The MDT accepts user and group ids as the client claims them. If root is squashed, a client's
+//! root becomes another user, unless the client's NID is exempt. Other users have only the
+//! capabilities that the administrator enables.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -19,22 +19,22 @@ pub(crate) struct Squash {
     root: AtomicU64,
     /// The capabilities accepted from users other than root.
     caps_of_users: AtomicU32,
-    /// NIDs exempt from root_squash; read only for requests of root while root is squashed.
-    exempt: RwLock<NidList>,
+    /// NIDs exempt from root_squash. Only requests of root take this lock, while root is squashed.
+    exempt_nids: RwLock<NidList>,
 }
 
 impl Squash {
-    /// The identity to use for a request from `peer` that claims the identity `claimed`.
+    /// The identity to use for a request from `peer` that claims to be `claimed`.
     pub(crate) fn apply(&self, claimed: Cred, peer: Nid) -> Cred {
         if claimed.fsuid != 0 {
             let cap = claimed.cap & self.caps_of_users.load(Ordering::Relaxed);
             return Cred { cap, ..claimed };
         }
         let (fsuid, fsgid) = self.root();
-        if fsuid == 0 || self.exempt.read().has(peer) {
+        if fsuid == 0 || self.exempt_nids.read().has(peer) {
             return claimed;
         }
-        squashed(&claimed, fsuid, fsgid)
+        squash_to(&claimed, fsuid, fsgid)
     }
 
     /// The user id and group id of a squashed root.
@@ -61,8 +61,8 @@ impl Squash {
     }
 
     /// The value of `nosquash_nids`.
-    pub(crate) fn show_exempt(&self) -> String {
-        let list = self.exempt.read();
+    pub(crate) fn show_exempt_nids(&self) -> String {
+        let list = self.exempt_nids.read();
         if list.is_empty() {
             "NONE".to_owned()
         } else {
@@ -71,12 +71,12 @@ impl Squash {
     }
 
     /// Sets `nosquash_nids`; `NONE` and `clear` are the empty list.
-    pub(crate) fn set_exempt(&self, text: &str) -> Result<(), String> {
+    pub(crate) fn set_exempt_nids(&self, text: &str) -> Result<(), String> {
         let list = match text.trim() {
             "NONE" | "clear" => NidList::default(),
             ranges => ranges.parse().map_err(|e: wire::WireError| e.to_string())?,
         };
-        *self.exempt.write() = list;
+        *self.exempt_nids.write() = list;
         Ok(())
     }
 
@@ -90,9 +90,9 @@ impl Squash {
         }
     }
 
-    /// Sets `enable_cap_mask`: a number, or names. If the first name has the prefix `+` or `-`, the
-    /// names are added to or removed from the present value; a name without prefix follows the one
-    /// before.
+    /// Sets `enable_cap_mask`: a number, or names. If the first name has the prefix `+` or `-`,
+    /// changes the present value: `+` adds a name, `-` removes it. A name without a prefix has the
+    /// prefix of the name before.
     pub(crate) fn set_caps(&self, text: &str) -> Result<(), String> {
         let text = text.trim();
         let known = CAPABILITIES.iter().fold(0, |all, (_, cap)| all | cap);
@@ -126,7 +126,7 @@ impl Squash {
 }
 
 /// A squashed identity: this user and group, no supplementary groups and no capabilities.
-pub(crate) fn squashed(claimed: &Cred, fsuid: u32, fsgid: u32) -> Cred {
+pub(crate) fn squash_to(claimed: &Cred, fsuid: u32, fsgid: u32) -> Cred {
     Cred {
         fsuid,
         fsgid,
@@ -163,7 +163,7 @@ mod tests {
         assert_eq!(squash.show_root(), "0:0");
         assert_eq!(squash.apply(user(0), Nid::LO), user(0));
         squash.set_root("99:98\n").unwrap();
-        squash.set_exempt("10.0.0.*@tcp 0@lo").unwrap();
+        squash.set_exempt_nids("10.0.0.*@tcp 0@lo").unwrap();
         let squashed = Cred {
             fsuid: 99,
             fsgid: 98,
@@ -176,16 +176,16 @@ mod tests {
         assert_eq!(squash.apply(user(0), Nid::LO), user(0));
         // Other users are not mapped.
         assert_eq!(squash.apply(user(7), nid("10.0.1.1@tcp")).fsuid, 7);
-        squash.set_exempt("NONE").unwrap();
+        squash.set_exempt_nids("NONE").unwrap();
         assert_eq!(squash.apply(user(0), Nid::LO), squashed);
         assert_eq!(
-            (squash.show_root(), squash.show_exempt()),
+            (squash.show_root(), squash.show_exempt_nids()),
             ("99:98".into(), "NONE".into())
         );
         for wrong in ["", "99", "99:", "a:b", "-1:0", "1:2:3", "4294967295:0"] {
             assert!(squash.set_root(wrong).is_err(), "{wrong}");
         }
-        assert!(squash.set_exempt("10.0.0.1@nothing").is_err());
+        assert!(squash.set_exempt_nids("10.0.0.1@nothing").is_err());
         assert_eq!(squash.show_root(), "99:98");
     }
 

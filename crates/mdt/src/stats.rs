@@ -1,6 +1,6 @@
-//! Counts and durations of the operations of each kind: `md_stats`. A request with an error instead
-//! of a result does not count. An intent or a lookup of a batch counts even if it fails, because
-//! the reply has its result.
+//! Counts and durations of the operations of each kind: the parameter `md_stats`. A failed request
+//! does not count, except for intents and lookups of a batch: their replies have a result even if
+//! the operation failed.
 
 use std::time::Duration;
 
@@ -29,11 +29,11 @@ impl Op {
     /// The operation that each lookup of a batch counts as.
     pub(crate) const GETATTR: Op = Op(8);
 
-    fn named(name: &str) -> Option<Op> {
+    fn from_name(name: &str) -> Option<Op> {
         NAMES.iter().position(|n| *n == name).map(Op)
     }
 
-    /// The operation of a request; `None` for a request that is not counted.
+    /// The operation that a request counts as, if any.
     pub(crate) fn of(req: &ServerRequest) -> Option<Op> {
         let name = match req.opc {
             LDLM_ENQUEUE => match req
@@ -50,7 +50,7 @@ impl Op {
             MDS_REINT => {
                 let rec: MdtRecReint = req.msg.get(bufs::REC_REINT).ok()?;
                 let is_dir = rec.rr_mode & S_IFMT == S_IFDIR;
-                // The mode of a create is four bytes before that of other records.
+                // A create's record has its mode four bytes earlier than the others: in `rr_bias`.
                 let makes_dir = rec.rr_bias & S_IFMT == S_IFDIR;
                 match rec.rr_opcode {
                     REINT_SETATTR => "setattr",
@@ -72,7 +72,7 @@ impl Op {
             MDS_SYNC => "sync",
             _ => return None,
         };
-        Op::named(name)
+        Op::from_name(name)
     }
 }
 
@@ -111,9 +111,9 @@ mod tests {
     fn only_operations_that_occurred_are_shown() {
         let stats = MdStats::default();
         assert_eq!(stats.show(), "");
-        assert_eq!(Op::named("getattr"), Some(Op::GETATTR));
-        stats.add(Op::named("rename").unwrap(), Duration::from_micros(3));
-        stats.add(Op::named("rename").unwrap(), Duration::from_micros(5));
+        assert_eq!(Op::from_name("getattr"), Some(Op::GETATTR));
+        stats.add(Op::from_name("rename").unwrap(), Duration::from_micros(3));
+        stats.add(Op::from_name("rename").unwrap(), Duration::from_micros(5));
         assert_eq!(
             stats.show(),
             "rename                              2 samples [usecs] 3 5 8 34\n"

@@ -1,9 +1,9 @@
-//! Swapping the layouts of two files: `MDS_SWAP_LAYOUTS`, and a close with
-//! `MDS_CLOSE_LAYOUT_SWAP` by the holder of a lease. Clients copy a file's data into a volatile
-//! file with the wanted layout, and then swap the layouts (`lfs migrate`).
+//! Swaps the layouts of two files: `MDS_SWAP_LAYOUTS`, and a close with `MDS_CLOSE_LAYOUT_SWAP` by
+//! the holder of a lease. Clients copy a file's data into a volatile file with the wanted layout,
+//! and then swap the layouts (`lfs migrate`).
 //!
-//! The target first revokes all clients' locks on both layouts, so that no client uses an object
-//! for its former file. The OSTs learn the objects' new files afterwards ([`Osts`]).
+//! The target first revokes all clients' locks on both layouts: no client may use an object for its
+//! old file. Afterwards the target tells the OSTs the objects' new files ([`Osts`]).
 //!
 //! [`Osts`]: crate::osp::Osts
 
@@ -34,10 +34,10 @@ impl Mdt {
         let cred = self.cred_of_body(req, &body);
         self.check_files(&cred, a, b)?;
         let mut locks = self.request_locks(req);
-        // The holder of a lease relies on the file's contents.
+        // The holder of a lease relies on the file's contents, which the swap changes.
         for file in [a.min(b), a.max(b)] {
-            locks.break_lease(file).await?;
-            locks.layout(file, XATTR).await?;
+            locks.revoke_lease(file).await?;
+            locks.lock_layout(file, XATTR).await?;
         }
         let change = self.swap_locked(&cred, a, b).await?;
         drop(locks);
@@ -46,9 +46,9 @@ impl Mdt {
         Ok(reply)
     }
 
-    /// Executes the additional operation of a close, and cancels the client's lock of the lease.
+    /// Executes the additional operation of a close, and cancels the lock of the client's lease.
     /// The caller closes the file even after an error.
-    pub(crate) async fn close_intent(
+    pub(crate) async fn execute_close_intent(
         &self,
         req: &ServerRequest,
         rec: &MdtRecSetattr,
@@ -97,17 +97,17 @@ impl Mdt {
         self.check_files(&cred, a, b)?;
         let mut locks = self.request_locks(req);
         for file in [a.min(b), a.max(b)] {
-            locks.layout(file, XATTR).await?;
+            locks.lock_layout(file, XATTR).await?;
         }
-        // No client writes without a lock on the layout. A client that opened the file for write
-        // earlier has broken the lease.
+        // From here on, no client has a lock on the layout, so none writes. If a client opened the
+        // file for write earlier, its open revoked the lease.
         if !has_lease() {
             return Err(Errno::ESTALE);
         }
         self.swap_locked(&cred, a, b).await.map(drop)
     }
 
-    /// Checks two files before the MDT revokes any lock on them for a swap of their layouts.
+    /// Checks the two files of a swap, before the MDT revokes locks on them.
     fn check_files(&self, cred: &Cred, a: Fid, b: Fid) -> Result<(), Errno> {
         for file in [a, b] {
             namespace::check_fid(file)?;
@@ -115,9 +115,9 @@ impl Mdt {
         namespace::check_swap(cred, &self.store.inode(a)?, &self.store.inode(b)?)
     }
 
-    /// Swaps the layouts of two files; the caller has locked them. Waits until the swap is
-    /// on disk: after the caller releases the locks, clients write under the new layouts, and the
-    /// OSTs record the new files. A crash must not undo the swap then.
+    /// Swaps the layouts of two files; the caller has locked them. Waits until the swap is on disk:
+    /// once the caller releases the locks, clients write by the new layouts, and the OSTs record
+    /// the new files. From then on, a crash must not undo the swap.
     async fn swap_locked(&self, cred: &Cred, a: Fid, b: Fid) -> Result<ChangeResult, Errno> {
         let (first, second) = (self.store.inode(a)?, self.store.inode(b)?);
         namespace::check_swap(cred, &first, &second)?;

@@ -203,7 +203,9 @@ impl Subject for LibrarySubject {
         };
         self.run("setstripe", (dir, ""), async {
             let fid = self.dir_fid(dir).await?;
-            self.client.setstripe(&self.cred, fid, request.to_default()).await
+            self.client
+                .setstripe(&self.cred, fid, request.to_default_layout())
+                .await
         })
     }
 

@@ -145,7 +145,7 @@ impl Subject for PathSubject {
         let set = rustix::fs::setxattr(
             self.root.join(dir),
             "lustre.lov",
-            &request.to_default(),
+            &request.to_default_layout(),
             XattrFlags::empty(),
         );
         self.convert_error("setstripe", (dir, ""), set.map_err(io::Error::from))

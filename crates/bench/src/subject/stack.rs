@@ -7,7 +7,7 @@ use crate::BenchError;
 use bytes::Bytes;
 use mdt::cred::Cred;
 use mdt::layout::{self, StripeObject};
-use mdt::namespace::{self, NewInode, OpenMode, Rename, Unlink, xattr};
+use mdt::namespace::{self, NewInode, OpenMode, RenameArgs, UnlinkArgs, xattr};
 use mdt::store::{NameHash, S_IFDIR, Store};
 use osd::{StoreKind, open_index};
 use parking_lot::RwLock;
@@ -166,10 +166,10 @@ impl StackSubject {
 
     fn remove_entry(&self, dir: &str, name: &str, is_dir: bool) -> Result<(), Errno> {
         self.throttle();
-        let unlink = Unlink {
+        let unlink = UnlinkArgs {
             parent: self.dir_fid(dir)?,
             name: name.as_bytes(),
-            dir: is_dir,
+            is_rmdir: is_dir,
             time: SystemTime::now().into(),
         };
         namespace::unlink(&self.store, &self.cred, unlink).map(drop)
@@ -229,7 +229,7 @@ impl Subject for StackSubject {
                 all.extend(rows.iter().map(|(_, name, entry)| {
                     (String::from_utf8_lossy(name).into_owned(), entry.kind == S_IFDIR)
                 }));
-                rows = self.store.entries_behind(fid, &last, ENTRIES_PER_READ)?;
+                rows = self.store.entries_after(fid, &last, ENTRIES_PER_READ)?;
             }
             Ok(all)
         };
@@ -290,7 +290,7 @@ impl Subject for StackSubject {
         self.dirs.write().remove(&join_path(dir, from));
         let rename = || {
             let parent = self.dir_fid(dir)?;
-            let args = Rename {
+            let args = RenameArgs {
                 src_dir: parent,
                 src_name: from.as_bytes(),
                 dst_dir: parent,

@@ -1,4 +1,4 @@
-//! Evaluates the counts of the walks: links, names and parents of each inode, and whether each
+//! Compares what the walks counted: links, names and parents of each inode, and whether each
 //! directory is below the root. A second walk collects the names of inconsistent inodes.
 
 use std::collections::HashMap;
@@ -12,7 +12,7 @@ use wire::Fid;
 
 use super::{
     Examination, Problem,
-    table::{LINKS_UNSUMMED, MALFORMED, NONE, ORPHAN, SEARCHED, Table, VISITING},
+    table::{LINKS_UNSUMMED, MALFORMED, NO_ROW, ORPHAN, SEARCHED, Table, VISITING},
 };
 use crate::{
     namespace::check_name,
@@ -32,9 +32,10 @@ pub(super) fn evaluate(
         examination.problems.push(Problem::NoRoot);
     }
     let cycles = find_cycles(&mut examination.table);
-    // Inodes for the second walk, which collects their names.
+    // Inodes with names that the second walk collects.
     let mut suspects: HashMap<Fid, Vec<Name>> = cycles.iter().map(|fid| (*fid, Vec::new())).collect();
     for row in &examination.table.rows {
+        // Ends the check if it is to stop.
         progress.add(0)?;
         if row.has(MALFORMED) {
             continue;
@@ -70,7 +71,7 @@ pub(super) fn evaluate(
             });
         }
         let names_max = if is_root { 0 } else { 1 };
-        if row.links != 0 || row.has(LINKS_UNSUMMED) || (row.is_dir() && row.names > names_max) {
+        if row.link_difference != 0 || row.has(LINKS_UNSUMMED) || (row.is_dir() && row.names > names_max) {
             suspects.entry(fid).or_default();
         }
     }
@@ -102,7 +103,7 @@ fn find_cycles(table: &mut Table) -> Vec<Fid> {
             }
             row.set(VISITING);
             path.push(current);
-            if row.parent == NONE {
+            if row.parent == NO_ROW {
                 break;
             }
             current = row.parent as usize;
@@ -121,7 +122,7 @@ fn collect_names(
     progress: &Progress,
     suspects: &mut HashMap<Fid, Vec<Name>>,
 ) -> Result<(), OsdError> {
-    for_each_entry(&**store.index(), b"d", progress, |key, value| {
+    for_each_entry(&**store.index(), keys::ENTRIES, progress, |key, value| {
         let name = keys::entry_name(&key).filter(|(_, name)| check_name(name).is_ok());
         if let (Some(dir), Some((_, name)), Ok(entry)) = (keys::fid(&key), name, decode_entry(&value))
             && let Some(names) = suspects.get_mut(&entry.fid)
@@ -137,12 +138,12 @@ fn collect_names(
     Ok(())
 }
 
-/// Checks one inode against the names that lead to it.
+/// Compares the recorded links of an inode with the names that lead to it.
 fn check_names(store: &Store, fid: Fid, mut names: Vec<Name>, in_cycle: bool, examination: &mut Examination) {
     let Ok(Some(inode)) = store.find(fid) else { return };
-    let extra = |(dir, name): Name| Problem::ExtraName { fid, dir, name };
+    let extra_name = |(dir, name): Name| Problem::ExtraName { fid, dir, name };
     if fid.is_root() {
-        examination.problems.extend(names.into_iter().map(extra));
+        examination.problems.extend(names.into_iter().map(extra_name));
         if !inode.links.is_empty() {
             let names = Vec::new();
             examination.problems.push(Problem::WrongLinks { fid, names });
@@ -168,12 +169,12 @@ fn check_names(store: &Store, fid: Fid, mut names: Vec<Name>, in_cycle: bool, ex
         }
         examination
             .problems
-            .extend(names.drain(1.min(names.len())..).map(extra));
+            .extend(names.drain(1.min(names.len())..).map(extra_name));
     }
     names.sort();
     let mut recorded: Vec<Name> = link_ea.links.clone();
     recorded.sort();
-    // After an overflow the recorded links may be incomplete, but each must be that of a name.
+    // After an overflow the recorded links may be incomplete, but each must match a name.
     let matches = match link_ea.overflow_time {
         0 => recorded == names,
         _ => recorded.iter().all(|link| names.binary_search(link).is_ok()),

@@ -4,11 +4,11 @@
 //!
 //! [`examine`] walks the records of each kind in the order of their keys and changes nothing. It
 //! keeps 48 bytes per inode ([`table`]) and 32 per stripe of a file ([`Claim`]), and compares names
-//! as sums of hashes. Only for inconsistent inodes a second walk collects the names.
-//! [`Problem::finding`]
-//! describes a problem, and [`Repairer`] repairs it. The caller examines the store again after
-//! repairs, because one problem can hide another, and compares the files' objects ([`Claim`]) with
-//! those of the OSTs.
+//! as sums of hashes. A second walk collects names, but only those of inconsistent inodes.
+//!
+//! [`Problem::finding`] describes a problem, and [`Repairer`] repairs it. The caller examines the
+//! store again after repairs, because one problem can hide another. It also compares the files'
+//! objects ([`Claim`]) with those on the OSTs.
 
 mod evaluate;
 mod problem;
@@ -30,7 +30,7 @@ pub use repair::Repairer;
 use crate::store::Store;
 use table::Table;
 
-/// A stripe of a file, and the object that it claims.
+/// The claim of a file's stripe to an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Claim {
     /// The OST.
@@ -75,7 +75,7 @@ pub struct Examination {
 }
 
 impl Examination {
-    /// The file of a claim.
+    /// The file that makes a claim.
     pub fn file(&self, claim: &Claim) -> Fid {
         self.table.rows[claim.file as usize].fid
     }

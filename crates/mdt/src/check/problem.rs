@@ -6,7 +6,7 @@ use wire::{Fid, LuSeqRange};
 
 use crate::{
     fid2path,
-    store::{Entry, S_IFDIR, S_IFLNK, S_IFREG, Store, keys},
+    store::{Entry, S_IFBLK, S_IFCHR, S_IFDIR, S_IFIFO, S_IFLNK, S_IFREG, S_IFSOCK, Store, keys},
 };
 
 /// A part of an inode's record.
@@ -56,7 +56,7 @@ pub enum Problem {
         reason: String,
     },
     /// An entry with a key that does not match the hash of its name.
-    Misplaced {
+    MisplacedEntry {
         /// The directory.
         dir: Fid,
         /// The entry's key.
@@ -65,7 +65,7 @@ pub enum Problem {
         entry: Entry,
     },
     /// A name leads to a missing inode.
-    Dangling {
+    DanglingName {
         /// The directory.
         dir: Fid,
         /// The name.
@@ -102,7 +102,7 @@ pub enum Problem {
         /// Its name.
         name: Bytes,
     },
-    /// An inode has no name, but a link count or entries.
+    /// An inode has no name, although it has a link count or entries.
     UnnamedInode {
         /// The inode.
         fid: Fid,
@@ -124,7 +124,7 @@ pub enum Problem {
         /// Whether the inode exists.
         exists: bool,
     },
-    /// The link count differs from that expected by the names found.
+    /// The stored link count differs from the number of links found.
     WrongLinkCount {
         /// The inode.
         fid: Fid,
@@ -145,7 +145,7 @@ pub enum Problem {
         /// The FID of the missing inode.
         fid: Fid,
     },
-    /// Extended attributes of an inode without the flag for them.
+    /// An inode has extended attributes, but not the flag for them.
     UnflaggedXattrs {
         /// The inode.
         fid: Fid,
@@ -159,11 +159,11 @@ pub enum Problem {
         /// The reason.
         reason: String,
     },
-    /// An inode's sequence is not in the FLDB as one of this MDT.
+    /// The FLDB does not have an inode's sequence as one of this MDT.
     UnknownSequence {
         /// The sequence.
         seq: u64,
-        /// The FLDB entry of the sequence, which names another target.
+        /// The range of the FLDB with the sequence, if another target has it.
         owner: Option<LuSeqRange>,
     },
     /// An inode's sequence is in the part of the super-sequence that is not allocated yet.
@@ -179,16 +179,16 @@ fn kind_name(kind: u32) -> &'static str {
         S_IFDIR => "a directory",
         S_IFREG => "a file",
         S_IFLNK => "a symbolic link",
-        0o010000 => "a FIFO",
-        0o020000 => "a character device",
-        0o060000 => "a block device",
-        0o140000 => "a socket",
-        _ => "of no known type",
+        S_IFIFO => "a FIFO",
+        S_IFCHR => "a character device",
+        S_IFBLK => "a block device",
+        S_IFSOCK => "a socket",
+        _ => "an inode of unknown type",
     }
 }
 
-/// The text with control characters escaped, so that it is one line.
-fn show(bytes: &[u8]) -> String {
+/// The bytes as text in one line: control characters are escaped.
+fn escape(bytes: &[u8]) -> String {
     let mut out = String::new();
     for c in String::from_utf8_lossy(bytes).chars() {
         match c.is_control() {
@@ -202,7 +202,7 @@ fn show(bytes: &[u8]) -> String {
 /// The path of an inode by its first recorded link; empty if there is none.
 pub fn show_path(store: &Store, fid: Fid) -> String {
     match fid2path::path(store, fid, 0, Fid::ROOT) {
-        Ok((path, _)) => format!("/{}", show(&path)),
+        Ok((path, _)) => format!("/{}", escape(&path)),
         Err(_) => String::new(),
     }
 }
@@ -210,9 +210,9 @@ pub fn show_path(store: &Store, fid: Fid) -> String {
 fn show_name(store: &Store, dir: Fid, name: &[u8]) -> String {
     let path = show_path(store, dir);
     match path.as_str() {
-        "" => format!("{dir}/{}", show(name)),
-        "/" => format!("/{}", show(name)),
-        path => format!("{path}/{}", show(name)),
+        "" => format!("{dir}/{}", escape(name)),
+        "/" => format!("/{}", escape(name)),
+        path => format!("{path}/{}", escape(name)),
     }
 }
 
@@ -235,37 +235,38 @@ fn show_names(store: &Store, names: &[(Fid, Bytes)]) -> String {
 impl Problem {
     /// Describes the problem.
     pub fn finding(&self, store: &Store) -> Finding {
-        let new = |kind, fid: Option<Fid>, place: String, expected: String, found: String, repair| Finding {
-            kind,
-            fid,
-            place,
-            expected,
-            found,
-            repair: Some(repair),
-        };
+        let finding =
+            |kind, fid: Option<Fid>, place: String, expected: String, found: String, repair| Finding {
+                kind,
+                fid,
+                place,
+                expected,
+                found,
+                repair: Some(repair),
+            };
         let path = |fid| show_path(store, fid);
         let name_of = |key: &Bytes| keys::entry_name(key).map(|(_, n)| n).unwrap_or_default();
         match self {
-            Problem::BadRecord { key, record, reason } => new(
+            Problem::BadRecord { key, record, reason } => finding(
                 "unreadable record",
                 keys::fid(key),
-                format!("record {}", show(&key.escape_ascii().collect::<Vec<_>>())),
+                format!("record {}", escape(&key.escape_ascii().collect::<Vec<_>>())),
                 format!("a record of kind: {record}"),
                 reason.clone(),
                 "removes the record",
             ),
             Problem::UnknownRecord { key } => Finding {
                 repair: None,
-                ..new(
+                ..finding(
                     "unknown record",
                     None,
-                    format!("record {}", show(&key.escape_ascii().collect::<Vec<_>>())),
+                    format!("record {}", escape(&key.escape_ascii().collect::<Vec<_>>())),
                     "a record kind that this version knows".into(),
                     "an unknown kind".into(),
                     "",
                 )
             },
-            Problem::NoRoot => new(
+            Problem::NoRoot => finding(
                 "no root directory",
                 Some(Fid::ROOT),
                 "/".into(),
@@ -273,7 +274,7 @@ impl Problem {
                 "no inode".into(),
                 "creates the root directory",
             ),
-            Problem::EntriesWithoutDirectory { dir, kind: None } => new(
+            Problem::EntriesWithoutDirectory { dir, kind: None } => finding(
                 "lost directory",
                 Some(*dir),
                 String::new(),
@@ -284,7 +285,7 @@ impl Problem {
             Problem::EntriesWithoutDirectory {
                 dir,
                 kind: Some(kind),
-            } => new(
+            } => finding(
                 "names in no directory",
                 Some(*dir),
                 path(*dir),
@@ -292,7 +293,7 @@ impl Problem {
                 format!("entries below {}", kind_name(*kind)),
                 "removes the entries",
             ),
-            Problem::BadName { dir, key, reason } => new(
+            Problem::BadName { dir, key, reason } => finding(
                 "illegal name",
                 Some(*dir),
                 show_name(store, *dir, &name_of(key)),
@@ -300,7 +301,7 @@ impl Problem {
                 reason.clone(),
                 "removes the name",
             ),
-            Problem::Misplaced { dir, key, .. } => new(
+            Problem::MisplacedEntry { dir, key, .. } => finding(
                 "misplaced name",
                 Some(*dir),
                 show_name(store, *dir, &name_of(key)),
@@ -308,7 +309,7 @@ impl Problem {
                 "another hash".into(),
                 "moves the entry",
             ),
-            Problem::Dangling { dir, name, fid } => new(
+            Problem::DanglingName { dir, name, fid } => finding(
                 "dangling name",
                 Some(*fid),
                 show_name(store, *dir, name),
@@ -321,7 +322,7 @@ impl Problem {
                 name,
                 entry,
                 kind,
-            } => new(
+            } => finding(
                 "wrong type",
                 Some(entry.fid),
                 show_name(store, *dir, name),
@@ -329,7 +330,7 @@ impl Problem {
                 kind_name(entry.kind).into(),
                 "sets the entry's type to the inode's",
             ),
-            Problem::ExtraName { fid, dir, name } => new(
+            Problem::ExtraName { fid, dir, name } => finding(
                 "second name of a directory",
                 Some(*fid),
                 show_name(store, *dir, name),
@@ -337,7 +338,7 @@ impl Problem {
                 "a second name".into(),
                 "removes the name",
             ),
-            Problem::DirectoryCycle { fid, dir, name } => new(
+            Problem::DirectoryCycle { fid, dir, name } => finding(
                 "directory below itself",
                 Some(*fid),
                 show_name(store, *dir, name),
@@ -345,7 +346,7 @@ impl Problem {
                 "a loop".into(),
                 "removes the name; the directory goes to lost+found",
             ),
-            Problem::UnnamedInode { fid, kind, nlink } => new(
+            Problem::UnnamedInode { fid, kind, nlink } => finding(
                 "no name",
                 Some(*fid),
                 path(*fid),
@@ -353,7 +354,7 @@ impl Problem {
                 format!("no name, link count {nlink}"),
                 "adds a name in lost+found",
             ),
-            Problem::MissingOrphanRecord { fid } => new(
+            Problem::MissingOrphanRecord { fid } => finding(
                 "forgotten inode",
                 Some(*fid),
                 path(*fid),
@@ -361,7 +362,7 @@ impl Problem {
                 "no name, no link and no orphan record".into(),
                 "destroys the inode",
             ),
-            Problem::StaleOrphanRecord { fid, exists } => new(
+            Problem::StaleOrphanRecord { fid, exists } => finding(
                 "wrong orphan",
                 Some(*fid),
                 path(*fid),
@@ -378,7 +379,7 @@ impl Problem {
                 fid,
                 stored,
                 expected,
-            } => new(
+            } => finding(
                 "wrong link count",
                 Some(*fid),
                 path(*fid),
@@ -386,7 +387,7 @@ impl Problem {
                 stored.to_string(),
                 "sets the link count",
             ),
-            Problem::WrongLinks { fid, names } => new(
+            Problem::WrongLinks { fid, names } => finding(
                 "wrong links",
                 Some(*fid),
                 show_names(store, names),
@@ -394,7 +395,7 @@ impl Problem {
                 "it records other names".into(),
                 "records the names in the inode",
             ),
-            Problem::XattrsWithoutInode { fid } => new(
+            Problem::XattrsWithoutInode { fid } => finding(
                 "lost attributes",
                 Some(*fid),
                 String::new(),
@@ -402,7 +403,7 @@ impl Problem {
                 "no inode".into(),
                 "removes the attributes",
             ),
-            Problem::UnflaggedXattrs { fid } => new(
+            Problem::UnflaggedXattrs { fid } => finding(
                 "hidden attributes",
                 Some(*fid),
                 path(*fid),
@@ -416,7 +417,7 @@ impl Problem {
                     InodePart::AccessAcl => ("bad ACL", "an access ACL", "removes the ACL; the mode applies"),
                     InodePart::DefaultAcl => ("bad ACL", "a default ACL", "removes the ACL"),
                 };
-                new(
+                finding(
                     problem,
                     Some(*fid),
                     path(*fid),
@@ -430,7 +431,7 @@ impl Problem {
                     None => "no range in the FLDB".to_owned(),
                     Some(r) => format!("a range of target {} (flags {:#x})", r.lsr_index, r.lsr_flags),
                 };
-                let finding = new(
+                let unknown = finding(
                     "unknown sequence",
                     None,
                     format!("sequence {seq:#x}"),
@@ -439,14 +440,14 @@ impl Problem {
                     "adds the sequence to the FLDB as this target's",
                 );
                 match owner {
-                    None => finding,
+                    None => unknown,
                     Some(_) => Finding {
                         repair: None,
-                        ..finding
+                        ..unknown
                     },
                 }
             }
-            Problem::UnallocatedSequence { seq } => new(
+            Problem::UnallocatedSequence { seq } => finding(
                 "sequence in use twice",
                 None,
                 format!("sequence {seq:#x}"),

@@ -18,20 +18,20 @@ pub(super) struct Ranges {
     mdt_index: u32,
     /// The fixed and the valid recorded ranges, sorted by start.
     pub(super) fldb: Vec<LuSeqRange>,
-    /// The part of the MDT's own super-sequence that is not recorded as allocated.
+    /// The part of the MDT's super-sequence that is not recorded as allocated.
     unallocated: Option<LuSeqRange>,
     /// Keys of malformed records, with the reasons.
-    pub(super) bad: Vec<(Bytes, String)>,
+    pub(super) malformed: Vec<(Bytes, String)>,
 }
 
 impl Ranges {
-    /// Reads the records.
+    /// Reads the records from the store.
     pub(super) fn read(store: &Store, mdt_index: u32, progress: &Progress) -> Result<Ranges, OsdError> {
         let mut ranges = Ranges {
             mdt_index,
             fldb: fixed_ranges(),
             unallocated: None,
-            bad: Vec::new(),
+            malformed: Vec::new(),
         };
         let mut end = FID_SEQ_NORMAL;
         for_each_entry(&**store.index(), keys::LOCATIONS, progress, |key, value| {
@@ -40,7 +40,7 @@ impl Ranges {
                     end = range.lsr_end;
                     ranges.fldb.push(range);
                 }
-                Some(range) => ranges.bad.push((
+                Some(range) => ranges.malformed.push((
                     key,
                     format!(
                         "a range that does not match its key or overlaps another: {:#x}",
@@ -48,7 +48,7 @@ impl Ranges {
                     ),
                 )),
                 None => ranges
-                    .bad
+                    .malformed
                     .push((key, format!("{} bytes that are not a range", value.len()))),
             }
             Ok::<(), OsdError>(())
@@ -59,7 +59,7 @@ impl Ranges {
             match LuSeqRange::from_bytes(&value) {
                 Ok(range) if range.lsr_start <= range.lsr_end => ranges.unallocated = Some(range),
                 _ => ranges
-                    .bad
+                    .malformed
                     .push((own, format!("{} bytes that are not a range", value.len()))),
             }
         }
@@ -78,7 +78,7 @@ impl Ranges {
         range.lsr_flags == LU_SEQ_RANGE_MDT && range.lsr_index == self.mdt_index
     }
 
-    /// Whether a sequence of the MDT's own super-sequence is not recorded as allocated.
+    /// Whether a sequence is in the unallocated part of the MDT's super-sequence.
     pub(super) fn is_unallocated(&self, seq: u64) -> bool {
         self.unallocated
             .is_some_and(|range| (range.lsr_start..range.lsr_end).contains(&seq))

@@ -1,5 +1,5 @@
-//! Repairs problems. A crash during a repair leaves a problem that the next check finds.
-//! Unreachable inodes get a name in `/lost+found`.
+//! Repairs problems. Unreachable inodes get a name in `/lost+found`. If a repair is interrupted,
+//! the next check finds the remaining problem.
 
 use std::sync::Arc;
 
@@ -47,7 +47,7 @@ impl Repairer {
         }
     }
 
-    /// Repairs a problem; does nothing for one that cannot be repaired.
+    /// Repairs a problem. Does nothing if the problem has no repair.
     ///
     /// # Errors
     ///
@@ -69,9 +69,9 @@ impl Repairer {
                 self.name_in_lost_found(*dir, &mut inode).await
             }
             Problem::EntriesWithoutDirectory { dir, .. } => {
-                self.remove_all(&keys::entries_from(*dir, NameHash(0))[..17])
+                self.remove_all(&keys::entries_from(*dir, NameHash(0))[..keys::FID_KEY_BYTES])
             }
-            Problem::Misplaced { dir, key, entry } => {
+            Problem::MisplacedEntry { dir, key, entry } => {
                 let (_, name) = keys::entry_name(key).ok_or(Errno::EINVAL)?;
                 let mut tx = store.begin();
                 tx.delete(key.clone());
@@ -80,7 +80,7 @@ impl Repairer {
                 }
                 tx.commit().map(drop)
             }
-            Problem::Dangling { dir, name, .. }
+            Problem::DanglingName { dir, name, .. }
             | Problem::ExtraName { dir, name, .. }
             | Problem::DirectoryCycle { dir, name, .. } => self.remove(keys::entry(*dir, name)),
             Problem::WrongType {
@@ -199,9 +199,9 @@ impl Repairer {
     pub fn last_used(&self, ost: OstIndex) -> Result<Option<(u64, u32)>, Errno> {
         let value = self.store.index().get(&keys::objects(ost))?;
         Ok(value
-            .map(|v| LastUsedId::decode(&v))
+            .map(|value| LastUsedId::decode(&value))
             .transpose()?
-            .map(|m| (m.seq, m.used)))
+            .map(|record| (record.seq, record.used)))
     }
 
     /// Records the sequence of an OST's objects and the bound of the used ids.
@@ -240,16 +240,21 @@ impl Repairer {
         let from = keys::work_from(ost, Transno::NONE);
         let mut keys_to_remove = Vec::new();
         let progress = Default::default();
-        osd::check::for_each_entry(&**self.store.index(), &from[..5], &progress, |key, value| {
-            if keys::work_object(&key) == Some(object) && Work::decode(&value) == Ok(Work::Destroy) {
-                keys_to_remove.push(key);
-            }
-            Ok::<(), osd::OsdError>(())
-        })?;
+        osd::check::for_each_entry(
+            &**self.store.index(),
+            &from[..keys::OST_KEY_BYTES],
+            &progress,
+            |key, value| {
+                if keys::work_object(&key) == Some(object) && Work::decode(&value) == Ok(Work::Destroy) {
+                    keys_to_remove.push(key);
+                }
+                Ok::<(), osd::OsdError>(())
+            },
+        )?;
         keys_to_remove.into_iter().try_for_each(|key| self.remove(key))
     }
 
-    /// Puts an inode without names, with a name in `lost+found`.
+    /// Stores an inode without names under a name in `lost+found`.
     async fn name_in_lost_found(&mut self, fid: Fid, inode: &mut Inode) -> Result<(), Errno> {
         let dir = self.lost_found().await?;
         let name = format!("{:#x}:{:#x}:{:#x}", fid.f_seq, fid.f_oid, fid.f_ver);
@@ -304,7 +309,7 @@ impl Repairer {
         Ok(fid)
     }
 
-    /// The size and times of a new directory.
+    /// An inode with the size and times of a new directory.
     fn new_dir_inode(&self) -> Inode {
         let now = self.now;
         Inode {
@@ -317,6 +322,7 @@ impl Repairer {
         }
     }
 
+    /// Changes an inode in its own transaction.
     fn change(&self, fid: Fid, apply: impl FnOnce(&mut Inode)) -> Result<(), Errno> {
         let mut inode = self.store.inode(fid)?;
         apply(&mut inode);

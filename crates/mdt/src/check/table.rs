@@ -1,5 +1,5 @@
-//! The table of inodes, 48 bytes each. The walk over inodes adds the rows, the walk over names
-//! counts in them.
+//! The table of inodes, 48 bytes each. The walk over inodes adds the rows; the walk over names
+//! counts links and names in them.
 
 use std::hash::{BuildHasher, RandomState};
 
@@ -7,8 +7,8 @@ use wire::Fid;
 
 use crate::store::S_IFDIR;
 
-/// In place of an index of a row: no row.
-pub(super) const NONE: u32 = u32::MAX;
+/// The index that stands for "no row".
+pub(super) const NO_ROW: u32 = u32::MAX;
 
 // Flags of a row.
 /// The record is malformed; names may lead to the inode nevertheless.
@@ -19,7 +19,7 @@ pub(super) const ORPHAN: u8 = 2;
 pub(super) const HAS_ENTRIES: u8 = 4;
 /// The inode has the flag for extended attributes.
 pub(super) const HAS_XATTRS: u8 = 8;
-/// The links cannot be compared as a sum of hashes: they overflowed or are malformed.
+/// [`Row::link_difference`] does not count: the recorded links overflowed or are malformed.
 pub(super) const LINKS_UNSUMMED: u8 = 16;
 /// The search for cycles has ended for this directory.
 pub(super) const SEARCHED: u8 = 32;
@@ -30,15 +30,16 @@ pub(super) const VISITING: u8 = 64;
 #[derive(Debug)]
 pub(super) struct Row {
     pub(super) fid: Fid,
-    /// Sum of the hashes of the recorded links minus those of the names found: 0 if they are equal.
-    pub(super) links: u64,
+    /// Sum of the hashes of the recorded links, minus those of the names found: 0 if links and
+    /// names are equal.
+    pub(super) link_difference: u64,
     /// The stored link count.
     pub(super) nlink: u32,
     /// Number of names that lead to the inode.
     pub(super) names: u32,
     /// For a directory, the number of its entries that lead to directories.
     pub(super) subdirs: u32,
-    /// For a directory, the row of its parent by the first name found, or [`NONE`].
+    /// For a directory, the row of its parent by the first name found, or [`NO_ROW`].
     pub(super) parent: u32,
     /// The four type bits of the mode.
     kind: u8,
@@ -49,11 +50,11 @@ impl Row {
     pub(super) fn new(fid: Fid, mode: u32, nlink: u32) -> Row {
         Row {
             fid,
-            links: 0,
+            link_difference: 0,
             nlink,
             names: 0,
             subdirs: 0,
-            parent: NONE,
+            parent: NO_ROW,
             kind: (mode >> 12) as u8,
             flags: 0,
         }
@@ -79,7 +80,7 @@ impl Row {
         self.flags &= !flag;
     }
 
-    /// The link count expected by the names found.
+    /// The link count by the names found.
     pub(super) fn nlink_expected(&self) -> u32 {
         if self.is_dir() {
             2 + self.subdirs
@@ -107,7 +108,7 @@ impl Table {
         self.rows.binary_search_by_key(&fid, |r| r.fid).ok()
     }
 
-    /// The hash of a name, one summand of [`Row::links`].
+    /// The hash of a name, one summand of [`Row::link_difference`].
     pub(super) fn name_hash(&self, parent: Fid, name: &[u8]) -> u64 {
         self.hasher.hash_one((parent, name))
     }

@@ -1,4 +1,4 @@
-//! Tests of each kind of damage: the check finds and describes it, and the repair leaves a
+//! Tests of each kind of damage: the check finds and describes the damage, and the repair leaves a
 //! consistent store.
 
 #![allow(clippy::unwrap_used)]
@@ -63,7 +63,7 @@ impl Tree {
 
     /// The kind and place of each problem.
     fn findings(&self) -> Vec<(&'static str, String)> {
-        // A new store, so that no cached inode hides the damage.
+        // A new store: cached inodes would hide the damage.
         let store = crate::store::Store::new(self.f.store.index().clone());
         let found = examine(&store, 0, &Progress::default()).unwrap();
         let findings = found.problems.iter().map(|p| p.finding(&store));
@@ -77,7 +77,7 @@ impl Tree {
         kinds
     }
 
-    /// Repairs until no problem is left; returns the paths that exist then.
+    /// Repairs until no problem is left; returns the remaining paths.
     async fn repair_all(&self) -> Vec<String> {
         let store = std::sync::Arc::new(crate::store::Store::new(self.f.store.index().clone()));
         for _ in 0..5 {
@@ -90,7 +90,7 @@ impl Tree {
                 repairer.repair(problem).await.unwrap();
             }
         }
-        panic!("still wrong: {:?}", self.findings());
+        panic!("problems after five repairs: {:?}", self.findings());
     }
 
     /// All paths, sorted.
@@ -115,7 +115,7 @@ impl Tree {
 const ALL_PATHS: [&str; 5] = ["/a", "/a/b", "/a/b/f", "/a/g", "/link"];
 
 #[tokio::test]
-async fn consistent_tree_has_no_finding_and_is_counted() {
+async fn consistent_tree_has_no_problems_and_its_inodes_are_counted() {
     let mut t = Tree::new();
     t.f.open(t.g, MDS_FMODE_READ).unwrap();
     t.f.unlink(t.a, "g").unwrap();
@@ -214,7 +214,7 @@ async fn wrong_recorded_links_are_corrected() {
 }
 
 #[tokio::test]
-async fn links_that_overflowed_are_no_finding() {
+async fn links_that_overflowed_are_no_problem() {
     let mut t = Tree::new();
     for i in 0..300 {
         t.f.link(t.g, t.b, &format!("a-rather-long-name-{i}")).unwrap();

@@ -17,14 +17,15 @@ use crate::{
     layout::{self, StripeRequest},
     namespace::check_name,
     osp::pool::LastUsedId,
-    store::{Entry, Inode, NameHash, Store, Work, decode_entry, dot_lustre, keys},
+    store::{
+        Entry, Inode, NameHash, S_IFBLK, S_IFCHR, S_IFDIR, S_IFIFO, S_IFLNK, S_IFREG, S_IFSOCK, Store, Work,
+        decode_entry, dot_lustre, keys,
+    },
 };
 
 /// Valid file types (`S_IFMT`).
-const KINDS: [u32; 7] = [
-    0o010000, 0o020000, 0o040000, 0o060000, 0o100000, 0o120000, 0o140000,
-];
-/// Key tags of known records.
+const KINDS: [u32; 7] = [S_IFIFO, S_IFCHR, S_IFDIR, S_IFBLK, S_IFREG, S_IFLNK, S_IFSOCK];
+/// First bytes of the keys of known records ([`keys`]).
 const KNOWN_TAGS: &[u8] = b"dfimoqux";
 
 fn report_malformed(examination: &mut Examination, key: Bytes, record: &'static str, reason: impl ToString) {
@@ -44,11 +45,11 @@ pub(super) fn inodes(
 ) -> Result<(), OsdError> {
     let ranges = Ranges::read(store, mdt_index, progress)?;
     examination.fldb = ranges.fldb.clone();
-    for (key, reason) in &ranges.bad {
+    for (key, reason) in &ranges.malformed {
         report_malformed(examination, key.clone(), "sequences", reason);
     }
     let mut last_seq = None;
-    for_each_entry(&**store.index(), b"i", progress, |key, value| {
+    for_each_entry(&**store.index(), keys::INODES, progress, |key, value| {
         let Some(fid) = keys::fid(&key) else {
             report_malformed(examination, key, "inode", "the key is not a FID");
             return Ok(());
@@ -81,6 +82,7 @@ pub(super) fn inodes(
     })
 }
 
+/// Checks that an inode's sequence belongs to this MDT and is allocated.
 fn check_sequence(ranges: &Ranges, fid: Fid, examination: &mut Examination) {
     let seq = fid.f_seq;
     match ranges.find(seq) {
@@ -107,7 +109,9 @@ fn inode_row(fid: Fid, inode: &Inode, examination: &mut Examination) -> Row {
     match LinkEa::parse(&inode.links) {
         Ok(links) if links.overflow_time == 0 => {
             for (parent, name) in &links.links {
-                row.links = row.links.wrapping_add(examination.table.name_hash(*parent, name));
+                row.link_difference = row
+                    .link_difference
+                    .wrapping_add(examination.table.name_hash(*parent, name));
             }
         }
         Err(_) if inode.links.is_empty() => {}
@@ -149,9 +153,9 @@ fn claims_of(fid: Fid, file: u32, lov: &[u8]) -> Result<Vec<Claim>, String> {
         return Err(format!("the layout of file {owner}"));
     }
     let objects = layout::objects(lov).map_err(|e| e.to_string())?;
-    let claim = |(stripe, o): (usize, layout::StripeObject)| Claim {
-        ost: o.ost,
-        object: (o.fid.f_seq, o.fid.f_oid),
+    let claim = |(stripe, object): (usize, layout::StripeObject)| Claim {
+        ost: object.ost,
+        object: (object.fid.f_seq, object.fid.f_oid),
         stripe: stripe as u16,
         file,
     };
@@ -167,7 +171,7 @@ pub(super) fn names(
 ) -> Result<(), OsdError> {
     // The directory of the last entry, and its row.
     let mut dir: Option<(Fid, Option<usize>)> = None;
-    for_each_entry(&**store.index(), b"d", progress, |key, value| {
+    for_each_entry(&**store.index(), keys::ENTRIES, progress, |key, value| {
         let (Some(fid), Some((hash, name))) = (keys::fid(&key), keys::entry_name(&key)) else {
             report_malformed(examination, key, "name", "the key is not that of an entry");
             return Ok(());
@@ -196,7 +200,7 @@ pub(super) fn names(
         if hash != NameHash::of(&name) {
             examination
                 .problems
-                .push(Problem::Misplaced { dir: fid, key, entry });
+                .push(Problem::MisplacedEntry { dir: fid, key, entry });
         }
         let may_be_directory = dir_row.is_none_or(|row| {
             let row = &examination.table.rows[row];
@@ -207,12 +211,12 @@ pub(super) fn names(
         }
         Ok(())
     })?;
-    dot_lustre_name(examination);
+    count_dot_lustre_name(examination);
     Ok(())
 }
 
-/// Counts the name of `.lustre`, which has no record and does not count in the root's link count.
-fn dot_lustre_name(examination: &mut Examination) {
+/// Counts the name of `.lustre`. It has no record, and the root's link count does not include it.
+fn count_dot_lustre_name(examination: &mut Examination) {
     let (dir, name) = dot_lustre::own_name();
     let hash = examination.table.name_hash(dir, &Bytes::from_static(name));
     let (root, dot) = (
@@ -222,12 +226,12 @@ fn dot_lustre_name(examination: &mut Examination) {
     if let Some(dot) = dot {
         let row = &mut examination.table.rows[dot];
         row.names += 1;
-        row.links = row.links.wrapping_sub(hash);
-        row.parent = root.map_or(super::table::NONE, |root| root as u32);
+        row.link_difference = row.link_difference.wrapping_sub(hash);
+        row.parent = root.map_or(super::table::NO_ROW, |root| root as u32);
     }
 }
 
-/// The row of a directory with entries; reports a FID that is no directory.
+/// The row of an entry's directory; reports a FID that is no directory.
 fn directory_row(dir: Fid, examination: &mut Examination) -> Option<usize> {
     let index = examination.table.find(dir);
     match index.map(|index| &mut examination.table.rows[index]) {
@@ -252,18 +256,20 @@ fn count_name(dir_row: Option<usize>, dir: Fid, name: Bytes, entry: Entry, exami
     let fid = entry.fid;
     let hash = examination.table.name_hash(dir, &name);
     let Some(child) = examination.table.find(fid) else {
-        examination.problems.push(Problem::Dangling { dir, name, fid });
+        examination
+            .problems
+            .push(Problem::DanglingName { dir, name, fid });
         return;
     };
     let row = &mut examination.table.rows[child];
     row.names += 1;
-    row.links = row.links.wrapping_sub(hash);
+    row.link_difference = row.link_difference.wrapping_sub(hash);
     if row.has(MALFORMED) {
         return;
     }
     let is_dir = row.is_dir();
     if is_dir && row.names == 1 {
-        row.parent = dir_row.map_or(super::table::NONE, |index| index as u32);
+        row.parent = dir_row.map_or(super::table::NO_ROW, |index| index as u32);
     }
     if row.kind() != entry.kind {
         let kind = row.kind();
@@ -286,7 +292,7 @@ pub(super) fn xattrs(
     examination: &mut Examination,
 ) -> Result<(), OsdError> {
     let mut last_fid = None;
-    for_each_entry(&**store.index(), b"x", progress, |key, _| {
+    for_each_entry(&**store.index(), keys::XATTRS, progress, |key, _| {
         let Some(fid) = keys::fid(&key).filter(|_| !keys::xattr_name(&key).is_empty()) else {
             report_malformed(
                 examination,
@@ -314,7 +320,7 @@ pub(super) fn xattrs(
     })
 }
 
-/// Walks the orphan records: each must belong to an inode.
+/// Walks the orphan records: each must belong to an inode. Marks these inodes.
 pub(super) fn orphans(
     store: &Store,
     progress: &Progress,
@@ -341,7 +347,7 @@ pub(super) fn work(
     progress: &Progress,
     examination: &mut Examination,
 ) -> Result<(), OsdError> {
-    for_each_entry(&**store.index(), b"q", progress, |key, value| {
+    for_each_entry(&**store.index(), keys::WORK, progress, |key, value| {
         match (keys::work_parts(&key), Work::decode(&value)) {
             (Some((ost, object)), Ok(Work::Destroy)) => examination.destroy_queue.push((ost, object)),
             (Some(_), Ok(_)) => {}
@@ -351,7 +357,7 @@ pub(super) fn work(
     })?;
     examination.destroy_queue.sort_unstable();
     let mut last_used = BTreeMap::new();
-    for_each_entry(&**store.index(), b"u", progress, |key, value| {
+    for_each_entry(&**store.index(), keys::OBJECTS, progress, |key, value| {
         match (keys::objects_ost(&key), LastUsedId::decode(&value)) {
             (Some(ost), Ok(record)) => {
                 last_used.insert(ost, (record.seq, record.used));
@@ -364,7 +370,7 @@ pub(super) fn work(
     Ok(())
 }
 
-/// Walks the records of unknown kinds.
+/// Reports the records of unknown kinds.
 pub(super) fn unknown(
     store: &Store,
     progress: &Progress,

@@ -1,8 +1,8 @@
-//! `MDS_BATCH`: many lookups in one request. The target answers each like a separate request, with
-//! one difference: none waits for a lock. The client does not know yet that the first lookups were
-//! granted locks, so a request that waits for one of these locks waits for the batch; a batch that
-//! waited for that request would deadlock. A lookup fails with `EBUSY` if its lock is not available
-//! at once, and the client repeats it as a separate request.
+//! `MDS_BATCH`: many lookups in one request. The target executes each lookup like a separate
+//! request, but does not wait for its lock: if the lock is not available at once, the lookup fails
+//! with `EBUSY`, and the client repeats it as a separate request. Waiting could deadlock: another
+//! request may wait for a lock of the batch's earlier lookups, and the client cancels that lock
+//! only after the batch's reply.
 //!
 //! Lustre's server ends a batch at the first failure; here the other lookups continue. Repeating a
 //! lookup is harmless, so a resent batch is executed again.
@@ -25,15 +25,15 @@ use crate::{
 
 impl Mdt {
     /// Executes `MDS_BATCH`.
-    pub(crate) async fn batch(&self, req: &mut ServerRequest) -> HandlerResult {
+    pub(crate) async fn execute_batch(&self, req: &mut ServerRequest) -> HandlerResult {
         let (mut replies, mut status) = (BatchReplies::default(), 0);
         for message in sub_requests(req).await? {
-            // Let the worker's other tasks run.
+            // Yields to the worker's other tasks from time to time.
             tokio::task::coop::consume_budget().await;
             let (reply, handle) = match parse_lookup(&message) {
                 Ok(lookup) => self.answer_lookup(req, &lookup).await,
-                // Earlier lookups hold locks already, so the reply has their answers. The client
-                // counts them.
+                // The client must get the locks of earlier lookups, so the reply has their results.
+                // The client counts the results.
                 Err(errno) => {
                     status = errno.status();
                     break;
@@ -64,7 +64,7 @@ impl Mdt {
     }
 }
 
-/// The status of a lookup: 0 only with a lock.
+/// The status of a lookup: 0 if the client got a lock.
 fn lookup_status(result: &IntentResult) -> i32 {
     match result.errno {
         Some(errno) => errno.status(),
@@ -76,7 +76,7 @@ fn lookup_status(result: &IntentResult) -> i32 {
 /// The messages of a batch, inline or fetched by bulk.
 async fn sub_requests(req: &ServerRequest) -> Result<Vec<Message>, Errno> {
     let malformed = |error: WireError| {
-        lnet::warn_rate_limited!(peer = %req.peer, xid = %req.xid, %error, "malformed batch");
+        lnet::warn_rate_limited!(peer = %req.peer, xid = %req.xid, %error, "MDS_BATCH refused with EPROTO: malformed batch");
         Errno::EPROTO
     };
     let pieces = match BatchBody::parse(&req.bytes(bufs::BATCH_HEADER), req.buf(bufs::BATCH_BUFS))
@@ -91,18 +91,18 @@ async fn sub_requests(req: &ServerRequest) -> Result<Vec<Message>, Errno> {
             sizes.iter().map(piece).collect()
         }
     };
-    let mut all = Vec::new();
+    let mut messages = Vec::new();
     for piece in pieces {
-        all.append(&mut parse_requests(&piece).map_err(malformed)?);
-        if all.len() > BATCH_MAX {
+        messages.append(&mut parse_requests(&piece).map_err(malformed)?);
+        if messages.len() > BATCH_MAX {
             return Err(malformed(WireError::TooLong {
                 what: "messages of a batch",
                 limit: BATCH_MAX,
-                found: all.len(),
+                found: messages.len(),
             }));
         }
     }
-    Ok(all)
+    Ok(messages)
 }
 
 /// The position of a request's buffer in a message of a batch, which has no `ptlrpc_body`.

@@ -18,8 +18,8 @@ use crate::{
     target::{Mdt, name_of},
 };
 
-/// `IT_LOOKUP` gets the UPDATE bit, too, if the inode has not changed for this time, seconds: a
-/// lock on an inode that changes would soon be revoked (Lustre's `ctime_age_limit`). `IT_GETATTR`
+/// `IT_LOOKUP` gets the UPDATE bit only if the inode has not changed for this time, seconds: if an
+/// inode changes often, its lock would soon be revoked (Lustre's `ctime_age_limit`). `IT_GETATTR`
 /// always gets the bit.
 const QUIET_SECS: i64 = 10;
 
@@ -33,7 +33,7 @@ pub(super) struct LookupRequest {
     pub(super) request: MdtBody,
     /// The name; empty for a lookup by FID.
     pub(super) name: Bytes,
-    /// Whether to wait for locks; otherwise an unavailable lock is `EBUSY`.
+    /// Whether to wait for locks; if not, the lookup fails with `EBUSY`.
     pub(super) wait: bool,
 }
 
@@ -54,7 +54,7 @@ impl Mdt {
         Ok(self.lookup_intent(req, &lookup).await)
     }
 
-    /// Executes a lookup.
+    /// Executes a lookup. The result has the error of a failed lookup.
     pub(super) async fn lookup_intent(&self, req: &ServerRequest, lookup: &LookupRequest) -> IntentResult {
         let mut out = IntentResult {
             disposition: DISP_IT_EXECD | DISP_LOOKUP_EXECD,
@@ -69,7 +69,8 @@ impl Mdt {
         out
     }
 
-    /// Finds the inode, grants the client its lock, and puts lock and attributes into `out`.
+    /// Finds the inode, grants the client the inode's lock, and puts lock and attributes into
+    /// `out`.
     async fn find_and_lock(
         &self,
         req: &ServerRequest,
@@ -92,8 +93,8 @@ impl Mdt {
             }
         } else {
             match wait {
-                true => name_lock.name_read(request.mbo_fid1, name).await?,
-                false if name_lock.try_name_read(request.mbo_fid1, name).await? => {}
+                true => name_lock.lock_name_read(request.mbo_fid1, name).await?,
+                false if name_lock.try_lock_name_read(request.mbo_fid1, name).await? => {}
                 false => return Err(Errno::EBUSY),
             }
             let cred = self.cred_of_body(req, request);
@@ -123,7 +124,7 @@ impl Mdt {
             return Err(Errno::EBUSY);
         }
         drop(name_lock);
-        // Read the inode again under the lock. It may be destroyed by now if it was found by FID.
+        // Read the inode again under the lock. If the lookup is by FID, it may be destroyed by now.
         let inode = match self.store.inode(fid) {
             Ok(inode) => inode,
             Err(e) => {
@@ -139,8 +140,8 @@ impl Mdt {
     }
 }
 
-/// The LAYOUT bit, to be granted with a file's other bits if it is available at once; 0 for other
-/// inodes and for clients without layout locks.
+/// The LAYOUT bit for a file, 0 for other inodes and for clients without layout locks. The lock
+/// server grants the bit with the others if it is available at once.
 pub(super) fn layout_bit(req: &ServerRequest, inode: &Inode) -> u64 {
     let wants_layout = inode.is_file() && req.export.has(OBD_CONNECT_LAYOUTLOCK);
     if wants_layout { locks::LAYOUT } else { 0 }

@@ -1,5 +1,4 @@
-//! The getxattr intent: the extended attributes that a client may cache, with a lock that protects
-//! them.
+//! The getxattr intent: all extended attributes that a client may cache, with a lock on them.
 
 use bytes::{BufMut, Bytes, BytesMut};
 use ldlm::LockMode;
@@ -30,7 +29,7 @@ impl Mdt {
         let lock = server
             .grant_to(&req.export, cookie, fid.res_id(), LockMode::Pr, locks::XATTR, 0)
             .await?;
-        match xattr::cacheable(&self.store, fid) {
+        match xattr::cacheable_xattrs(&self.store, fid) {
             Ok(all) => {
                 out.bufs = pack(&all);
                 out.lock = lock;

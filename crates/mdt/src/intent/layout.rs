@@ -1,4 +1,4 @@
-//! The layout intent: a file's layout, with a lock that protects it.
+//! The layout intent: a file's layout, with a lock on it.
 
 use ldlm::LockMode;
 use rpc::ServerRequest;

@@ -3,8 +3,8 @@
 //!
 //! Disposition bits in `lock_policy_res1` state which steps were executed, and `lock_policy_res2`
 //! is the status of the operation. A reply without a lock has the status `ELDLM_LOCK_ABORTED`, even
-//! after success. The target grants the client's lock while it still holds the lock of the name, so
-//! a name that the client caches is consistent with the reply.
+//! after success. The target grants the client's lock before it releases its own lock of the name:
+//! the name cannot change between the lookup and the grant.
 
 mod batch;
 mod getattr;
@@ -23,6 +23,7 @@ use wire::{
 
 use crate::target::{HandlerResult, Mdt};
 
+// The supported intents.
 const OPEN: u64 = IT_OPEN;
 const OPEN_CREAT: u64 = IT_OPEN | IT_CREAT;
 const GETATTR: u64 = IT_GETATTR;
@@ -40,7 +41,7 @@ struct IntentResult {
     errno: Option<Errno>,
     /// The granted lock, if any.
     lock: GrantedLock,
-    /// The buffers after DLM_REP.
+    /// The reply's buffers after DLM_REP.
     bufs: Vec<Bytes>,
     /// The transaction number of the change or open; 0 without one.
     transno: Transno,
@@ -49,8 +50,8 @@ struct IntentResult {
 }
 
 impl IntentResult {
-    /// Builds the reply: DLM_REP and `buffers` further buffers.
-    fn reply(mut self, buffers: usize) -> Reply {
+    /// Builds the reply: DLM_REP and `count` further buffers, the number in the intent's format.
+    fn reply(mut self, count: usize) -> Reply {
         let mut rep = LdlmReply {
             lock_policy_res1: self.disposition,
             ..LdlmReply::default()
@@ -60,7 +61,7 @@ impl IntentResult {
             rep.lock_flags = LDLM_FL_HAS_INTENT as u32;
             self.lock.put_into(&mut rep);
         }
-        self.bufs.resize(buffers, Bytes::new());
+        self.bufs.resize(count, Bytes::new());
         self.bufs.insert(0, rep.to_bytes());
         let status = if self.lock.is_some() {
             0
@@ -77,7 +78,7 @@ impl IntentResult {
 
 impl Mdt {
     /// Executes `LDLM_ENQUEUE` with an intent.
-    pub(crate) async fn intent(&self, req: &mut ServerRequest) -> HandlerResult {
+    pub(crate) async fn execute_intent(&self, req: &mut ServerRequest) -> HandlerResult {
         let dlm: LdlmRequest = req.get(bufs::DLM_REQ)?;
         self.release_handles(req, &ldlm::handles(req.buf(bufs::DLM_REQ), 1));
         let cookie = dlm.lock_handle[0];

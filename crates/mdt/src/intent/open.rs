@@ -1,7 +1,7 @@
 //! The open intent: opens a file, and creates it if requested.
 //!
-//! The disposition bits state the steps reached (looked up, created, opened), because the client
-//! evaluates the status only for the step that failed.
+//! The disposition bits state the executed steps (lookup, create, open): by them, the client knows
+//! the step that the status belongs to.
 
 use bytes::Bytes;
 use ldlm::{GrantedLock, LockMode};
@@ -44,7 +44,7 @@ struct OpenRequest {
 }
 
 impl OpenRequest {
-    fn of(mdt: &Mdt, req: &ServerRequest, cookie: u64) -> Result<OpenRequest, Errno> {
+    fn parse(mdt: &Mdt, req: &ServerRequest, cookie: u64) -> Result<OpenRequest, Errno> {
         let rec: MdtRecCreate = req.get(bufs::OPEN_REC)?;
         let flags = OpenMode(u64::from(rec.cr_flags_l) | u64::from(rec.cr_flags_h) << 32);
         let claimed = Cred {
@@ -54,8 +54,7 @@ impl OpenRequest {
             cap: rec.cr_cap,
             umask: rec.cr_umask,
         };
-        let has_ea = flags.has(MDS_OPEN_HAS_EA);
-        let striping = if has_ea {
+        let striping = if flags.has(MDS_OPEN_HAS_EA) {
             Some(StripeRequest::parse(req.buf(bufs::OPEN_EA))?.unwrap_or_default())
         } else {
             None
@@ -71,15 +70,16 @@ impl OpenRequest {
         })
     }
 
-    /// Whether the new file gets no name, and is destroyed by its last close.
+    /// Whether the new file gets no name; its last close destroys it.
     fn is_volatile(&self) -> bool {
         self.flags.has(MDS_OPEN_VOLATILE)
     }
 
-    /// Whether a lease is possible: it needs an open of an existing file by FID, and a lock.
-    fn may_be_lease(&self) -> bool {
-        let needs = MDS_OPEN_BY_FID | MDS_OPEN_LOCK;
-        self.flags.0 & needs == needs && !self.flags.has(MDS_OPEN_CREAT)
+    /// Whether the other flags allow a lease: the request must open an existing file by FID, and
+    /// request a lock.
+    fn allows_lease(&self) -> bool {
+        let required = MDS_OPEN_BY_FID | MDS_OPEN_LOCK;
+        self.flags.0 & required == required && !self.flags.has(MDS_OPEN_CREAT)
     }
 }
 
@@ -88,7 +88,7 @@ struct OpenTarget<'a> {
     fid: Fid,
     /// The change that created the file, and the creator's lock; `None` for an existing file.
     created: Option<(ChangeResult, GrantedLock)>,
-    /// Locks on the name; for a writer, also a lock that keeps other clients from taking a lease.
+    /// The locks on the name; for a writer, also a lock that prevents leases of other clients.
     held: RequestLocks<'a>,
 }
 
@@ -99,7 +99,7 @@ impl Mdt {
             bufs: vec![MdtBody::default().to_bytes()],
             ..IntentResult::default()
         };
-        let result = match OpenRequest::of(self, req, cookie) {
+        let result = match OpenRequest::parse(self, req, cookie) {
             Ok(request) => self.open(req, &request, &mut out).await,
             Err(e) => Err(e),
         };
@@ -113,7 +113,7 @@ impl Mdt {
         request: &OpenRequest,
         out: &mut IntentResult,
     ) -> Result<(), Errno> {
-        if request.flags.is_lease() && !request.may_be_lease() {
+        if request.flags.is_lease() && !request.allows_lease() {
             return Err(Errno::EPROTO);
         }
         if request.flags.changes() || request.striping.is_some() {
@@ -174,21 +174,22 @@ impl Mdt {
             inode = self.ensure_layout(req, request, fid, inode).await?;
         }
         if request.flags.writes() {
-            // An open for write revokes the creator's DOM bit, even if the creator opens: a second
-            // handle writes from then on.
-            self.request_locks(req).inode(fid, locks::DOM).await?;
+            // An open for write revokes the creator's DOM bit, even from the client that opens:
+            // from now on, a second handle writes to the file.
+            self.request_locks(req).lock_inode(fid, locks::DOM).await?;
             if !request.flags.has(MDS_OPEN_LOCK) {
-                // With MDS_OPEN_LOCK, the client's own open lock breaks leases.
-                found.held.break_lease(fid).await?;
+                // With MDS_OPEN_LOCK, the grant of the client's open lock revokes leases.
+                found.held.revoke_lease(fid).await?;
             }
         }
-        // The lock comes before the handle: its grant makes other clients close cached handles that
-        // no process uses, which would deny this open.
-        let lock = self.open_lock(req, request, fid, &inode, 0).await?;
+        // Grant the lock before adding the handle: the grant makes other clients close unused
+        // cached handles, which would conflict with this open.
+        let lock = self.grant_open_lock(req, request, fid, &inode, 0).await?;
         Ok((inode, lock))
     }
 
-    /// Checks that the file can be leased, before the lock request that would break another lease.
+    /// Checks that the file can be leased. The caller has not requested the lease's lock yet, which
+    /// would revoke another lease.
     fn check_lease(&self, fid: Fid, inode: &Inode) -> Result<(), Errno> {
         match inode.is_file() {
             false => Err(Errno::EINVAL),
@@ -223,23 +224,23 @@ impl Mdt {
         let find = || lookup(&self.store, &request.cred, parent, name);
         let creates = request.flags.has(MDS_OPEN_CREAT);
         out.disposition |= DISP_LOOKUP_EXECD;
-        // The lookup without a lock only guesses which lock is needed; the loop repeats it under
-        // the lock.
-        let mut writes = creates && !request.is_volatile() && find()?.is_none();
+        // This lookup without a lock only guesses which lock the open needs. The loop repeats the
+        // lookup under the lock.
+        let mut must_create = creates && !request.is_volatile() && find()?.is_none();
         let (held, entry) = loop {
             if request.is_volatile() {
                 self.check_new_file(req, request)?;
                 break (self.request_locks(req), None);
             }
             let mut held = self.request_locks(req);
-            if writes {
+            if must_create {
                 self.check_new_file(req, request)?;
-                held.name_write(parent, name).await?;
+                held.lock_name_write(parent, name).await?;
             } else {
-                held.name_read(parent, name).await?;
+                held.lock_name_read(parent, name).await?;
             }
             match find()? {
-                None if creates && !writes => writes = true,
+                None if creates && !must_create => must_create = true,
                 entry => break (held, entry),
             }
         };
@@ -276,15 +277,15 @@ impl Mdt {
         self.check_new_fid(req, request.rec.cr_fid2)
     }
 
-    /// Creates a file. The creator gets its lock before the file is visible: another client that
-    /// opens the file for write by its FID must first revoke the creator's DOM bit.
+    /// Creates a file. Grants the creator's lock before the file is visible: another client that
+    /// opens the file for write by its FID must revoke the creator's DOM bit.
     async fn create_file(
         &self,
         req: &ServerRequest,
         request: &OpenRequest,
     ) -> Result<(ChangeResult, GrantedLock), Errno> {
         let rec = &request.rec;
-        // Check permission before allocating objects.
+        // Check permission first: an unprivileged user must not use up objects.
         let parent = self.store.inode(rec.cr_fid1)?;
         request
             .cred
@@ -310,7 +311,9 @@ impl Mdt {
             mode: node.mode,
             ..Inode::default()
         };
-        let lock = self.open_lock(req, request, node.fid, &file, creator_bit).await?;
+        let lock = self
+            .grant_open_lock(req, request, node.fid, &file, creator_bit)
+            .await?;
         let (store, cred, parent) = (&self.store, &request.cred, rec.cr_fid1);
         let created = match request.is_volatile() {
             true => namespace::create_volatile(store, cred, parent, &node),
@@ -340,13 +343,15 @@ impl Mdt {
             _ => StripeRequest::default(),
         };
         let root = self.store.inode(Fid::ROOT)?;
-        let striping = striping.or(&default_of(parent)).or(&default_of(&root));
+        let striping = striping
+            .with_defaults(&default_of(parent))
+            .with_defaults(&default_of(&root));
         self.osts.allocate(file, &striping).await
     }
 
-    /// Gives a file without a layout one, if the open is for write (without
-    /// `MDS_OPEN_DELAY_CREATE`) or specifies a layout. `EEXIST` if the open specifies one for a
-    /// file with a layout.
+    /// Sets the layout of a file that has none, if the open is for write (without
+    /// `MDS_OPEN_DELAY_CREATE`) or specifies a layout. `EEXIST` if the open specifies a layout, but
+    /// the file has one.
     async fn ensure_layout(
         &self,
         req: &ServerRequest,
@@ -371,8 +376,9 @@ impl Mdt {
             .await
     }
 
-    /// Gives a file without a layout one, and revokes the LAYOUT bit from clients; a file with a
-    /// layout keeps it. The objects get the file's size, which the UPDATE lock keeps from changing.
+    /// Sets the layout of a file that has none, and revokes the LAYOUT bit from clients. Does
+    /// nothing if the file has a layout. The objects get the file's size; the UPDATE lock prevents
+    /// a change of the size.
     pub(crate) async fn set_layout(
         &self,
         req: &ServerRequest,
@@ -380,7 +386,7 @@ impl Mdt {
         striping: StripeRequest,
     ) -> Result<Inode, Errno> {
         let mut held = self.request_locks(req);
-        held.layout(fid, locks::UPDATE).await?;
+        held.lock_layout(fid, locks::UPDATE).await?;
         let inode = self.store.inode(fid)?;
         if !inode.lov.is_empty() {
             return Ok(inode);
@@ -399,8 +405,8 @@ impl Mdt {
         }
     }
 
-    /// Opens a file or directory, and returns the cookie of its new handle. Other types get none
-    /// (0): clients open them locally.
+    /// Opens a file or directory, and returns the cookie of its new handle; 0 for other types,
+    /// which clients open locally.
     fn open_handle(
         &self,
         req: &ServerRequest,
@@ -420,12 +426,12 @@ impl Mdt {
         let (_, transno) = if mode.is_lease() {
             let own = handles.get(request.rec.cr_open_handle_old.cookie);
             let own = own.filter(|own| own.fid == fid).map(|own| own.mode);
-            namespace::lease(&self.store, &request.cred, fid, mode, own)?
+            namespace::open_with_lease(&self.store, &request.cred, fid, mode, own)?
         } else {
             namespace::open(&self.store, &request.cred, fid, mode, created)?
         };
         let added = handles.add(&self.cookies, OpenFile { fid, mode });
-        // If the export has ended meanwhile, its cleanup has already run and missed the handle.
+        // If the export has ended by now, its cleanup has run without this handle: close it here.
         let handle = match added {
             Ok(handle) if !req.export.is_gone() => handle,
             other => {
@@ -442,8 +448,8 @@ impl Mdt {
     }
 
     /// Grants the lock of an open; none for a directory or special file without `MDS_OPEN_LOCK`.
-    /// `creator_bit` is a bit for the file's creator only.
-    async fn open_lock(
+    /// `creator_bit` is an additional bit for the file's creator, or 0.
+    async fn grant_open_lock(
         &self,
         req: &ServerRequest,
         request: &OpenRequest,

@@ -25,17 +25,17 @@ const STORED_FLAGS: u32 = IMMUTABLE
     | wire::LUSTRE_DIRSYNC_FL
     | wire::LUSTRE_PROJINHERIT_FL;
 
-/// Attributes with rules of their own; changes of the others need write permission.
+/// Attributes with their own rules; a change of another attribute needs write permission.
 const OWN_RULES: u64 = MDS_ATTR_MODE | MDS_ATTR_ATTR_FLAG | MDS_ATTR_PROJID | MDS_ATTR_UID | MDS_ATTR_GID;
 
 /// Maximum file size in bytes: programs use signed sizes.
 const SIZE_MAX: u64 = i64::MAX as u64;
 
-/// Bits that accompany every change.
+/// Bits of `sa_valid` that accompany every change.
 const IMPLICIT: u64 = MDS_ATTR_CTIME | wire::MDS_ATTR_CTIME_SET | wire::MDS_ATTR_FORCE;
 
-/// Bits that clear the set-user-ID and set-group-ID bits.
-const KILL: u64 = MDS_ATTR_KILL_SUID | MDS_ATTR_KILL_SGID;
+/// Bits of `sa_valid` that clear the set-user-ID and set-group-ID bits.
+const KILL_SET_ID: u64 = MDS_ATTR_KILL_SUID | MDS_ATTR_KILL_SGID;
 
 /// Arguments of setattr.
 #[derive(Clone, Copy, Debug)]
@@ -53,8 +53,8 @@ pub struct SetattrArgs<'a> {
 ///
 /// `EPERM`, `EACCES` without permission; `ETXTBSY` for truncating a running executable; `EFBIG`,
 /// `EISDIR`, `EINVAL` for an impossible size; `ENOENT` if the inode is gone.
-pub fn setattr(store: &Store, cred: &Cred, set: SetattrArgs<'_>) -> Result<ChangeResult, Errno> {
-    let rec = set.rec;
+pub fn setattr(store: &Store, cred: &Cred, args: SetattrArgs<'_>) -> Result<ChangeResult, Errno> {
+    let rec = args.rec;
     let fid = rec.sa_fid;
     let truncates = rec.sa_valid & MDS_ATTR_SIZE != 0;
     let held = match truncates {
@@ -62,8 +62,8 @@ pub fn setattr(store: &Store, cred: &Cred, set: SetattrArgs<'_>) -> Result<Chang
         false => store.hold(&[fid]),
     };
     let old = store.inode(fid)?;
-    check(cred, &old, set)?;
-    if truncates && held.opens(fid).executors > 0 {
+    check_setattr(cred, &old, args)?;
+    if truncates && held.open_counts(fid).executors > 0 {
         return Err(Errno::ETXTBSY);
     }
     let mut inode = old.clone();
@@ -89,8 +89,9 @@ pub fn setattr(store: &Store, cred: &Cred, set: SetattrArgs<'_>) -> Result<Chang
     })
 }
 
-fn check(cred: &Cred, inode: &Inode, set: SetattrArgs<'_>) -> Result<(), Errno> {
-    let rec = set.rec;
+/// Checks the permission to change the attributes, and the new size.
+fn check_setattr(cred: &Cred, inode: &Inode, args: SetattrArgs<'_>) -> Result<(), Errno> {
+    let rec = args.rec;
     let valid = rec.sa_valid;
     let changes = |bits: u64| valid & bits != 0;
     let changes_privileged_flags =
@@ -110,8 +111,8 @@ fn check(cred: &Cred, inode: &Inode, set: SetattrArgs<'_>) -> Result<(), Errno> 
     }
     // A client clears the set-ID bits before a write by a user without permission to keep them, so
     // clearing needs write permission.
-    let drops_set_id = changes(MDS_ATTR_MODE | KILL) && !cred.owns(inode);
-    if drops_set_id && !set.open_for_write {
+    let drops_set_id = changes(MDS_ATTR_MODE | KILL_SET_ID) && !cred.owns(inode);
+    if drops_set_id && !args.open_for_write {
         cred.check(inode, MAY_WRITE)?;
     }
     if changes(MDS_ATTR_UID | MDS_ATTR_GID) && !cred.may_chown() {
@@ -131,13 +132,13 @@ fn check(cred: &Cred, inode: &Inode, set: SetattrArgs<'_>) -> Result<(), Errno> 
         if rec.sa_size > SIZE_MAX {
             return Err(Errno::EFBIG);
         }
-        if !set.open_for_write {
+        if !args.open_for_write {
             cred.check(inode, MAY_WRITE)?;
         }
-    } else if changes(!(OWN_RULES | KILL | IMPLICIT)) && !changes(OWN_RULES) && !cred.owns(inode) {
-        // The client marks all times as explicitly set, so setting a time to "now" and to another
-        // value look the same. The MDT requires write permission for both; the client checks that
-        // only the owner sets other values.
+    } else if changes(!(OWN_RULES | KILL_SET_ID | IMPLICIT)) && !changes(OWN_RULES) && !cred.owns(inode) {
+        // The client marks every time as explicitly set, so the MDT cannot tell "now" from another
+        // value. The MDT requires write permission; the client checks that only the owner sets
+        // another value.
         cred.check(inode, MAY_WRITE)?;
     }
     Ok(())
@@ -152,12 +153,12 @@ fn only_drops_set_id(inode: &Inode, rec: &MdtRecSetattr) -> bool {
     inode.is_file() && rec.sa_valid & wire::MDS_ATTR_FORCE != 0 && drops
 }
 
-/// Applies the record to the inode, after [`check`].
+/// Applies the record to the inode, after [`check_setattr`].
 fn apply(cred: &Cred, inode: &mut Inode, rec: &MdtRecSetattr) {
     let valid = rec.sa_valid;
     let changes = |bits: u64| valid & bits != 0;
-    // Like `setattr_should_drop_sgid` of Linux: without group execute permission, members of the
-    // group keep the bit.
+    // Like Linux's `setattr_should_drop_sgid`: without group execute permission, a change by a
+    // member of the group keeps the bit.
     let drops_sgid = inode.mode & 0o010 != 0 || !cred.may_keep_sgid(inode.gid);
     if changes(MDS_ATTR_MODE) {
         inode.mode = inode.mode & S_IFMT | rec.sa_mode & 0o7777;
@@ -184,7 +185,7 @@ fn apply(cred: &Cred, inode: &mut Inode, rec: &MdtRecSetattr) {
     if kills_sgid && drops_sgid {
         inode.mode &= !S_ISGID;
     }
-    if changes(MDS_ATTR_MODE | KILL) {
+    if changes(MDS_ATTR_MODE | KILL_SET_ID) {
         acl::follow_mode(inode);
     }
     if changes(MDS_ATTR_PROJID) {
@@ -213,7 +214,7 @@ fn apply(cred: &Cred, inode: &mut Inode, rec: &MdtRecSetattr) {
         inode.mtime = times.mtime.max(inode.ctime);
     }
     if changes(MDS_ATTR_CTIME) {
-        inode.changed(times.ctime);
+        inode.record_change(times.ctime);
     }
 }
 
@@ -222,21 +223,21 @@ fn apply(cred: &Cred, inode: &mut Inode, rec: &MdtRecSetattr) {
 pub struct CloseAttrs<'a> {
     /// The request's record.
     pub rec: &'a MdtRecSetattr,
-    /// The close updates the access time if the access is the first one after a change, or if it is
-    /// at least this many seconds later than the recorded one.
+    /// Minimum age of the recorded access time, seconds, before a close updates it. The first
+    /// access after a change always updates it.
     pub atime_diff: i64,
 }
 
-/// Applies the attributes of a close: newer times, and the lazy size. Returns whether anything
-/// changed.
-pub fn apply_close_attrs(inode: &mut Inode, close: CloseAttrs<'_>, writer: bool) -> bool {
+/// Applies the attributes of a close: newer times, and the lazy size. `is_writer`: the file was
+/// open for write. Returns whether anything changed.
+pub fn apply_close_attrs(inode: &mut Inode, close: CloseAttrs<'_>, is_writer: bool) -> bool {
     let rec = close.rec;
     let old = (inode.times(), inode.som);
     let times = rec.times();
     let has = |bits: u64| rec.sa_valid & bits == bits;
     let modified = rec.sa_bias & MDS_DATA_MODIFIED != 0;
     // Ignore an access before the last change: a user may have set the access time since. With
-    // whole seconds, an access in the second of the change counts as before.
+    // whole seconds, an access in the same second as the change counts as earlier.
     let is_after_change = times.atime.refined(inode.ctime) > inode.ctime;
     let is_first_access = inode.atime <= inode.mtime || inode.atime <= inode.ctime;
     let is_due = is_first_access || times.atime >= inode.atime.later(close.atime_diff);
@@ -244,7 +245,7 @@ pub fn apply_close_attrs(inode: &mut Inode, close: CloseAttrs<'_>, writer: bool)
         inode.atime = times.atime.max(inode.atime);
     }
     let is_newer = modified || times.ctime > inode.ctime;
-    if writer && has(MDS_ATTR_MTIME | MDS_ATTR_CTIME) && is_newer {
+    if is_writer && has(MDS_ATTR_MTIME | MDS_ATTR_CTIME) && is_newer {
         inode.set_times(inode.times().after_change(times));
     }
     if inode.is_file() && has(MDS_ATTR_LSIZE | MDS_ATTR_LBLOCKS) && rec.sa_size <= SIZE_MAX {

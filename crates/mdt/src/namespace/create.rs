@@ -7,7 +7,10 @@ use super::{APPEND, ChangeResult, ENOENT_VERSION, IMMUTABLE, check_may_add, chec
 use crate::{
     acl,
     cred::Cred,
-    store::{DIR_BLOCK, DirChange, Entry, Inode, S_IFMT, S_IFREG, S_ISGID, Store, links},
+    store::{
+        DIR_BLOCK, DirChange, Entry, Inode, S_IFBLK, S_IFCHR, S_IFDIR, S_IFIFO, S_IFLNK, S_IFMT, S_IFREG,
+        S_IFSOCK, S_ISGID, Store, links,
+    },
 };
 
 /// Maximum length of a symlink's target, bytes.
@@ -16,7 +19,7 @@ const SYMLINK_MAX: usize = 4095;
 /// A new inode.
 #[derive(Clone, Debug, Default)]
 pub struct NewInode {
-    /// The FID: chosen by the client, or by the target for inodes that it creates itself.
+    /// The FID. The client chooses it, or the target for an inode that the target itself creates.
     pub fid: Fid,
     /// Type and permissions, before umask or default ACL.
     pub mode: u32,
@@ -32,7 +35,8 @@ pub struct NewInode {
     pub xattrs: Vec<(Bytes, Bytes)>,
 }
 
-/// Checks that a FID is of a sequence for clients, with an object id above 0. `EINVAL` if not.
+/// Checks that a client may choose a FID: its sequence is one for clients, and its object id is not
+/// 0. `EINVAL` if not.
 pub(crate) fn check_fid(fid: Fid) -> Result<(), Errno> {
     match fid.is_normal() && fid.f_oid != 0 {
         true => Ok(()),
@@ -45,19 +49,19 @@ impl NewInode {
     pub(crate) fn check(&self, cred: &Cred) -> Result<(), Errno> {
         check_fid(self.fid)?;
         match self.mode & S_IFMT {
-            S_IFREG | 0o040000 | 0o010000 | 0o140000 => Ok(()),
+            S_IFREG | S_IFDIR | S_IFIFO | S_IFSOCK => Ok(()),
             // Device 0:0 is an overlay's whiteout: any user may create it.
-            0o020000 if self.rdev == 0 => Ok(()),
-            0o020000 | 0o060000 if cred.may_make_devices() => Ok(()),
-            0o020000 | 0o060000 => Err(Errno::EPERM),
-            0o120000 if self.symlink.is_empty() => Err(Errno::ENOENT),
-            0o120000 if self.symlink.len() > SYMLINK_MAX => Err(Errno::ENAMETOOLONG),
-            0o120000 => Ok(()),
+            S_IFCHR if self.rdev == 0 => Ok(()),
+            S_IFCHR | S_IFBLK if cred.may_make_devices() => Ok(()),
+            S_IFCHR | S_IFBLK => Err(Errno::EPERM),
+            S_IFLNK if self.symlink.is_empty() => Err(Errno::ENOENT),
+            S_IFLNK if self.symlink.len() > SYMLINK_MAX => Err(Errno::ENAMETOOLONG),
+            S_IFLNK => Ok(()),
             _ => Err(Errno::EINVAL),
         }
     }
 
-    /// The inode in this parent; the caller records its name.
+    /// The inode to create in this parent; the caller records its name.
     pub(super) fn inode(&self, cred: &Cred, parent: &Inode, parent_is_root: bool) -> Inode {
         let time = self.time;
         let mut inode = Inode {
@@ -144,7 +148,7 @@ pub fn create(
             kind: inode.kind(),
         },
     );
-    tx.put_new(node.fid, &mut inode);
+    tx.put_new_inode(node.fid, &mut inode);
     for (name, value) in &node.xattrs {
         tx.put_xattr(node.fid, name, value.clone());
     }
@@ -180,7 +184,7 @@ pub fn create_volatile(
     let mut inode = node.inode(cred, &dir, parent.is_root());
     inode.nlink = 0;
     let mut tx = store.begin_growth()?;
-    tx.put_new(node.fid, &mut inode);
+    tx.put_new_inode(node.fid, &mut inode);
     tx.put_orphan(node.fid);
     let transno = tx.commit()?;
     Ok(ChangeResult {
@@ -224,7 +228,7 @@ pub fn link(
     }
     let version = inode.version;
     inode.nlink = inode.nlink.checked_add(1).ok_or(Errno::EMLINK)?;
-    inode.changed(time);
+    inode.record_change(time);
     inode.links = links::add(&inode.links, parent, name, time.sec);
 
     let mut tx = store.begin_growth()?;
@@ -246,8 +250,8 @@ pub fn link(
     })
 }
 
-/// Sets the layout of a file that has none. Returns `None`, and changes nothing, if the file has
-/// one.
+/// Sets the layout of a file without one. If the file has a layout, returns `None` and changes
+/// nothing.
 ///
 /// # Errors
 ///

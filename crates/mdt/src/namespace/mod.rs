@@ -2,8 +2,7 @@
 //!
 //! No operation here waits for a client or for the disk: a caller that serves several clients takes
 //! the locks first (see [`crate::locks`]), calls the operation, and replies. The operations check
-//! permissions, on the held inodes and on the directory's present state. Times are the client's;
-//! changes of names never decrease a directory's times.
+//! permissions. Times come from the client; changes of names never decrease a directory's times.
 
 mod attr;
 mod create;
@@ -18,11 +17,13 @@ use wire::{Errno, Fid, Time, Transno};
 pub use attr::{CloseAttrs, SetattrArgs, apply_close_attrs, setattr};
 pub(crate) use create::check_fid;
 pub use create::{NewInode, create, create_volatile, link, set_layout};
-pub use open::{OpenMode, close, has_executors, has_lease, lease, open, record_access, release_handle};
-pub use rename::{Rename, is_below, rename};
+pub use open::{
+    OpenMode, close, has_executors, has_lease, open, open_with_lease, record_access, release_handle,
+};
+pub use rename::{RenameArgs, is_at_or_below, rename};
 pub use swap::{check_swap, swap_layouts};
-pub use unlink::{Unlink, destroy_orphan, unlink};
-pub(crate) use unlink::{lookup_for_unlink, remove_dangling, unlink_entry, unlink_unused};
+pub use unlink::{UnlinkArgs, destroy_orphan, unlink};
+pub(crate) use unlink::{lookup_for_unlink, remove_dangling_name, unlink_entry, unlink_unused};
 
 use crate::{
     cred::{Cred, MAY_EXEC, MAY_WRITE},
@@ -33,7 +34,7 @@ use crate::{
 pub(crate) const IMMUTABLE: u32 = wire::LUSTRE_IMMUTABLE_FL;
 /// `LUSTRE_APPEND_FL`: data can only be appended, names only added.
 pub(crate) const APPEND: u32 = wire::LUSTRE_APPEND_FL;
-/// The version of a missing inode in `pb_pre_versions`.
+/// The version that `pb_pre_versions` has for a missing inode.
 const ENOENT_VERSION: u64 = 1;
 /// Maximum length of a name, bytes.
 const NAME_MAX: usize = 255;
@@ -45,7 +46,7 @@ pub struct ChangeResult {
     pub transno: Transno,
     /// The FID of the inode that the reply describes.
     pub fid: Fid,
-    /// That inode after the change.
+    /// The same inode, after the change.
     pub inode: Inode,
     /// The versions of the inodes before the change (`pb_pre_versions`); 0 for unused positions.
     pub pre_versions: [u64; 4],
@@ -65,7 +66,7 @@ pub fn check_name(name: &[u8]) -> Result<(), Errno> {
     }
 }
 
-/// The directory of a name operation. `ENOTDIR` for other inodes, `ENOENT` if it was removed.
+/// Reads a directory. `ENOTDIR` for another inode, `ENOENT` if the directory was removed.
 fn directory(store: &Store, fid: Fid) -> Result<Inode, Errno> {
     let dir = store.inode(fid)?;
     match () {
@@ -75,7 +76,8 @@ fn directory(store: &Store, fid: Fid) -> Result<Inode, Errno> {
     }
 }
 
-/// The directory of a change of names; the user must have search permission.
+/// Reads the directory of a change of names. `EACCES` if the user may not search it, `EPERM` for
+/// `.lustre`.
 pub(crate) fn searchable_dir(store: &Store, cred: &Cred, fid: Fid) -> Result<Inode, Errno> {
     check_not_dot_lustre(fid)?;
     let dir = directory(store, fid)?;
@@ -83,7 +85,7 @@ pub(crate) fn searchable_dir(store: &Store, cred: &Cred, fid: Fid) -> Result<Ino
     Ok(dir)
 }
 
-/// Fails for `.lustre` and the directories in it: their entries never change.
+/// `EPERM` for `.lustre` and the directories in it: their entries never change.
 pub(crate) fn check_not_dot_lustre(fid: Fid) -> Result<(), Errno> {
     match fid.is_dot_lustre() {
         true => Err(Errno::EPERM),
@@ -91,7 +93,7 @@ pub(crate) fn check_not_dot_lustre(fid: Fid) -> Result<(), Errno> {
     }
 }
 
-/// Checks the directory and name of a change; for callers that have not taken locks yet.
+/// Checks the directory and the name of a change, before the caller takes locks.
 pub(crate) fn check_name_change(store: &Store, cred: &Cred, dir: Fid, name: &[u8]) -> Result<(), Errno> {
     check_name(name)?;
     searchable_dir(store, cred, dir).map(drop)
@@ -136,7 +138,7 @@ pub fn lookup(store: &Store, cred: &Cred, dir: Fid, name: &[u8]) -> Result<Optio
         }
         b".." => {
             return Ok(Some(Entry {
-                fid: parent(dir, &inode),
+                fid: parent_of(dir, &inode),
                 kind: inode.kind(),
             }));
         }
@@ -147,7 +149,7 @@ pub fn lookup(store: &Store, cred: &Cred, dir: Fid, name: &[u8]) -> Result<Optio
 }
 
 /// A directory's parent; the root is its own parent.
-pub fn parent(fid: Fid, dir: &Inode) -> Fid {
+pub fn parent_of(fid: Fid, dir: &Inode) -> Fid {
     links::parent_of_dir(&dir.links).unwrap_or(fid)
 }
 

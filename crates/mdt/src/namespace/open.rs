@@ -9,7 +9,7 @@ use wire::{
 use super::{APPEND, ChangeResult, CloseAttrs, IMMUTABLE, apply_close_attrs};
 use crate::{
     cred::{Cred, MAY_EXEC, MAY_READ, MAY_WRITE},
-    store::{HeldInodes, Inode, Opens, Store},
+    store::{HeldInodes, Inode, OpenCounts, Store},
 };
 
 /// The mode of an open: `MDS_FMODE_*` and `MDS_OPEN_*`.
@@ -52,8 +52,8 @@ impl OpenMode {
         want
     }
 
-    /// Checks type, flags and permissions of the inode; `created`: this open created it.
-    fn check(self, cred: &Cred, inode: &Inode, created: bool) -> Result<(), Errno> {
+    /// Checks type, flags and permissions of the inode; `is_new`: this open created it.
+    fn check(self, cred: &Cred, inode: &Inode, is_new: bool) -> Result<(), Errno> {
         if inode.is_dir() {
             if self.writes() || self.has(MDS_OPEN_TRUNC) {
                 return Err(Errno::EISDIR);
@@ -64,7 +64,7 @@ impl OpenMode {
         if inode.is_symlink() {
             return Err(Errno::ELOOP);
         }
-        if inode.flags & IMMUTABLE != 0 && self.writes() && !created {
+        if inode.flags & IMMUTABLE != 0 && self.writes() && !is_new {
             return Err(Errno::EPERM);
         }
         if inode.flags & APPEND != 0
@@ -72,20 +72,20 @@ impl OpenMode {
         {
             return Err(Errno::EPERM);
         }
-        // The creator of a file gets the requested access with any mode. Clients that are servers
-        // of other protocols (NFS) request access for the owner with any mode.
+        // The creator of a file gets the requested access, whatever the mode. So does an owner with
+        // MDS_OPEN_OWNEROVERRIDE, which an NFS server on a client sends.
         let is_overriding_owner = self.has(MDS_OPEN_OWNEROVERRIDE) && cred.fsuid == inode.uid;
-        if created || is_overriding_owner {
+        if is_new || is_overriding_owner {
             return Ok(());
         }
         cred.check(inode, self.permissions())
     }
 }
 
-impl Opens {
+impl OpenCounts {
     /// The counts without one handle of this mode.
-    fn without_handle(self, mode: OpenMode) -> Opens {
-        Opens {
+    fn without_handle(self, mode: OpenMode) -> OpenCounts {
+        OpenCounts {
             total: self.total.saturating_sub(1),
             writers: self.writers.saturating_sub(mode.writes().into()),
             executors: self.executors.saturating_sub(mode.has(MDS_FMODE_EXEC).into()),
@@ -94,8 +94,8 @@ impl Opens {
     }
 
     /// The counts with one more handle of this mode.
-    fn with_handle(self, mode: OpenMode) -> Opens {
-        Opens {
+    fn with_handle(self, mode: OpenMode) -> OpenCounts {
+        OpenCounts {
             total: self.total + 1,
             writers: self.writers + u32::from(mode.writes()),
             executors: self.executors + u32::from(mode.has(MDS_FMODE_EXEC)),
@@ -104,9 +104,10 @@ impl Opens {
     }
 }
 
-/// Adds a handle to the counts of an inode. `created` is the transaction that just created the
-/// file; otherwise the open gets a transaction without changes, so that it can be replayed. An
-/// inode without links can be opened by its FID while another handle exists.
+/// Opens an inode: checks permissions, and adds a handle to the counts. `created` is the
+/// transaction that just created the file. Without it, the open gets its own transaction, without
+/// changes: the client can replay the open by its number. An inode without links can be opened by
+/// its FID while another handle exists.
 ///
 /// # Errors
 ///
@@ -124,13 +125,13 @@ pub fn open(
 }
 
 /// Opens with a lease: the target revokes the lease before another client opens the file for write
-/// or changes its size. `own` is the mode of the handle that the client already has, if any.
+/// or changes its size. `own` is the mode of a handle that the same client already has, if any.
 ///
 /// # Errors
 ///
 /// `EBUSY` if any client holds a lease on the file or another handle is open for write, or an error
 /// of [`open`].
-pub fn lease(
+pub fn open_with_lease(
     store: &Store,
     cred: &Cred,
     fid: Fid,
@@ -138,7 +139,7 @@ pub fn lease(
     own: Option<OpenMode>,
 ) -> Result<(Inode, Transno), Errno> {
     let mut held = store.hold_files(&[fid]);
-    let opens = held.opens(fid);
+    let opens = held.open_counts(fid);
     let others = own.map_or(opens, |own| opens.without_handle(own));
     if opens.leases > 0 || others.writers > 0 {
         return Err(Errno::EBUSY);
@@ -155,7 +156,7 @@ fn open_held(
     created: Option<Transno>,
 ) -> Result<(Inode, Transno), Errno> {
     let inode = store.inode(fid)?;
-    let opens = held.opens(fid);
+    let opens = held.open_counts(fid);
     if inode.nlink == 0 && opens.total == 0 && created.is_none() {
         return Err(Errno::ENOENT);
     }
@@ -171,18 +172,18 @@ fn open_held(
         Some(transno) => transno,
         None => store.begin().commit()?,
     };
-    held.set_opens(fid, opens.with_handle(mode));
+    held.set_open_counts(fid, opens.with_handle(mode));
     Ok((inode, transno))
 }
 
 /// Whether a client has the file open for execution.
 pub fn has_executors(store: &Store, fid: Fid) -> bool {
-    store.hold_files(&[fid]).opens(fid).executors > 0
+    store.hold_files(&[fid]).open_counts(fid).executors > 0
 }
 
-/// Whether a client holds a lease on the file, or has not yet closed the handle of a revoked one.
+/// Whether a client has a lease on the file, or has not yet closed the handle of a revoked lease.
 pub fn has_lease(store: &Store, fid: Fid) -> bool {
-    store.hold_files(&[fid]).opens(fid).leases > 0
+    store.hold_files(&[fid]).open_counts(fid).leases > 0
 }
 
 /// Updates a directory's access time after a client read it at `time`, unless a later access or
@@ -205,8 +206,8 @@ pub fn record_access(store: &Store, fid: Fid, time: Time) -> Result<(), Errno> {
 
 /// Removes one handle from the counts; returns whether it was the last.
 fn remove_handle(held: &mut HeldInodes<'_>, fid: Fid, mode: OpenMode) -> bool {
-    let opens = held.opens(fid).without_handle(mode);
-    held.set_opens(fid, opens);
+    let opens = held.open_counts(fid).without_handle(mode);
+    held.set_open_counts(fid, opens);
     opens.total == 0
 }
 
@@ -222,7 +223,7 @@ pub fn close(
     mode: OpenMode,
     attrs: Option<CloseAttrs<'_>>,
 ) -> Result<ChangeResult, Errno> {
-    // Only the close of a reader, with attributes, can change the attributes of a directory.
+    // Only a reader's close with attributes can change a directory's record, which needs its turn.
     let mut held = match mode.writes() || attrs.is_none() {
         true => store.hold_files(&[fid]),
         false => store.hold(&[fid]),
@@ -246,8 +247,8 @@ pub fn close(
     })
 }
 
-/// Removes one handle. Unlike [`close`], this makes a transaction only to destroy an inode without
-/// links, with its last handle.
+/// Removes one handle. Unlike [`close`], makes a transaction only if it destroys the inode: one
+/// without links, at its last handle.
 ///
 /// # Errors
 ///

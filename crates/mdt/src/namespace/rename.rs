@@ -4,19 +4,19 @@ use wire::{Errno, Fid, RenameFlags, Time};
 
 use super::{
     ChangeResult, ENOENT_VERSION, NewInode, check_fid, check_may_add, check_may_delete, check_name,
-    check_not_dot_lustre, directory, parent, searchable_dir, unlink::drop_link,
+    check_not_dot_lustre, directory, parent_of, searchable_dir, unlink::drop_link,
 };
 use crate::{
     cred::{Cred, MAY_WRITE},
     store::{DirChange, Entry, Inode, S_IFCHR, S_IFDIR, Store, Tx, links},
 };
 
-/// Maximum depth of directories: a longer chain is a cycle in a damaged store.
+/// Maximum depth of a directory. A longer chain of parents is a cycle in a damaged store.
 const DEPTH_MAX: usize = 1 << 16;
 
 /// Arguments of a rename.
 #[derive(Clone, Copy, Debug)]
-pub struct Rename<'a> {
+pub struct RenameArgs<'a> {
     /// The old directory.
     pub src_dir: Fid,
     /// The old name.
@@ -33,12 +33,12 @@ pub struct Rename<'a> {
     pub whiteout: Fid,
 }
 
-/// Whether the directory `fid` is `above`, or a descendant of `above`.
+/// Whether the directory `fid` is `above` itself, or a descendant of `above`.
 ///
 /// # Errors
 ///
 /// `ENOENT` if a directory is gone; `EIO` if the directories form a cycle.
-pub fn is_below(store: &Store, fid: Fid, above: Fid) -> Result<bool, Errno> {
+pub fn is_at_or_below(store: &Store, fid: Fid, above: Fid) -> Result<bool, Errno> {
     let mut current = fid;
     for _ in 0..DEPTH_MAX {
         if current == above {
@@ -47,17 +47,19 @@ pub fn is_below(store: &Store, fid: Fid, above: Fid) -> Result<bool, Errno> {
         if current.is_root() {
             return Ok(false);
         }
-        let up = parent(current, &store.inode(current)?);
+        let up = parent_of(current, &store.inode(current)?);
         if up == current {
             return Ok(false);
         }
         current = up;
     }
-    tracing::error!("{fid} has more than {DEPTH_MAX} directories above it");
+    tracing::error!(
+        "directory {fid} has more than {DEPTH_MAX} directories above it, so these form a cycle. Run 'nacre fsck' on the MDT"
+    );
     Err(Errno::EIO)
 }
 
-/// Renames. An existing target is replaced, or takes the place of the source
+/// Renames an inode. Replaces an existing inode at the new name, or moves it to the old name
 /// ([`RenameFlags::EXCHANGE`]). Nothing changes if both names lead to one inode. The result
 /// describes the replaced inode; without one, the renamed inode.
 ///
@@ -66,8 +68,8 @@ pub fn is_below(store: &Store, fid: Fid, above: Fid) -> Result<bool, Errno> {
 /// `ENOENT` if a name is gone; `EEXIST` if the target exists, with [`RenameFlags::NOREPLACE`];
 /// `EINVAL` if a directory would move below itself; `ENOTEMPTY`, `EISDIR`, `ENOTDIR` by the types;
 /// `EACCES`, `EPERM` without permission.
-pub fn rename(store: &Store, cred: &Cred, args: Rename<'_>) -> Result<ChangeResult, Errno> {
-    let Rename {
+pub fn rename(store: &Store, cred: &Cred, args: RenameArgs<'_>) -> Result<ChangeResult, Errno> {
+    let RenameArgs {
         src_dir,
         src_name,
         dst_dir,
@@ -126,7 +128,7 @@ pub fn rename(store: &Store, cred: &Cred, args: Rename<'_>) -> Result<ChangeResu
     check_may_move(store, cred, (src.fid, &inode), (src_dir, dst_dir))?;
     if let (Some(entry), Some(victim)) = (dst, &replaced) {
         if entry == src {
-            // Two names of one inode: POSIX requires that nothing happens.
+            // POSIX: a rename between two names of one inode does nothing.
             let transno = store.begin().commit()?;
             return Ok(ChangeResult {
                 transno,
@@ -181,7 +183,7 @@ pub fn rename(store: &Store, cred: &Cred, args: Rename<'_>) -> Result<ChangeResu
         None => tx.delete_entry(src_dir, src_name),
     }
     if same_dir {
-        into_change = into_change.and(from_change);
+        into_change = into_change.combine(from_change);
     } else {
         from_change.apply(&mut from, tx.transno());
         tx.put_inode(src_dir, &mut from);
@@ -213,7 +215,7 @@ fn check_may_move(
     if from != into {
         cred.check(inode, MAY_WRITE)?;
     }
-    match is_below(store, into, fid)? {
+    match is_at_or_below(store, into, fid)? {
         true => Err(Errno::EINVAL),
         false => Ok(()),
     }
@@ -221,12 +223,12 @@ fn check_may_move(
 
 /// Replaces one name of an inode by another.
 fn move_link(inode: &mut Inode, from: (Fid, &[u8]), into: (Fid, &[u8]), time: Time) {
-    inode.changed(time);
+    inode.record_change(time);
     inode.links = links::remove(&inode.links, from.0, from.1);
     inode.links = links::add(&inode.links, into.0, into.1, time.sec);
 }
 
-/// The character device 0/0 that takes the old name ([`RenameFlags::WHITEOUT`]).
+/// The character device 0:0 that the old name leads to afterwards ([`RenameFlags::WHITEOUT`]).
 struct Whiteout(NewInode);
 
 impl Whiteout {
@@ -240,7 +242,7 @@ impl Whiteout {
         }))
     }
 
-    /// Puts the whiteout's inode; the caller puts the returned entry.
+    /// Puts the whiteout's inode into the transaction; the caller puts the returned entry.
     fn put(
         self,
         store: &Store,
@@ -255,7 +257,7 @@ impl Whiteout {
         }
         let mut inode = node.inode(cred, parent, dir.is_root());
         inode.links = links::add(&inode.links, dir, name, node.time.sec);
-        tx.put_new(node.fid, &mut inode);
+        tx.put_new_inode(node.fid, &mut inode);
         Ok(Entry {
             fid: node.fid,
             kind: inode.kind(),

@@ -1,4 +1,4 @@
-//! Swapping the layouts of two files: each gets the other's data, without a copy (`lfs migrate`).
+//! Swaps the layouts of two files: each file gets the other's data, without a copy (`lfs migrate`).
 
 use wire::{Errno, Fid};
 
@@ -20,22 +20,21 @@ pub fn check_swap(cred: &Cred, first: &Inode, second: &Inode) -> Result<(), Errn
         if !inode.is_file() {
             return Err(Errno::EINVAL);
         }
-        // Each file gets the data of the other one.
+        // Each file gets the other's data: that reads and writes both.
         cred.check(inode, MAY_READ | MAY_WRITE)?;
         if inode.flags & (IMMUTABLE | APPEND) != 0 {
             return Err(Errno::EPERM);
         }
     }
-    // An OST counts an object's space for the owner of the file.
+    // A file's owner is charged for the space of its objects. A swap must not charge another user.
     match (first.uid, first.gid) == (second.uid, second.gid) {
         true => Ok(()),
         false => Err(Errno::EPERM),
     }
 }
 
-/// Swaps the layouts of two files, in one transaction; the files keep their times. The caller
-/// has revoked the clients' locks on both layouts, and has prepared the objects for their new
-/// files.
+/// Swaps the layouts of two files in one transaction; the files keep their times. The caller has
+/// revoked the clients' locks on both layouts, and has prepared the objects for their new files.
 ///
 /// # Errors
 ///
@@ -45,17 +44,17 @@ pub fn swap_layouts(store: &Store, cred: &Cred, (a, b): (Fid, Fid)) -> Result<Ch
     let held = store.hold_files(&[a, b]);
     let (mut first, mut second) = (store.inode(a)?, store.inode(b)?);
     check_swap(cred, &first, &second)?;
-    if [a, b].iter().any(|file| held.opens(*file).executors > 0) {
+    if [a, b].iter().any(|file| held.open_counts(*file).executors > 0) {
         return Err(Errno::ETXTBSY);
     }
     let pre_versions = [first.version, second.version, 0, 0];
     let mut tx = store.begin();
     if !first.lov.is_empty() || !second.lov.is_empty() {
-        (first.lov, second.lov) = layout::swapped((a, &first.lov), (b, &second.lov))?;
+        (first.lov, second.lov) = layout::swap((a, &first.lov), (b, &second.lov))?;
         std::mem::swap(&mut first.som, &mut second.som);
         for (file, inode) in [(a, &mut first), (b, &mut second)] {
             tx.put_inode(file, inode);
-            // Objects of a file without names are destroyed soon.
+            // The objects of a file without names need no new owner: its last close destroys them.
             if inode.nlink > 0 {
                 tx.put_adoption(file, inode)?;
             }

@@ -8,7 +8,7 @@ mod concurrent;
 mod crash;
 mod model;
 mod rename_flags;
-mod visible;
+mod visibility;
 mod xattrs;
 
 use std::sync::Arc;
@@ -22,8 +22,8 @@ use wire::{
 };
 
 use super::{
-    ChangeResult, CloseAttrs, NewInode, OpenMode, Rename, SetattrArgs, Unlink, apply_close_attrs, close,
-    create, destroy_orphan, link, lookup, make_root, open, release_handle, rename, setattr, unlink,
+    ChangeResult, CloseAttrs, NewInode, OpenMode, RenameArgs, SetattrArgs, UnlinkArgs, apply_close_attrs,
+    close, create, destroy_orphan, link, lookup, make_root, open, release_handle, rename, setattr, unlink,
     xattr::{SetxattrArgs, setxattr},
 };
 use crate::{
@@ -67,7 +67,7 @@ impl Fixture {
     }
 
     /// Another user of the same store, with FIDs and objects after `last_id`.
-    fn another(&self, last_id: u32) -> Fixture {
+    fn another_user(&self, last_id: u32) -> Fixture {
         Fixture {
             store: self.store.clone(),
             last_id,
@@ -121,10 +121,10 @@ impl Fixture {
 
     pub(crate) fn unlink(&mut self, dir: Fid, name: &str) -> Result<ChangeResult, Errno> {
         self.time = self.time.later(1);
-        let args = Unlink {
+        let args = UnlinkArgs {
             parent: dir,
             name: name.as_bytes(),
-            dir: false,
+            is_rmdir: false,
             time: self.time,
         };
         unlink(&self.store, &self.cred, args)
@@ -132,10 +132,10 @@ impl Fixture {
 
     fn rmdir(&mut self, dir: Fid, name: &str) -> Result<ChangeResult, Errno> {
         self.time = self.time.later(1);
-        let args = Unlink {
+        let args = UnlinkArgs {
             parent: dir,
             name: name.as_bytes(),
-            dir: true,
+            is_rmdir: true,
             time: self.time,
         };
         unlink(&self.store, &self.cred, args)
@@ -152,7 +152,7 @@ impl Fixture {
         flags: RenameFlags,
     ) -> Result<ChangeResult, Errno> {
         self.time = self.time.later(1);
-        let args = Rename {
+        let args = RenameArgs {
             src_dir: src.0,
             src_name: src.1.as_bytes(),
             dst_dir: dst.0,

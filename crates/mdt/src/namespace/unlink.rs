@@ -7,18 +7,18 @@ use super::{
 };
 use crate::{
     cred::Cred,
-    store::{DirChange, Entry, HeldInodes, Inode, Opens, S_IFDIR, Store, Tx, keys, links},
+    store::{DirChange, Entry, HeldInodes, Inode, OpenCounts, S_IFDIR, Store, Tx, keys, links},
 };
 
 /// Arguments of unlink and rmdir.
 #[derive(Clone, Copy, Debug)]
-pub struct Unlink<'a> {
+pub struct UnlinkArgs<'a> {
     /// The directory.
     pub parent: Fid,
     /// The name.
     pub name: &'a [u8],
-    /// Whether to remove a directory (`rmdir`) or another inode (`unlink`).
-    pub dir: bool,
+    /// Whether to remove a directory (`rmdir`); otherwise another inode (`unlink`).
+    pub is_rmdir: bool,
     /// The client's time.
     pub time: Time,
 }
@@ -30,15 +30,15 @@ pub struct Unlink<'a> {
 ///
 /// `ENOENT` if there is no such name; `EISDIR`, `ENOTDIR`, `ENOTEMPTY` by the type; `EACCES`,
 /// `EPERM` without permission.
-pub fn unlink(store: &Store, cred: &Cred, args: Unlink<'_>) -> Result<ChangeResult, Errno> {
+pub fn unlink(store: &Store, cred: &Cred, args: UnlinkArgs<'_>) -> Result<ChangeResult, Errno> {
     let entry = lookup_for_unlink(store, cred, args)?;
     unlink_entry(store, cred, args, entry)
 }
 
 /// Looks up a name for removal. Checks the name and the search permission, and that the inode does
 /// not belong to `.lustre`.
-pub(crate) fn lookup_for_unlink(store: &Store, cred: &Cred, args: Unlink<'_>) -> Result<Entry, Errno> {
-    let Unlink { parent, name, .. } = args;
+pub(crate) fn lookup_for_unlink(store: &Store, cred: &Cred, args: UnlinkArgs<'_>) -> Result<Entry, Errno> {
+    let UnlinkArgs { parent, name, .. } = args;
     check_name(name).map_err(|e| if name == b".." { Errno::ENOTEMPTY } else { e })?;
     searchable_dir(store, cred, parent)?;
     let entry = store.entry(parent, name)?.ok_or(Errno::ENOENT)?;
@@ -46,21 +46,21 @@ pub(crate) fn lookup_for_unlink(store: &Store, cred: &Cred, args: Unlink<'_>) ->
     Ok(entry)
 }
 
-/// Removes a name; the caller has looked up and locked its inode.
+/// Removes a name. The caller has looked up `entry` and locked its inode.
 pub(crate) fn unlink_entry(
     store: &Store,
     cred: &Cred,
-    args: Unlink<'_>,
+    args: UnlinkArgs<'_>,
     entry: Entry,
 ) -> Result<ChangeResult, Errno> {
     remove(store, cred, args, entry, |_| Ok(()))
 }
 
-/// Removes a name unless a client has the inode open: then `EBUSY`.
+/// Like [`unlink_entry`]; `EBUSY` if a client has the inode open.
 pub(crate) fn unlink_unused(
     store: &Store,
     cred: &Cred,
-    args: Unlink<'_>,
+    args: UnlinkArgs<'_>,
     entry: Entry,
 ) -> Result<ChangeResult, Errno> {
     remove(store, cred, args, entry, |opens| match opens.total {
@@ -69,9 +69,13 @@ pub(crate) fn unlink_unused(
     })
 }
 
-/// Removes a name of a missing inode; `EEXIST` if the inode exists.
-pub(crate) fn remove_dangling(store: &Store, cred: &Cred, args: Unlink<'_>) -> Result<ChangeResult, Errno> {
-    let Unlink {
+/// Removes a name that leads to a missing inode; `EEXIST` if the inode exists.
+pub(crate) fn remove_dangling_name(
+    store: &Store,
+    cred: &Cred,
+    args: UnlinkArgs<'_>,
+) -> Result<ChangeResult, Errno> {
+    let UnlinkArgs {
         parent, name, time, ..
     } = args;
     let entry = lookup_for_unlink(store, cred, args)?;
@@ -90,14 +94,15 @@ pub(crate) fn remove_dangling(store: &Store, cred: &Cred, args: Unlink<'_>) -> R
     })
 }
 
+/// Removes a name if `check_opens` accepts the counts of the inode's open handles.
 fn remove(
     store: &Store,
     cred: &Cred,
-    args: Unlink<'_>,
+    args: UnlinkArgs<'_>,
     entry: Entry,
-    check_opens: impl FnOnce(Opens) -> Result<(), Errno>,
+    check_opens: impl FnOnce(OpenCounts) -> Result<(), Errno>,
 ) -> Result<ChangeResult, Errno> {
-    let Unlink {
+    let UnlinkArgs {
         parent, name, time, ..
     } = args;
     let dir = searchable_dir(store, cred, parent)?;
@@ -107,8 +112,8 @@ fn remove(
     };
     let mut inode = store.inode(entry.fid)?;
     check_may_delete(cred, &dir, &inode)?;
-    check_opens(held.opens(entry.fid))?;
-    match (args.dir, inode.is_dir()) {
+    check_opens(held.open_counts(entry.fid))?;
+    match (args.is_rmdir, inode.is_dir()) {
         (true, false) => return Err(Errno::ENOTDIR),
         (false, true) => return Err(Errno::EISDIR),
         (true, true) if !store.is_empty_dir(entry.fid)? => return Err(Errno::ENOTEMPTY),
@@ -144,8 +149,8 @@ pub(super) fn drop_link(
     } else {
         inode.nlink.saturating_sub(1)
     };
-    inode.changed(time);
-    if inode.nlink == 0 && held.opens(fid).total == 0 {
+    inode.record_change(time);
+    if inode.nlink == 0 && held.open_counts(fid).total == 0 {
         inode.version = tx.transno().0;
         return tx.destroy(fid, inode);
     }
@@ -160,15 +165,15 @@ pub(super) fn drop_link(
     Ok(())
 }
 
-/// Destroys an inode without links that no client has open, with its orphan record. For another
-/// inode that no client has open, removes only the record.
+/// Destroys an orphan with its record. Removes only the record if it is stale: the inode has links
+/// or is missing. Does nothing while a client has the inode open.
 ///
 /// # Errors
 ///
 /// The error of reading or changing the store.
 pub fn destroy_orphan(store: &Store, fid: Fid) -> Result<(), Errno> {
     let held = store.hold(&[fid]);
-    if held.opens(fid).total > 0 {
+    if held.open_counts(fid).total > 0 {
         return Ok(());
     }
     let mut tx = store.begin();

@@ -1,4 +1,4 @@
-//! Extended attributes: those set by clients, and those derived from the inode.
+//! Extended attributes: those that clients set, and those derived from the inode's record.
 
 use bytes::Bytes;
 use wire::{Errno, Fid, LustreMdtAttrs, LustreSomAttrs, SOM_FL_LAZY, Time, WireStruct};
@@ -8,12 +8,12 @@ use crate::{
     acl::{self, XATTR_ACCESS, XATTR_DEFAULT},
     cred::{Cred, MAY_READ, MAY_WRITE},
     layout::StripeRequest,
-    store::{Inode, Store},
+    store::{Inode, S_ISVTX, Store},
 };
 
 /// The attribute with the layout, under the name that a Lustre server stores.
 pub const XATTR_LOV: &[u8] = wire::XATTR_NAME_LOV.as_bytes();
-/// The attribute with the layout, as users name it.
+/// The attribute with the layout, under the name that users see.
 pub const XATTR_LUSTRE_LOV: &[u8] = b"lustre.lov";
 const XATTR_LINK: &[u8] = wire::XATTR_NAME_LINK.as_bytes();
 const XATTR_LMA: &[u8] = wire::XATTR_NAME_LMA.as_bytes();
@@ -23,9 +23,9 @@ const XATTR_CAPABILITIES: &[u8] = b"security.capability";
 const XATTR_CREATE: u32 = 1;
 /// Linux flag: the attribute must exist.
 const XATTR_REPLACE: u32 = 2;
-/// Maximum length of a name, bytes.
-const NAME_MAX: usize = 255;
-/// Maximum size of a value, bytes; also granted as `ocd_max_easize`.
+/// Maximum length of an attribute's name, bytes.
+const XATTR_NAME_MAX: usize = 255;
+/// Maximum size of an attribute's value, bytes; clients get it as `ocd_max_easize`.
 pub const VALUE_MAX: usize = 65536;
 
 /// Arguments of setxattr.
@@ -64,8 +64,8 @@ pub fn getxattr(store: &Store, cred: &Cred, fid: Fid, name: &[u8]) -> Result<Byt
     }
 }
 
-/// The value of an attribute that is derived from the inode's record: empty if the inode has none.
-/// `None` for other attributes.
+/// The value of an attribute that the inode's record contains; empty if the inode has none. `None`
+/// for an attribute with its own record.
 fn derived_value(fid: Fid, inode: &Inode, name: &[u8]) -> Option<Bytes> {
     Some(match name {
         XATTR_ACCESS => inode.acl_access.clone(),
@@ -92,8 +92,8 @@ fn derived_value(fid: Fid, inode: &Inode, name: &[u8]) -> Option<Bytes> {
     })
 }
 
-/// The attributes that a copy of the file should have, with values: those with records of their
-/// own, and the ACLs.
+/// The attributes that a copy of the file should have, with their values: those with their own
+/// records, and the ACLs.
 ///
 /// # Errors
 ///
@@ -120,7 +120,7 @@ pub fn listxattr(store: &Store, fid: Fid) -> Result<Vec<(Bytes, Bytes)>, Errno> 
 /// # Errors
 ///
 /// `ENOENT` if the inode is gone, or the error of reading the store.
-pub fn cacheable(store: &Store, fid: Fid) -> Result<Vec<(Bytes, Bytes)>, Errno> {
+pub fn cacheable_xattrs(store: &Store, fid: Fid) -> Result<Vec<(Bytes, Bytes)>, Errno> {
     let mut all = listxattr(store, fid)?;
     let inode = store.inode(fid)?;
     for name in [XATTR_LINK, XATTR_LMA] {
@@ -137,12 +137,12 @@ pub fn cacheable(store: &Store, fid: Fid) -> Result<Vec<(Bytes, Bytes)>, Errno> 
 /// `EPERM`, `EACCES` without permission; `EEXIST`, `ENODATA` by the flags, or if an attribute to
 /// remove does not exist; `ERANGE` for an invalid name; `E2BIG` for a long value; `EOPNOTSUPP` for
 /// an unknown name space; `ENOSPC`; an error of the ACL or the layout.
-pub fn setxattr(store: &Store, cred: &Cred, set: &SetxattrArgs<'_>) -> Result<ChangeResult, Errno> {
-    let (fid, name) = (set.fid, set.name);
-    if name.is_empty() || name.len() > NAME_MAX || name.contains(&0) {
+pub fn setxattr(store: &Store, cred: &Cred, args: &SetxattrArgs<'_>) -> Result<ChangeResult, Errno> {
+    let (fid, name) = (args.fid, args.name);
+    if name.is_empty() || name.len() > XATTR_NAME_MAX || name.contains(&0) {
         return Err(Errno::ERANGE);
     }
-    if set.value.as_ref().is_some_and(|v| v.len() > VALUE_MAX) {
+    if args.value.as_ref().is_some_and(|v| v.len() > VALUE_MAX) {
         return Err(Errno::E2BIG);
     }
     let _held = store.hold(&[fid]);
@@ -151,8 +151,8 @@ pub fn setxattr(store: &Store, cred: &Cred, set: &SetxattrArgs<'_>) -> Result<Ch
         return Err(Errno::EPERM);
     }
     let pre_versions = [inode.version, 0, 0, 0];
-    let value = set.value.clone().unwrap_or_default();
-    let mut tx = match &set.value {
+    let value = args.value.clone().unwrap_or_default();
+    let mut tx = match &args.value {
         Some(_) => store.begin_growth()?,
         None => store.begin(),
     };
@@ -166,13 +166,13 @@ pub fn setxattr(store: &Store, cred: &Cred, set: &SetxattrArgs<'_>) -> Result<Ch
             }
         }
         XATTR_DEFAULT => acl::set_default(&mut inode, &value)?,
-        XATTR_LOV | XATTR_LUSTRE_LOV => set_default_layout(cred, &mut inode, set.value.as_deref())?,
+        XATTR_LOV | XATTR_LUSTRE_LOV => set_default_layout(cred, &mut inode, args.value.as_deref())?,
         XATTR_LINK | XATTR_LMA | XATTR_SOM => return Err(Errno::EPERM),
         _ => {
             match name {
-                // A write removes the file's capabilities, so removing them needs only write
+                // Every write to a file removes its capabilities, so their removal needs only write
                 // permission.
-                XATTR_CAPABILITIES if set.value.is_none() && cred.check(&inode, MAY_WRITE).is_ok() => {}
+                XATTR_CAPABILITIES if args.value.is_none() && cred.check(&inode, MAY_WRITE).is_ok() => {}
                 _ => check_may_set(cred, &inode, name)?,
             }
             let old = if inode.has_xattrs {
@@ -180,9 +180,9 @@ pub fn setxattr(store: &Store, cred: &Cred, set: &SetxattrArgs<'_>) -> Result<Ch
             } else {
                 None
             };
-            match (&old, &set.value) {
-                (Some(_), Some(_)) if set.flags & XATTR_CREATE != 0 => return Err(Errno::EEXIST),
-                (None, Some(_)) if set.flags & XATTR_REPLACE != 0 => return Err(Errno::ENODATA),
+            match (&old, &args.value) {
+                (Some(_), Some(_)) if args.flags & XATTR_CREATE != 0 => return Err(Errno::EEXIST),
+                (None, Some(_)) if args.flags & XATTR_REPLACE != 0 => return Err(Errno::ENODATA),
                 (None, None) => return Err(Errno::ENODATA),
                 (_, Some(value)) => {
                     tx.put_xattr(fid, name, value.clone());
@@ -192,7 +192,7 @@ pub fn setxattr(store: &Store, cred: &Cred, set: &SetxattrArgs<'_>) -> Result<Ch
             }
         }
     }
-    inode.changed(set.time);
+    inode.record_change(args.time);
     tx.put_inode(fid, &mut inode);
     let transno = tx.commit()?;
     Ok(ChangeResult {
@@ -203,14 +203,15 @@ pub fn setxattr(store: &Store, cred: &Cred, set: &SetxattrArgs<'_>) -> Result<Ch
     })
 }
 
+/// Checks the permission to set or remove an attribute that has its own record.
 fn check_may_set(cred: &Cred, inode: &Inode, name: &[u8]) -> Result<(), Errno> {
     if name.starts_with(b"user.") {
-        // Write permission on a symlink or device is not meant for storing data there.
+        // Write permission on a symlink or a device does not permit storing data with it.
         if !inode.is_file() && !inode.is_dir() {
             return Err(Errno::EPERM);
         }
-        let sticky = inode.is_dir() && inode.mode & 0o1000 != 0;
-        if sticky && !cred.owns(inode) {
+        let is_sticky_dir = inode.is_dir() && inode.mode & S_ISVTX != 0;
+        if is_sticky_dir && !cred.owns(inode) {
             return Err(Errno::EPERM);
         }
         cred.check(inode, MAY_WRITE)
@@ -221,7 +222,7 @@ fn check_may_set(cred: &Cred, inode: &Inode, name: &[u8]) -> Result<(), Errno> {
             Err(Errno::EPERM)
         }
     } else if name == XATTR_CAPABILITIES {
-        // A file's owner may not grant capabilities.
+        // The owner of a file must not grant capabilities to it.
         if cred.may_set_capabilities() {
             Ok(())
         } else {
@@ -256,6 +257,6 @@ pub fn set_default_layout(cred: &Cred, inode: &mut Inode, ea: Option<&[u8]>) -> 
         return Err(Errno::EPERM);
     }
     let striping = ea.map(StripeRequest::parse).transpose()?.flatten();
-    inode.lov = striping.map_or(Bytes::new(), |w| w.to_default());
+    inode.lov = striping.map_or(Bytes::new(), |striping| striping.to_default_layout());
     Ok(())
 }

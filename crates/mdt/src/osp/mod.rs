@@ -3,8 +3,8 @@
 //!
 //! Each OST has an import and several tasks: one precreates objects ([`pool`]), one sends the work
 //! queued by transactions ([`work`]), one watches the space and whether the OST answers. After a
-//! crash, objects that belong to no file are destroyed ([`orphans`]). OSTs that the configuration
-//! adds later join at run time.
+//! crash, the MDT destroys objects that belong to no file ([`orphans`]). An OST that the
+//! configuration adds later joins at run time.
 
 pub(crate) mod orphans;
 mod ost;
@@ -46,36 +46,38 @@ use crate::{
 /// configuration after 5 to 10 s, and fail on a file with an object on an unknown OST.
 const NEW_OST_DELAY_SECS: u64 = 15;
 
-/// Time limit of a create that waits for an OST with available objects, and of extending an object.
+/// Time limit of an operation that waits for OSTs: until one has available objects, or for their
+/// replies.
 const ALLOCATE_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Time limit of refreshing the OSTs' statfs when a create fails with `ENOSPC`.
+/// Time limit of requesting the OSTs' statfs when a create fails with `ENOSPC`.
 const REFRESH_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Wakes creates that wait for objects.
 type AllocationWakeup = watch::Sender<()>;
 
-/// The file system's default striping, for requests and directories that specify none.
+/// The parameters for the default striping of the file system.
 #[derive(Clone)]
-pub(crate) struct Defaults {
-    /// Stripe size, bytes.
+pub(crate) struct DefaultStriping {
+    /// `lod.*.stripesize`, bytes.
     pub(crate) stripe_size: Arc<AtomicU64>,
-    /// Number of stripes.
+    /// `lod.*.stripecount`.
     pub(crate) stripe_count: Arc<AtomicU64>,
 }
 
-impl Default for Defaults {
-    fn default() -> Defaults {
-        Defaults {
+impl Default for DefaultStriping {
+    fn default() -> DefaultStriping {
+        DefaultStriping {
             stripe_size: Arc::new(AtomicU64::new(layout::DEFAULT_STRIPE_SIZE.into())),
             stripe_count: Arc::new(AtomicU64::new(layout::DEFAULT_STRIPE_COUNT.into())),
         }
     }
 }
 
-impl Defaults {
-    fn striping(&self) -> StripeRequest {
-        let in_range = |v: u64| u32::try_from(v).unwrap_or(0);
+impl DefaultStriping {
+    /// The values of the parameters, the stripe size rounded down to a valid one.
+    fn request(&self) -> StripeRequest {
+        let in_range = |value: u64| u32::try_from(value).unwrap_or(0);
         StripeRequest {
             stripe_size: in_range(self.stripe_size.load(Ordering::Relaxed)) / LOV_MIN_STRIPE_SIZE
                 * LOV_MIN_STRIPE_SIZE,
@@ -93,22 +95,22 @@ pub(crate) struct Osts {
     mdt: String,
     /// Sorted by index.
     osts: RwLock<Vec<Arc<Ost>>>,
-    /// Number of layouts requested so far.
+    /// Number of allocations of layouts so far.
     turn: AtomicU64,
     /// Number of creates that had to wait for objects.
     waits: AtomicU64,
-    defaults: Defaults,
+    default_striping: DefaultStriping,
     /// Time for which new files avoid an OST that just joined, seconds.
     new_ost_delay: Arc<AtomicU64>,
     registry: Registry,
     /// The parameter groups of the OSTs.
     groups: Mutex<Vec<Group>>,
     /// Signalled when an OST joins, and when one has available objects again.
-    changes: AllocationWakeup,
+    wakeup: AllocationWakeup,
 }
 
 impl Osts {
-    /// Creates the set without OSTs.
+    /// An empty set.
     pub(crate) fn new(rpc: Arc<Ptlrpc>, store: Arc<Store>, mdt: String, registry: Registry) -> Osts {
         Osts {
             rpc,
@@ -117,17 +119,17 @@ impl Osts {
             osts: RwLock::default(),
             turn: AtomicU64::new(0),
             waits: AtomicU64::new(0),
-            defaults: Defaults::default(),
+            default_striping: DefaultStriping::default(),
             new_ost_delay: Arc::new(NEW_OST_DELAY_SECS.into()),
             registry,
             groups: Mutex::default(),
-            changes: AllocationWakeup::new(()),
+            wakeup: AllocationWakeup::new(()),
         }
     }
 
-    /// Adds the active OSTs of the configuration that are new, and updates the NIDs of the known
-    /// ones. New files use a new OST only after `delay`.
-    pub(crate) fn add_new(&self, config: &FsConfig, delay: Duration) -> Result<(), Errno> {
+    /// Adds each active OST of the configuration that is new, and updates the NIDs of the others.
+    /// New files use a new OST only after `delay`.
+    pub(crate) fn apply_config(&self, config: &FsConfig, delay: Duration) -> Result<(), Errno> {
         for target in config.osts.iter().filter(|t| t.active) {
             match self.get(OstIndex(target.index)) {
                 Some(known) => known.set_nids(&target.nids),
@@ -143,8 +145,8 @@ impl Osts {
     }
 
     fn add(&self, target: &TargetConf, delay: Duration) -> Result<(), Errno> {
-        let changes = self.changes.clone();
-        let ost = Ost::start(&self.rpc, &self.store, &self.mdt, target, changes, delay)?;
+        let wakeup = self.wakeup.clone();
+        let ost = Ost::start(&self.rpc, &self.store, &self.mdt, target, wakeup, delay)?;
         self.groups
             .lock()
             .push(parameters::register_ost(&ost, &self.registry));
@@ -152,21 +154,21 @@ impl Osts {
         osts.push(ost);
         osts.sort_by_key(|o| o.index());
         drop(osts);
-        self.changes.send_replace(());
+        self.wakeup.send_replace(());
         Ok(())
     }
 
     /// Waits until this many OSTs have available objects.
     pub(crate) async fn wait_ready(&self, count: usize) {
-        let mut changes = self.changes.subscribe();
-        let enough = |_: &()| self.all().iter().filter(|o| o.candidate().ready).count() >= count;
-        // Fails only without the sender, which this struct owns.
-        let _ = changes.wait_for(enough).await;
+        let mut wakeup = self.wakeup.subscribe();
+        let are_enough = |_: &()| self.all().iter().filter(|o| o.candidate().ready).count() >= count;
+        // This struct owns the sender, so the wait cannot fail.
+        let _ = wakeup.wait_for(are_enough).await;
     }
 
-    /// The default striping.
-    pub(crate) fn defaults(&self) -> &Defaults {
-        &self.defaults
+    /// The parameters for the default striping.
+    pub(crate) fn default_striping(&self) -> &DefaultStriping {
+        &self.default_striping
     }
 
     /// The OST with this index.
@@ -184,16 +186,16 @@ impl Osts {
         self.osts.read().len()
     }
 
-    /// Allocates the layout of a new file: as many objects as requested, or fewer if some OSTs have
-    /// none. Waits while no OST has an object, or one that the user chose has none; `ENOSPC` after
-    /// [`ALLOCATE_TIMEOUT`], or earlier if the OSTs are full.
+    /// Allocates the objects of a new file and returns its layout: as many objects as requested, or
+    /// fewer if some OSTs have none. Waits while no OST has an object, or while one that the user
+    /// chose has none. `ENOSPC` after [`ALLOCATE_TIMEOUT`], or at once if the OSTs are full.
     pub(crate) async fn allocate(&self, file: Fid, striping: &StripeRequest) -> Result<Bytes, Errno> {
-        let striping = &striping.clone().or(&self.defaults.striping());
-        // A file takes one turn: its retries must not move later files to other OSTs.
+        let striping = &striping.clone().with_defaults(&self.default_striping.request());
+        // Each file takes one turn: a retry must not change the OSTs of later files.
         let turn = self.turn.fetch_add(1, Ordering::Relaxed);
         let mut result = self.try_allocate(striping, turn);
         if matches!(result, Err(Errno::ENOSPC)) {
-            // OSTs may have got space since the last statfs.
+            // The OSTs may have more space now than at the last statfs.
             let _ = timeout(REFRESH_TIMEOUT, self.statfs()).await;
             result = self.try_allocate(striping, turn);
         }
@@ -203,7 +205,7 @@ impl Osts {
                 Ok(objects) => objects?,
                 Err(_) => {
                     tracing::warn!(
-                        "{}: no object for file {file}: no OST has available objects",
+                        "{}: no object for file {file} within {ALLOCATE_TIMEOUT:?}: no suitable OST has available objects. Check that the OSTs are connected and have space",
                         self.mdt
                     );
                     return Err(Errno::ENOSPC);
@@ -213,8 +215,7 @@ impl Osts {
         Ok(layout::build(file, striping.stripe_size, striping.pool, &objects))
     }
 
-    /// Extends the last of a layout's new objects, so that the file keeps the size that it had
-    /// without objects.
+    /// Extends one of a layout's new objects: the file keeps the size that it had without objects.
     ///
     /// # Errors
     ///
@@ -228,8 +229,8 @@ impl Osts {
         extended.unwrap_or(Err(Errno::ETIMEDOUT))
     }
 
-    /// Prepares objects to move from one file to another: the OST gives each object to the file
-    /// that changes the object first. So the objects are usable even if a crash undoes the move.
+    /// Prepares objects to move from one file to another: afterwards the OST assigns each object to
+    /// the first file that changes it. So both files stay usable even if a crash undoes the move.
     /// While the returned guards exist, the MDT sends no adoption ([`crate::store::Work::Adopt`])
     /// to these OSTs.
     ///
@@ -244,7 +245,8 @@ impl Osts {
             let indices: BTreeSet<OstIndex> = objects.iter().map(|o| o.ost).collect();
             let mut guards = Vec::with_capacity(indices.len());
             for index in &indices {
-                // A guard held meanwhile would stop the work on the other OSTs.
+                // Check all connections first: waiting for one OST with the guard of another would
+                // stop the other's work.
                 if !self.get(*index).ok_or(Errno::ENODEV)?.is_connected() {
                     return Err(Errno::ETIMEDOUT);
                 }
@@ -256,7 +258,7 @@ impl Osts {
             let mut requests = JoinSet::new();
             for object in objects.iter().copied() {
                 let ost = self.get(object.ost).ok_or(Errno::ENODEV)?;
-                requests.spawn(async move { ost.release(object.fid).await });
+                requests.spawn(async move { ost.detach(object.fid).await });
             }
             while let Some(result) = requests.join_next().await {
                 result.map_err(|_| Errno::EIO)??;
@@ -274,24 +276,24 @@ impl Osts {
         turn: u64,
     ) -> Result<Vec<StripeObject>, Errno> {
         self.waits.fetch_add(1, Ordering::Relaxed);
-        let mut changes = self.changes.subscribe();
+        let mut wakeup = self.wakeup.subscribe();
         loop {
-            changes.borrow_and_update();
+            wakeup.borrow_and_update();
             if let Some(objects) = self.try_allocate(striping, turn)? {
                 return Ok(objects);
             }
-            // Fails only without the sender, which this struct owns.
-            changes.changed().await.map_err(|_| Errno::ESHUTDOWN)?;
+            // This struct owns the sender, so the wait cannot fail.
+            wakeup.changed().await.map_err(|_| Errno::ESHUTDOWN)?;
         }
     }
 
-    /// Takes objects without waiting; `None` if the OSTs have none, or one that the user chose has
-    /// none.
+    /// Takes objects without waiting; `None` if no OST has an object, or if one that the user chose
+    /// has none.
     fn try_allocate(&self, striping: &StripeRequest, turn: u64) -> Result<Option<Vec<StripeObject>>, Errno> {
         let osts = self.all();
         let candidates: Vec<Candidate> = osts.iter().map(|o| o.candidate()).collect();
         let order = lod::ost_order(&candidates, striping, turn)?;
-        let count = striping.count_of(osts.len()).max(1);
+        let count = striping.stripe_count_on(osts.len()).max(1);
         let mut objects = Vec::with_capacity(count);
         for index in order {
             let ost = osts.iter().find(|o| o.index() == index).ok_or(Errno::EINVAL)?;
@@ -312,7 +314,7 @@ impl Osts {
                 break;
             }
         }
-        // As in Lustre, a file gets fewer stripes rather than none.
+        // As in Lustre, a file gets fewer stripes if some OSTs have no object.
         Ok((!objects.is_empty()).then_some(objects))
     }
 
@@ -321,7 +323,7 @@ impl Osts {
         self.waits.load(Ordering::Relaxed)
     }
 
-    /// The statfs of all OSTs; of a disconnected or unresponsive OST, the last known one, if any.
+    /// The statfs of all OSTs ([`Ost::statfs`]).
     pub(crate) async fn statfs(&self) -> Vec<ObdStatfs> {
         let mut requests = JoinSet::new();
         for ost in self.all() {
@@ -330,17 +332,20 @@ impl Osts {
         requests.join_all().await.into_iter().flatten().collect()
     }
 
-    /// Stops all OSTs ([`Ost::stop`]). Records a clean stop if that has stored all changes, and
-    /// `is_scanned`: the scan for orphan objects of this start is complete.
+    /// Stops all OSTs ([`Ost::stop`]). Records a clean stop if all their records are stored and the
+    /// scan for orphan objects of this start is complete (`is_scanned`).
     pub(crate) async fn stop(&self, is_scanned: bool) {
         let osts = std::mem::take(&mut *self.osts.write());
         self.groups.lock().clear();
-        let mut complete = is_scanned;
+        let mut is_clean = is_scanned;
         for ost in &osts {
-            complete &= ost.stop().await;
+            is_clean &= ost.stop().await;
         }
-        if !complete {
-            tracing::warn!("{}: the next start scans for orphan objects", self.mdt);
+        if !is_clean {
+            tracing::warn!(
+                "{}: the stop is not clean, so the next start scans for orphan objects",
+                self.mdt
+            );
         } else if let Err(e) = orphans::record_clean_stop(&self.store) {
             tracing::warn!(
                 "{}: cannot record a clean stop; the next start scans for orphan objects: {e}",
@@ -418,7 +423,7 @@ mod tests {
             osts: vec![target],
             ..FsConfig::default()
         };
-        osts.add_new(&config, Duration::ZERO).unwrap();
+        osts.apply_config(&config, Duration::ZERO).unwrap();
         let unused = Pool::new(last_used).last_allocated();
         osts.get(OstIndex(0)).unwrap().put_back(unused);
         index.failures.store(failures, Ordering::SeqCst);
@@ -442,7 +447,7 @@ mod tests {
         tokio::pin!(create);
         for _ in 0..3 {
             assert!(timeout(POLL_TIME, &mut create).await.is_err(), "still waiting");
-            osts.changes.send_replace(());
+            osts.wakeup.send_replace(());
         }
         assert_eq!(osts.waits(), 1);
         assert_eq!(osts.turn.load(Ordering::Relaxed), 1);

@@ -1,10 +1,11 @@
 //! After a crash: destroys the objects of new files that did not reach the disk.
 //!
 //! The ids of these objects are close to the recorded bound ([`LastUsedId`]), which is at most 255
-//! ids ahead of the last allocated one. So a background task reads all inodes once and collects the
+//! ids ahead of the last allocated one. A background task reads all inodes once and collects the
 //! files' objects in a range of ids below the bound. It queues all other ids in the range for
-//! destruction, written or not, so that a client that still writes to one gets an error. A clean
-//! stop makes the bounds exact and records that, and the next start scans nothing.
+//! destruction, even of objects that were never written: a client that writes to one later must get
+//! an error. A clean stop makes the bounds exact and records that; the next start then skips the
+//! scan.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,21 +21,21 @@ use crate::{
     store::{Inode, Store, keys},
 };
 
-/// Number of ids to check, up to the bound: enough for the step of the bound and for concurrent
+/// Number of ids below the bound to check: enough for one step of the bound and for concurrent
 /// creates.
-const WINDOW: u32 = 4 * LAST_USED_STEP;
+const IDS_TO_CHECK: u32 = 4 * LAST_USED_STEP;
 /// Name of the setting that records a clean stop.
 const CLEAN_STOP: &str = "osp.exact";
 
-/// Records a clean stop; the caller has recorded the exact bounds.
+/// Records a clean stop. The caller has recorded the exact bounds.
 pub(super) fn record_clean_stop(store: &Store) -> Result<(), Errno> {
     let mut batch = Batch::new();
     batch.put(keys::setting(CLEAN_STOP), Vec::new());
     Ok(store.index().apply(batch)?)
 }
 
-/// The bounds below which the OSTs may have orphan objects; none after a clean stop, whose record
-/// this removes. Must be called before ids are allocated.
+/// The bounds below which the OSTs may have orphan objects; none after a clean stop. Removes the
+/// record of the clean stop, so the caller must not have allocated ids yet.
 pub(crate) fn unverified_bounds(store: &Store) -> Result<BTreeMap<OstIndex, LastUsedId>, Errno> {
     let clean_stop = keys::setting(CLEAN_STOP);
     let mut bounds = BTreeMap::new();
@@ -58,8 +59,8 @@ pub(crate) fn unverified_bounds(store: &Store) -> Result<BTreeMap<OstIndex, Last
     Ok(bounds)
 }
 
-/// Queues the ids below the bounds that no file uses for destruction; returns their number. Reads
-/// all inodes: must not run on a worker of the runtime.
+/// Queues the destruction of the objects below the bounds that belong to no file; returns their
+/// number. Blocks while it reads all inodes: must not run on a worker of the runtime.
 pub(crate) fn queue_orphans(
     store: &Store,
     bounds: &BTreeMap<OstIndex, LastUsedId>,
@@ -69,8 +70,8 @@ pub(crate) fn queue_orphans(
         return Ok(0);
     }
     let mut used: BTreeSet<(OstIndex, Fid)> = BTreeSet::new();
-    for_each_entry(&**store.index(), b"i", progress, |_, value| {
-        // An unreadable inode may have any object: the error prevents all destruction.
+    for_each_entry(&**store.index(), keys::INODES, progress, |_, value| {
+        // An unreadable inode may own any of the objects, so nothing is destroyed.
         let inode = Inode::decode(&value).map_err(|_| Errno::EIO)?;
         if inode.is_file() {
             for StripeObject { ost, fid } in layout::objects(&inode.lov)? {
@@ -99,9 +100,9 @@ pub(crate) fn queue_orphans(
     Ok(queued)
 }
 
-/// The ids to check. The first id of a sequence is never used.
+/// The ids to check: up to the bound, without the first id of the sequence, which no file uses.
 fn ids_to_check(bound: &LastUsedId) -> std::ops::RangeInclusive<u32> {
-    bound.used.saturating_sub(WINDOW).max(1) + 1..=bound.used
+    bound.used.saturating_sub(IDS_TO_CHECK).max(1) + 1..=bound.used
 }
 
 #[cfg(test)]
@@ -109,20 +110,20 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use std::sync::Arc;
 
-    use super::{WINDOW, queue_orphans, record_clean_stop, unverified_bounds};
+    use super::{IDS_TO_CHECK, queue_orphans, record_clean_stop, unverified_bounds};
     use crate::{
         namespace::tests::Fixture,
         osp::pool::LastUsedId,
         store::{Store, keys},
     };
-    use osd::check::Progress;
+    use osd::{check::Progress, prefix_end};
     use wire::{Fid, OstIndex};
 
     const SEQ: u64 = 0x2_4000_0400;
 
     /// A store with a file that has object `used` of OST 0, removed files with the objects below
     /// `used`, and the recorded bound `bound`.
-    fn store(used: u32, bound: u32) -> Arc<Store> {
+    fn store_with_bound(used: u32, bound: u32) -> Arc<Store> {
         let mut f = Fixture::new();
         for n in 1..used {
             f.file(Fid::ROOT, &format!("{n}"));
@@ -144,7 +145,10 @@ mod tests {
 
     /// The ids of the objects with queued work.
     fn queued_ids(store: &Store) -> Vec<u32> {
-        let rows = store.index().scan(b"q", b"r", usize::MAX).unwrap();
+        let rows = store
+            .index()
+            .scan(keys::WORK, &prefix_end(keys::WORK), usize::MAX)
+            .unwrap();
         let mut ids: Vec<u32> = rows
             .iter()
             .map(|(k, _)| keys::work_object(k).unwrap().f_oid)
@@ -156,7 +160,7 @@ mod tests {
 
     #[test]
     fn orphan_objects_just_below_the_bound_are_destroyed() {
-        let store = store(5, 9);
+        let store = store_with_bound(5, 9);
         let bounds = unverified_bounds(&store).unwrap();
         queue_orphans(&store, &bounds, &Progress::default()).unwrap();
         assert_eq!(queued_ids(&store), [1, 2, 3, 4, 6, 7, 8, 9]);
@@ -164,19 +168,19 @@ mod tests {
 
     #[test]
     fn objects_further_below_the_bound_are_not_destroyed() {
-        let store = store(2, 5000);
+        let store = store_with_bound(2, 5000);
         let before = queued_ids(&store);
         queue_orphans(&store, &unverified_bounds(&store).unwrap(), &Progress::default()).unwrap();
         let new: Vec<u32> = queued_ids(&store)
             .into_iter()
             .filter(|id| !before.contains(id))
             .collect();
-        assert_eq!((new[0], new.len()), (5001 - WINDOW, WINDOW as usize));
+        assert_eq!((new[0], new.len()), (5001 - IDS_TO_CHECK, IDS_TO_CHECK as usize));
     }
 
     #[test]
     fn clean_stop_skips_one_scan() {
-        let store = store(2, 9);
+        let store = store_with_bound(2, 9);
         record_clean_stop(&store).unwrap();
         assert!(unverified_bounds(&store).unwrap().is_empty());
         assert_eq!(unverified_bounds(&store).unwrap().len(), 1);
@@ -184,7 +188,7 @@ mod tests {
 
     #[test]
     fn unreadable_inode_prevents_all_destroys() {
-        let store = store(5, 9);
+        let store = store_with_bound(5, 9);
         let before = queued_ids(&store);
         let mut tx = store.begin();
         tx.put(keys::inode(Fid::new(0x2_0000_0401, 77, 0)), "?".into());

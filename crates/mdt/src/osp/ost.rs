@@ -44,16 +44,15 @@ use crate::{
 
 /// Delay before a retry after a failure, and between statfs requests to a full OST.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
-/// Interval of statfs requests to an OST in use, to balance the OSTs and to detect an unresponsive
-/// one.
+/// Interval of statfs requests to an OST in use: they balance the OSTs and detect a slow one.
 const STATFS_INTERVAL: Duration = Duration::from_millis(500);
 /// An OST that has left a statfs request unanswered for this long is slow. With
 /// [`STATFS_INTERVAL`], the MDT detects it within a second.
 const STATFS_SLOW: Duration = Duration::from_millis(400);
-/// Maximum number of requests in flight in addition to those of [`work`], which may wait for
-/// clients to release locks, so that precreation does not wait for them.
-const RESERVED_RPCS: usize = 4;
-/// Maximum age of a statfs reply that is used again.
+/// Maximum number of requests in flight in addition to those of [`work`]. A request of [`work`] may
+/// wait for clients to cancel locks, and precreation must not wait for it.
+const OTHER_REQUESTS_MAX: usize = 4;
+/// Maximum age of a statfs reply that the MDT uses instead of a new request.
 const STATFS_AGE: Duration = Duration::from_secs(1);
 /// Time limit of waiting for a statfs reply.
 const STATFS_TIMEOUT: Duration = Duration::from_secs(3);
@@ -69,21 +68,21 @@ pub(crate) struct Ost {
     /// disconnect increases it.
     connection: watch::Sender<u64>,
     /// Signalled when objects become available.
-    changes: AllocationWakeup,
-    /// A create has tried to take an object since the last request of the statfs task.
+    wakeup: AllocationWakeup,
+    /// A create has tried to take an object since the statfs task last looked.
     in_use: AtomicBool,
     /// A statfs request has been unanswered for [`STATFS_SLOW`].
     slow: AtomicBool,
-    /// New files use the OST from this time on, when clients know it.
+    /// New files use the OST from this time on: by then the clients know the OST.
     known_at: Instant,
     /// Number of times that the last available object was taken.
-    pub(crate) emptied: AtomicU64,
-    /// Wakes the precreation task, because too few objects are available.
-    low: Notify,
+    pub(crate) times_emptied: AtomicU64,
+    /// Wakes the precreation task when too few objects are available.
+    precreate_wakeup: Notify,
     /// The last statfs, and the time of its reply.
     space: Mutex<Option<(Instant, ObdStatfs)>>,
-    /// Held for reading while an adoption is in flight, and for writing while objects move from one
-    /// file to another.
+    /// Read-locked while an adoption is in flight, write-locked while objects move from one file to
+    /// another.
     pub(super) adoptions: Arc<RwLock<()>>,
     pub(crate) watermarks: Watermarks,
     tasks: Mutex<Vec<JoinHandle<()>>>,
@@ -119,14 +118,14 @@ impl ImportOwner for Owner {
 }
 
 impl Ost {
-    /// Starts to use an OST: connects in the background, then precreates objects. New files use it
-    /// only after `delay`.
+    /// Starts the tasks of an OST: they connect to it in the background, then precreate objects.
+    /// New files use the OST only after `delay`.
     pub(super) fn start(
         rpc: &Arc<Ptlrpc>,
         store: &Arc<Store>,
         mdt: &str,
         target: &TargetConf,
-        changes: AllocationWakeup,
+        wakeup: AllocationWakeup,
         delay: Duration,
     ) -> Result<Arc<Ost>, Errno> {
         let last_used = match store.index().get(&keys::objects(OstIndex(target.index)))? {
@@ -163,7 +162,7 @@ impl Ost {
                     nids: target.nids.clone(),
                     kind: ImportKind::Osp,
                     connect,
-                    max_rpcs_in_flight: (work::PARALLEL + RESERVED_RPCS) as u32,
+                    max_rpcs_in_flight: (work::REQUESTS_MAX + OTHER_REQUESTS_MAX) as u32,
                     owner: Arc::new(Owner(weak.clone())),
                 },
             );
@@ -174,12 +173,12 @@ impl Ost {
                 import,
                 pool: Mutex::new(Pool::new(last_used)),
                 connection: watch::Sender::new(0),
-                changes,
+                wakeup,
                 in_use: AtomicBool::new(false),
                 slow: AtomicBool::new(false),
                 known_at: Instant::now() + delay,
-                emptied: AtomicU64::new(0),
-                low: Notify::new(),
+                times_emptied: AtomicU64::new(0),
+                precreate_wakeup: Notify::new(),
                 space: Mutex::default(),
                 adoptions: Arc::default(),
                 watermarks: Watermarks::default(),
@@ -190,7 +189,7 @@ impl Ost {
             tokio::spawn(precreate_task(ost.clone())),
             tokio::spawn(statfs_task(ost.clone())),
             tokio::spawn(work::run(ost.clone())),
-            tokio::spawn(announce_task(ost.clone())),
+            tokio::spawn(new_ost_delay_task(ost.clone())),
         ];
         *ost.tasks.lock() = tasks;
         Ok(ost)
@@ -228,7 +227,7 @@ impl Ost {
 
     /// Waits until the OST is connected; returns the number of the connection.
     pub(super) async fn wait_connected(&self) -> u64 {
-        // The sender belongs to this struct, so the wait cannot fail.
+        // This struct owns the sender, so the wait cannot fail.
         let connection = self
             .connection
             .subscribe()
@@ -248,11 +247,11 @@ impl Ost {
         self.import.call(req).await
     }
 
-    /// The state of the OST for the choice of OSTs.
+    /// The OST's state, by which [`crate::lod`] chooses OSTs.
     pub(crate) fn candidate(&self) -> Candidate {
         let connected = self.is_connected();
         let is_known = Instant::now() >= self.known_at;
-        let ready = is_known && self.pool.lock().ready() > 0 && connected;
+        let ready = is_known && self.pool.lock().available() > 0 && connected;
         let free = self
             .space
             .lock()
@@ -277,25 +276,25 @@ impl Ost {
     pub(crate) fn take(&self) -> Result<Option<Fid>, Errno> {
         let mut pool = self.pool.lock();
         let taken = pool.take();
-        if taken.is_some() && pool.ready() == 0 {
-            self.emptied.fetch_add(1, Ordering::Relaxed);
+        if taken.is_some() && pool.available() == 0 {
+            self.times_emptied.fetch_add(1, Ordering::Relaxed);
         }
         if pool.next_precreate().is_some() {
-            self.low.notify_one();
+            self.precreate_wakeup.notify_one();
         }
         self.in_use.store(true, Ordering::Relaxed);
         let Some((fid, last_used)) = taken else {
             return Ok(None);
         };
         if let Some(last_used) = last_used {
-            // The record must be in the store before the create that uses the id. It is stored
-            // under the pool's lock, so that records are stored in order.
+            // The store must have the record before the create that uses the id. The pool's lock
+            // keeps the records in order.
             self.save_last_used(last_used)?;
         }
         Ok(Some(fid))
     }
 
-    /// Takes back an object that no file uses.
+    /// Returns an unused object to the pool.
     pub(super) fn put_back(&self, fid: Fid) {
         self.pool.lock().put_back(fid);
     }
@@ -319,8 +318,8 @@ impl Ost {
         Ok(self.store.index().apply(batch)?)
     }
 
-    /// The OST's statfs: the last known one if it is younger than [`STATFS_AGE`], or if the OST is
-    /// disconnected or does not answer. `None` if none is known.
+    /// The OST's statfs. Uses the last reply if it is younger than [`STATFS_AGE`], or if the OST is
+    /// disconnected or does not answer. `None` without any reply.
     pub(crate) async fn statfs(&self) -> Option<ObdStatfs> {
         let known = *self.space.lock();
         if let Some((received, space)) = known
@@ -350,12 +349,12 @@ impl Ost {
                 "has space again"
             };
             tracing::warn!(
-                "{}: {state}: {} MiB, {} inodes",
+                "{}: {state}: {} MiB and {} inodes available",
                 self.name,
                 watermarks::avail_mib(&space),
                 space.os_ffree
             );
-            self.changes.send_replace(());
+            self.wakeup.send_replace(());
         }
         Ok(space)
     }
@@ -378,8 +377,9 @@ impl Ost {
         Ok(())
     }
 
-    /// Makes an object accept changes by any file, and waits until its data is on disk.
-    pub(super) async fn release(&self, object: Fid) -> Result<(), Errno> {
+    /// Detaches an object from its file: the OST then assigns the object to the first file that
+    /// changes it. Waits until the object's data is on disk.
+    pub(super) async fn detach(&self, object: Fid) -> Result<(), Errno> {
         let oa = Obdo {
             o_oi: object.into(),
             o_valid: OBD_MD_FLID | OBD_MD_FLGROUP | OBD_MD_FLFID,
@@ -412,13 +412,13 @@ impl Ost {
 
     /// Prepares a new connection: gets a sequence if there is none; otherwise the OST destroys the
     /// objects above the last allocated id (orphan cleanup).
-    async fn prepare(&self) -> Result<(), Errno> {
+    async fn prepare_connection(&self) -> Result<(), Errno> {
         if self.pool.lock().seq() == 0 {
             return self.begin_sequence().await;
         }
         let last_allocated = {
             let mut pool = self.pool.lock();
-            pool.drop_ready();
+            pool.drop_precreated();
             pool.last_allocated()
         };
         let oa = Obdo {
@@ -442,7 +442,7 @@ impl Ost {
             );
             return Err(Errno::EPROTO);
         }
-        self.pool.lock().orphans_cleaned(last.f_oid);
+        self.pool.lock().record_orphan_cleanup(last.f_oid);
         Ok(())
     }
 
@@ -466,11 +466,11 @@ impl Ost {
     }
 
     /// Precreates objects until enough are available. `ENOSPC` if the OST creates none.
-    async fn refill(&self) -> Result<(), Errno> {
+    async fn precreate(&self) -> Result<(), Errno> {
         loop {
             let (until, has_ids_left, before) = {
                 let pool = self.pool.lock();
-                (pool.next_precreate(), pool.has_ids_left(), pool.ready())
+                (pool.next_precreate(), pool.has_ids_left(), pool.available())
             };
             let Some(until) = until else { return Ok(()) };
             if !has_ids_left && before == 0 {
@@ -486,38 +486,41 @@ impl Ost {
             if last.f_seq != until.f_seq {
                 return Err(Errno::EPROTO);
             }
-            let grew = {
+            let has_grown = {
                 let mut pool = self.pool.lock();
-                pool.precreated(last.f_oid);
-                pool.ready() > before
+                pool.add_precreated(last.f_oid);
+                pool.available() > before
             };
-            if !grew {
+            if !has_grown {
                 return Err(Errno::ENOSPC);
             }
-            self.changes.send_replace(());
+            self.wakeup.send_replace(());
         }
     }
 
     /// Stops the tasks, queues the destruction of unused objects, records the exact last used id,
-    /// and disconnects. Returns false if the store does not have both.
+    /// and disconnects. Returns whether the store has the queue and the record.
     pub(super) async fn stop(&self) -> bool {
         for task in std::mem::take(&mut *self.tasks.lock()) {
             task.abort();
         }
-        let mut complete = true;
+        let mut is_stored = true;
         if let Err(e) = self.destroy_unused() {
-            tracing::warn!("{}: cannot destroy unused objects: {e}", self.name);
-            complete = false;
+            tracing::warn!(
+                "{}: cannot queue the destruction of unused objects: {e}",
+                self.name
+            );
+            is_stored = false;
         }
         let last_used = self.pool.lock().exact_last_used();
         if last_used.seq != 0
             && let Err(e) = self.save_last_used(last_used)
         {
             tracing::warn!("{}: cannot record the last used object id: {e}", self.name);
-            complete = false;
+            is_stored = false;
         }
         self.import.disconnect().await;
-        complete
+        is_stored
     }
 }
 
@@ -531,17 +534,17 @@ async fn precreate_task(ost: Arc<Ost>) {
     loop {
         ost.wait_connected().await;
         let number = *connection.borrow_and_update();
-        let mut result = ost.prepare().await;
+        let mut result = ost.prepare_connection().await;
         if result.is_ok() && ost.statfs().await.is_none() {
             tracing::debug!("{}: statfs failed, space unknown", ost.name);
         }
         while *connection.borrow() == number {
             if result.is_ok() {
-                result = ost.refill().await;
+                result = ost.precreate().await;
             }
             match &result {
                 Ok(()) => tokio::select! {
-                    () = ost.low.notified() => {}
+                    () = ost.precreate_wakeup.notified() => {}
                     _ = connection.changed() => {}
                     () = sleep(RETRY_DELAY), if ost.watermarks.is_full() => {
                         ost.statfs().await;
@@ -551,20 +554,20 @@ async fn precreate_task(ost: Arc<Ost>) {
                     tracing::debug!("{}: precreation failed: {e}", ost.name);
                     sleep(RETRY_DELAY).await;
                     ost.statfs().await;
-                    result = ost.prepare().await;
+                    result = ost.prepare_connection().await;
                 }
             }
         }
     }
 }
 
-/// Wakes waiting creates when the delay of a new OST ends.
-async fn announce_task(ost: Arc<Ost>) {
+/// The task that wakes waiting creates when the delay of a new OST ends.
+async fn new_ost_delay_task(ost: Arc<Ost>) {
     sleep_until(ost.known_at).await;
-    ost.changes.send_replace(());
+    ost.wakeup.send_replace(());
 }
 
-/// The statfs task: regularly queries the OST while it is in use. The OST counts as slow while a
+/// The statfs task: sends requests at intervals while creates use the OST. The OST is slow while a
 /// request is unanswered for longer than [`STATFS_SLOW`].
 async fn statfs_task(ost: Arc<Ost>) {
     loop {
@@ -577,7 +580,10 @@ async fn statfs_task(ost: Arc<Ost>) {
         if timeout(STATFS_SLOW, &mut request).await.is_ok() {
             continue;
         }
-        tracing::info!("{}: does not answer; new files use other OSTs", ost.name);
+        tracing::info!(
+            "{}: no reply to statfs within {STATFS_SLOW:?}; new files use other OSTs",
+            ost.name
+        );
         ost.slow.store(true, Ordering::Relaxed);
         let answer = request.await;
         ost.slow.store(false, Ordering::Relaxed);

@@ -1,9 +1,9 @@
 //! The precreated objects of one OST: pure bookkeeping of ids in one sequence.
 //!
-//! The OST creates objects in the order of their ids ([`Pool::precreated`]); [`Pool::take`]
-//! allocates ids in that order. The store records an upper bound of the allocated ids, so that
-//! after a crash the objects above the bound can be destroyed: no file has them. The bound grows in
-//! steps, so most creates do not write it.
+//! The OST creates objects in the order of their ids ([`Pool::add_precreated`]); [`Pool::take`]
+//! allocates ids in that order. The store records an upper bound of the allocated ids: after a
+//! crash, the OST destroys the objects above the bound, because no file has them. The bound grows
+//! in steps, so most creates do not write it.
 
 use wire::{Fid, LUSTRE_DATA_SEQ_MAX_WIDTH, Reader, WireError, Writer};
 
@@ -13,7 +13,7 @@ use bytes::Bytes;
 pub(crate) const MIN_PRECREATE: u32 = 32;
 /// Maximum number of ids of one precreation.
 pub(crate) const MAX_PRECREATE: u32 = 10_000;
-/// Number of ids by which the recorded bound grows: it is less than this ahead of the last
+/// Number of ids by which the recorded bound grows. The bound is less than this ahead of the last
 /// allocated id.
 pub(crate) const LAST_USED_STEP: u32 = 256;
 
@@ -29,18 +29,18 @@ pub(crate) struct LastUsedId {
 impl LastUsedId {
     /// Encodes the record.
     pub(crate) fn encode(&self) -> Bytes {
-        let mut w = Writer::with_capacity(12);
-        w.u64(self.seq);
-        w.u32(self.used);
-        w.finish()
+        let mut writer = Writer::with_capacity(8 + 4);
+        writer.u64(self.seq);
+        writer.u32(self.used);
+        writer.finish()
     }
 
     /// Decodes a record.
     pub(crate) fn decode(value: &[u8]) -> Result<LastUsedId, WireError> {
-        let mut r = Reader::new("objects of an OST", value);
+        let mut reader = Reader::new("objects of an OST", value);
         Ok(LastUsedId {
-            seq: r.u64()?,
-            used: r.u32()?,
+            seq: reader.u64()?,
+            used: reader.u32()?,
         })
     }
 }
@@ -55,7 +55,7 @@ pub(crate) struct Pool {
     precreated: u32,
     /// Number of ids of the next precreation.
     batch: u32,
-    /// Allocated ids that no file uses; available again.
+    /// Allocated ids that no file uses. New files get these first.
     unused: Vec<u32>,
 }
 
@@ -98,36 +98,39 @@ impl Pool {
     }
 
     /// Number of available objects.
-    pub(crate) fn ready(&self) -> u32 {
+    pub(crate) fn available(&self) -> u32 {
         self.precreated - self.allocated + self.unused.len() as u32
     }
 
     /// The last id of the next precreation, if at most half a batch of objects is available.
     pub(crate) fn next_precreate(&self) -> Option<Fid> {
-        let is_low = self.ready() <= self.batch / 2;
+        let is_low = self.available() <= self.batch / 2;
         (is_low && self.seq() != 0).then(|| Fid::new(self.last_used.seq, self.precreated + self.batch, 0))
     }
 
-    /// Drops the precreated ids that are not allocated: orphan cleanup will destroy their objects.
-    pub(crate) fn drop_ready(&mut self) {
+    /// Removes the precreated ids that are not allocated: orphan cleanup will destroy their
+    /// objects.
+    pub(crate) fn drop_precreated(&mut self) {
         self.precreated = self.allocated;
     }
 
-    /// Records that orphan cleanup left `last` as the OST's last id: no precreated id is left.
-    pub(crate) fn orphans_cleaned(&mut self, last: u32) {
+    /// Records the end of orphan cleanup: `last` is the OST's last id, and no precreated id is
+    /// left.
+    pub(crate) fn record_orphan_cleanup(&mut self, last: u32) {
         self.allocated = self.allocated.max(last);
         self.precreated = self.allocated;
     }
 
-    /// Records that the OST precreated ids up to `last`. A complete batch doubles the next one.
-    pub(crate) fn precreated(&mut self, last: u32) {
+    /// Records that the OST precreated ids up to `last`. A complete batch doubles the size of the
+    /// next one.
+    pub(crate) fn add_precreated(&mut self, last: u32) {
         if last >= self.precreated.saturating_add(self.batch) {
             self.batch = (self.batch * 2).min(MAX_PRECREATE);
         }
         self.precreated = self.precreated.max(last);
     }
 
-    /// Takes back an allocated id that no file uses; a later file gets it.
+    /// Returns an allocated id that no file uses; a later file gets the id.
     pub(crate) fn put_back(&mut self, fid: Fid) {
         if fid.f_seq == self.last_used.seq {
             self.unused.push(fid.f_oid);
@@ -140,13 +143,13 @@ impl Pool {
         self.unused.drain(..).map(|oid| Fid::new(seq, oid, 0)).collect()
     }
 
-    /// Allocates an id. A returned record, with a higher bound, must be in the store before the id
-    /// is used.
+    /// Allocates an id. If it exceeds the bound, also returns a record with a higher bound: the
+    /// caller stores the record before it uses the id.
     pub(crate) fn take(&mut self) -> Option<(Fid, Option<LastUsedId>)> {
         if let Some(oid) = self.unused.pop() {
             return Some((Fid::new(self.last_used.seq, oid, 0), None));
         }
-        if self.ready() == 0 {
+        if self.available() == 0 {
             return None;
         }
         self.allocated += 1;
@@ -179,7 +182,7 @@ mod tests {
     fn pool_with(n: u32) -> Pool {
         let mut pool = Pool::new(LastUsedId::default());
         pool.begin_sequence(0x2_4000_0400);
-        pool.precreated(1 + n);
+        pool.add_precreated(1 + n);
         pool
     }
 
@@ -209,12 +212,12 @@ mod tests {
         let first = pool.take().unwrap().0;
         let second = pool.take().unwrap().0;
         pool.put_back(first);
-        assert_eq!((pool.ready(), pool.last_allocated()), (2, second));
+        assert_eq!((pool.available(), pool.last_allocated()), (2, second));
         assert_eq!(pool.take(), Some((first, None)));
         pool.put_back(second);
         // The OST keeps the object of an allocated id over a reconnect.
-        pool.drop_ready();
-        pool.orphans_cleaned(second.f_oid);
+        pool.drop_precreated();
+        pool.record_orphan_cleanup(second.f_oid);
         assert_eq!((pool.take(), pool.take()), (Some((second, None)), None));
         pool.put_back(first);
         assert_eq!((pool.take_unused(), pool.take_unused()), (vec![first], vec![]));
@@ -225,8 +228,8 @@ mod tests {
         let mut pool = pool_with(0);
         let mut sizes = Vec::new();
         while let Some(until) = pool.next_precreate() {
-            sizes.push(until.f_oid - 1 - (pool.last_allocated().f_oid - 1) - pool.ready());
-            pool.precreated(until.f_oid);
+            sizes.push(until.f_oid - 1 - (pool.last_allocated().f_oid - 1) - pool.available());
+            pool.add_precreated(until.f_oid);
             while pool.take().is_some() {}
             if sizes.len() == 12 {
                 break;
@@ -241,10 +244,10 @@ mod tests {
     #[test]
     fn orphan_cleanup_sets_the_last_allocated_id_but_never_decreases_it() {
         let mut pool = pool_with(10);
-        assert_eq!(pool.ready(), 10);
-        pool.orphans_cleaned(5);
-        assert_eq!((pool.ready(), pool.last_allocated().f_oid), (0, 5));
-        pool.orphans_cleaned(3);
+        assert_eq!(pool.available(), 10);
+        pool.record_orphan_cleanup(5);
+        assert_eq!((pool.available(), pool.last_allocated().f_oid), (0, 5));
+        pool.record_orphan_cleanup(3);
         assert_eq!(pool.last_allocated().f_oid, 5);
     }
 

@@ -1,6 +1,6 @@
-//! Decides whether an OST is too full for new files. The OST becomes full below a low watermark of
-//! space or inodes, and stays full until it reaches the high one, so that the state does not change
-//! with every file. An OST that reports that it cannot create objects also counts as full.
+//! Decides whether an OST is too full for new files. An OST becomes full below a low watermark of
+//! space or inodes, and stays full until it reaches the high watermark: the state must not change
+//! with every file. An OST is also full if its statfs reports that it cannot create objects.
 
 use std::sync::{
     Arc,
@@ -9,16 +9,16 @@ use std::sync::{
 
 use wire::{OS_STATFS_ENOINO, OS_STATFS_ENOSPC, OS_STATFS_NOCREATE, OS_STATFS_READONLY, ObdStatfs};
 
-/// Divisor: the default low watermark of space is the OST's size divided by this, plus 1 MiB.
+/// The default low watermark of space is the OST's size divided by this, plus 1 MiB.
 const LOW_DIVISOR: u64 = 1000;
 /// Default low watermark of inodes.
 const INODES_LOW: u64 = 32;
 
-/// The watermarks and the state of an OST. A high watermark that is not above the low one counts as
-/// twice the low one.
+/// The watermarks and the state of an OST. If a high watermark is not above the low one, twice the
+/// low one applies.
 #[derive(Debug)]
 pub(crate) struct Watermarks {
-    /// `osp.*.reserved_mb_low`, MiB; 0: by the OST's size.
+    /// `osp.*.reserved_mb_low`, MiB; 0: the default ([`LOW_DIVISOR`]).
     pub(crate) mb_low: Arc<AtomicU64>,
     /// `osp.*.reserved_mb_high`, MiB.
     pub(crate) mb_high: Arc<AtomicU64>,

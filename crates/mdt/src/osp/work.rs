@@ -1,11 +1,11 @@
 //! Sends the work that transactions queued for an OST: objects to destroy, or to give to a new
 //! owner or file.
 //!
-//! The transaction itself puts the work into the queue in the store, so a crash loses no work. The
-//! MDT sends work once its transaction is on disk (if a crash undoes an unlink, the file keeps its
-//! data), and removes it from the queue when the OST has committed it. After each new connection
-//! the MDT sends the whole queue again; repeating work is harmless. Work on one object is done in
-//! the order of the queue.
+//! A transaction stores its work in a queue in the store, so a crash loses no work. The MDT sends
+//! work only after its transaction is on disk: if a crash undoes an unlink, the file must keep its
+//! data. The MDT removes work from the queue when the OST has committed it. After each new
+//! connection, the MDT sends the whole queue again; all work is idempotent. The MDT sends the work
+//! on one object in the order of the queue.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -30,58 +30,60 @@ use crate::{
 };
 
 /// Maximum number of entries of the queue read at once.
-const FETCH: usize = 512;
+const ENTRIES_PER_READ: usize = 512;
 /// Maximum number of requests for work in flight to an OST.
-pub(super) const PARALLEL: usize = 8;
+pub(super) const REQUESTS_MAX: usize = 8;
 /// Maximum number of objects per destroy request: the OST destroys them one after the other, and
-/// each may wait for a client.
+/// may wait for a client at each.
 const DESTROY_MAX: usize = 32;
-/// The MDT sends no more work while this many entries are done but not committed by the OST.
+/// The MDT sends no more work while the OST has done, but not committed, this many entries.
 const UNCOMMITTED_MAX: usize = 65536;
-/// Pause between reads of the queue: files removed in the pause share requests, even if the index
-/// commits at once.
+/// Pause between reads of the queue: files that clients remove in the pause share requests.
 const GATHER_PAUSE: Duration = Duration::from_millis(10);
 /// Delay before failed work is repeated, and between checks of uncommitted work.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
 
-/// Work done but not committed by the OST.
+/// Work that the OST has done, but not committed.
 #[derive(Default)]
 struct UncommittedWork {
-    /// Keys of the queue by the OST's transaction number.
+    /// Keys of entries of the queue, by the OST's transaction number.
     by_transno: BTreeMap<Transno, Vec<Bytes>>,
     /// Number of the keys.
     count: usize,
 }
 
-/// Sends the queue of one OST until the store is dropped. The queue is in the order of the MDT's
-/// transactions, so the entries before the read position have been sent.
+/// Sends the queue of one OST until the store is dropped. The queue has the order of the MDT's
+/// transactions: the MDT has sent the work of all transactions before `next`.
 pub(super) async fn run(ost: Arc<Ost>) {
-    let mut queued = ost.store.work();
+    let mut queued = ost.store.watch_work();
     let mut committed = ost.store.transactions().watch_committed();
     let mut connection = None;
-    let (mut next, mut done) = (Transno::NONE, UncommittedWork::default());
+    let (mut next, mut uncommitted) = (Transno::NONE, UncommittedWork::default());
     loop {
         let number = ost.wait_connected().await;
         if connection.replace(number) != Some(number) {
             // A restart of the OST may have lost uncommitted work.
-            (next, done) = (Transno::NONE, UncommittedWork::default());
+            (next, uncommitted) = (Transno::NONE, UncommittedWork::default());
         }
-        if let Err(e) = done.remove_committed(&ost) {
-            tracing::error!("{}: cannot remove finished work from the queue: {e}", ost.name());
+        if let Err(e) = uncommitted.remove_committed(&ost) {
+            tracing::error!(
+                "{}: cannot remove committed work from the queue, will retry: {e}",
+                ost.name()
+            );
         }
         let last_queued = *queued.borrow_and_update();
         let last_committed = *committed.borrow_and_update();
         if next <= last_committed
             && (next == Transno::NONE || next <= last_queued)
-            && done.count < UNCOMMITTED_MAX
+            && uncommitted.count < UNCOMMITTED_MAX
         {
-            match send_work(&ost, next, last_committed, &mut done).await {
+            match send_work(&ost, next, last_committed, &mut uncommitted).await {
                 Ok(()) => {
                     next = last_committed.next();
                     sleep(GATHER_PAUSE).await;
                 }
                 Err(e) => {
-                    tracing::debug!("{}: work failed, will retry: {e}", ost.name());
+                    tracing::debug!("{}: cannot send queued work, will retry: {e}", ost.name());
                     sleep(RETRY_DELAY).await;
                 }
             }
@@ -90,7 +92,7 @@ pub(super) async fn run(ost: Arc<Ost>) {
         let changed = tokio::select! {
             changed = committed.changed(), if next <= last_queued => changed,
             changed = queued.changed(), if next > last_queued => changed,
-            () = sleep(RETRY_DELAY), if done.count > 0 => Ok(()),
+            () = sleep(RETRY_DELAY), if uncommitted.count > 0 => Ok(()),
         };
         if changed.is_err() {
             return;
@@ -120,33 +122,33 @@ impl UncommittedWork {
     }
 }
 
-/// Sends the work of the MDT's transactions `first..=last`, and adds it to `done`. On an error, a
-/// part of the work may be done.
+/// Sends the work of the MDT's transactions `first..=last`, and adds it to `uncommitted`. After an
+/// error, the OST may have done a part of the work.
 async fn send_work(
     ost: &Arc<Ost>,
     first: Transno,
     last: Transno,
-    done: &mut UncommittedWork,
+    uncommitted: &mut UncommittedWork,
 ) -> Result<(), Errno> {
     let index = ost.store.index();
     let end = keys::work_from(ost.index(), last.next());
     let mut from = keys::work_from(ost.index(), first);
     loop {
-        let rows = index.scan(&from, &end, FETCH)?;
+        let rows = index.scan(&from, &end, ENTRIES_PER_READ)?;
         let Some((last_key, _)) = rows.last() else {
             return Ok(());
         };
         from = [last_key, &b"\0"[..]].concat();
-        for round in rounds(jobs(rows)?) {
-            send_round(ost, round, done).await?;
+        for round in split_into_rounds(group_into_jobs(rows)?) {
+            send_round(ost, round, uncommitted).await?;
         }
     }
 }
 
 /// Sends jobs on different objects, several at a time.
-async fn send_round(ost: &Arc<Ost>, round: Vec<Job>, done: &mut UncommittedWork) -> Result<(), Errno> {
+async fn send_round(ost: &Arc<Ost>, round: Vec<Job>, uncommitted: &mut UncommittedWork) -> Result<(), Errno> {
     let mut requests = JoinSet::new();
-    let slots = Arc::new(Semaphore::new(PARALLEL));
+    let slots = Arc::new(Semaphore::new(REQUESTS_MAX));
     for job in round {
         let (ost, slots) = (ost.clone(), slots.clone());
         requests.spawn(async move {
@@ -159,28 +161,29 @@ async fn send_round(ost: &Arc<Ost>, round: Vec<Job>, done: &mut UncommittedWork)
     while let Some(result) = requests.join_next().await {
         match result.map_err(|_| Errno::EIO)? {
             (keys, Ok(transno)) => {
-                done.count += keys.len();
-                done.by_transno.entry(transno).or_default().extend(keys);
+                uncommitted.count += keys.len();
+                uncommitted.by_transno.entry(transno).or_default().extend(keys);
             }
             (_, Err(e)) => failed = Some(e),
         }
     }
-    done.remove_committed(ost)?;
+    uncommitted.remove_committed(ost)?;
     failed.map_or(Ok(()), Err)
 }
 
-/// Splits jobs into rounds and keeps their order. No round has two jobs on one object.
-fn rounds(jobs: Vec<Job>) -> Vec<Vec<Job>> {
+/// Splits jobs into rounds, in order. No round has two jobs on one object, so the jobs of a round
+/// can run at the same time.
+fn split_into_rounds(jobs: Vec<Job>) -> Vec<Vec<Job>> {
     let (mut rounds, mut objects) = (Vec::new(), BTreeSet::new());
     let mut round: Vec<Job> = Vec::new();
     for job in jobs {
         let first = job.first;
-        let of_job = || (0..job.count).map(move |n| (first.f_seq, first.f_oid + n));
-        if of_job().any(|object| objects.contains(&object)) {
+        let objects_of_job = || (0..job.count).map(move |n| (first.f_seq, first.f_oid + n));
+        if objects_of_job().any(|object| objects.contains(&object)) {
             rounds.push(std::mem::take(&mut round));
             objects.clear();
         }
-        objects.extend(of_job());
+        objects.extend(objects_of_job());
         round.push(job);
     }
     rounds.push(round);
@@ -199,8 +202,8 @@ struct Job {
 }
 
 impl Job {
-    /// Whether this is a destroy that can include another object: the last one again, or, below the
-    /// limit, the one with the next id.
+    /// Whether this is a destroy that can include another object: its last one again, or the one
+    /// with the next id if there are fewer than [`DESTROY_MAX`].
     fn can_include(&self, object: Fid) -> bool {
         let last = self.first.f_oid + (self.count - 1);
         let is_last = object.f_oid == last;
@@ -211,7 +214,7 @@ impl Job {
 
 /// Groups entries of the queue into requests. Destroys of adjacent objects share a request: objects
 /// are allocated in order, and files removed together were often created together.
-fn jobs(rows: Vec<(Bytes, Bytes)>) -> Result<Vec<Job>, Errno> {
+fn group_into_jobs(rows: Vec<(Bytes, Bytes)>) -> Result<Vec<Job>, Errno> {
     let mut work = Vec::with_capacity(rows.len());
     for (key, value) in rows {
         let object = keys::work_object(&key).ok_or(Errno::EIO)?;
@@ -238,8 +241,8 @@ fn jobs(rows: Vec<(Bytes, Bytes)>) -> Result<Vec<Job>, Errno> {
     Ok(jobs)
 }
 
-/// Whether a file's layout still has this object. If a later swap of layouts moved the object,
-/// that swap has queued other work on it.
+/// Whether a file's layout still has this object. A later swap of layouts that moved the object has
+/// queued its own work on it.
 fn has_object(store: &Store, file: Fid, object: Fid) -> Result<bool, Errno> {
     let Some(inode) = store.find(file)? else {
         return Ok(false);
@@ -248,7 +251,7 @@ fn has_object(store: &Store, file: Fid, object: Fid) -> Result<bool, Errno> {
 }
 
 /// A request that sets an object's owner, group and project.
-fn set_owner(oa: Obdo, ownership: Ownership) -> Request {
+fn set_owner_request(oa: Obdo, ownership: Ownership) -> Request {
     let oa = Obdo {
         o_valid: oa.o_valid | OBD_MD_FLUID | OBD_MD_FLGID | OBD_MD_FLPROJID,
         o_uid: ownership.uid,
@@ -259,12 +262,12 @@ fn set_owner(oa: Obdo, ownership: Ownership) -> Request {
     Request::new(OST_SETATTR, vec![OstBody { oa }.to_bytes()])
 }
 
-/// Sends a request. Returns the OST's transaction number, or [`Transno::NONE`] if the work is done
-/// without a transaction: nothing was to change, or the OST rejects the work for good.
+/// Sends the request of a job. Returns the OST's transaction number, or [`Transno::NONE`] if the
+/// job is finished without a transaction: there was nothing to change, or the OST rejects the work.
 async fn send(ost: &Ost, job: &Job) -> Result<Transno, Errno> {
-    let mut _adopting = None;
+    let mut _adoption_guard = None;
     if let Work::Adopt { file, .. } = job.work {
-        _adopting = Some(ost.adoptions.read().await);
+        _adoption_guard = Some(ost.adoptions.read().await);
         if !has_object(&ost.store, file, job.first)? {
             return Ok(Transno::NONE);
         }
@@ -289,7 +292,7 @@ async fn send(ost: &Ost, job: &Job) -> Result<Transno, Errno> {
                 vec![body.to_bytes(), LdlmRequest::default().to_bytes()],
             )
         }
-        Work::Chown(ownership) => set_owner(oa, ownership),
+        Work::Chown(ownership) => set_owner_request(oa, ownership),
         Work::Adopt {
             file,
             stripe,
@@ -303,7 +306,7 @@ async fn send(ost: &Ost, job: &Job) -> Result<Transno, Errno> {
                 o_stripe_idx: stripe,
                 ..oa
             };
-            set_owner(oa, ownership)
+            set_owner_request(oa, ownership)
         }
     };
     req.portal = Some(OST_REQUEST_PORTAL);
@@ -311,7 +314,7 @@ async fn send(ost: &Ost, job: &Job) -> Result<Transno, Errno> {
         Ok(reply) => Ok(Transno(reply.body.pb_transno)),
         // No such object: it was never written, or the work was done before.
         Err(RpcError::Status(Errno::ENOENT)) => Ok(Transno::NONE),
-        // The OST would reject this work each time: drop it, so that it does not block the rest.
+        // The OST would reject this work each time: drop it, or it would block the rest.
         Err(RpcError::Status(e))
             if !matches!(
                 e,
@@ -329,7 +332,7 @@ async fn send(ost: &Ost, job: &Job) -> Result<Transno, Errno> {
                 work, first, count, ..
             } = job;
             tracing::error!(
-                "{}: OST rejected {work:?} of {count} objects from {first} on: {e}",
+                "{}: the OST rejected {work:?} of {count} objects from {first} on, which is dropped: {e}. 'nacre fsck' finds objects that belong to no file",
                 ost.name()
             );
             Ok(Transno::NONE)
@@ -341,7 +344,7 @@ async fn send(ost: &Ost, job: &Job) -> Result<Transno, Errno> {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use super::{DESTROY_MAX, jobs, rounds};
+    use super::{DESTROY_MAX, group_into_jobs, split_into_rounds};
     use crate::store::{Ownership, Work, keys};
     use wire::{Fid, OstIndex, Transno};
 
@@ -350,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn adjacent_objects_share_a_destroy_and_each_entry_is_covered_once() {
+    fn adjacent_objects_share_a_destroy_and_each_entry_is_in_one_job() {
         let chown = Work::Chown(Ownership {
             uid: 1,
             gid: 2,
@@ -371,7 +374,7 @@ mod tests {
             (keys::work(OstIndex(0), Transno(n), *object), work.encode())
         };
         let rows: Vec<_> = (1..).zip(&queued).map(row).collect();
-        let jobs = jobs(rows.clone()).unwrap();
+        let jobs = group_into_jobs(rows.clone()).unwrap();
         let summary: Vec<_> = jobs.iter().map(|j| (j.work, j.first, j.count)).collect();
         assert_eq!(
             summary,
@@ -410,7 +413,7 @@ mod tests {
         let row = |(n, (object, work)): (u64, &(Fid, Work))| {
             (keys::work(OstIndex(0), Transno(n), *object), work.encode())
         };
-        let rounds = rounds(jobs((1..).zip(&queued).map(row).collect()).unwrap());
+        let rounds = split_into_rounds(group_into_jobs((1..).zip(&queued).map(row).collect()).unwrap());
         let summary: Vec<Vec<_>> = rounds
             .iter()
             .map(|round| round.iter().map(|job| (job.work, job.first.f_oid)).collect())
@@ -436,11 +439,15 @@ mod tests {
             };
             oids.map(row).collect()
         };
-        let counts: Vec<u32> = jobs(rows(1..=100)).unwrap().iter().map(|j| j.count).collect();
+        let counts: Vec<u32> = group_into_jobs(rows(1..=100))
+            .unwrap()
+            .iter()
+            .map(|j| j.count)
+            .collect();
         assert_eq!(
             counts,
             [DESTROY_MAX as u32, DESTROY_MAX as u32, DESTROY_MAX as u32, 4]
         );
-        assert_eq!(jobs(rows(u32::MAX - 1..=u32::MAX)).unwrap().len(), 1);
+        assert_eq!(group_into_jobs(rows(u32::MAX - 1..=u32::MAX)).unwrap().len(), 1);
     }
 }

@@ -1,4 +1,4 @@
-//! Setattr and setxattr; and close, whose requests have attributes, too.
+//! Setattr and setxattr; also close, because a close request has attributes.
 
 use std::sync::atomic::Ordering;
 
@@ -28,7 +28,7 @@ use crate::{
     target::{HandlerResult, Mdt, lock_terms, name_of, precision, reply},
 };
 
-/// The record, with times at the precision that client and target negotiated.
+/// The record with its times at the negotiated precision.
 fn at_precision(req: &ServerRequest, mut rec: MdtRecSetattr) -> MdtRecSetattr {
     rec.set_times(rec.times().at(precision(req)));
     rec
@@ -40,8 +40,8 @@ const STRIPED_DIRECTORY: [u32; 2] = [LMV_USER_MAGIC, LMV_USER_MAGIC_SPECIFIC];
 /// The attribute in which Lustre's LFSCK records the state of a name.
 const XATTR_NAME_LFSCK_NAMESPACE: &str = "trusted.lfsck_ns";
 
-/// Whether only the target itself sets this attribute.
-fn is_internal(name: &[u8]) -> bool {
+/// Whether only the target itself may set this attribute.
+fn is_internal_xattr(name: &[u8]) -> bool {
     [
         XATTR_NAME_DEFAULT_LMV,
         XATTR_NAME_FID,
@@ -57,10 +57,10 @@ fn is_internal(name: &[u8]) -> bool {
     .any(|internal| internal.as_bytes() == name)
 }
 
-/// Ignores the setting of an internal attribute by an administrator, as Lustre does: programs that
-/// copy a file copy all visible attributes. `EPERM` for other users, `EOPNOTSUPP` for striping a
-/// directory over MDTs.
-fn ignore_internal(cred: &Cred, name: &[u8], value: Option<&[u8]>) -> HandlerResult {
+/// The reply to a setxattr of an internal attribute. If the user is an administrator, the MDT
+/// ignores the value and reports success, as Lustre does: programs that copy a file copy all
+/// visible attributes. `EPERM` for other users, `EOPNOTSUPP` for striping a directory over MDTs.
+fn ignore_internal_xattr(cred: &Cred, name: &[u8], value: Option<&[u8]>) -> HandlerResult {
     let magic = value
         .and_then(|v| v.first_chunk())
         .map(|m| u32::from_le_bytes(*m));
@@ -91,16 +91,16 @@ impl Mdt {
         if set.sa_valid & MDS_ATTR_SIZE != 0 {
             bits |= DOM;
             if namespace::has_executors(&self.store, set.sa_fid) {
-                // The handles for execution may be cached by clients and unused: revoke them.
+                // The clients may cache handles for execution that no process uses: revoke them.
                 bits |= OPEN;
             }
         }
         self.store.inode(set.sa_fid)?;
         let mut locks = self.request_locks(req);
-        locks.inode(set.sa_fid, bits).await?;
+        locks.lock_inode(set.sa_fid, bits).await?;
         let keeps_lease = set.sa_bias & MDS_TRUNC_KEEP_LEASE != 0;
         if set.sa_valid & MDS_ATTR_SIZE != 0 && bits & OPEN == 0 && !keeps_lease {
-            locks.break_lease(set.sa_fid).await?;
+            locks.revoke_lease(set.sa_fid).await?;
         }
         let change = namespace::setattr(
             &self.store,
@@ -113,10 +113,10 @@ impl Mdt {
         Ok(change_reply(req, &change, 5, true))
     }
 
-    /// Whether the client has the file open for write or truncation: by the handle in the request,
-    /// or by any handle if the change is part of an open.
+    /// Whether the client has the file open for write or truncation: by the handle in the request
+    /// or, if the change is part of an open, by any handle.
     fn is_open_for_write(&self, req: &ServerRequest, set: &MdtRecSetattr) -> bool {
-        // The buffer is absent if the file is not open.
+        // A client that does not have the file open sends no buffer.
         let cookie = match req.buf(bufs::SETATTR_EPOCH) {
             [] => 0,
             _ => req
@@ -129,7 +129,7 @@ impl Mdt {
         by_cookie || (set.sa_valid & MDS_ATTR_FROM_OPEN != 0 && handles.any(allows))
     }
 
-    /// Sets a directory's default layout, which arrives as a setattr with a layout.
+    /// Sets a directory's default layout; the request is a setattr with the layout in `ea`.
     async fn set_default_layout(
         &self,
         req: &ServerRequest,
@@ -140,7 +140,7 @@ impl Mdt {
         let fid = set.sa_fid;
         self.store.inode(fid)?;
         let mut locks = self.request_locks(req);
-        locks.inode(fid, UPDATE | XATTR).await?;
+        locks.lock_inode(fid, UPDATE | XATTR).await?;
         let args = SetxattrArgs {
             fid,
             name: XATTR_LOV,
@@ -165,8 +165,8 @@ impl Mdt {
         if is_layout && inode.is_file() {
             return self.set_file_layout(req, &set, cred, value).await;
         }
-        if is_internal(&name) {
-            return ignore_internal(cred, &name, value.as_deref());
+        if is_internal_xattr(&name) {
+            return ignore_internal_xattr(cred, &name, value.as_deref());
         }
         let bits = match &name[..] {
             XATTR_ACCESS => UPDATE | XATTR | PERM,
@@ -174,7 +174,7 @@ impl Mdt {
             _ => UPDATE | XATTR,
         };
         let mut locks = self.request_locks(req);
-        locks.inode(fid, bits).await?;
+        locks.lock_inode(fid, bits).await?;
         let args = SetxattrArgs {
             fid,
             name: &name,
@@ -209,8 +209,8 @@ impl Mdt {
         }
     }
 
-    /// Releases the handles sent with a request: locks and, on Nacre's terms, open files without
-    /// attributes to send.
+    /// Releases the handles that a client sends with a request: cancels its locks. On Nacre's
+    /// terms, also closes open files for which the client has no attributes to send.
     pub(crate) fn release_handles(&self, req: &ServerRequest, handles: &[u64]) {
         self.locks.server().cancel(&req.export, handles);
         if lock_terms(req) != LockTerms::Nacre {
@@ -221,7 +221,7 @@ impl Mdt {
                 continue;
             };
             if let Err(e) = namespace::release_handle(&self.store, fid, mode) {
-                tracing::warn!(%fid, "cannot destroy a closed file without links; the next start destroys it: {e}");
+                tracing::warn!(%fid, "cannot destroy a removed file after its last close; the next start destroys it: {e}");
             }
         }
     }
@@ -237,14 +237,14 @@ impl Mdt {
             0 => None,
             _ => {
                 let closing = handles.get(handle).ok_or(Errno::ESTALE)?;
-                Some(self.close_intent(req, &rec, closing).await)
+                Some(self.execute_close_intent(req, &rec, closing).await)
             }
         };
         let file = handles.remove(handle).ok_or(Errno::ESTALE)?;
         let read_only = self.rights(&req.export).readonly_mount || req.export.has(OBD_CONNECT_RDONLY);
         // After a swap of layouts, the client's size is the other file's.
-        let sets = file.fid == rec.sa_fid && !read_only && intent != Some(Ok(()));
-        let attrs = sets.then_some(CloseAttrs {
+        let applies_attrs = file.fid == rec.sa_fid && !read_only && intent != Some(Ok(()));
+        let attrs = applies_attrs.then_some(CloseAttrs {
             rec: &rec,
             atime_diff: self.atime_diff.load(Ordering::Relaxed) as i64,
         });

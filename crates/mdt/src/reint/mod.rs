@@ -1,9 +1,9 @@
 //! `MDS_REINT`: changes of the name space or attributes, each one record and one transaction
 //! (docs/protocol.md, "Metadata (MDS)").
 //!
-//! The client names its own conflicting locks in `DLM_REQ`; the target cancels them first. Then it
-//! takes the locks of the operation ([`crate::locks`]), executes the operation, and replies with
-//! its transaction number, before the change is on disk.
+//! The client lists its own conflicting locks in `DLM_REQ` (ELC); the target cancels them first.
+//! Then it takes the locks of the operation ([`crate::locks`]), executes the operation, and replies
+//! with the transaction number before the change is on disk.
 
 mod attr;
 mod names;
@@ -39,7 +39,7 @@ impl Mdt {
         self.release_handles(req, &ldlm::handles(req.buf(dlm_req), 0));
         self.check_writable(req)?;
         self.throttle().await;
-        let cred = self.effective_cred(req, claimed(&rec));
+        let cred = self.effective_cred(req, claimed_cred(&rec));
         match rec.rr_opcode {
             REINT_SETATTR => self.reint_setattr(req, &cred).await,
             REINT_CREATE => self.reint_create(req, &cred).await,
@@ -52,8 +52,8 @@ impl Mdt {
     }
 }
 
-/// The identity in a record. A setattr record has only one supplementary group.
-fn claimed(rec: &MdtRecReint) -> Cred {
+/// The identity that a record claims. A setattr record has only one supplementary group.
+fn claimed_cred(rec: &MdtRecReint) -> Cred {
     let has_one_group = rec.rr_opcode == REINT_SETATTR;
     Cred {
         fsuid: rec.rr_fsuid,
@@ -67,20 +67,20 @@ fn claimed(rec: &MdtRecReint) -> Cred {
     }
 }
 
-/// The time of a record, at the precision that client and target negotiated.
+/// The time of a record, at the negotiated precision.
 fn time_of(req: &ServerRequest, rec: &impl HasTime) -> Time {
     precision(req).of(rec.time())
 }
 
-/// The reply to a change: `n` buffers, the first with the attributes of the change's inode if
-/// `has_attrs`.
-fn change_reply(req: &ServerRequest, change: &ChangeResult, n: usize, has_attrs: bool) -> Reply {
+/// The reply to a change: `count` buffers. The first one has the attributes of the change's inode
+/// if `has_attrs`, otherwise an empty body.
+fn change_reply(req: &ServerRequest, change: &ChangeResult, count: usize, has_attrs: bool) -> Reply {
     let body = if has_attrs {
-        body::plain(change.fid, &change.inode, precision(req))
+        body::basic_body(change.fid, &change.inode, precision(req))
     } else {
         Default::default()
     };
-    with_transaction(reply(n, [body.to_bytes()]), change)
+    with_transaction(reply(count, [body.to_bytes()]), change)
 }
 
 /// The reply with the transaction number and the versions of a change.
@@ -89,7 +89,7 @@ fn with_transaction(mut reply: Reply, change: &ChangeResult) -> Reply {
     reply
 }
 
-/// A string of a request without its NUL.
-fn text(buf: &Bytes) -> Bytes {
+/// A string of a request, without its NUL.
+fn without_nul(buf: &Bytes) -> Bytes {
     buf.slice(..wire::before_nul(buf).len())
 }

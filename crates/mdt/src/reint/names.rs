@@ -4,11 +4,11 @@ use rpc::ServerRequest;
 use wire::format::bufs;
 use wire::{Errno, MdtRecCreate, MdtRecLink, MdtRecRename, MdtRecUnlink, Precision, RenameFlags};
 
-use super::{change_reply, text, time_of};
+use super::{change_reply, time_of, without_nul};
 use crate::{
     cred::Cred,
     locks::{RenameEnd, UPDATE, XATTR},
-    namespace::{self, NewInode, Rename, Unlink},
+    namespace::{self, NewInode, RenameArgs, UnlinkArgs},
     store::{S_IFDIR, S_IFLNK, S_IFMT},
     target::{HandlerResult, Mdt, name_of, precision},
 };
@@ -25,13 +25,13 @@ impl Mdt {
             ..NewInode::default()
         };
         if create.cr_mode & S_IFMT == S_IFLNK {
-            node.symlink = text(&req.bytes(bufs::CREATE_SYMLINK));
+            node.symlink = without_nul(&req.bytes(bufs::CREATE_SYMLINK));
         }
         namespace::check_name_change(&self.store, cred, create.cr_fid1, &name)?;
         node.check(cred)?;
         self.check_new_fid(req, node.fid)?;
         let mut locks = self.request_locks(req);
-        locks.name_write(create.cr_fid1, &name).await?;
+        locks.lock_name_write(create.cr_fid1, &name).await?;
         let change = namespace::create(&self.store, cred, create.cr_fid1, &name, &node)?;
         Ok(self.append_dir_attrs(req, create.cr_fid1, change_reply(req, &change, 3, true)))
     }
@@ -43,15 +43,16 @@ impl Mdt {
         if self.store.inode(file)?.is_dir() {
             return Err(Errno::EPERM);
         }
-        // File and directory differ, so the two locks do not conflict.
+        // The file is no directory, and `dir` must be one: the locks of the two do not conflict.
         namespace::check_name_change(&self.store, cred, dir, &name)?;
         let mut locks = self.request_locks(req);
-        locks.name_write(dir, &name).await?;
-        locks.inode(file, UPDATE | XATTR).await?;
+        locks.lock_name_write(dir, &name).await?;
+        locks.lock_inode(file, UPDATE | XATTR).await?;
         let change = namespace::link(&self.store, cred, file, dir, &name, time_of(req, &link))?;
-        // Only Nacre's clients expect the file's attributes; Lustre's would take them for the
-        // directory's.
-        let reply = change_reply(req, &change, 1, precision(req) == Precision::Nanoseconds);
+        // Only Nacre clients expect the file's attributes. A Lustre client would use them for the
+        // directory.
+        let is_nacre_client = precision(req) == Precision::Nanoseconds;
+        let reply = change_reply(req, &change, 1, is_nacre_client);
         Ok(self.append_dir_attrs(req, dir, reply))
     }
 
@@ -59,38 +60,39 @@ impl Mdt {
         let unlink: MdtRecUnlink = req.get(bufs::REC_REINT)?;
         let name = name_of(req, bufs::UNLINK_NAME);
         let parent = unlink.ul_fid1;
-        let args = Unlink {
+        let args = UnlinkArgs {
             parent,
             name: &name,
-            dir: unlink.ul_mode & S_IFMT == S_IFDIR,
+            is_rmdir: unlink.ul_mode & S_IFMT == S_IFDIR,
             time: time_of(req, &unlink),
         };
         namespace::lookup_for_unlink(&self.store, cred, args)?;
         let mut locks = self.request_locks(req);
-        locks.name_write(parent, &name).await?;
+        locks.lock_name_write(parent, &name).await?;
         let child = namespace::lookup_for_unlink(&self.store, cred, args)?;
-        locks.removal(child.fid).await?;
+        locks.lock_for_removal(child.fid).await?;
         let change = namespace::unlink_entry(&self.store, cred, args, child)?;
         Ok(self.append_dir_attrs(req, parent, change_reply(req, &change, 5, true)))
     }
 
-    /// Removes a name of a missing inode (`lfs rm_entry`), for administrators.
+    /// Removes a name that leads to a missing inode (`lfs rm_entry`). `EPERM` if the user is no
+    /// administrator.
     pub(super) async fn reint_rm_entry(&self, req: &ServerRequest, cred: &Cred) -> HandlerResult {
         if !cred.is_admin() {
             return Err(Errno::EPERM);
         }
         let rec: MdtRecUnlink = req.get(bufs::REC_REINT)?;
         let name = name_of(req, bufs::UNLINK_NAME);
-        let args = Unlink {
+        let args = UnlinkArgs {
             parent: rec.ul_fid1,
             name: &name,
-            dir: false,
+            is_rmdir: false,
             time: time_of(req, &rec),
         };
         namespace::lookup_for_unlink(&self.store, cred, args)?;
         let mut locks = self.request_locks(req);
-        locks.name_write(args.parent, &name).await?;
-        let change = namespace::remove_dangling(&self.store, cred, args)?;
+        locks.lock_name_write(args.parent, &name).await?;
+        let change = namespace::remove_dangling_name(&self.store, cred, args)?;
         Ok(self.append_dir_attrs(req, args.parent, change_reply(req, &change, 5, false)))
     }
 
@@ -104,7 +106,7 @@ impl Mdt {
             true => rename.flags()?,
             false => RenameFlags::NONE,
         };
-        let args = Rename {
+        let args = RenameArgs {
             src_dir: rename.rn_fid1,
             src_name: &src_name,
             dst_dir: rename.rn_fid2,
@@ -127,7 +129,7 @@ impl Mdt {
             self.check_new_fid(req, args.whiteout)?;
         }
         let mut locks = self.request_locks(req);
-        locks.rename(&self.store, src, dst, flags).await?;
+        locks.lock_rename(&self.store, src, dst, flags).await?;
         let change = namespace::rename(&self.store, cred, args)?;
         // Send the attributes of the replaced inode if it lost its last name.
         let lost_last_name = change.inode.nlink == 0;

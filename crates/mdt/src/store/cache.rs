@@ -1,9 +1,9 @@
 //! A cache of inodes as last read or written.
 //!
-//! Each shard has two generations. A read or changed inode enters the young one. When the young one
-//! is full, it becomes the old one, and the former old one is dropped. After a miss, the inode is
-//! read from the index under the shard's lock; a changed inode enters after the change was applied.
-//! So an old value never replaces a new one.
+//! Each shard has two generations. A read or changed inode enters the young generation. When the
+//! young generation is full, it becomes the old one, and the former old one is dropped. After a
+//! miss, the reader reads the inode from the index under the shard's lock; a changed inode enters
+//! after its transaction was applied. So an old value never replaces a new one.
 
 use std::sync::{
     Arc,
@@ -16,12 +16,11 @@ use wire::{Errno, Fid};
 
 use super::{Inode, SHARDS, shard_of};
 
-/// Maximum memory of a cached inode, bytes, unless it has many names or stripes: the unit of the
-/// cache's limit.
+/// Maximum memory of a cached inode, bytes, unless it has many names or stripes.
 const INODE_BYTES: u64 = 1024;
-/// Divisor: by default, the cache may take the process's memory divided by this.
+/// By default, the cache may take the memory that the process may use, divided by this.
 const MEMORY_DIVISOR: u64 = 256;
-/// Upper bound of the default of the maximum number of cached inodes.
+/// Upper bound of the default limit, a number of inodes.
 const DEFAULT_MAX: u64 = 128 << 10;
 
 #[derive(Default)]
@@ -31,7 +30,7 @@ struct Shard {
 }
 
 impl Shard {
-    /// A cached inode, which enters the young generation.
+    /// A cached inode; moves it into the young generation.
     fn get(&mut self, fid: Fid, generation_max: usize) -> Option<Arc<Inode>> {
         if let Some(inode) = self.young.get(&fid) {
             return Some(inode.clone());
@@ -41,7 +40,7 @@ impl Shard {
         Some(inode)
     }
 
-    /// Enters an inode into the young generation, which has at most `generation_max` inodes.
+    /// Adds an inode to the young generation, which has at most `generation_max` inodes.
     fn put(&mut self, fid: Fid, inode: Arc<Inode>, generation_max: usize) {
         if self.young.len() >= generation_max {
             self.old = std::mem::take(&mut self.young);
@@ -67,22 +66,23 @@ impl InodeCache {
         }
     }
 
-    /// Maximum number of cached inodes. Each shard caches at least two, even if this is lower.
+    /// Maximum number of cached inodes. Each shard caches at least two inodes, even with a lower
+    /// maximum.
     pub(crate) fn max(&self) -> &Arc<AtomicU64> {
         &self.max
     }
 
     /// Number of cached inodes.
     pub(crate) fn len(&self) -> usize {
-        let count = |s: &Mutex<Shard>| {
-            let s = s.lock();
-            s.young.len() + s.old.len()
+        let count = |shard: &Mutex<Shard>| {
+            let shard = shard.lock();
+            shard.young.len() + shard.old.len()
         };
         self.shards.iter().map(count).sum()
     }
 
     /// Drops all entries, for example after the limit was lowered.
-    pub(crate) fn forget(&self) {
+    pub(crate) fn clear(&self) {
         for shard in &self.shards {
             *shard.lock() = Shard::default();
         }
@@ -114,8 +114,8 @@ impl InodeCache {
         Ok(Some(Inode::clone(&inode)))
     }
 
-    /// Enters a changed inode, or drops a destroyed one (`None`).
-    pub(super) fn changed(&self, fid: Fid, inode: Option<Inode>) {
+    /// Adds an inode that was created or changed, or drops a destroyed one (`None`).
+    pub(super) fn update(&self, fid: Fid, inode: Option<Inode>) {
         let mut shard = self.shards[shard_of(fid)].lock();
         shard.old.remove(&fid);
         match inode {
@@ -155,9 +155,9 @@ mod tests {
         assert_eq!(cache.get(fid(1), || Ok(None)).unwrap(), None);
         assert_eq!(cache.get(fid(1), || Ok(Some(inode(1)))).unwrap().unwrap().size, 1);
         assert_eq!(cache.get(fid(1), || panic!("cached")).unwrap().unwrap().size, 1);
-        cache.changed(fid(1), Some(inode(2)));
+        cache.update(fid(1), Some(inode(2)));
         assert_eq!(cache.get(fid(1), || panic!("cached")).unwrap().unwrap().size, 2);
-        cache.changed(fid(1), None);
+        cache.update(fid(1), None);
         assert_eq!(cache.get(fid(1), || Ok(None)).unwrap(), None);
     }
 
@@ -166,7 +166,7 @@ mod tests {
         let cache = InodeCache::new();
         for max in [16_384, 4096] {
             cache.max().store(max, Relaxed);
-            cache.forget();
+            cache.clear();
             for n in 0..100_000 {
                 cache.get(fid(n), || Ok(Some(inode(n.into())))).unwrap();
                 cache.get(fid(7), || Ok(Some(inode(7)))).unwrap();
@@ -177,10 +177,10 @@ mod tests {
         }
     }
 
-    /// A hash table has up to 16/7 as many slots as entries, and one byte per slot. An inode that
-    /// was read shares the record's bytes with its parts; the parts of a changed one are separate.
+    /// A hash table has up to 16/7 as many slots as entries, and one byte per slot. The parts of an
+    /// inode that was read are slices of its record; a changed inode has separate parts.
     #[test]
-    fn an_inode_takes_less_than_a_kibibyte() {
+    fn cached_inode_takes_less_than_a_kibibyte() {
         let parent = Fid::new(0x2_0000_0400, 1, 0);
         let name = [b'n'; 64];
         let mut inode = Inode {

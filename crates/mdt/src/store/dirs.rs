@@ -1,13 +1,14 @@
-//! Changes of a directory by operations on its names: times, links and size.
+//! Changes of a directory's record by operations on its names: times, links and size.
 //!
 //! Operations on different names of a directory run concurrently, but each must write the
-//! directory's record. So each operation prepares its own part first. Then one of them takes the
-//! turn: the right to change the records of the directories in a shard, which one thread has at a
-//! time. It applies all prepared operations of the shard in one batch, with one record of each
-//! directory; the others find theirs done. Times only increase and links are counted, so the order
-//! of the changes does not matter.
+//! directory's record: a case for group commit. An operation first prepares its other changes, and
+//! queues them. Then one of the waiting threads takes the turn of the shard: the right to change
+//! the records of the shard's directories, which one thread has at a time. This thread applies all
+//! queued operations of the shard in one batch, with one record of each directory, and wakes the
+//! others. Times only increase and links are counted, so the order of the operations does not
+//! matter.
 //!
-//! An operation that changes a directory in another way holds the turn meanwhile
+//! An operation that changes a directory in another way holds the turn while it runs
 //! ([`super::Store::hold`]). A thread takes turns after the mutexes of inodes, and in the order of
 //! the shards.
 
@@ -19,7 +20,7 @@ use wire::{Errno, Fid, Time, Transno};
 
 use super::{
     DIR_BLOCK, HeldInodes, Inode, S_IFDIR, SHARDS, Store, keys, shard_of,
-    tx::{Parts, Tx},
+    tx::{Tx, TxParts},
 };
 
 /// The change of a directory by an operation on names.
@@ -33,7 +34,7 @@ pub struct DirChange {
     pub bytes: i64,
 }
 
-/// Size of a name in its directory, bytes: that of an entry in a directory page.
+/// Size of the entry with this name in a directory page, bytes.
 fn entry_bytes(name: &[u8]) -> i64 {
     /// Bytes before the name.
     const HEAD: usize = 32;
@@ -70,8 +71,8 @@ impl DirChange {
         }
     }
 
-    /// This change and another change of the same directory, as one.
-    pub fn and(self, other: DirChange) -> DirChange {
+    /// The sum of this change and another one of the same directory.
+    pub fn combine(self, other: DirChange) -> DirChange {
         DirChange {
             time: self.time.max(other.time),
             links: self.links + other.links,
@@ -81,22 +82,22 @@ impl DirChange {
 
     /// Applies the change to the directory's inode.
     pub(crate) fn apply(self, dir: &mut Inode, transno: Transno) {
-        dir.modified(self.time);
+        dir.record_modification(self.time);
         dir.nlink = dir.nlink.saturating_add_signed(self.links);
-        // Earlier versions did not count the size of entries.
+        // Earlier versions of Nacre did not count the size of entries, so the sum may be too low.
         dir.size = dir.size.saturating_add_signed(self.bytes).max(DIR_BLOCK);
         dir.version = dir.version.max(transno.0);
     }
 }
 
-/// The version of the directory before the change, or the error.
+/// The result of an operation: the version of the directory before the change.
 type Outcome = Result<u64, Errno>;
 
-/// A prepared operation that waits for the turn of its directory's shard.
-struct Prepared {
+/// An operation that waits for the turn of its directory's shard.
+struct PendingOperation {
     dir: Fid,
     change: DirChange,
-    /// All changes of the operation but that of the directory.
+    /// The operation's other changes.
     batch: Batch,
     /// The transaction number, in flight until the batch is applied.
     number: TransactionGuard,
@@ -107,17 +108,17 @@ struct Prepared {
 #[derive(Default)]
 struct Shard {
     queue: Mutex<Queue>,
-    /// Signalled when a turn ends: waiting operations are done, or one of them can take the turn.
+    /// Signalled when a turn ends: the operation of a waiting thread is done, or the thread can
+    /// take the turn.
     turn_ended: Condvar,
 }
 
 #[derive(Default)]
 struct Queue {
     /// Whether a thread has the turn.
-    taken: bool,
-    /// The prepared operations; at most one of each thread, because the thread waits for the
-    /// outcome.
-    waiting: Vec<Prepared>,
+    turn_taken: bool,
+    /// The queued operations; at most one of each thread, because the thread waits for its outcome.
+    waiting: Vec<PendingOperation>,
 }
 
 /// The turn of a shard's directories; ends when dropped.
@@ -126,41 +127,41 @@ struct Turn<'a>(&'a Shard);
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
         let mut queue = self.0.queue.lock();
-        queue.taken = false;
-        // Notified under the lock: no thread takes the turn between the two.
+        queue.turn_taken = false;
+        // Notified under the lock: otherwise a thread could take the turn before the notification.
         self.0.turn_ended.notify_all();
     }
 }
 
 /// The turns of all shards.
-pub(super) struct Dirs {
+pub(super) struct DirTurns {
     shards: Vec<Shard>,
 }
 
 /// The turns that an operation holds, with the indices of their shards.
 #[derive(Default)]
-pub(super) struct HeldDirs<'a> {
+pub(super) struct HeldTurns<'a> {
     turns: Vec<(usize, Turn<'a>)>,
 }
 
-impl Default for Dirs {
-    fn default() -> Dirs {
-        Dirs {
+impl Default for DirTurns {
+    fn default() -> DirTurns {
+        DirTurns {
             shards: std::iter::repeat_with(Shard::default).take(SHARDS).collect(),
         }
     }
 }
 
-impl Dirs {
+impl DirTurns {
     /// Takes the turns of these shards, which must be in order.
-    pub(super) fn hold(&self, shards: &[usize]) -> HeldDirs<'_> {
-        HeldDirs {
+    pub(super) fn hold(&self, shards: &[usize]) -> HeldTurns<'_> {
+        HeldTurns {
             turns: shards.iter().map(|s| (*s, self.shards[*s].turn())).collect(),
         }
     }
 }
 
-impl HeldDirs<'_> {
+impl HeldTurns<'_> {
     fn has(&self, shard: usize) -> bool {
         self.turns.iter().any(|(s, _)| *s == shard)
     }
@@ -168,13 +169,12 @@ impl HeldDirs<'_> {
 
 impl Tx<'_> {
     /// Applies the transaction together with its change of a directory. Returns the transaction
-    /// number and the directory's version before the change. If the caller does not hold the turn
-    /// of the directory, it must hold no turn at all.
+    /// number and the directory's version before the change. A caller that does not hold the
+    /// directory's turn must hold no turn at all.
     ///
     /// # Errors
     ///
-    /// `ENOENT` if the directory was removed, and then nothing is changed; or the error of the
-    /// index.
+    /// `ENOENT` if the directory was removed, or the error of the index; then nothing is changed.
     pub fn commit_in(
         self,
         held: &HeldInodes<'_>,
@@ -183,15 +183,15 @@ impl Tx<'_> {
     ) -> Result<(Transno, u64), Errno> {
         let shard = shard_of(dir);
         debug_assert!(held.dirs.turns.is_empty() || held.dirs.has(shard));
-        let Parts {
+        let TxParts {
             store,
             batch,
             number,
-            after,
+            effects,
         } = self.into_parts();
         let transno = number.transno();
         let outcome = Arc::new(OnceLock::new());
-        let prepared = Prepared {
+        let prepared = PendingOperation {
             dir,
             change,
             batch,
@@ -205,7 +205,7 @@ impl Tx<'_> {
         }
         // Unset only if the thread with the turn panicked.
         let before = outcome.get().copied().unwrap_or(Err(Errno::EIO))?;
-        after.applied(store, transno);
+        effects.run(store, transno);
         Ok((transno, before))
     }
 }
@@ -214,22 +214,22 @@ impl Shard {
     /// Waits for the turn and takes it.
     fn turn(&self) -> Turn<'_> {
         let mut queue = self.queue.lock();
-        self.turn_ended.wait_while(&mut queue, |q| q.taken);
-        queue.taken = true;
+        self.turn_ended.wait_while(&mut queue, |q| q.turn_taken);
+        queue.turn_taken = true;
         Turn(self)
     }
 
-    /// Waits until another thread with the turn has done the operation, or takes the turn and does
-    /// it with all waiting ones.
-    fn apply_in_turn(&self, store: &Store, prepared: Prepared, outcome: &OnceLock<Outcome>) {
+    /// Waits until another thread has applied the operation; or takes the turn, and applies all
+    /// queued operations.
+    fn apply_in_turn(&self, store: &Store, prepared: PendingOperation, outcome: &OnceLock<Outcome>) {
         let mut queue = self.queue.lock();
         queue.waiting.push(prepared);
         self.turn_ended
-            .wait_while(&mut queue, |q| q.taken && outcome.get().is_none());
+            .wait_while(&mut queue, |q| q.turn_taken && outcome.get().is_none());
         if outcome.get().is_some() {
             return;
         }
-        queue.taken = true;
+        queue.turn_taken = true;
         let waiting = std::mem::take(&mut queue.waiting);
         drop(queue);
         let _turn = Turn(self);
@@ -238,12 +238,12 @@ impl Shard {
 }
 
 impl Store {
-    /// Applies prepared operations in one batch; the caller has the turns of their directories.
-    fn apply_together(&self, all: Vec<Prepared>) {
+    /// Applies operations in one batch; the caller has the turns of their directories.
+    fn apply_together(&self, all: Vec<PendingOperation>) {
         let mut batch = Batch::new();
         let mut dirs: Vec<(Fid, Inode)> = Vec::with_capacity(1);
         let mut joined = Vec::with_capacity(all.len());
-        for Prepared {
+        for PendingOperation {
             dir,
             change,
             batch: own,
@@ -251,13 +251,13 @@ impl Store {
             outcome,
         } in all
         {
-            match self.dir_among(&mut dirs, dir) {
+            match self.dir_in_batch(&mut dirs, dir) {
                 Ok(inode) => {
                     joined.push((outcome, inode.version, number));
                     change.apply(inode, own.transno.unwrap_or_default());
                     batch.join(own);
                 }
-                Err(e) => settle(&outcome, Err(e)),
+                Err(e) => set_outcome(&outcome, Err(e)),
             }
         }
         for (fid, dir) in &dirs {
@@ -269,19 +269,19 @@ impl Store {
         };
         if applied.is_ok() {
             for (fid, dir) in dirs {
-                self.inodes.changed(fid, Some(dir));
+                self.inode_cache.update(fid, Some(dir));
             }
         }
         for (outcome, before, number) in joined {
-            // The transaction is in flight until here.
+            // Ends the transaction: its changes are visible.
             drop(number);
-            settle(&outcome, applied.map(|()| before));
+            set_outcome(&outcome, applied.map(|()| before));
         }
     }
 
-    /// The directory with the changes of this batch so far; read from the store the first time.
-    /// `ENOENT` if it was removed.
-    fn dir_among<'a>(&self, dirs: &'a mut Vec<(Fid, Inode)>, fid: Fid) -> Result<&'a mut Inode, Errno> {
+    /// The directory with the changes of this batch so far; reads it from the store at its first
+    /// change. `ENOENT` if it was removed.
+    fn dir_in_batch<'a>(&self, dirs: &'a mut Vec<(Fid, Inode)>, fid: Fid) -> Result<&'a mut Inode, Errno> {
         let position = match dirs.iter().position(|(f, _)| *f == fid) {
             Some(position) => position,
             None => {
@@ -297,8 +297,8 @@ impl Store {
     }
 }
 
-fn settle(outcome: &OnceLock<Outcome>, value: Outcome) {
-    // The first value stays: an operation is done once.
+fn set_outcome(outcome: &OnceLock<Outcome>, value: Outcome) {
+    // Each outcome is set once, so this does not fail.
     let _ = outcome.set(value);
 }
 
@@ -353,12 +353,12 @@ mod tests {
         tx.commit_in(&held, DIR, change)
     }
 
-    /// Starts `count` operations while this thread holds the directory's turn. When all wait, calls
-    /// `meanwhile` and releases the turn. Returns the results.
+    /// Starts `count` operations while this thread holds the directory's turn. When all of them
+    /// wait, calls `before_release` and releases the turn. Returns their results.
     fn run_together(
         store: &Store,
         count: u32,
-        meanwhile: impl FnOnce(),
+        before_release: impl FnOnce(),
     ) -> Vec<Result<(Transno, u64), Errno>> {
         thread::scope(|scope| {
             let held = store.dirs.hold(&[shard_of(DIR)]);
@@ -366,7 +366,7 @@ mod tests {
             while store.dirs.shards[shard_of(DIR)].queue.lock().waiting.len() < count as usize {
                 thread::yield_now();
             }
-            meanwhile();
+            before_release();
             drop(held);
             threads.into_iter().map(|t| t.join().unwrap()).collect()
         })
@@ -414,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn directory_removed_meanwhile_takes_no_name() {
+    fn waiting_operation_adds_no_name_to_a_removed_directory() {
         let (index, store) = store_with_dir();
         let results = run_together(&store, 3, || {
             let mut tx = store.begin();

@@ -1,10 +1,10 @@
 //! `.lustre`: access to every file by FID, such as `.lustre/fid/[0x200000401:0x1:0x0]`.
 //!
-//! `.lustre` and `.lustre/fid` are inodes with fixed FIDs, so that users can change their modes. A
-//! target that lacks them creates them when it starts. The name `.lustre` has no record in the
-//! root, so a listing of the root omits it. Names in `.lustre/fid` have no records either: each is
-//! parsed as a FID. A record with one of these names takes precedence: an older version of Nacre
-//! may have created it.
+//! `.lustre` and `.lustre/fid` are inodes with fixed FIDs: users can change their modes. The target
+//! creates them at its start if they are missing. The name `.lustre` has no record in the root, so
+//! a listing of the root omits it. Names in `.lustre/fid` have no records either: the target parses
+//! them as FIDs. A record with one of these names takes precedence: an older version of Nacre may
+//! have created it.
 
 use wire::{DOT_LUSTRE_NAME, Errno, Fid, Time};
 
@@ -45,8 +45,8 @@ pub(crate) fn own_name() -> (Fid, &'static [u8]) {
     (Fid::ROOT, DOT_LUSTRE_NAME.as_bytes())
 }
 
-/// Creates the two directories, with this owner and group, and the entry of `fid`, as far as they
-/// are missing.
+/// Creates `.lustre` and `.lustre/fid`, with this owner and group, and the entry `fid` in
+/// `.lustre`, as far as they are missing.
 pub(crate) fn make(store: &Store, (uid, gid): (u32, u32), now: Time) -> Result<(), Errno> {
     let _held = store.hold(&[Fid::DOT_LUSTRE, Fid::DOT_LUSTRE_FID]);
     let missing = |fid| Ok::<_, Errno>(store.find(fid)?.is_none());

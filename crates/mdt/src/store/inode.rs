@@ -1,5 +1,5 @@
-//! The record of an inode: its attributes and the parts that almost every operation needs (layout,
-//! links, ACLs, symlink target) in one value. So a create is three puts and a getattr one get.
+//! The record of an inode: one value with its attributes and the parts that almost every operation
+//! needs (layout, links, ACLs, symlink target). So a create is three puts and a getattr one get.
 //!
 //! `docs/on-disk-format.md` describes the format. Decoded sections are slices of the value, so
 //! decoding copies nothing.
@@ -18,14 +18,22 @@ pub const S_IFMT: u32 = 0o170000;
 pub const S_IFDIR: u32 = 0o040000;
 /// Character device.
 pub const S_IFCHR: u32 = 0o020000;
+/// Block device.
+pub const S_IFBLK: u32 = 0o060000;
+/// FIFO.
+pub const S_IFIFO: u32 = 0o010000;
 /// Regular file.
 pub const S_IFREG: u32 = 0o100000;
+/// Socket.
+pub const S_IFSOCK: u32 = 0o140000;
 /// Symbolic link.
 pub const S_IFLNK: u32 = 0o120000;
 /// Set-user-ID.
 pub const S_ISUID: u32 = 0o4000;
 /// Set-group-ID.
 pub const S_ISGID: u32 = 0o2000;
+/// Sticky.
+pub const S_ISVTX: u32 = 0o1000;
 
 /// `size` of an empty directory; the size shown to users is a multiple of it.
 pub const DIR_BLOCK: u64 = 4096;
@@ -42,7 +50,7 @@ const TAG_SYMLINK: u8 = 3;
 const TAG_ACL_ACCESS: u8 = 4;
 const TAG_ACL_DEFAULT: u8 = 5;
 
-/// The ids of a file that its objects on OSTs have, too.
+/// The ids of a file that the OSTs also store with its objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ownership {
     /// User id of the owner.
@@ -79,7 +87,7 @@ pub struct Inode {
     pub mtime: Time,
     /// Last change of contents or attributes.
     pub ctime: Time,
-    /// Creation time.
+    /// Time of creation.
     pub btime: Time,
     /// The transaction number of the last change.
     pub version: u64,
@@ -140,15 +148,15 @@ impl Inode {
         entries.max(1).div_ceil(DIR_BLOCK).saturating_mul(DIR_BLOCK)
     }
 
-    /// Records a change at `now`; the change time never decreases.
-    pub fn changed(&mut self, now: Time) {
+    /// Records a change of attributes at `now`; `ctime` never decreases.
+    pub fn record_change(&mut self, now: Time) {
         self.ctime = self.ctime.max(now);
     }
 
     /// Records a change of the contents at `now`: sets `mtime` and `ctime` to the later one of
-    /// `now` and the former `ctime`.
-    pub fn modified(&mut self, now: Time) {
-        self.changed(now);
+    /// `now` and the old `ctime`.
+    pub fn record_modification(&mut self, now: Time) {
+        self.record_change(now);
         self.mtime = self.ctime;
     }
 
@@ -161,33 +169,39 @@ impl Inode {
             (TAG_ACL_ACCESS, &self.acl_access),
             (TAG_ACL_DEFAULT, &self.acl_default),
         ];
-        let mut w = Writer::with_capacity(116 + sections.iter().map(|(_, b)| b.len() + 5).sum::<usize>());
-        w.u8(VERSION);
-        w.u8(if self.has_xattrs { HAS_XATTRS } else { 0 } | if self.som.is_some() { HAS_SOM } else { 0 });
+        /// Upper bound of the size before the sections, bytes.
+        const FIXED_BYTES_MAX: usize = 116;
+        /// Bytes before the contents of a section: tag and length.
+        const SECTION_HEAD: usize = 1 + 4;
+        let sections_len: usize = sections.iter().map(|(_, bytes)| SECTION_HEAD + bytes.len()).sum();
+        let mut writer = Writer::with_capacity(FIXED_BYTES_MAX + sections_len);
+        writer.u8(VERSION);
+        writer
+            .u8(if self.has_xattrs { HAS_XATTRS } else { 0 } | if self.som.is_some() { HAS_SOM } else { 0 });
         for v in [self.mode, self.uid, self.gid, self.projid, self.nlink, self.flags] {
-            w.u32(v);
+            writer.u32(v);
         }
-        w.u64(self.rdev);
-        w.u64(self.size);
+        writer.u64(self.rdev);
+        writer.u64(self.size);
         for t in [self.atime, self.mtime, self.ctime, self.btime] {
-            w.u64(t.sec as u64);
+            writer.u64(t.sec as u64);
         }
-        w.u64(self.version);
+        writer.u64(self.version);
         for t in [self.atime, self.mtime, self.ctime, self.btime] {
-            w.u32(t.ns);
+            writer.u32(t.ns);
         }
         if let Some((size, blocks)) = self.som {
-            w.u64(size);
-            w.u64(blocks);
+            writer.u64(size);
+            writer.u64(blocks);
         }
         for (tag, bytes) in sections {
             if !bytes.is_empty() {
-                w.u8(tag);
-                w.u32(bytes.len() as u32);
-                w.put(bytes);
+                writer.u8(tag);
+                writer.u32(bytes.len() as u32);
+                writer.put(bytes);
             }
         }
-        w.finish()
+        writer.finish()
     }
 
     /// Decodes a record.
@@ -196,8 +210,8 @@ impl Inode {
     ///
     /// [`WireError`] if the record is malformed or of an unknown version.
     pub fn decode(value: &Bytes) -> Result<Inode, WireError> {
-        let mut r = Reader::new("inode record", value);
-        let version = r.u8()?;
+        let mut reader = Reader::new("inode record", value);
+        let version = reader.u8()?;
         if version != VERSION && version != VERSION_SECONDS {
             let found = version.into();
             return Err(WireError::Value {
@@ -206,21 +220,21 @@ impl Inode {
                 found,
             });
         }
-        let record_flags = r.u8()?;
+        let record_flags = reader.u8()?;
         let mut inode = Inode {
-            mode: r.u32()?,
-            uid: r.u32()?,
-            gid: r.u32()?,
-            projid: r.u32()?,
-            nlink: r.u32()?,
-            flags: r.u32()?,
-            rdev: r.u64()?,
-            size: r.u64()?,
-            atime: Time::secs(r.u64()? as i64),
-            mtime: Time::secs(r.u64()? as i64),
-            ctime: Time::secs(r.u64()? as i64),
-            btime: Time::secs(r.u64()? as i64),
-            version: r.u64()?,
+            mode: reader.u32()?,
+            uid: reader.u32()?,
+            gid: reader.u32()?,
+            projid: reader.u32()?,
+            nlink: reader.u32()?,
+            flags: reader.u32()?,
+            rdev: reader.u64()?,
+            size: reader.u64()?,
+            atime: Time::secs(reader.u64()? as i64),
+            mtime: Time::secs(reader.u64()? as i64),
+            ctime: Time::secs(reader.u64()? as i64),
+            btime: Time::secs(reader.u64()? as i64),
+            version: reader.u64()?,
             has_xattrs: record_flags & HAS_XATTRS != 0,
             ..Inode::default()
         };
@@ -231,16 +245,16 @@ impl Inode {
                 &mut inode.ctime,
                 &mut inode.btime,
             ] {
-                *t = Time::new(t.sec, r.u32()?);
+                *t = Time::new(t.sec, reader.u32()?);
             }
         }
         if record_flags & HAS_SOM != 0 {
-            inode.som = Some((r.u64()?, r.u64()?));
+            inode.som = Some((reader.u64()?, reader.u64()?));
         }
-        while !r.is_empty() {
-            let tag = r.u8()?;
-            let len = r.u32()? as usize;
-            let bytes = value.slice_ref(r.take(len)?);
+        while !reader.is_empty() {
+            let tag = reader.u8()?;
+            let len = reader.u32()? as usize;
+            let bytes = value.slice_ref(reader.take(len)?);
             match tag {
                 TAG_LOV => inode.lov = bytes,
                 TAG_LINKS => inode.links = bytes,
@@ -268,7 +282,7 @@ wire::impl_has_times!(Inode);
 pub struct Entry {
     /// The FID of the inode.
     pub fid: Fid,
-    /// The type bits of its mode (`S_IFMT`).
+    /// The type bits of the inode's mode (`S_IFMT`).
     pub kind: u32,
 }
 
@@ -316,6 +330,7 @@ mod tests {
     #[test]
     fn record_of_version_1_has_whole_seconds() {
         let mut old = sample().encode().to_vec();
+        // Version 1 has no nanoseconds.
         old.drain(82..98);
         old[0] = 1;
         let inode = Inode::decode(&Bytes::from(old)).unwrap();

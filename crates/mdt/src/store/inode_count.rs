@@ -1,10 +1,10 @@
 //! The number of inodes, for statfs.
 //!
-//! A scan after the start counts the inodes in the order of their keys, in the background.
-//! Transactions that create or destroy inodes change the count. The scan and a transaction must not
-//! both count an inode. So a transaction announces its inodes before it is applied. The scan skips
-//! an announced inode that it has not reached yet; transactions record whether the inode exists,
-//! and the end of the scan adds it.
+//! After the start, a background scan counts the inodes in the order of their keys. Transactions
+//! that create or destroy inodes change the count. The scan and a transaction must not both count
+//! an inode. So a transaction announces its inodes before it is applied. The scan skips an
+//! announced inode that it has not reached yet. Transactions record whether a skipped inode exists,
+//! and the end of the scan counts those that exist.
 
 use std::{
     collections::HashMap,
@@ -21,7 +21,7 @@ use wire::{Errno, Fid};
 use super::{Store, keys};
 
 /// Maximum number of inodes that the scan reads at once.
-const PAGE: usize = 1024;
+const INODES_PER_READ: usize = 1024;
 
 /// The count of a store.
 #[derive(Default)]
@@ -56,7 +56,7 @@ impl InodeCount {
     }
 
     /// Counts an inode that an applied transaction created (`exists`) or destroyed.
-    pub(super) fn applied(&self, fid: Fid, exists: bool) {
+    pub(super) fn count_applied(&self, fid: Fid, exists: bool) {
         if self.complete.get().is_none() {
             let mut scan = self.scan.lock();
             if let Some(skipped) = scan.skipped.get_mut(&fid) {
@@ -76,14 +76,14 @@ impl InodeCount {
         complete.then(|| self.total.load(Ordering::Relaxed))
     }
 
-    /// Ends the scan: adds the skipped inodes that exist; from now on transactions announce
+    /// Ends the scan: counts the skipped inodes that exist. From now on, transactions announce
     /// nothing.
     fn end(&self, complete: bool) {
         let mut scan = self.scan.lock();
         scan.ended = true;
         let skipped = std::mem::take(&mut scan.skipped);
-        let exist = skipped.into_values().filter(|exists| *exists).count();
-        self.total.fetch_add(exist as u64, Ordering::Relaxed);
+        let existing = skipped.into_values().filter(|exists| *exists).count();
+        self.total.fetch_add(existing as u64, Ordering::Relaxed);
         self.complete.get_or_init(|| complete);
     }
 }
@@ -94,7 +94,8 @@ impl Store {
         self.count.total()
     }
 
-    /// Counts the inodes by reading all of them. Must not run on a worker of the runtime.
+    /// Counts the inodes. Blocks while it reads all of them: must not run on a worker of the
+    /// runtime.
     pub(crate) fn count_inodes(&self, progress: &Progress) -> Result<(), Errno> {
         let result = self.scan_inodes(progress);
         self.count.end(result.is_ok());
@@ -102,11 +103,10 @@ impl Store {
     }
 
     fn scan_inodes(&self, progress: &Progress) -> Result<(), Errno> {
-        let prefix = b"i";
-        let (mut from, end) = (prefix.to_vec(), prefix_end(prefix));
+        let (mut from, end) = (keys::INODES.to_vec(), prefix_end(keys::INODES));
         loop {
             // Read without the lock: transactions announce inodes that change after this read.
-            let rows = self.index.scan(&from, &end, PAGE)?;
+            let rows = self.index.scan(&from, &end, INODES_PER_READ)?;
             progress.add(rows.len())?;
             let Some((last, _)) = rows.last() else {
                 return Ok(());
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stopped_scan_gives_no_count_and_keeps_no_inodes() {
+    fn stopped_scan_gives_no_count_and_keeps_no_skipped_inodes() {
         let mut f = Fixture::new();
         f.file(ROOT, "before");
         let progress = Progress::default();

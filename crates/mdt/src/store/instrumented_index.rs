@@ -10,7 +10,7 @@ use bytes::Bytes;
 use osd::{Batch, Index, MemoryIndex, OsdError, Space, Transactions};
 use parking_lot::Mutex;
 
-/// A function to call when a batch has put the key.
+/// A function to call when a batch has put this key.
 type Callback = (Bytes, Box<dyn FnOnce() + Send>);
 
 /// An index in memory that counts batches, can fail, and can run a callback.

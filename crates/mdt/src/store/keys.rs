@@ -19,26 +19,37 @@ use wire::{Fid, OstIndex, Transno};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct NameHash(pub u64);
 
-/// The position of "." in a directory.
+/// The hash of ".", which comes first in a directory.
 pub const HASH_DOT: NameHash = NameHash(0);
-/// The position of ".." in a directory.
+/// The hash of "..", which comes second in a directory.
 pub const HASH_DOTDOT: NameHash = NameHash(1);
 
 impl NameHash {
-    /// The hash of a name: FNV-1a, mixed, 63 bits, above those of "." and "..".
+    /// The hash of a name: FNV-1a with a final mix, 63 bits. It is above the hashes of "." and
+    /// "..".
     pub fn of(name: &[u8]) -> NameHash {
-        let mut h: u64 = 0xcbf2_9ce4_8422_2325;
-        for b in name {
-            h = (h ^ u64::from(*b)).wrapping_mul(0x100_0000_01b3);
+        const FNV_OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
+        const FNV_PRIME: u64 = 0x100_0000_01b3;
+        /// Odd multiplier of the final mix.
+        const MIX: u64 = 0x9e37_79b9_7f4a_7c15;
+        let mut hash = FNV_OFFSET;
+        for byte in name {
+            hash = (hash ^ u64::from(*byte)).wrapping_mul(FNV_PRIME);
         }
-        h = (h ^ h >> 32).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        NameHash(((h ^ h >> 29) >> 1).max(2))
+        hash = (hash ^ hash >> 32).wrapping_mul(MIX);
+        NameHash(((hash ^ hash >> 29) >> 1).max(HASH_DOTDOT.0 + 1))
     }
 }
 
-/// The tag and the FID, with capacity for `rest_len` bytes more.
-fn with_fid(tag: u8, fid: Fid, rest_len: usize) -> Vec<u8> {
-    let mut key = Vec::with_capacity(17 + rest_len);
+/// Length of the tag and the FID in a key, bytes.
+pub const FID_KEY_BYTES: usize = 1 + 16;
+
+/// Length of the tag and the OST in a key, bytes.
+pub const OST_KEY_BYTES: usize = 1 + 4;
+
+/// A key of a tag and a FID, with capacity for `rest_len` bytes more.
+fn key_with_fid(tag: u8, fid: Fid, rest_len: usize) -> Vec<u8> {
+    let mut key = Vec::with_capacity(FID_KEY_BYTES + rest_len);
     key.push(tag);
     push_fid(&mut key, fid);
     key
@@ -62,12 +73,18 @@ fn fid_of(bytes: &[u8]) -> Option<Fid> {
     ))
 }
 
+/// The prefix of inodes.
+pub const INODES: &[u8] = b"i";
+
 /// The key of an inode.
 pub fn inode(fid: Fid) -> Bytes {
-    with_fid(b'i', fid, 0).into()
+    key_with_fid(b'i', fid, 0).into()
 }
 
-/// The first possible key of a directory's entries from `hash` on.
+/// The prefix of entries.
+pub const ENTRIES: &[u8] = b"d";
+
+/// The lowest possible key of a directory's entries from `hash` on.
 pub fn entries_from(dir: Fid, hash: NameHash) -> Vec<u8> {
     entry_at(dir, hash, b"")
 }
@@ -78,7 +95,7 @@ pub fn entry(dir: Fid, name: &[u8]) -> Bytes {
 }
 
 fn entry_at(dir: Fid, hash: NameHash, name: &[u8]) -> Vec<u8> {
-    let mut key = with_fid(b'd', dir, 8 + name.len());
+    let mut key = key_with_fid(b'd', dir, 8 + name.len());
     key.extend_from_slice(&hash.0.to_be_bytes());
     key.extend_from_slice(name);
     key
@@ -86,20 +103,26 @@ fn entry_at(dir: Fid, hash: NameHash, name: &[u8]) -> Vec<u8> {
 
 /// The hash and name in an entry's key.
 pub fn entry_name(key: &Bytes) -> Option<(NameHash, Bytes)> {
-    let hash = key.get(17..25)?.first_chunk::<8>()?;
-    Some((NameHash(u64::from_be_bytes(*hash)), key.slice(25..)))
+    let hash = key.get(FID_KEY_BYTES..)?.first_chunk::<8>()?;
+    Some((
+        NameHash(u64::from_be_bytes(*hash)),
+        key.slice(FID_KEY_BYTES + 8..),
+    ))
 }
+
+/// The prefix of extended attributes.
+pub const XATTRS: &[u8] = b"x";
 
 /// The key of an extended attribute; with an empty name, the prefix of an inode's attributes.
 pub fn xattr(fid: Fid, name: &[u8]) -> Bytes {
-    let mut key = with_fid(b'x', fid, name.len());
+    let mut key = key_with_fid(b'x', fid, name.len());
     key.extend_from_slice(name);
     key.into()
 }
 
 /// The name in an extended attribute's key.
 pub fn xattr_name(key: &Bytes) -> Bytes {
-    key.slice(17.min(key.len())..)
+    key.slice(FID_KEY_BYTES.min(key.len())..)
 }
 
 /// The prefix of orphan records.
@@ -107,18 +130,21 @@ pub const ORPHANS: &[u8] = b"o";
 
 /// The key of an orphan record.
 pub fn orphan(fid: Fid) -> Bytes {
-    with_fid(b'o', fid, 0).into()
+    key_with_fid(b'o', fid, 0).into()
 }
 
-/// The FID in the key of an inode, entry, attribute or orphan record; an entry's is the directory.
+/// The FID in the key of an inode, entry, attribute or orphan record; for an entry, its directory.
 pub fn fid(key: &[u8]) -> Option<Fid> {
     fid_of(key.get(1..)?)
 }
 
-/// Length of the key of queued work, bytes.
-const WORK_BYTES: usize = 1 + 4 + 8 + 16;
+/// The prefix of queued work.
+pub const WORK: &[u8] = b"q";
 
-/// The first possible key of the work queued for an OST by transactions from `transno` on.
+/// Length of the key of queued work, bytes.
+const WORK_BYTES: usize = OST_KEY_BYTES + 8 + 16;
+
+/// The lowest possible key of the work queued for an OST by transactions from `transno` on.
 pub fn work_from(ost: OstIndex, transno: Transno) -> Vec<u8> {
     let mut key = Vec::with_capacity(WORK_BYTES);
     key.push(b'q');
@@ -136,7 +162,7 @@ pub fn work(ost: OstIndex, transno: Transno, object: Fid) -> Bytes {
 
 /// The object in the key of queued work.
 pub fn work_object(key: &[u8]) -> Option<Fid> {
-    fid_of(key.get(13..)?)
+    fid_of(key.get(OST_KEY_BYTES + 8..)?)
 }
 
 /// The OST and the object in the key of queued work.
@@ -194,8 +220,8 @@ mod tests {
     #[test]
     fn hashes_are_between_the_dots_and_the_end() {
         for i in 0..10_000u32 {
-            let h = NameHash::of(&i.to_le_bytes());
-            assert!(h > HASH_DOTDOT && h.0 < MDS_DIR_END_OFF / 2);
+            let hash = NameHash::of(&i.to_le_bytes());
+            assert!(hash > HASH_DOTDOT && hash.0 < MDS_DIR_END_OFF / 2);
         }
     }
 

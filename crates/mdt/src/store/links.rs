@@ -1,7 +1,7 @@
 //! `trusted.link`: the parents and names of an inode.
 //!
-//! The size of the attribute is limited. A link that does not fit is not recorded; only the time of
-//! the overflow is. The name works, but searches by FID (`fid2path`, `rmfid`) do not find it.
+//! The size of the attribute is limited. If a link does not fit, the attribute records the time of
+//! the overflow instead. The name works, but searches by FID (`fid2path`, `rmfid`) do not find it.
 
 use bytes::Bytes;
 use wire::{Fid, linkea::LinkEa};
@@ -11,7 +11,7 @@ const MAX_BYTES: usize = 4096;
 /// Bytes of a link besides its name.
 const LINK_OVERHEAD: usize = 18;
 
-/// The links in an attribute; none in a malformed one.
+/// The links in an attribute; none if it is malformed.
 pub fn parse(ea: &[u8]) -> LinkEa {
     LinkEa::parse(ea).unwrap_or_default()
 }

@@ -1,13 +1,14 @@
 //! The target's store: inodes, entries, attributes and settings, as keys and values of an index.
 //!
 //! Readers read single records. An operation that changes an inode holds it first
-//! ([`Store::hold`]): a mutex, never held across an `await`, under which the inode is read, changed
-//! and applied in one atomic batch. The same mutex protects the counts of open handles, so that the
-//! last unlink and the last close cannot miss each other.
+//! ([`Store::hold`]): it locks the inode's mutex, reads and changes the inode, and applies the
+//! change in one atomic batch. It never holds the mutex across an `await`. The same mutex protects
+//! the counts of open handles: of a last unlink and a last close at the same time, the second one
+//! must destroy the inode.
 //!
-//! Names, and the permissions of a directory, are protected by the caller's locks on (directory,
-//! name hash). The directory's own record, with its times and links, therefore changes last, and
-//! for several operations at once ([`dirs`]): the directory is not held meanwhile.
+//! The caller's locks protect names and the permissions of a directory. An operation on names does
+//! not hold the directory: it changes the directory's record (times, links, size) last, together
+//! with other operations ([`dirs`]).
 
 mod cache;
 mod dirs;
@@ -24,7 +25,7 @@ use foldhash::HashMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use dirs::{Dirs, HeldDirs};
+use dirs::{DirTurns, HeldTurns};
 use osd::{Index, Transactions, prefix_end};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::watch;
@@ -33,7 +34,8 @@ use wire::{Errno, Fid, Transno};
 pub(crate) use cache::InodeCache;
 pub use dirs::DirChange;
 pub use inode::{
-    DIR_BLOCK, Entry, Inode, Ownership, S_IFCHR, S_IFDIR, S_IFLNK, S_IFMT, S_IFREG, S_ISGID, S_ISUID,
+    DIR_BLOCK, Entry, Inode, Ownership, S_IFBLK, S_IFCHR, S_IFDIR, S_IFIFO, S_IFLNK, S_IFMT, S_IFREG,
+    S_IFSOCK, S_ISGID, S_ISUID, S_ISVTX,
 };
 use inode_count::InodeCount;
 pub use keys::NameHash;
@@ -45,9 +47,9 @@ const SHARDS: usize = 256;
 /// Maximum number of records that one scan of extended attributes or orphans returns.
 const ROWS_MAX: usize = 65536;
 
-/// The open handles of a file, counted over all clients.
+/// The numbers of open handles of an inode, of all clients together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Opens {
+pub struct OpenCounts {
     /// All handles.
     pub total: u32,
     /// Handles open for write.
@@ -60,35 +62,37 @@ pub struct Opens {
 
 #[derive(Default)]
 struct Shard {
-    opens: HashMap<Fid, Opens>,
+    opens: HashMap<Fid, OpenCounts>,
 }
 
 /// The target's store.
 pub struct Store {
     index: Arc<dyn Index>,
     shards: Vec<Mutex<Shard>>,
-    dirs: Dirs,
-    inodes: InodeCache,
-    /// The last transaction that queued work for OSTs.
+    dirs: DirTurns,
+    inode_cache: InodeCache,
+    /// The number of the last transaction that queued work for OSTs.
     work: watch::Sender<Transno>,
     count: InodeCount,
 }
 
-/// Held inodes: no other operation can change them, except for directories without their turns
+/// Held inodes: no other operation can change them. Exception: directories held without their turns
 /// ([`Store::hold_files`]).
 pub struct HeldInodes<'a> {
     /// The shards of the inodes, each with its index.
     shards: Vec<(usize, MutexGuard<'a, Shard>)>,
-    dirs: HeldDirs<'a>,
+    dirs: HeldTurns<'a>,
 }
 
+/// The shard of an inode: a multiplicative hash, of which the high bits are the best mixed.
 fn shard_of(fid: Fid) -> usize {
-    let mixed = (fid.f_seq ^ u64::from(fid.f_oid) << 20).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    const MULTIPLIER: u64 = 0x9e37_79b9_7f4a_7c15;
+    let mixed = (fid.f_seq ^ u64::from(fid.f_oid) << 20).wrapping_mul(MULTIPLIER);
     (mixed >> 56) as usize % SHARDS
 }
 
 /// The indices of the shards of inodes, in lock order.
-fn in_order(fids: &[Fid]) -> Vec<usize> {
+fn shards_in_lock_order(fids: &[Fid]) -> Vec<usize> {
     let mut shards: Vec<usize> = fids.iter().map(|f| shard_of(*f)).collect();
     shards.sort_unstable();
     shards.dedup();
@@ -102,8 +106,8 @@ impl Store {
         Store {
             index,
             shards,
-            dirs: Dirs::default(),
-            inodes: InodeCache::new(),
+            dirs: DirTurns::default(),
+            inode_cache: InodeCache::new(),
             work: watch::Sender::new(Transno::NONE),
             count: InodeCount::default(),
         }
@@ -120,8 +124,8 @@ impl Store {
     }
 
     /// The cache of inodes.
-    pub(crate) fn inodes(&self) -> &InodeCache {
-        &self.inodes
+    pub(crate) fn inode_cache(&self) -> &InodeCache {
+        &self.inode_cache
     }
 
     /// The transaction numbers.
@@ -129,26 +133,27 @@ impl Store {
         self.index.transactions()
     }
 
-    /// A receiver of the last transaction that queued work for OSTs.
-    pub fn work(&self) -> watch::Receiver<Transno> {
+    /// Watches the number of the last transaction that queued work for OSTs.
+    pub fn watch_work(&self) -> watch::Receiver<Transno> {
         self.work.subscribe()
     }
 
     /// Holds inodes; takes the mutexes in an order that cannot deadlock.
     pub fn hold(&self, fids: &[Fid]) -> HeldInodes<'_> {
-        let shards = in_order(fids);
+        let shards = shards_in_lock_order(fids);
         HeldInodes {
             shards: self.lock_shards(&shards),
             dirs: self.dirs.hold(&shards),
         }
     }
 
-    /// Holds inodes without the turns of directories: for other inodes, for new directories
-    /// ([`Tx::put_new`]), and for directories of which only the handles change.
+    /// Holds inodes without the turns of directories. For inodes that are no directories, for new
+    /// directories ([`Tx::put_new_inode`]), and for directories of which only the open handles
+    /// change.
     pub fn hold_files(&self, fids: &[Fid]) -> HeldInodes<'_> {
         HeldInodes {
-            shards: self.lock_shards(&in_order(fids)),
-            dirs: HeldDirs::default(),
+            shards: self.lock_shards(&shards_in_lock_order(fids)),
+            dirs: HeldTurns::default(),
         }
     }
 
@@ -162,12 +167,12 @@ impl Store {
     ///
     /// `EIO` if the record is malformed, or the error of the index.
     pub fn find(&self, fid: Fid) -> Result<Option<Inode>, Errno> {
-        self.inodes.get(fid, || {
+        self.inode_cache.get(fid, || {
             let Some(value) = self.index.get(&keys::inode(fid))? else {
                 return Ok(None);
             };
             Inode::decode(&value).map(Some).map_err(|e| {
-                tracing::error!("inode {fid}: {e}");
+                tracing::error!("cannot decode inode {fid}: {e}. Run 'nacre fsck' on the MDT");
                 Errno::EIO
             })
         })
@@ -213,7 +218,7 @@ impl Store {
     /// # Errors
     ///
     /// The same as [`Store::entries`].
-    pub fn entries_behind(
+    pub fn entries_after(
         &self,
         dir: Fid,
         name: &[u8],
@@ -230,7 +235,7 @@ impl Store {
         dir: Fid,
         limit: usize,
     ) -> Result<Vec<(NameHash, Bytes, Entry)>, Errno> {
-        let end = prefix_end(&keys::entries_from(dir, NameHash(0))[..17]);
+        let end = prefix_end(&keys::entries_from(dir, NameHash(0))[..keys::FID_KEY_BYTES]);
         let rows = self.index.scan(from, &end, limit)?;
         rows.into_iter()
             .map(|(key, value)| {
@@ -249,7 +254,7 @@ impl Store {
         Ok(self.entries(dir, NameHash(0), 1)?.is_empty())
     }
 
-    /// An extended attribute that has its own record.
+    /// The value of an extended attribute that has its own record.
     ///
     /// # Errors
     ///
@@ -258,7 +263,7 @@ impl Store {
         Ok(self.index.get(&keys::xattr(fid, name))?)
     }
 
-    /// All extended attributes that have their own records, at most 65536 (`ROWS_MAX`).
+    /// The extended attributes that have their own records, at most 65536 (`ROWS_MAX`).
     ///
     /// # Errors
     ///
@@ -300,18 +305,18 @@ impl HeldInodes<'_> {
             .expect("the caller holds the inode")
     }
 
-    /// The open handles of an inode.
-    pub fn opens(&self, fid: Fid) -> Opens {
+    /// The counts of an inode's open handles.
+    pub fn open_counts(&self, fid: Fid) -> OpenCounts {
         self.shard(fid).opens.get(&fid).copied().unwrap_or_default()
     }
 
     /// Sets the counts of an inode's open handles.
-    pub fn set_opens(&mut self, fid: Fid, opens: Opens) {
-        let table = &mut self.shard_mut(fid).opens;
+    pub fn set_open_counts(&mut self, fid: Fid, opens: OpenCounts) {
+        let counts = &mut self.shard_mut(fid).opens;
         if opens.total == 0 {
-            table.remove(&fid);
+            counts.remove(&fid);
         } else {
-            table.insert(fid, opens);
+            counts.insert(fid, opens);
         }
     }
 }

@@ -1,10 +1,10 @@
 //! A transaction: one batch with one transaction number.
 //!
-//! The number is allocated while the inodes are held, so changes of one inode have numbers in the
-//! order of the changes. Every inode that is put gets the number as its version.
+//! The caller holds the inodes before the transaction gets its number, so the changes of one inode
+//! have increasing numbers. Each inode that the transaction puts gets the number as its version.
 
 use bytes::Bytes;
-use osd::{Batch, TransactionGuard, SpacePurpose};
+use osd::{Batch, SpacePurpose, TransactionGuard};
 use wire::{Errno, Fid, Reader, Transno, Writer};
 
 use super::{Entry, Inode, Ownership, Store, keys};
@@ -17,7 +17,7 @@ pub enum Work {
     Destroy,
     /// Change the object's owner, group and project.
     Chown(Ownership),
-    /// Set the object's file, owner, group and project, after a swap of layouts.
+    /// After a swap of layouts: set the object's file, owner, group and project.
     Adopt {
         /// The file.
         file: Fid,
@@ -28,72 +28,77 @@ pub enum Work {
     },
 }
 
+// Tags of the stored kinds of work.
+const TAG_DESTROY: u8 = 0;
+const TAG_CHOWN: u8 = 1;
+const TAG_ADOPT: u8 = 2;
+
 impl Work {
     pub(crate) fn encode(self) -> Bytes {
-        let mut w = Writer::with_capacity(33);
+        let mut writer = Writer::with_capacity(33);
         match self {
-            Work::Destroy => w.u8(0),
+            Work::Destroy => writer.u8(TAG_DESTROY),
             Work::Chown(ownership) => {
-                w.u8(1);
-                encode_ownership(&mut w, ownership);
+                writer.u8(TAG_CHOWN);
+                encode_ownership(&mut writer, ownership);
             }
             Work::Adopt {
                 file,
                 stripe,
                 ownership,
             } => {
-                w.u8(2);
-                w.u64(file.f_seq);
+                writer.u8(TAG_ADOPT);
+                writer.u64(file.f_seq);
                 [file.f_oid, file.f_ver, stripe]
                     .into_iter()
-                    .for_each(|v| w.u32(v));
-                encode_ownership(&mut w, ownership);
+                    .for_each(|value| writer.u32(value));
+                encode_ownership(&mut writer, ownership);
             }
         }
-        w.finish()
+        writer.finish()
     }
 
     pub(crate) fn decode(value: &[u8]) -> Result<Work, Errno> {
-        let mut r = Reader::new("work for an OST", value);
-        match r.u8()? {
-            0 => Ok(Work::Destroy),
-            1 => Ok(Work::Chown(decode_ownership(&mut r)?)),
-            2 => Ok(Work::Adopt {
-                file: Fid::new(r.u64()?, r.u32()?, r.u32()?),
-                stripe: r.u32()?,
-                ownership: decode_ownership(&mut r)?,
+        let mut reader = Reader::new("work for an OST", value);
+        match reader.u8()? {
+            TAG_DESTROY => Ok(Work::Destroy),
+            TAG_CHOWN => Ok(Work::Chown(decode_ownership(&mut reader)?)),
+            TAG_ADOPT => Ok(Work::Adopt {
+                file: Fid::new(reader.u64()?, reader.u32()?, reader.u32()?),
+                stripe: reader.u32()?,
+                ownership: decode_ownership(&mut reader)?,
             }),
             _ => Err(Errno::EIO),
         }
     }
 }
 
-fn encode_ownership(w: &mut Writer, Ownership { uid, gid, projid }: Ownership) {
-    [uid, gid, projid].into_iter().for_each(|v| w.u32(v));
+fn encode_ownership(writer: &mut Writer, Ownership { uid, gid, projid }: Ownership) {
+    [uid, gid, projid].into_iter().for_each(|value| writer.u32(value));
 }
 
-fn decode_ownership(r: &mut Reader<'_>) -> Result<Ownership, Errno> {
+fn decode_ownership(reader: &mut Reader<'_>) -> Result<Ownership, Errno> {
     Ok(Ownership {
-        uid: r.u32()?,
-        gid: r.u32()?,
-        projid: r.u32()?,
+        uid: reader.u32()?,
+        gid: reader.u32()?,
+        projid: reader.u32()?,
     })
 }
 
 fn encode_entry(entry: Entry) -> Bytes {
-    let mut w = Writer::with_capacity(20);
-    w.u64(entry.fid.f_seq);
-    w.u32(entry.fid.f_oid);
-    w.u32(entry.fid.f_ver);
-    w.u32(entry.kind);
-    w.finish()
+    let mut writer = Writer::with_capacity(20);
+    writer.u64(entry.fid.f_seq);
+    writer.u32(entry.fid.f_oid);
+    writer.u32(entry.fid.f_ver);
+    writer.u32(entry.kind);
+    writer.finish()
 }
 
 pub(crate) fn decode_entry(value: &[u8]) -> Result<Entry, Errno> {
-    let mut r = Reader::new("directory entry", value);
+    let mut reader = Reader::new("directory entry", value);
     Ok(Entry {
-        fid: Fid::new(r.u64()?, r.u32()?, r.u32()?),
-        kind: r.u32()?,
+        fid: Fid::new(reader.u64()?, reader.u32()?, reader.u32()?),
+        kind: reader.u32()?,
     })
 }
 
@@ -102,13 +107,13 @@ pub struct Tx<'a> {
     store: &'a Store,
     batch: Batch,
     number: TransactionGuard,
-    after: After,
+    effects: CommitEffects,
 }
 
-/// Updates of caches and queues after the transaction was applied.
+/// The updates of caches, counts and queues to run after the transaction was applied.
 #[derive(Default)]
-pub(super) struct After {
-    /// Inodes after the transaction; `None`: destroyed.
+pub(super) struct CommitEffects {
+    /// Changed inodes, for the cache; `None`: destroyed.
     inodes: Vec<(Fid, Option<Inode>)>,
     /// Inodes that the transaction creates (true) or destroys (false).
     counted: Vec<(Fid, bool)>,
@@ -117,28 +122,27 @@ pub(super) struct After {
 }
 
 /// The parts of a transaction, for committing it together with others.
-pub(super) struct Parts<'a> {
+pub(super) struct TxParts<'a> {
     pub(super) store: &'a Store,
     pub(super) batch: Batch,
     /// In flight until the batch is applied.
     pub(super) number: TransactionGuard,
-    pub(super) after: After,
+    pub(super) effects: CommitEffects,
 }
 
 impl Store {
-    /// Begins a transaction that may use the space reserve. The caller holds the inodes that the
-    /// transaction changes.
+    /// Begins a transaction that may use the space reserve. The caller holds the inodes to change.
     pub fn begin(&self) -> Tx<'_> {
         let number = self.transactions().begin();
         Tx {
             store: self,
             batch: Batch::new(),
             number,
-            after: After::default(),
+            effects: CommitEffects::default(),
         }
     }
 
-    /// As [`Store::begin`], for a transaction that adds data: it may not use the space reserve.
+    /// Like [`Store::begin`], for a transaction that adds data: it may not use the space reserve.
     ///
     /// # Errors
     ///
@@ -158,13 +162,12 @@ impl Tx<'_> {
     /// Puts an inode, with the transaction number as its version.
     pub fn put_inode(&mut self, fid: Fid, inode: &mut Inode) {
         self.put_record(fid, inode);
-        self.after.inodes.push((fid, Some(inode.clone())));
+        self.effects.inodes.push((fid, Some(inode.clone())));
     }
 
-    /// Puts a new inode. A new directory is not entered in the cache: as soon as it is visible,
-    /// other operations may change it and enter the change, which a late entry of its creator would
-    /// replace.
-    pub fn put_new(&mut self, fid: Fid, inode: &mut Inode) {
+    /// Puts a new inode. Does not cache a new directory: other operations may change it as soon as
+    /// it is visible, and the creator's late update of the cache would replace their changes.
+    pub fn put_new_inode(&mut self, fid: Fid, inode: &mut Inode) {
         self.count(fid, true);
         match inode.is_dir() {
             true => self.put_record(fid, inode),
@@ -175,7 +178,7 @@ impl Tx<'_> {
     /// Counts an inode that this transaction creates (`exists`) or destroys.
     fn count(&mut self, fid: Fid, exists: bool) {
         self.store.count.announce(fid, !exists);
-        self.after.counted.push((fid, exists));
+        self.effects.counted.push((fid, exists));
     }
 
     fn put_record(&mut self, fid: Fid, inode: &mut Inode) {
@@ -230,7 +233,7 @@ impl Tx<'_> {
         Ok(())
     }
 
-    /// Queues the adoption of the objects of a file's new layout.
+    /// Queues the adoption ([`Work::Adopt`]) of the objects of a file's new layout.
     ///
     /// # Errors
     ///
@@ -255,7 +258,7 @@ impl Tx<'_> {
     fn put_work_on(&mut self, StripeObject { ost, fid }: StripeObject, work: Work) {
         self.batch
             .put(keys::work(ost, self.transno(), fid), work.encode());
-        self.after.has_work = true;
+        self.effects.has_work = true;
     }
 
     /// Destroys an inode with its extended attributes and its objects on OSTs.
@@ -274,7 +277,7 @@ impl Tx<'_> {
         }
         self.batch.delete(keys::inode(fid));
         self.count(fid, false);
-        self.after.inodes.push((fid, None));
+        self.effects.inodes.push((fid, None));
         Ok(())
     }
 
@@ -294,41 +297,41 @@ impl Tx<'_> {
     ///
     /// `ENOSPC` or another error of the index; then nothing is changed.
     pub fn commit(self) -> Result<Transno, Errno> {
-        let Parts {
+        let TxParts {
             store,
             batch,
             number,
-            after,
+            effects,
         } = self.into_parts();
         store.index.apply(batch)?;
-        after.applied(store, number.transno());
+        effects.run(store, number.transno());
         Ok(number.transno())
     }
 }
 
 impl<'a> Tx<'a> {
-    pub(super) fn into_parts(mut self) -> Parts<'a> {
+    pub(super) fn into_parts(mut self) -> TxParts<'a> {
         self.batch.transno = Some(self.transno());
-        Parts {
+        TxParts {
             store: self.store,
             batch: self.batch,
             number: self.number,
-            after: self.after,
+            effects: self.effects,
         }
     }
 }
 
-impl After {
-    /// Updates caches and queues; the transaction was applied.
-    pub(super) fn applied(self, store: &Store, transno: Transno) {
+impl CommitEffects {
+    /// Runs the updates.
+    pub(super) fn run(self, store: &Store, transno: Transno) {
         for (fid, inode) in self.inodes {
-            store.inodes.changed(fid, inode);
+            store.inode_cache.update(fid, inode);
         }
         for (fid, exists) in self.counted {
-            store.count.applied(fid, exists);
+            store.count.count_applied(fid, exists);
         }
         if self.has_work {
-            store.work.send_modify(|w| *w = transno.max(*w));
+            store.work.send_modify(|last| *last = transno.max(*last));
         }
     }
 }

@@ -53,15 +53,16 @@ impl Target for Mdt {
         Box::pin(async move {
             self.locks.server().drop_export(export).await;
             self.close_all(export);
-            self.sequence_owners.forget(export);
+            self.sequence_owners.release_all(export);
         })
     }
 
+    // Cleans up again: a request that was still running may have taken locks or opened files.
     fn last_request_done<'a>(&'a self, export: &'a Arc<Export>) -> BoxFuture<'a, ()> {
         Box::pin(async move {
             self.locks.server().drop_export(export).await;
             self.close_all(export);
-            self.sequence_owners.forget(export);
+            self.sequence_owners.release_all(export);
         })
     }
 }
@@ -71,12 +72,12 @@ impl Mdt {
         match req.opc {
             LDLM_ENQUEUE | LDLM_CANCEL | LDLM_CONVERT => match self.locks.server().handle(req).await {
                 Some(result) => result,
-                None => self.intent(req).await,
+                None => self.execute_intent(req).await,
             },
             MDS_REINT => self.reint(req).await,
             MDS_RMFID => self.rmfid(req).await,
             MDS_SWAP_LAYOUTS => self.swap_layouts(req).await,
-            MDS_BATCH => self.batch(req).await,
+            MDS_BATCH => self.execute_batch(req).await,
             MDS_CLOSE => self.close(req).await,
             MDS_GETATTR => self.getattr(req),
             MDS_GETATTR_NAME => self.getattr_name(req).await,
@@ -99,7 +100,7 @@ impl Mdt {
     }
 
     fn fld_query(&self, req: &ServerRequest) -> HandlerResult {
-        if operation(req)? != FLD_LOOKUP {
+        if query_operation(req)? != FLD_LOOKUP {
             return Err(Errno::EOPNOTSUPP);
         }
         let range = self
@@ -109,7 +110,7 @@ impl Mdt {
     }
 
     async fn seq_query(&self, req: &ServerRequest) -> HandlerResult {
-        let range = match operation(req)? {
+        let range = match query_operation(req)? {
             SEQ_ALLOC_META => {
                 self.sequence_owners.check_limit(&req.export)?;
                 let range = self.sequences.allocate_meta().await?;
@@ -131,8 +132,8 @@ impl Mdt {
     }
 }
 
-/// The operation of an FLD or SEQ query: the first four bytes of its buffer `QUERY_OPC`.
-fn operation(req: &ServerRequest) -> Result<u32, Errno> {
+/// The operation of an FLD or SEQ query, from the buffer `QUERY_OPC`.
+fn query_operation(req: &ServerRequest) -> Result<u32, Errno> {
     let bytes = req.buf(bufs::QUERY_OPC).first_chunk::<4>().ok_or(Errno::EPROTO)?;
     Ok(u32::from_le_bytes(*bytes))
 }

@@ -47,7 +47,7 @@ pub struct MdtConfig {
     pub params: Registry,
     /// Limits on the number of the clients' locks.
     pub locks: Arc<LockLimits>,
-    /// The clock of the MDT: for times that the MDT sets or compares with those of clients.
+    /// The clock of the MDT, for times that the MDT sets or compares with the clients' times.
     pub clock: WallClock,
     /// The nodemaps, which set the clients' rights.
     pub nodemaps: Arc<Nodemaps>,
@@ -105,16 +105,18 @@ pub struct Mdt {
     pub(crate) atime_diff: Arc<AtomicU64>,
     /// `mdt.*.capa_timeout`, seconds.
     pub(crate) capa_timeout: Arc<AtomicU64>,
-    /// Stops the scans of a start: for orphan objects after a crash, and to count the inodes.
+    /// Stops the background scans of a start: for orphan objects after a crash, and to count the
+    /// inodes.
     start_scans: Arc<Progress>,
-    /// Scans for orphan objects; returns whether the scan is complete.
+    /// The task that scans for orphan objects. It returns whether the scan is complete.
     orphan_scan: Mutex<Option<JoinHandle<bool>>>,
     tasks: Mutex<Vec<JoinHandle<()>>>,
     /// The registered parameters.
     groups: Mutex<Vec<Group>>,
 }
 
-/// Minimum value of `mbo_max_mdsize`, bytes, so that a few more OSTs do not change the value.
+/// Minimum value of `mbo_max_mdsize`, bytes: adding an OST to a small file system does not change
+/// the value.
 const MIN_MDSIZE: usize = 128;
 
 impl Mdt {
@@ -133,16 +135,16 @@ impl Mdt {
         layout::max_size(self.osts.len()).max(MIN_MDSIZE) as u32
     }
 
-    /// Waits before a change while too many changes are not on disk; the caller holds no lock.
+    /// Back-pressure: waits while too many changes are not yet on disk. The caller holds no lock.
     pub(crate) async fn throttle(&self) {
         self.store.index().throttle().await;
     }
 
-    /// Maps the identity that a request claims: squashes it by the client's nodemap, or else by
-    /// root_squash.
+    /// The identity to use for the one that a request claims: squashed by the client's nodemap, or
+    /// else by root_squash.
     pub(crate) fn effective_cred(&self, req: &ServerRequest, claimed: Cred) -> Cred {
         match self.rights(&req.export).squash(claimed.fsuid) {
-            Some((uid, gid)) => squash::squashed(&claimed, uid, gid),
+            Some((uid, gid)) => squash::squash_to(&claimed, uid, gid),
             None => self.squash.apply(claimed, req.peer),
         }
     }
@@ -155,7 +157,8 @@ impl Mdt {
         self.nodemaps.rights(&export.ext::<CachedRights>(), export.peer())
     }
 
-    /// Fails with `EROFS` if the client's nodemap or its mount is read-only.
+    /// Checks that the client may change the file system. `EROFS` if its nodemap or its mount is
+    /// read-only.
     pub(crate) fn check_writable(&self, req: &ServerRequest) -> Result<(), Errno> {
         let read_only = self.rights(&req.export).readonly_mount;
         if read_only {
@@ -196,8 +199,8 @@ impl Mdt {
         self.effective_cred(req, claimed)
     }
 
-    /// Checks the FID of a new inode. `EPERM` if the sequence does not belong to the client,
-    /// `EEXIST` if the FID is in use.
+    /// Checks the FID that a client chose for a new inode. `EPERM` if the sequence does not belong
+    /// to the client, `EEXIST` if the FID is in use.
     pub(crate) fn check_new_fid(&self, req: &ServerRequest, fid: Fid) -> Result<(), Errno> {
         let was_allocated = || self.sequences.was_allocated(fid.f_seq);
         if self.sequence_owners.claim(&req.export, fid.f_seq, was_allocated) {
@@ -210,11 +213,11 @@ impl Mdt {
         Err(Errno::EPERM)
     }
 
-    /// The locks of a request, none taken yet. The client keeps its own locks if it negotiated
+    /// An empty set of locks for a request. The client keeps its own locks if it negotiated
     /// [`LockTerms::Nacre`].
     pub(crate) fn request_locks<'a>(&'a self, req: &'a ServerRequest) -> RequestLocks<'a> {
-        let keeps_own = lock_terms(req) == LockTerms::Nacre;
-        self.locks.of_request(Some(&req.export), keeps_own)
+        let keeps_own_locks = lock_terms(req) == LockTerms::Nacre;
+        self.locks.request_locks(Some(&req.export), keeps_own_locks)
     }
 
     /// The open files of a client.
@@ -266,17 +269,17 @@ impl Mdt {
         if lock_terms(req) == LockTerms::Nacre
             && let Ok(inode) = self.store.inode(dir)
         {
-            let body = body::plain(dir, &inode, precision(req));
+            let body = body::basic_body(dir, &inode, precision(req));
             reply.bufs.push(body.to_bytes());
         }
         reply
     }
 }
 
-/// A reply of at least `n` buffers: `bufs`, then empty ones.
-pub(crate) fn reply(n: usize, bufs: impl IntoIterator<Item = Bytes>) -> Reply {
+/// A reply of `count` buffers, the number in the request's format: `bufs`, then empty ones.
+pub(crate) fn reply(count: usize, bufs: impl IntoIterator<Item = Bytes>) -> Reply {
     let mut bufs: Vec<Bytes> = bufs.into_iter().collect();
-    bufs.resize(n.max(bufs.len()), Bytes::new());
+    bufs.resize(count.max(bufs.len()), Bytes::new());
     Reply::new(bufs)
 }
 

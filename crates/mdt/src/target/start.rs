@@ -31,7 +31,7 @@ const ATIME_DIFF_SECS: u64 = 60;
 const CAPA_TIMEOUT_SECS: u64 = 1800;
 
 impl Mdt {
-    /// Opens a store, and starts the target on it as [`Mdt::start_on`].
+    /// Opens a store, and starts the target on it like [`Mdt::start_on`].
     ///
     /// # Errors
     ///
@@ -56,9 +56,10 @@ impl Mdt {
         Mdt::start_on(rpc, index, config, cfg).await
     }
 
-    /// Starts the target on an open index: makes the root directory of an empty one, destroys files
-    /// that were removed while open, connects to the OSTs, and serves clients. `config` is the file
-    /// system's configuration from the client log; the target follows its changes.
+    /// Starts the target on an open index: creates the root directory if the index is empty,
+    /// destroys files that were removed while open, connects to the OSTs, and serves clients.
+    /// `config` is the file system's configuration from the client log; the target applies its
+    /// changes.
     ///
     /// # Errors
     ///
@@ -72,7 +73,7 @@ impl Mdt {
     ) -> Result<Arc<Mdt>, MdtError> {
         let svname = cfg.svname();
         let uuid = format!("{svname}_UUID");
-        let contents = |records: &'static str| {
+        let contents_error = |records: &'static str| {
             let target = svname.clone();
             move |errno: Errno| MdtError::Contents {
                 target,
@@ -87,23 +88,24 @@ impl Mdt {
             rustix::process::geteuid().as_raw(),
             rustix::process::getegid().as_raw(),
         );
-        let root = || contents("the root directory");
-        if store.find(Fid::ROOT).map_err(root())?.is_none() {
-            if !store.is_empty().map_err(root())? {
+        let root_error = || contents_error("the root directory");
+        if store.find(Fid::ROOT).map_err(root_error())?.is_none() {
+            if !store.is_empty().map_err(root_error())? {
                 return Err(MdtError::NoRoot { target: svname });
             }
-            make_root(&store, owner, cfg.clock.now()).map_err(root())?;
-            // The sync comes before the store counts as one that has run: from then on, a missing
-            // root is an error.
+            make_root(&store, owner, cfg.clock.now()).map_err(root_error())?;
+            // Sync first: once the store counts as one that has run, a missing root is an error.
             let synced = store.index().sync().await;
-            synced.map_err(|e| root()(e.errno()))?;
+            synced.map_err(|e| root_error()(e.errno()))?;
         }
-        dot_lustre::make(&store, owner, cfg.clock.now()).map_err(contents("the directory .lustre"))?;
+        dot_lustre::make(&store, owner, cfg.clock.now()).map_err(contents_error("the directory .lustre"))?;
         remove_orphans(&store)
             .await
-            .map_err(contents("files that were removed while open"))?;
-        let bounds = orphans::unverified_bounds(&store).map_err(contents("objects of OSTs"))?;
-        let sequences = Sequences::load(store.clone(), cfg.index).map_err(contents("FID sequences"))?;
+            .map_err(contents_error("the orphan records"))?;
+        let bounds =
+            orphans::unverified_bounds(&store).map_err(contents_error("the records of OST objects"))?;
+        let sequences =
+            Sequences::load(store.clone(), cfg.index).map_err(contents_error("the FID sequences"))?;
         let ldlm = LdlmConfig {
             seed: cfg.seed,
             limits: cfg.locks.clone(),
@@ -133,14 +135,14 @@ impl Mdt {
             uuid,
         });
         mdt.osts
-            .add_new(&config.borrow(), Duration::ZERO)
-            .map_err(contents("objects of OSTs"))?;
-        let failed = |source| MdtError::Rpc {
+            .apply_config(&config.borrow(), Duration::ZERO)
+            .map_err(contents_error("the records of OST objects"))?;
+        let rpc_error = |source| MdtError::Rpc {
             target: svname.clone(),
             source,
         };
-        rpc.serve(services::MDS).map_err(failed)?;
-        rpc.serve(services::LDLM).map_err(failed)?;
+        rpc.serve(services::MDS).map_err(rpc_error)?;
+        rpc.serve(services::LDLM).map_err(rpc_error)?;
         let exports = rpc.add_target(mdt.clone());
         *mdt.groups.lock() = parameters::register(&mdt, &exports, &cfg.params);
         let (store, uuid, progress) = (mdt.store.clone(), mdt.uuid.clone(), mdt.start_scans.clone());
@@ -148,10 +150,14 @@ impl Mdt {
             match orphans::queue_orphans(&store, &bounds, &progress) {
                 Ok(0) => {}
                 Ok(n) => {
-                    tracing::info!("{uuid}: after a crash: destroying {n} objects that belong to no file");
+                    tracing::info!(
+                        "{uuid}: the last stop was not clean: destroying {n} objects that belong to no file"
+                    );
                 }
                 Err(e) => {
-                    tracing::error!("{uuid}: cannot scan for orphan objects, some may remain: {e}");
+                    tracing::error!(
+                        "{uuid}: cannot scan for orphan objects, so some may remain until the next start: {e}"
+                    );
                     return false;
                 }
             }
@@ -161,12 +167,18 @@ impl Mdt {
         let (store, uuid, progress) = (mdt.store.clone(), mdt.uuid.clone(), mdt.start_scans.clone());
         let inode_count = tokio::task::spawn_blocking(move || {
             if let Err(e) = store.count_inodes(&progress) {
-                tracing::warn!("{uuid}: cannot count the inodes, statfs shows those of the disk: {e}");
+                tracing::warn!(
+                    "{uuid}: cannot count the inodes, so statfs reports those of the local file system: {e}"
+                );
             }
         });
-        let following = follow(Arc::downgrade(&mdt), Arc::downgrade(&exports), config);
-        let evicting = mgc::evict_denied(cfg.nodemaps.clone(), Arc::downgrade(&exports));
-        let tasks = [inode_count, tokio::spawn(following), tokio::spawn(evicting)];
+        let config_task = follow_config(Arc::downgrade(&mdt), Arc::downgrade(&exports), config);
+        let eviction_task = mgc::evict_denied(cfg.nodemaps.clone(), Arc::downgrade(&exports));
+        let tasks = [
+            inode_count,
+            tokio::spawn(config_task),
+            tokio::spawn(eviction_task),
+        ];
         mdt.tasks.lock().extend(tasks);
         Ok(mdt)
     }
@@ -196,9 +208,13 @@ impl Mdt {
     }
 }
 
-/// Follows the configuration: uses new OSTs, and updates the NIDs of known ones.
-async fn follow(mdt: Weak<Mdt>, exports: Weak<TargetExports>, mut config: watch::Receiver<Arc<FsConfig>>) {
-    // The OSTs of the first configuration get files at once: the clients know them.
+/// Applies each change of the configuration: adds new OSTs, and updates the NIDs of known ones.
+async fn follow_config(
+    mdt: Weak<Mdt>,
+    exports: Weak<TargetExports>,
+    mut config: watch::Receiver<Arc<FsConfig>>,
+) {
+    // New files use the OSTs of the first configuration at once: clients know these OSTs.
     let mut is_first_config = config.borrow().osts.is_empty();
     while config.changed().await.is_ok() {
         let (Some(mdt), Some(exports)) = (mdt.upgrade(), exports.upgrade()) else {
@@ -209,14 +225,14 @@ async fn follow(mdt: Weak<Mdt>, exports: Weak<TargetExports>, mut config: watch:
             true => Duration::ZERO,
             false => new_ost_delay(&mdt, &exports),
         };
-        if let Err(e) = mdt.osts.add_new(&new_config, delay) {
+        if let Err(e) = mdt.osts.apply_config(&new_config, delay) {
             tracing::error!("{}: cannot use a new OST: {e}", mdt.uuid);
         }
     }
 }
 
-/// Time for which new files avoid an OST that joins now. A Nacre client reads the configuration
-/// when a file is on an OST that it does not know; a Lustre client fails.
+/// The time for which new files avoid an OST that joins now; zero without Lustre clients. A Nacre
+/// client that finds a file on an unknown OST reads the configuration; a Lustre client fails.
 fn new_ost_delay(mdt: &Mdt, exports: &TargetExports) -> Duration {
     let is_lustre_client =
         |e: &Arc<Export>| LockTerms::agreed(&e.data()) != LockTerms::Nacre && !e.has(OBD_CONNECT_LIGHTWEIGHT);

@@ -6,8 +6,9 @@ use bytes::{BufMut, Bytes, BytesMut};
 use rpc::{Bulk, ReplyMsg, Request};
 use wire::batch::{BATCH_MAX, BatchBody, build_requests, parse_replies};
 use wire::{
-    BUT_HEADER_MAGIC, ButUpdateBuffer, ButUpdateHeader, DISP_LOOKUP_NEG, DISP_LOOKUP_POS, Errno, Fid,
-    LdlmReply, MDS_ATTR_MODE, MDS_BATCH, MdtBody, MdtRecSetattr, Message, WireStruct,
+    BUT_GETATTR, BUT_HEADER_MAGIC, ButUpdateBuffer, ButUpdateHeader, DISP_LOOKUP_NEG, DISP_LOOKUP_POS, Errno,
+    Fid, LdlmReply, MDS_ATTR_MODE, MDS_BATCH, MDS_INODELOCK_LAYOUT, MDS_INODELOCK_LOOKUP, MDS_INODELOCK_PERM,
+    MDS_INODELOCK_UPDATE, MdtBody, MdtRecSetattr, Message, WireStruct,
 };
 
 use crate::{
@@ -15,10 +16,10 @@ use crate::{
     fixture::{Fixture, wait_until},
 };
 
-/// LOOKUP, UPDATE and PERM bits.
-const BITS: u64 = 0x13;
-/// LOOKUP, UPDATE, PERM and LAYOUT bits.
-const FILE_BITS: u64 = 0x1b;
+/// The lock bits that a lookup grants.
+const BITS: u64 = MDS_INODELOCK_LOOKUP | MDS_INODELOCK_UPDATE | MDS_INODELOCK_PERM;
+/// The lock bits that a lookup of a file grants.
+const FILE_BITS: u64 = BITS | MDS_INODELOCK_LAYOUT;
 
 /// A lookup of each name.
 fn lookups(c: &Client, dir: Fid, names: &[&str]) -> Vec<Message> {
@@ -216,6 +217,7 @@ async fn other_requests_end_a_batch_and_malformed_batches_are_eproto() {
     let c = f.client().await;
     c.mkdir(Fid::ROOT, "d").await;
     let mut requests = lookups(&c, Fid::ROOT, &["d", "d", "d"]);
+    // An operation other than BUT_GETATTR.
     requests[1].opc = 2;
     let reply = send_inline(&c, &requests).await;
     assert_eq!(
@@ -223,7 +225,7 @@ async fn other_requests_end_a_batch_and_malformed_batches_are_eproto() {
         (Errno::ENOTSUPP.status(), 1)
     );
     requests[1] = Message {
-        opc: 1,
+        opc: BUT_GETATTR,
         bufs: vec![Bytes::new()],
         ..Message::default()
     };
@@ -233,6 +235,8 @@ async fn other_requests_end_a_batch_and_malformed_batches_are_eproto() {
         (Errno::EPROTO.status(), 1)
     );
     let good = BatchBody::inline(&lookups(&c, Fid::ROOT, &["d"]), 4096);
+    // The offsets of buh_magic, buh_inline_length, burq_magic, burq_count and the lookup's
+    // lm_magic.
     for field in [0, 8, 24, 28, 40] {
         let (mut bad, byte) = (good.to_vec(), field + 1);
         bad[byte] ^= 0x55;

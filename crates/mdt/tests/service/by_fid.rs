@@ -11,7 +11,7 @@ use wire::{
 
 use crate::{client::Client, fixture::Fixture};
 
-/// The directory `.lustre/fid`.
+/// The directory `.lustre/fid`, whose names are FIDs.
 const BY_FID: Fid = Fid::DOT_LUSTRE_FID;
 
 /// Looks up the FID of a name.

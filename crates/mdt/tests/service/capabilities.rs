@@ -40,7 +40,8 @@ async fn chmod(c: &Client, fid: Fid, mode: u32) {
     c.setattr(rec, &[]).await.unwrap();
 }
 
-/// Requests a capability for the object in `request`, an earlier capability or an unsigned one.
+/// Requests a capability for the object in `request`, which is an earlier capability or an unsigned
+/// one.
 async fn request_capa(c: &Client, file: Fid, request: LustreCapa) -> Result<LustreCapa, Errno> {
     let (mbo_fsuid, mbo_fsgid, mbo_capability) = *c.creds.lock();
     let body = MdtBody {
@@ -70,6 +71,7 @@ fn unsigned(object: Fid) -> LustreCapa {
     }
 }
 
+/// The rights in a capability that a client requests without presenting an earlier one.
 async fn rights(c: &Client, (file, object): (Fid, Fid)) -> u64 {
     request_capa(c, file, unsigned(object)).await.unwrap().lc_opc
 }

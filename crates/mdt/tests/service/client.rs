@@ -1,4 +1,4 @@
-//! A client that sends raw requests. By itself it only cancels locks that the server revokes.
+//! A client that sends raw requests. On its own, it only cancels locks that the server revokes.
 
 use std::sync::{
     Arc, Weak,
@@ -12,17 +12,18 @@ use rpc::{
     Request, RpcError,
 };
 use wire::{
-    BUT_GETATTR, Errno, Fid, IT_GETATTR, LDLM_BL_CALLBACK, LDLM_CANCEL, LDLM_ENQUEUE, LDLM_FL_AST_SENT,
-    LDLM_FL_HAS_INTENT, LdlmLockDesc, LdlmPolicyData, LdlmReply, LdlmRequest, LdlmResId, LdlmResourceDesc,
-    LockTerms, LuSeqRange, LustreHandle, MDS_ATTR_ATIME, MDS_CLOSE, MDS_READPAGE, MDS_REINT, MdtBody,
-    MdtIoepoch, MdtRecCreate, MdtRecLink, MdtRecRename, MdtRecSetattr, MdtRecSetxattr, MdtRecUnlink, Message,
-    Nid, ObdConnectData, REINT_CREATE, REINT_LINK, REINT_OPEN, REINT_RENAME, REINT_SETATTR, REINT_SETXATTR,
-    REINT_UNLINK, SEQ_ALLOC_META, SEQ_QUERY, WireStruct, dirpage::DirPage, nul_terminated,
+    BUT_GETATTR, Errno, Fid, IT_GETATTR, LCK_CR, LCK_EX, LCK_PR, LDLM_BL_CALLBACK, LDLM_CANCEL, LDLM_ENQUEUE,
+    LDLM_FL_AST_SENT, LDLM_FL_HAS_INTENT, LDLM_IBITS, LdlmLockDesc, LdlmPolicyData, LdlmReply, LdlmRequest,
+    LdlmResId, LdlmResourceDesc, LockTerms, LuSeqRange, LustreHandle, MDS_ATTR_ATIME, MDS_CLOSE,
+    MDS_INODELOCK_UPDATE, MDS_READPAGE, MDS_REINT, MdtBody, MdtIoepoch, MdtRecCreate, MdtRecLink,
+    MdtRecRename, MdtRecSetattr, MdtRecSetxattr, MdtRecUnlink, Message, Nid, ObdConnectData, REINT_CREATE,
+    REINT_LINK, REINT_OPEN, REINT_RENAME, REINT_SETATTR, REINT_SETXATTR, REINT_UNLINK, SEQ_ALLOC_META,
+    SEQ_QUERY, WireStruct, dirpage::DirPage, nul_terminated,
 };
 
 /// The UUID of the target.
 pub(crate) const MDT: &str = "testfs-MDT0000_UUID";
-/// Flag of a lock that conflicts already: the client must cancel it without a callback.
+/// Flag of a granted lock that conflicts already: the client must cancel it without a callback.
 const AST_SENT: u32 = LDLM_FL_AST_SENT as u32;
 /// `ocd_connect_flags` of a Lustre client (capture b1).
 const FLAGS: u64 = 0xae7e_7e7b_e374_d3b8;
@@ -74,7 +75,8 @@ impl Intent {
         self.body.mbo_open_handle.cookie
     }
 
-    pub(crate) fn locked(&self) -> bool {
+    /// Whether the server granted a lock.
+    pub(crate) fn has_lock(&self) -> bool {
         self.mode != 0
     }
 }
@@ -116,6 +118,7 @@ impl Client {
         Client::connect_on(rpc, nid, target, LockTerms::Lustre).await
     }
 
+    /// Connects a client that requests these lock terms.
     pub(crate) async fn connect_on(
         rpc: &Arc<Ptlrpc>,
         nid: Nid,
@@ -203,7 +206,7 @@ impl Client {
 
     fn dlm(&self, fid: Fid, mode: u32, bits: u64, flags: u32) -> Bytes {
         let bits = LdlmPolicyData::inodebits(bits, 0);
-        self.dlm_of(13, fid.res_id(), mode, bits, flags)
+        self.dlm_of(LDLM_IBITS, fid.res_id(), mode, bits, flags)
     }
 
     fn dlm_of(
@@ -233,15 +236,15 @@ impl Client {
         dlm.to_bytes_with(&[self.cookie.fetch_add(1, Ordering::SeqCst)])
     }
 
-    /// Requests an exclusive lock of any type.
-    pub(crate) async fn lock_as(&self, lr_type: u32, lr_name: LdlmResId) -> Result<(), Errno> {
-        let bufs = vec![self.dlm_of(lr_type, lr_name, 1, LdlmPolicyData::default(), 0)];
+    /// Requests an EX lock of the type `lr_type`.
+    pub(crate) async fn lock_exclusively(&self, lr_type: u32, lr_name: LdlmResId) -> Result<(), Errno> {
+        let bufs = vec![self.dlm_of(lr_type, lr_name, LCK_EX, LdlmPolicyData::default(), 0)];
         self.call(LDLM_ENQUEUE, bufs).await.map(drop)
     }
 
     async fn enqueue(&self, fid: Fid, opc: u64, bufs: Vec<Bytes>, modifies: bool) -> Result<ReplyMsg, Errno> {
         let mut all = vec![
-            self.dlm(fid, 0x10, 2, LDLM_FL_HAS_INTENT as u32),
+            self.dlm(fid, LCK_CR, MDS_INODELOCK_UPDATE, LDLM_FL_HAS_INTENT as u32),
             Bytes::copy_from_slice(&opc.to_le_bytes()),
         ];
         all.extend(bufs);
@@ -302,7 +305,7 @@ impl Client {
     /// A lookup for a batch.
     pub(crate) fn sub_request(&self, parent: Fid, name: &str) -> Message {
         let mut bufs = vec![
-            self.dlm(parent, 0x10, 2, LDLM_FL_HAS_INTENT as u32),
+            self.dlm(parent, LCK_CR, MDS_INODELOCK_UPDATE, LDLM_FL_HAS_INTENT as u32),
             Bytes::copy_from_slice(&IT_GETATTR.to_le_bytes()),
         ];
         bufs.extend(self.lookup_bufs(parent, Fid::ZERO, name));
@@ -346,7 +349,10 @@ impl Client {
         let name = nul_terminated(name.as_bytes());
         let ea = Bytes::copy_from_slice(ea);
         let bufs = vec![rec.to_bytes(), empty.clone(), empty, name, ea];
-        let opc = if flags & wire::MDS_OPEN_CREAT != 0 { 3 } else { 1 };
+        let opc = match flags & wire::MDS_OPEN_CREAT {
+            0 => wire::IT_OPEN,
+            _ => wire::IT_OPEN | wire::IT_CREAT,
+        };
         Client::intent(self.enqueue(parent, opc, bufs, true).await.unwrap())
     }
 
@@ -379,11 +385,10 @@ impl Client {
     }
 
     async fn reint(&self, rec: Bytes, bufs: Vec<Bytes>) -> Result<ReplyMsg, Errno> {
-        let mut all = vec![rec];
-        all.extend(bufs);
-        self.modify(MDS_REINT, all).await
+        self.modify(MDS_REINT, [vec![rec], bufs].concat()).await
     }
 
+    /// Creates an inode of the type in `mode`; `target` is a symlink's target, otherwise empty.
     pub(crate) async fn make(&self, parent: Fid, name: &str, mode: u32, target: &str) -> Result<Fid, Errno> {
         let creds = *self.creds.lock();
         let rec = MdtRecCreate {
@@ -513,7 +518,7 @@ impl Client {
             .await
     }
 
-    /// Reads one attribute without a lock.
+    /// Reads one extended attribute without a lock.
     pub(crate) async fn getxattr(&self, fid: Fid, name: &str) -> Result<Bytes, Errno> {
         let creds = *self.creds.lock();
         let body = MdtBody {
@@ -530,7 +535,7 @@ impl Client {
         Ok(Bytes::copy_from_slice(reply.buf(2)))
     }
 
-    /// Reads all xattrs under a lock.
+    /// Reads all extended attributes with a lock.
     pub(crate) async fn xattrs(&self, fid: Fid) -> Intent {
         let body = MdtBody {
             mbo_fid1: fid,
@@ -541,7 +546,7 @@ impl Client {
         Client::intent(self.enqueue(fid, wire::IT_GETXATTR, bufs, false).await.unwrap())
     }
 
-    /// Reads the layout under a lock.
+    /// Reads the layout with a lock.
     pub(crate) async fn layout(&self, fid: Fid) -> ReplyMsg {
         let bufs = vec![Bytes::from_static(&[0; 24]), Bytes::new()];
         self.enqueue(fid, wire::IT_LAYOUT, bufs, false).await.unwrap()
@@ -549,11 +554,11 @@ impl Client {
 
     /// Requests a lock on a directory's pages; the server may grant it later.
     pub(crate) async fn lock_pages(&self, dir: Fid) {
-        let bufs = vec![self.dlm(dir, 4, 2, LDLM_FL_HAS_INTENT as u32)];
+        let bufs = vec![self.dlm(dir, LCK_PR, MDS_INODELOCK_UPDATE, LDLM_FL_HAS_INTENT as u32)];
         let reply = self.call(LDLM_ENQUEUE, bufs).await.unwrap();
         self.cancel_if_ast_sent(&reply).await;
         let rep: LdlmReply = reply.get(1).unwrap();
-        assert!([0, 4].contains(&rep.lock_desc.l_granted_mode) && rep.lock_handle.cookie != 0);
+        assert!([0, LCK_PR].contains(&rep.lock_desc.l_granted_mode) && rep.lock_handle.cookie != 0);
     }
 
     pub(crate) async fn readdir(&self, dir: Fid) -> Vec<String> {

@@ -31,14 +31,14 @@ async fn open_for_write_revokes_the_creators_dom_bit() {
     }
 }
 
-/// A client that opens the file by its FID does not wait for the lock of the name.
+/// The second client opens the file by its FID, so the creator's lock of the name does not stop it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn open_for_write_before_the_creators_reply_revokes_its_dom_bit() {
     let index = Arc::new(InstrumentedIndex::default());
     let f = Fixture::with_index(1, index.clone()).await;
     let (a, b) = (f.client_with_own_locks().await, f.client_with_own_locks().await);
-    // The number of locks on the MDT.
-    let locks = {
+    // Counts the locks on the MDT.
+    let count_locks = {
         let params = f.params.clone();
         move || -> u64 {
             let counts = params.get("ldlm.namespaces.mdt-*.lock_count");
@@ -48,13 +48,14 @@ async fn open_for_write_before_the_creators_reply_revokes_its_dom_bit() {
     for n in 1..=ROUNDS {
         let file = Fid::new(a.seq, n, 0);
         let (sender, open_status) = oneshot::channel();
-        let (creator, b, locks, runtime) = (a.clone(), b.clone(), locks.clone(), Handle::current());
+        let (creator, b, runtime) = (a.clone(), b.clone(), Handle::current());
+        let count_locks = count_locks.clone();
         index.when_visible(keys::inode(file), move || {
-            let before = locks();
+            let before = count_locks();
             runtime.spawn(async move { sender.send(b.open(file, "", WRITE_BY_FID).await.status) });
             // Wait until the open has revoked the bit or, without a conflict, was granted a lock.
             block_in_place(|| {
-                while locks() == before && !dom_is_revoked(&creator, file) {
+                while count_locks() == before && !dom_is_revoked(&creator, file) {
                     std::thread::yield_now();
                 }
             });

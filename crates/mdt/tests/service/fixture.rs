@@ -12,9 +12,9 @@ use parking_lot::Mutex;
 use rpc::{BoxFuture, ConnectRequest, Export, Ptlrpc, Reply, ServerRequest, Target, testing};
 use tokio::sync::watch;
 use wire::{
-    Errno, Fid, LockTerms, LuSeqRange, Nid, OBD_FL_DELORPHAN, OBD_MD_FLFID, OBD_MD_FLUID, OBD_OBJECT_EOF,
-    OST_CREATE, OST_DESTROY, OST_PUNCH, OST_SETATTR, OST_STATFS, OST_SYNC, ObdConnectData, ObdStatfs, Obdo,
-    OstBody, SEQ_QUERY, WireStruct,
+    Errno, Fid, LU_SEQ_RANGE_OST, LockTerms, LuSeqRange, Nid, OBD_FL_DELORPHAN, OBD_MD_FLFID, OBD_MD_FLUID,
+    OBD_OBJECT_EOF, OST_CREATE, OST_DESTROY, OST_PUNCH, OST_SETATTR, OST_STATFS, OST_SYNC, ObdConnectData,
+    ObdStatfs, Obdo, OstBody, SEQ_QUERY, WireStruct,
 };
 
 use crate::client::{Client, MDT};
@@ -27,15 +27,16 @@ pub(crate) struct RecordingOst {
     last_id: AtomicU32,
     /// `last_committed` of all replies.
     last_committed: AtomicU64,
-    /// The first object of each destroy.
+    /// The first object of each destroy request.
     pub(crate) destroyed: Mutex<Vec<Fid>>,
-    /// Object, user id and group id of each change of an owner.
+    /// Object, user id and group id of each change of an object's owner.
     pub(crate) owners: Mutex<Vec<(Fid, u32, u32)>>,
-    /// The last allocated object id in each orphan cleanup.
-    pub(crate) cleaned: Mutex<Vec<u32>>,
-    /// The files that objects were given to, with the stripe as `f_ver`.
+    /// The last allocated object id in each request for orphan cleanup.
+    pub(crate) orphan_cleanups: Mutex<Vec<u32>>,
+    /// Object and file of each assignment of an object to a file, with the stripe as the file's
+    /// `f_ver`.
     pub(crate) parents: Mutex<Vec<(Fid, Fid)>>,
-    /// The sizes set on objects, and whether a sync followed.
+    /// Object and size of each truncation, and whether a sync followed.
     pub(crate) sizes: Mutex<Vec<(Fid, u64, bool)>>,
 }
 
@@ -48,7 +49,7 @@ impl RecordingOst {
             last_committed: AtomicU64::new(1),
             destroyed: Mutex::default(),
             owners: Mutex::default(),
-            cleaned: Mutex::default(),
+            orphan_cleanups: Mutex::default(),
             parents: Mutex::default(),
             sizes: Mutex::default(),
         })
@@ -57,7 +58,7 @@ impl RecordingOst {
     fn create(&self, oa: &Obdo) -> Reply {
         let fid = oa.o_oi.fid();
         if oa.o_flags & OBD_FL_DELORPHAN != 0 {
-            self.cleaned.lock().push(fid.f_oid);
+            self.orphan_cleanups.lock().push(fid.f_oid);
             self.last_id.store(fid.f_oid, Ordering::SeqCst);
         } else {
             self.last_id.fetch_max(fid.f_oid, Ordering::SeqCst);
@@ -102,7 +103,7 @@ impl Target for RecordingOst {
                         lsr_start: seq,
                         lsr_end: seq + 1,
                         lsr_index: self.index,
-                        lsr_flags: 1,
+                        lsr_flags: LU_SEQ_RANGE_OST,
                     };
                     Ok(Reply::new(vec![range.to_bytes()]))
                 }
@@ -176,6 +177,7 @@ impl Fixture {
         Fixture::with_index(ost_count, Arc::new(MemoryIndex::default())).await
     }
 
+    /// An MDT on an index, with this number of OSTs.
     pub(crate) async fn with_index(ost_count: u32, index: Arc<dyn Index>) -> Fixture {
         let rpc = testing::node(7);
         let osts: Vec<_> = (0..ost_count).map(RecordingOst::new).collect();
@@ -216,8 +218,8 @@ impl Fixture {
         Client::connect_on(&self.rpc, Nid::LO, MDT, LockTerms::Nacre).await
     }
 
-    /// Puts this node's clients into a nodemap with these properties; unless they say otherwise,
-    /// all users keep their ids.
+    /// Puts this node's clients into a nodemap with these properties. By default, all users keep
+    /// their ids.
     pub(crate) fn map_clients(&self, properties: &[(&str, &str)]) {
         let mut table = NodemapTable::default();
         table.add("here").unwrap();

@@ -2,9 +2,10 @@
 //! write or changes its size.
 
 use wire::{
-    CloseData, DISP_OPEN_LEASE, DISP_OPEN_LOCK, DISP_OPEN_OPEN, Errno, Fid, LustreHandle, MDS_ATTR_SIZE,
-    MDS_CLOSE_LAYOUT_SWAP, MDS_FMODE_READ, MDS_FMODE_WRITE, MDS_INODELOCK_OPEN as OPEN, MDS_OPEN_BY_FID,
-    MDS_OPEN_CREAT, MDS_OPEN_LEASE, MDS_OPEN_LOCK, MDS_TRUNC_KEEP_LEASE, MdtRecSetattr, WireStruct,
+    CloseData, DISP_OPEN_LEASE, DISP_OPEN_LOCK, DISP_OPEN_OPEN, Errno, Fid, LCK_PW, LustreHandle,
+    MDS_ATTR_SIZE, MDS_CLOSE_LAYOUT_SWAP, MDS_FMODE_READ, MDS_FMODE_WRITE, MDS_INODELOCK_OPEN as OPEN,
+    MDS_OPEN_BY_FID, MDS_OPEN_CREAT, MDS_OPEN_LEASE, MDS_OPEN_LOCK, MDS_TRUNC_KEEP_LEASE, MdtRecSetattr,
+    WireStruct,
 };
 
 use crate::{
@@ -12,8 +13,6 @@ use crate::{
     fixture::Fixture,
 };
 
-/// `LCK_PW`: the mode of a lease's lock.
-const PW: u32 = 2;
 /// The flags of a Lustre client's lease request besides the mode.
 const LEASE: u64 = MDS_OPEN_LEASE | MDS_OPEN_LOCK | MDS_OPEN_BY_FID;
 
@@ -26,7 +25,7 @@ async fn create_file(c: &Client) -> Fid {
 
 /// Requests a lease; `own` is the cookie of a handle by which the client has the file open already,
 /// or 0.
-async fn lease(c: &Client, file: Fid, mode: u64, own: u64) -> Intent {
+async fn open_with_lease(c: &Client, file: Fid, mode: u64, own: u64) -> Intent {
     c.open_from(own, (file, ""), LEASE | mode, &[]).await
 }
 
@@ -37,7 +36,7 @@ fn is_revoked(c: &Client, file: Fid) -> bool {
 }
 
 /// Truncates the file to 7 bytes; `bias` is the request's `sa_bias`.
-async fn resize(c: &Client, file: Fid, bias: u32) {
+async fn truncate(c: &Client, file: Fid, bias: u32) {
     let rec = MdtRecSetattr {
         sa_fid: file,
         sa_valid: MDS_ATTR_SIZE,
@@ -55,10 +54,10 @@ async fn open_for_write_revokes_a_lease() {
             let f = Fixture::new(1).await;
             let (a, b) = (f.client().await, f.client().await);
             let file = create_file(&a).await;
-            let lease = lease(&a, file, mode, 0).await;
+            let lease = open_with_lease(&a, file, mode, 0).await;
             let steps = DISP_OPEN_OPEN | DISP_OPEN_LOCK | DISP_OPEN_LEASE;
             assert_eq!((lease.status, lease.disposition & steps), (0, steps));
-            assert_eq!((lease.mode, lease.bits), (PW, OPEN));
+            assert_eq!((lease.mode, lease.bits), (LCK_PW, OPEN));
             assert_ne!(lease.handle(), 0);
             assert_eq!(b.open(Fid::ROOT, "file", MDS_FMODE_READ).await.status, 0);
             b.getattr(Fid::ROOT, "file").await;
@@ -75,11 +74,11 @@ async fn size_change_revokes_a_lease_unless_its_holder_keeps_it() {
     let f = Fixture::new(1).await;
     let (a, b) = (f.client().await, f.client().await);
     let file = create_file(&a).await;
-    lease(&a, file, MDS_FMODE_WRITE, 0).await;
-    resize(&a, file, MDS_TRUNC_KEEP_LEASE).await;
+    open_with_lease(&a, file, MDS_FMODE_WRITE, 0).await;
+    truncate(&a, file, MDS_TRUNC_KEEP_LEASE).await;
     b.touch(file).await.unwrap();
     assert!(!is_revoked(&a, file));
-    resize(&b, file, 0).await;
+    truncate(&b, file, 0).await;
     assert!(is_revoked(&a, file));
 }
 
@@ -90,22 +89,22 @@ async fn lease_is_ebusy_while_another_client_writes_or_has_a_lease() {
     let file = create_file(&a).await;
     let busy = Errno::EBUSY.status();
     let own = a.open(Fid::ROOT, "file", MDS_FMODE_WRITE).await.handle();
-    assert_eq!(lease(&b, file, MDS_FMODE_READ, 0).await.status, busy);
+    assert_eq!(open_with_lease(&b, file, MDS_FMODE_READ, 0).await.status, busy);
     assert_eq!(
-        lease(&b, file, MDS_FMODE_READ, own).await.status,
+        open_with_lease(&b, file, MDS_FMODE_READ, own).await.status,
         busy,
         "another client's handle"
     );
-    let first = lease(&a, file, MDS_FMODE_WRITE, own).await;
+    let first = open_with_lease(&a, file, MDS_FMODE_WRITE, own).await;
     assert_eq!(first.status, 0);
-    assert_eq!(lease(&b, file, MDS_FMODE_READ, 0).await.status, busy);
+    assert_eq!(open_with_lease(&b, file, MDS_FMODE_READ, 0).await.status, busy);
     assert!(!is_revoked(&a, file), "a failed lease request revokes no lease");
     // A lease counts until its handle is closed, even if its lock is cancelled.
     a.cancel(first.lock_handle).await;
     a.close(file, own).await.unwrap();
-    assert_eq!(lease(&b, file, MDS_FMODE_READ, 0).await.status, busy);
+    assert_eq!(open_with_lease(&b, file, MDS_FMODE_READ, 0).await.status, busy);
     a.close(file, first.handle()).await.unwrap();
-    assert_eq!(lease(&b, file, MDS_FMODE_READ, 0).await.status, 0);
+    assert_eq!(open_with_lease(&b, file, MDS_FMODE_READ, 0).await.status, 0);
 }
 
 #[tokio::test]
@@ -113,9 +112,9 @@ async fn disconnect_releases_a_lease() {
     let f = Fixture::new(1).await;
     let (a, b) = (f.client().await, f.client().await);
     let file = create_file(&a).await;
-    assert_eq!(lease(&a, file, MDS_FMODE_WRITE, 0).await.status, 0);
+    assert_eq!(open_with_lease(&a, file, MDS_FMODE_WRITE, 0).await.status, 0);
     a.disconnect().await;
-    assert_eq!(lease(&b, file, MDS_FMODE_WRITE, 0).await.status, 0);
+    assert_eq!(open_with_lease(&b, file, MDS_FMODE_WRITE, 0).await.status, 0);
 }
 
 #[tokio::test]
@@ -131,13 +130,13 @@ async fn lease_without_lock_or_fid_or_with_create_is_eproto() {
     ] {
         let result = c.open(file, "", flags | MDS_FMODE_READ).await;
         assert_eq!(
-            (result.status, result.handle(), result.locked()),
+            (result.status, result.handle(), result.has_lock()),
             (refused, 0, false)
         );
     }
     let dir = c.mkdir(Fid::ROOT, "d").await;
     assert_eq!(
-        lease(&c, dir, MDS_FMODE_READ, 0).await.status,
+        open_with_lease(&c, dir, MDS_FMODE_READ, 0).await.status,
         Errno::EINVAL.status()
     );
 }
@@ -147,7 +146,7 @@ async fn failed_layout_swap_releases_the_lease() {
     let f = Fixture::new(1).await;
     let (a, b) = (f.client().await, f.client().await);
     let file = create_file(&a).await;
-    let lease = lease(&a, file, MDS_FMODE_WRITE, 0).await;
+    let lease = open_with_lease(&a, file, MDS_FMODE_WRITE, 0).await;
     let rec = MdtRecSetattr {
         sa_fid: file,
         sa_bias: MDS_CLOSE_LAYOUT_SWAP,

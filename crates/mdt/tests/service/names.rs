@@ -3,8 +3,9 @@
 use bytes::Bytes;
 use wire::{
     DISP_IT_EXECD, DISP_LOOKUP_EXECD, DISP_LOOKUP_NEG, DISP_LOOKUP_POS, Errno, FLD_LOOKUP, FLD_QUERY, Fid,
-    LuSeqRange, MDS_ATTR_MODE, MDS_GET_ROOT, MDS_GETATTR, MDS_STATFS, MDS_SYNC, MdtBody, MdtRecSetattr,
-    OBD_MD_FLAGSTATFS, OBD_MD_LINKNAME, ObdStatfs, WireStruct,
+    LCK_PR, LuSeqRange, MDS_ATTR_MODE, MDS_GET_ROOT, MDS_GETATTR, MDS_INODELOCK_LOOKUP as LOOKUP,
+    MDS_INODELOCK_PERM as PERM, MDS_INODELOCK_UPDATE as UPDATE, MDS_INODELOCK_XATTR as XATTR, MDS_STATFS,
+    MDS_SYNC, MdtBody, MdtRecSetattr, OBD_MD_FLAGSTATFS, OBD_MD_LINKNAME, ObdStatfs, WireStruct,
 };
 
 use crate::fixture::Fixture;
@@ -51,13 +52,16 @@ async fn directory_is_created_looked_up_listed_and_removed() {
     let c = f.client().await;
     let missing = c.getattr(Fid::ROOT, "d").await;
     assert_eq!(
-        (missing.disposition, missing.status, missing.locked()),
+        (missing.disposition, missing.status, missing.has_lock()),
         (NOT_FOUND, 0, false)
     );
     let d = c.mkdir(Fid::ROOT, "d").await;
     let found = c.getattr(Fid::ROOT, "d").await;
     assert_eq!((found.disposition, found.status, found.fid()), (FOUND, 0, d));
-    assert_eq!((found.lock_fid, found.mode, found.bits), (d, 4, 0x13));
+    assert_eq!(
+        (found.lock_fid, found.mode, found.bits),
+        (d, LCK_PR, LOOKUP | UPDATE | PERM)
+    );
     assert_eq!((found.body.mbo_mode, found.body.mbo_nlink), (0o040755, 2));
     let mut names: Vec<String> = (0..300).map(|i| format!("f{i}")).collect();
     for name in &names {
@@ -78,7 +82,10 @@ async fn directory_is_created_looked_up_listed_and_removed() {
     c.unlink(Fid::ROOT, "d", true).await.unwrap();
     assert_eq!(c.getattr(Fid::ROOT, "d").await.disposition, NOT_FOUND);
     let by_fid = c.getattr_as(wire::IT_GETATTR, Fid::ROOT, d, "").await;
-    assert_eq!((by_fid.status, by_fid.locked()), (Errno::ENOENT.status(), false));
+    assert_eq!(
+        (by_fid.status, by_fid.has_lock()),
+        (Errno::ENOENT.status(), false)
+    );
 }
 
 #[tokio::test]
@@ -127,14 +134,14 @@ async fn xattrs_and_modes_are_changed_and_read() {
     let all = c.xattrs(d).await;
     // `trusted.link` and `trusted.lma` are included: a client that caches all attributes requests
     // no single one.
-    assert_eq!((all.bits, all.mode, all.body.mbo_max_mdsize), (0x20, 4, 4));
+    assert_eq!((all.bits, all.mode, all.body.mbo_max_mdsize), (XATTR, LCK_PR, 4));
     assert_eq!(all.reply.buf(5), b"user.a\0user.b\0trusted.link\0trusted.lma\0");
     let link = c.getxattr(d, "trusted.link").await.unwrap();
     let lma = c.getxattr(d, "trusted.lma").await.unwrap();
     assert_eq!(all.reply.buf(6), [&b"onetwo!"[..], &link, &lma].concat());
-    // `trusted.link` changes with the name, so the server revokes the client's lock first.
+    // The rename changes `trusted.link`, so the server revokes the client's lock first.
     c.rename((Fid::ROOT, "d"), (Fid::ROOT, "e")).await.unwrap();
-    let revoked = |fid, bits| fid == d && bits & 0x20 != 0;
+    let revoked = |fid, bits| fid == d && bits & XATTR != 0;
     assert!(c.revoked.lock().iter().any(|(fid, bits)| revoked(*fid, *bits)));
     assert_ne!(c.getxattr(d, "trusted.link").await.unwrap(), link);
     c.rename((Fid::ROOT, "e"), (Fid::ROOT, "d")).await.unwrap();
@@ -171,7 +178,10 @@ async fn lookup_needs_search_permission() {
     let c = f.client().await;
     *c.creds.lock() = (5, 5, 0);
     let denied = c.getattr(d, "x").await;
-    assert_eq!((denied.status, denied.locked()), (Errno::EACCES.status(), false));
+    assert_eq!(
+        (denied.status, denied.has_lock()),
+        (Errno::EACCES.status(), false)
+    );
     assert_eq!(
         c.make(Fid::ROOT, "mine", 0o040777, "").await.unwrap_err(),
         Errno::EACCES

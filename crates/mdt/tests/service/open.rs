@@ -2,10 +2,12 @@
 
 use wire::{
     DISP_IT_EXECD, DISP_LOOKUP_EXECD, DISP_LOOKUP_NEG, DISP_LOOKUP_POS, DISP_OPEN_CREATE, DISP_OPEN_LOCK,
-    DISP_OPEN_OPEN, Errno, Fid, LUSTRE_ORPHAN_FL, LdlmReply, MDS_ATTR_LBLOCKS, MDS_ATTR_LSIZE, MDS_ATTR_SIZE,
-    MDS_ATTR_UID, MDS_DATA_MODIFIED, MDS_FMODE_EXEC, MDS_FMODE_READ, MDS_FMODE_WRITE, MDS_INODELOCK_LAYOUT,
-    MDS_OPEN_BY_FID, MDS_OPEN_CREAT, MDS_OPEN_DELAY_CREATE, MDS_OPEN_DIRECTORY, MDS_OPEN_EXCL,
-    MDS_OPEN_HAS_EA, MDS_OPEN_LOCK, MdtRecSetattr, OBD_MD_FLLAZYSIZE, OBD_MD_FLSIZE, striping::PlainLayout,
+    DISP_OPEN_OPEN, Errno, Fid, LCK_CR, LCK_CW, LCK_PR, LUSTRE_ORPHAN_FL, LdlmReply, MDS_ATTR_LBLOCKS,
+    MDS_ATTR_LSIZE, MDS_ATTR_SIZE, MDS_ATTR_UID, MDS_DATA_MODIFIED, MDS_FMODE_EXEC, MDS_FMODE_READ,
+    MDS_FMODE_WRITE, MDS_INODELOCK_LAYOUT as LAYOUT, MDS_INODELOCK_LOOKUP as LOOKUP,
+    MDS_INODELOCK_OPEN as OPEN, MDS_INODELOCK_PERM as PERM, MDS_INODELOCK_UPDATE as UPDATE, MDS_OPEN_BY_FID,
+    MDS_OPEN_CREAT, MDS_OPEN_DELAY_CREATE, MDS_OPEN_DIRECTORY, MDS_OPEN_EXCL, MDS_OPEN_HAS_EA, MDS_OPEN_LOCK,
+    MdtRecSetattr, OBD_MD_FLLAZYSIZE, OBD_MD_FLSIZE, striping::PlainLayout,
 };
 
 use crate::{
@@ -44,7 +46,7 @@ async fn open_with_create_returns_a_layout_locks_and_a_handle() {
     );
     assert_eq!(
         (created.status, created.lock_fid, created.mode, created.bits),
-        (0, created.fid(), 4, 0x1b)
+        (0, created.fid(), LCK_PR, LOOKUP | UPDATE | LAYOUT | PERM)
     );
     assert_eq!(created.body.mbo_mode, 0o100644);
     assert_eq!(created.body.mbo_valid & OBD_MD_FLSIZE, 0);
@@ -76,7 +78,7 @@ async fn open_with_create_returns_a_layout_locks_and_a_handle() {
     let rep: LdlmReply = locked.get(1).unwrap();
     assert_eq!(
         (rep.lock_desc.l_granted_mode, rep.lock_desc.l_policy_data.bits()),
-        (0x10, 8)
+        (LCK_CR, LAYOUT)
     );
     assert_eq!(PlainLayout::parse(locked.buf(2)).unwrap(), md);
 }
@@ -102,7 +104,7 @@ async fn count_files_by_ost<const OSTS: usize>(
 }
 
 #[tokio::test]
-async fn files_take_turns_on_osts_and_later_osts_join() {
+async fn new_files_take_turns_on_osts_and_use_osts_that_join_later() {
     let mut f = Fixture::new(2).await;
     let c = f.client().await;
     assert_eq!(count_files_by_ost(&c, "f", 10, |_| false).await, [5, 5]);
@@ -121,17 +123,17 @@ async fn new_files_avoid_an_ost_unknown_to_lustre_clients() {
     wait_until(|| f.params.get("lod.*.activeobd")[0].1 == "2").await;
     f.params.set("lod.*.new_ost_delay", "0").unwrap();
     f.add_ost();
-    // The third OST, which joins later than the second one, gets files at once.
+    // New files use the third OST at once, although it joined after the second one.
     let counts = count_files_by_ost::<3>(&c, "f", 1000, |counts| counts[2] > 0).await;
     assert!(counts[0] > 0 && counts[2] > 0, "{counts:?}");
     assert_eq!(counts[1], 0);
 }
 
 #[tokio::test]
-async fn layout_is_that_of_the_user_or_of_the_directory() {
+async fn layout_comes_from_the_user_or_the_directory() {
     let f = Fixture::new(3).await;
     let c = f.client().await;
-    wait_until(|| f.osts.iter().all(|o| o.cleaned.lock().is_empty())).await;
+    wait_until(|| f.osts.iter().all(|o| o.orphan_cleanups.lock().is_empty())).await;
     // Wait until all OSTs have objects.
     for i in 0..3 {
         c.open_with(
@@ -175,19 +177,19 @@ async fn layout_is_that_of_the_user_or_of_the_directory() {
 }
 
 #[tokio::test]
-async fn new_layout_is_revoked_from_a_reader_that_holds_the_empty_one_in_cr_mode() {
+async fn first_layout_revokes_a_readers_cr_lock_on_the_empty_layout() {
     let f = Fixture::new(1).await;
     let (a, b) = (f.client().await, f.client().await);
     let file = a.make(Fid::ROOT, "empty", 0o100666, "").await.unwrap();
     assert!(a.layout(file).await.buf(2).is_empty());
     assert_eq!(b.open(Fid::ROOT, "empty", MDS_FMODE_WRITE).await.status, 0);
     let revoked = a.revoked.lock();
-    let is_layout = |(fid, bits): &(Fid, u64)| *fid == file && bits & MDS_INODELOCK_LAYOUT != 0;
+    let is_layout = |(fid, bits): &(Fid, u64)| *fid == file && bits & LAYOUT != 0;
     assert!(revoked.iter().any(is_layout));
 }
 
 #[tokio::test]
-async fn late_layout_gives_objects_the_size_of_the_file() {
+async fn objects_of_a_late_layout_get_the_size_of_the_file() {
     const MIB: u64 = 1 << 20;
     let f = Fixture::new(2).await;
     let c = f.client().await;
@@ -304,7 +306,7 @@ async fn open_locks_match_a_lustre_server() {
         .open(d, "", MDS_OPEN_BY_FID | MDS_OPEN_DIRECTORY | MDS_FMODE_READ)
         .await;
     assert_eq!(
-        (plain.disposition, plain.locked()),
+        (plain.disposition, plain.has_lock()),
         (LOOKED_UP | DISP_LOOKUP_POS | DISP_OPEN_OPEN, false)
     );
     let locked = c
@@ -314,7 +316,7 @@ async fn open_locks_match_a_lustre_server() {
             MDS_OPEN_BY_FID | MDS_OPEN_DIRECTORY | MDS_FMODE_READ | MDS_OPEN_LOCK,
         )
         .await;
-    assert_eq!((locked.mode, locked.bits), (0x10, 5));
+    assert_eq!((locked.mode, locked.bits), (LCK_CR, LOOKUP | OPEN));
     assert_ne!(locked.disposition & DISP_OPEN_LOCK, 0);
     let written = c.open(Fid::ROOT, "d", MDS_FMODE_WRITE).await;
     assert_eq!(
@@ -322,7 +324,7 @@ async fn open_locks_match_a_lustre_server() {
         (Errno::EISDIR.status(), LOOKED_UP | DISP_LOOKUP_POS)
     );
     let file = c.open(Fid::ROOT, "file", CREATE | MDS_OPEN_LOCK).await;
-    assert_eq!((file.mode, file.bits), (8, 0xd));
+    assert_eq!((file.mode, file.bits), (LCK_CW, LOOKUP | OPEN | LAYOUT));
     let not_a_dir = c
         .open(Fid::ROOT, "file", MDS_OPEN_DIRECTORY | MDS_FMODE_READ)
         .await;

@@ -28,7 +28,10 @@ async fn names_and_ids_survive_a_restart() {
         .l_ost_oi
         .fid();
     assert!(object.f_oid > md.objects[0].l_ost_oi.fid().f_oid);
-    assert_eq!(*f.osts[0].cleaned.lock(), [md.objects[0].l_ost_oi.fid().f_oid]);
+    assert_eq!(
+        *f.osts[0].orphan_cleanups.lock(),
+        [md.objects[0].l_ost_oi.fid().f_oid]
+    );
     assert_ne!(
         c.new_fid().f_seq,
         created.fid().f_seq,

@@ -1,20 +1,15 @@
-//! Requests with a wrong inode, or with one inode in two roles: each fails before it takes a lock,
-//! so that it never waits for its own lock.
+//! Requests with a wrong inode, or with one inode in two roles. Each must fail before it takes a
+//! lock; otherwise it could wait for its own lock.
 
 use std::time::Duration;
 
 use tokio::{task::JoinSet, time::timeout};
 use wire::{
-    DISP_OPEN_CREATE, Errno, Fid, MDS_ATTR_SIZE, MDS_FMODE_WRITE, MDS_OPEN_CREAT, MdtRecCreate,
-    MdtRecSetattr, REINT_CREATE, WireStruct,
+    DISP_OPEN_CREATE, Errno, Fid, LDLM_EXTENT, LDLM_PLAIN, MDS_ATTR_SIZE, MDS_FMODE_WRITE, MDS_OPEN_CREAT,
+    MdtRecCreate, MdtRecSetattr, REINT_CREATE, WireStruct,
 };
 
 use crate::{client::Client, fixture::Fixture};
-
-/// `LDLM_EXTENT`.
-const EXTENT: u32 = 11;
-/// `LDLM_PLAIN`.
-const PLAIN: u32 = 10;
 
 /// Creates a directory with this FID.
 async fn mkdir_with_fid(c: &Client, parent: Fid, fid: Fid) -> Result<(), Errno> {
@@ -73,7 +68,7 @@ async fn many_links_into_a_file_itself_do_not_block_the_target() {
 }
 
 #[tokio::test]
-async fn names_can_be_changed_in_directories_only() {
+async fn change_of_a_name_fails_outside_a_directory() {
     let f = Fixture::new(0).await;
     let c = f.client().await;
     let file = c.make(Fid::ROOT, "file", 0o010666, "").await.unwrap();
@@ -113,12 +108,15 @@ async fn create_with_a_fid_in_use_is_eexist() {
 }
 
 #[tokio::test]
-async fn lock_of_an_unused_type_is_einval() {
+async fn lock_of_a_type_that_the_mdt_does_not_use_is_einval() {
     let f = Fixture::new(0).await;
     let (c, other) = (f.client().await, f.client().await);
     let dir = c.mkdir(Fid::ROOT, "dir").await;
-    for lr_type in [EXTENT, PLAIN] {
-        assert_eq!(c.lock_as(lr_type, dir.res_id()).await, Err(Errno::EINVAL));
+    for lr_type in [LDLM_EXTENT, LDLM_PLAIN] {
+        assert_eq!(
+            c.lock_exclusively(lr_type, dir.res_id()).await,
+            Err(Errno::EINVAL)
+        );
     }
     within_a_minute(other.make(dir, "x", 0o010666, "")).await.unwrap();
 }

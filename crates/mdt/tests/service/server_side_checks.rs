@@ -143,7 +143,7 @@ async fn root_is_squashed_unless_its_nid_is_exempt() {
 }
 
 #[tokio::test]
-async fn a_nodemap_squashes_root_or_all_users() {
+async fn nodemap_squashes_root_or_all_users() {
     let f = Fixture::new(1).await;
     let c = f.client().await;
     let open = c.mkdir(Fid::ROOT, "open").await;
@@ -223,7 +223,7 @@ async fn client_with_a_read_only_nodemap_changes_nothing() {
 }
 
 #[tokio::test]
-async fn client_denied_by_its_nodemap_is_evicted_and_refused() {
+async fn client_denied_by_its_nodemap_is_evicted_and_cannot_reconnect() {
     let f = Fixture::new(0).await;
     let c = f.client().await;
     c.mkdir(Fid::ROOT, "d").await;
@@ -281,7 +281,7 @@ async fn truncate_needs_write_permission_or_an_open_for_write() {
     c.setattr(mode, &[]).await.unwrap();
     *c.creds.lock() = USER;
     *other.creds.lock() = USER;
-    // The flags claim that the change is part of an open.
+    // MDS_ATTR_FROM_OPEN claims that the change is part of an open.
     let truncate = setattr_rec(fid, MDS_ATTR_SIZE | MDS_ATTR_FROM_OPEN | MDS_ATTR_OVERRIDE);
     assert_eq!(other.setattr(truncate, &[]).await.unwrap_err(), Errno::EACCES);
     let reading = other.open(fid, "", MDS_OPEN_BY_FID | MDS_FMODE_READ).await;
@@ -306,7 +306,7 @@ async fn truncate_needs_write_permission_or_an_open_for_write() {
 
 /// Linux clears the set-ID bits before a write by a user without permission to keep them.
 #[tokio::test]
-async fn writers_clear_set_id_bits() {
+async fn writers_may_clear_but_not_set_set_id_bits() {
     let f = Fixture::new(1).await;
     let (c, other) = (f.client().await, f.client().await);
     *other.creds.lock() = USER;

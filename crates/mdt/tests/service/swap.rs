@@ -1,4 +1,4 @@
-//! Tests of volatile files, and of swapping the layouts of two files.
+//! Tests of volatile files, and of swaps of the layouts of two files.
 
 use bytes::Bytes;
 use mdt::layout::{self, StripeObject};
@@ -22,13 +22,14 @@ const VOLATILE: u64 = MDS_OPEN_VOLATILE | MDS_OPEN_CREAT | MDS_FMODE_WRITE;
 const LEASE: u64 = MDS_OPEN_LEASE | MDS_OPEN_LOCK | MDS_OPEN_BY_FID | MDS_FMODE_READ | MDS_FMODE_WRITE;
 
 /// Creates a file and closes it.
-async fn file(c: &Client, name: &str) -> Fid {
+async fn create_file(c: &Client, name: &str) -> Fid {
     let created = c.open(Fid::ROOT, name, MDS_OPEN_CREAT | MDS_FMODE_WRITE).await;
     c.close(created.fid(), created.handle()).await.unwrap();
     created.fid()
 }
 
-async fn volatile(c: &Client) -> Intent {
+/// Creates and opens a volatile file.
+async fn open_volatile(c: &Client) -> Intent {
     let opened = c.open(Fid::ROOT, NAME, VOLATILE).await;
     assert_eq!(opened.status, 0);
     assert_ne!(opened.handle(), 0);
@@ -46,6 +47,7 @@ async fn objects_of(c: &Client, file: Fid) -> Vec<Fid> {
     layout_of(c, file).await.1.iter().map(|o| o.fid).collect()
 }
 
+/// Whether the client's lock on the file's layout was revoked.
 fn is_revoked(c: &Client, file: Fid) -> bool {
     let revoked = c.revoked.lock();
     revoked
@@ -92,8 +94,8 @@ async fn swap(c: &Client, a: Fid, b: Fid) -> Result<ReplyMsg, Errno> {
     c.modify(MDS_SWAP_LAYOUTS, bufs).await
 }
 
-/// The error of a swap.
-async fn refusal(c: &Client, a: Fid, b: Fid) -> Option<Errno> {
+/// The error of a swap by `MDS_SWAP_LAYOUTS`.
+async fn swap_error(c: &Client, a: Fid, b: Fid) -> Option<Errno> {
     swap(c, a, b).await.err()
 }
 
@@ -101,7 +103,7 @@ async fn refusal(c: &Client, a: Fid, b: Fid) -> Option<Errno> {
 async fn volatile_file_has_no_name_and_its_last_close_destroys_it() {
     let f = Fixture::new(1).await;
     let c = f.client().await;
-    let opened = volatile(&c).await;
+    let opened = open_volatile(&c).await;
     let (file, objects) = (opened.fid(), objects_of(&c, opened.fid()).await);
     assert_eq!(opened.body.mbo_nlink, 0);
     assert_eq!(objects.len(), 1);
@@ -116,11 +118,11 @@ async fn volatile_file_has_no_name_and_its_last_close_destroys_it() {
 }
 
 #[tokio::test]
-async fn volatile_file_ends_with_its_client_or_server() {
+async fn volatile_file_is_destroyed_when_its_client_disconnects_or_the_target_restarts() {
     let mut f = Fixture::new(1).await;
     let (a, b) = (f.client().await, f.client().await);
-    let first = volatile(&a).await.fid();
-    let second = volatile(&b).await.fid();
+    let first = open_volatile(&a).await.fid();
+    let second = open_volatile(&b).await.fid();
     let (of_first, of_second) = (objects_of(&b, first).await, objects_of(&b, second).await);
     a.disconnect().await;
     assert_eq!(b.touch(first).await, Err(Errno::ENOENT));
@@ -147,9 +149,9 @@ async fn volatile_file_needs_write_permission_on_its_directory() {
 async fn close_with_a_swap_gives_each_file_the_layout_and_objects_of_the_other() {
     let f = Fixture::new(2).await;
     let (a, b) = (f.client().await, f.client().await);
-    let file = file(&a, "file").await;
+    let file = create_file(&a, "file").await;
     let (before, old) = layout_of(&a, file).await;
-    let copy = volatile(&a).await;
+    let copy = open_volatile(&a).await;
     let (_, new) = layout_of(&a, copy.fid()).await;
     layout_of(&b, file).await;
     let leased = a.open(file, "", LEASE).await;
@@ -157,7 +159,7 @@ async fn close_with_a_swap_gives_each_file_the_layout_and_objects_of_the_other()
     assert_ne!(closed.mbo_valid & OBD_MD_CLOSE_INTENT_EXECED, 0);
     assert!(
         is_revoked(&b, file),
-        "also from a reader that holds it in CR mode"
+        "the swap revokes the layout from a reader, too"
     );
     let (after, objects) = layout_of(&b, file).await;
     assert_eq!(objects, new);
@@ -183,12 +185,12 @@ async fn close_with_a_swap_gives_each_file_the_layout_and_objects_of_the_other()
 }
 
 #[tokio::test]
-async fn swap_needs_the_lease() {
+async fn close_with_a_swap_needs_an_unrevoked_lease() {
     let f = Fixture::new(1).await;
     let (a, b) = (f.client().await, f.client().await);
-    let file = file(&a, "file").await;
+    let file = create_file(&a, "file").await;
     let old = objects_of(&a, file).await;
-    let copy = volatile(&a).await.fid();
+    let copy = open_volatile(&a).await.fid();
     let leased = a.open(file, "", LEASE).await;
     assert_eq!(b.open(Fid::ROOT, "file", MDS_FMODE_WRITE).await.status, 0);
     let broken = close_and_swap(&a, &leased, file, copy).await;
@@ -205,7 +207,7 @@ async fn swap_needs_the_lease() {
 async fn swapped_layouts_survive_a_restart() {
     let mut f = Fixture::new(1).await;
     let c = f.client().await;
-    let (one, two) = (file(&c, "one").await, file(&c, "two").await);
+    let (one, two) = (create_file(&c, "one").await, create_file(&c, "two").await);
     let (of_one, of_two) = (objects_of(&c, one).await, objects_of(&c, two).await);
     swap(&c, one, two).await.unwrap();
     assert_eq!(
@@ -232,18 +234,18 @@ async fn swap_is_on_disk_before_its_reply() {
     let store = StoreKind::Local(dir.path().to_owned());
     let f = Fixture::with_index(1, osd::open_index(&store).await.unwrap()).await;
     let c = f.client().await;
-    let (one, two) = (file(&c, "one").await, file(&c, "two").await);
+    let (one, two) = (create_file(&c, "one").await, create_file(&c, "two").await);
     let reply = swap(&c, one, two).await.unwrap();
     let (transno, committed) = (reply.body.pb_transno, reply.body.pb_last_committed);
     assert!(transno > 0 && committed >= transno, "{committed} {transno}");
 }
 
 #[tokio::test]
-async fn swap_without_a_lease_revokes_the_leases_of_others() {
+async fn swap_layouts_request_revokes_the_leases_of_other_clients() {
     let f = Fixture::new(1).await;
     let (a, b) = (f.client().await, f.client().await);
-    let (one, two) = (file(&a, "one").await, file(&a, "two").await);
-    let copy = volatile(&a).await.fid();
+    let (one, two) = (create_file(&a, "one").await, create_file(&a, "two").await);
+    let copy = open_volatile(&a).await.fid();
     let leased = a.open(one, "", LEASE).await;
     assert_eq!(leased.status, 0);
     swap(&b, one, two).await.unwrap();
@@ -255,7 +257,7 @@ async fn swap_without_a_lease_revokes_the_leases_of_others() {
 async fn swap_needs_read_and_write_permission_on_both_files() {
     let f = Fixture::new(1).await;
     let c = f.client().await;
-    let (one, two) = (file(&c, "one").await, file(&c, "two").await);
+    let (one, two) = (create_file(&c, "one").await, create_file(&c, "two").await);
     let chmod = async |file: Fid, mode: u32| {
         let rec = MdtRecSetattr {
             sa_fid: file,
@@ -270,7 +272,7 @@ async fn swap_needs_read_and_write_permission_on_both_files() {
     chmod(two, 0o666).await;
     for mode in [0o622, 0o644] {
         chmod(one, mode).await;
-        assert_eq!(refusal(&c, one, two).await, Some(Errno::EACCES), "{mode:o}");
+        assert_eq!(swap_error(&c, one, two).await, Some(Errno::EACCES), "{mode:o}");
     }
     chmod(one, 0o666).await;
     swap(&c, one, two).await.unwrap();
@@ -280,15 +282,15 @@ async fn swap_needs_read_and_write_permission_on_both_files() {
 async fn refused_swap_changes_nothing() {
     let f = Fixture::new(1).await;
     let c = f.client().await;
-    let (one, two) = (file(&c, "one").await, file(&c, "two").await);
+    let (one, two) = (create_file(&c, "one").await, create_file(&c, "two").await);
     let objects = (objects_of(&c, one).await, objects_of(&c, two).await);
     let dir = c.mkdir(Fid::ROOT, "dir").await;
     let empty = c.make(Fid::ROOT, "empty", 0o100666, "").await.unwrap();
-    assert_eq!(refusal(&c, one, dir).await, Some(Errno::EINVAL));
-    assert_eq!(refusal(&c, one, empty).await, Some(Errno::EOPNOTSUPP));
-    assert_eq!(refusal(&c, one, c.new_fid()).await, Some(Errno::ENOENT));
+    assert_eq!(swap_error(&c, one, dir).await, Some(Errno::EINVAL));
+    assert_eq!(swap_error(&c, one, empty).await, Some(Errno::EOPNOTSUPP));
+    assert_eq!(swap_error(&c, one, c.new_fid()).await, Some(Errno::ENOENT));
     *c.creds.lock() = (500, 500, 0);
-    assert_eq!(refusal(&c, one, two).await, Some(Errno::EACCES));
+    assert_eq!(swap_error(&c, one, two).await, Some(Errno::EACCES));
     *c.creds.lock() = (0, 0, u32::MAX);
     let rec = MdtRecSetattr {
         sa_fid: two,
@@ -297,6 +299,10 @@ async fn refused_swap_changes_nothing() {
         ..MdtRecSetattr::default()
     };
     c.setattr(rec, &[]).await.unwrap();
-    assert_eq!(refusal(&c, one, two).await, Some(Errno::EPERM), "another owner");
+    assert_eq!(
+        swap_error(&c, one, two).await,
+        Some(Errno::EPERM),
+        "another owner"
+    );
     assert_eq!((objects_of(&c, one).await, objects_of(&c, two).await), objects);
 }

@@ -1,13 +1,11 @@
 //! Tests with two clients: a change by one revokes the other's cached state.
 
-use wire::{Errno, Fid, MDS_ATTR_MODE, MDS_FMODE_READ, MDS_OPEN_CREAT, MdtRecSetattr};
+use wire::{
+    Errno, Fid, MDS_ATTR_MODE, MDS_FMODE_READ, MDS_INODELOCK_LOOKUP as LOOKUP,
+    MDS_INODELOCK_UPDATE as UPDATE, MDS_OPEN_CREAT, MdtRecSetattr,
+};
 
 use crate::fixture::Fixture;
-
-/// `MDS_INODELOCK_LOOKUP`.
-const LOOKUP: u64 = 1;
-/// `MDS_INODELOCK_UPDATE`.
-const UPDATE: u64 = 2;
 
 #[tokio::test]
 async fn create_revokes_the_directorys_pages() {
@@ -85,6 +83,7 @@ async fn concurrent_changes_of_many_clients_end_and_leave_no_dangling_names() {
         tasks.push(tokio::spawn(async move {
             let mut random = n * 7919 + 1;
             for _ in 0..60 {
+                // A linear congruential generator, with the constants of Knuth's MMIX.
                 random = random
                     .wrapping_mul(6_364_136_223_846_793_005)
                     .wrapping_add(1_442_695_040_888_963_407);
@@ -128,7 +127,7 @@ async fn concurrent_changes_of_many_clients_end_and_leave_no_dangling_names() {
                         .unwrap_or_else(assert_possible),
                     5 => {
                         let found = c.getattr(from, &name).await;
-                        if found.locked() {
+                        if found.has_lock() {
                             c.touch(found.fid())
                                 .await
                                 .map(|_| ())

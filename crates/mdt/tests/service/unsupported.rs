@@ -1,6 +1,6 @@
-//! Requests that Nacre refuses or does not implement. Unimplemented ones of Lustre clients (HSM,
-//! quotas, changelogs, migration) fail with `EOPNOTSUPP`, the log names the client, and the file
-//! system keeps working.
+//! Requests that Nacre refuses or does not implement. Unimplemented requests of Lustre clients
+//! (HSM, quotas, changelogs, migration) fail with `EOPNOTSUPP`, the log names the client, and the
+//! file system keeps working.
 
 use bytes::Bytes;
 use wire::{

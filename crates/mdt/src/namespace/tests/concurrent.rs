@@ -14,8 +14,8 @@ use crate::store::Store;
 
 const THREADS: u32 = 4;
 const ROUNDS: u32 = 60;
-/// Number of FIDs of each thread; the main thread has the first ones.
-const FIDS: u32 = 1 << 16;
+/// Number of FIDs for each thread; the main thread has the first ones.
+const FIDS_PER_THREAD: u32 = 1 << 16;
 
 /// Runs the operations of one thread in round `n`; a file and a subdirectory remain. Returns the
 /// transaction number of the last operation.
@@ -34,19 +34,19 @@ pub(super) fn run_round(f: &mut Fixture, dir: Fid, thread: u32, n: u32) -> Trans
 fn check_that_changes_add_up(store: Store) {
     let mut f = Fixture::with_store(store);
     let dir = f.dir(ROOT, "d");
-    let is_over = AtomicBool::new(false);
+    let changes_are_done = AtomicBool::new(false);
     // The last transaction number and the last time of each thread.
     let results = thread::scope(|scope| {
         let watcher = scope.spawn(|| {
             let mut old = f.inode(dir);
-            while !is_over.load(SeqCst) {
+            while !changes_are_done.load(SeqCst) {
                 let new = f.inode(dir);
                 assert!(new.version >= old.version && new.mtime >= old.mtime && new.ctime >= old.ctime);
                 old = new;
             }
         });
         let work = |thread: u32| {
-            let mut f = f.another(FIDS * (thread + 1));
+            let mut f = f.another_user(FIDS_PER_THREAD * (thread + 1));
             move || {
                 let transno = (0..ROUNDS)
                     .map(|n| run_round(&mut f, dir, thread, n))
@@ -57,7 +57,7 @@ fn check_that_changes_add_up(store: Store) {
         };
         let threads: Vec<_> = (0..THREADS).map(|t| scope.spawn(work(t))).collect();
         let results: Vec<_> = threads.into_iter().map(|t| t.join().unwrap()).collect();
-        is_over.store(true, SeqCst);
+        changes_are_done.store(true, SeqCst);
         watcher.join().unwrap();
         results
     });
@@ -71,7 +71,7 @@ fn check_that_changes_add_up(store: Store) {
     assert_eq!(inode.mtime, inode.ctime);
     check::assert_consistent(&f.store);
     // The cached inode equals the stored one.
-    f.store.inodes().forget();
+    f.store.inode_cache().clear();
     assert_eq!(f.inode(dir), inode);
 }
 

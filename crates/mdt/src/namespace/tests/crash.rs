@@ -16,9 +16,9 @@ use super::{Fixture, ROOT, check, concurrent};
 use crate::store::Store;
 
 /// The environment variable that names the store's directory to a child process.
-const DIR: &str = "NACRE_MDT_CRASH_DIR";
-/// Number of rounds between two syncs.
-const STEP: u32 = 40;
+const DIR_VARIABLE: &str = "NACRE_MDT_CRASH_DIR";
+/// Number of rounds from one sync to the next.
+const ROUNDS_PER_SYNC: u32 = 40;
 /// Number of threads that change one directory.
 const THREADS: u32 = 3;
 
@@ -26,11 +26,13 @@ async fn store(dir: &Path) -> Store {
     Store::new(open_index(&StoreKind::Local(dir.to_owned())).await.unwrap())
 }
 
-/// The child process of a test below, not a test itself. Until it is killed, it creates files in
-/// `a`, renames some of them into `b`, also over each other, and removes some.
+/// The child process of a test below, not a test itself. Until its parent kills it, it creates
+/// files in `a`, renames some of them into `b`, also over each other, and removes some.
 #[tokio::test]
-async fn child() {
-    let Some(dir) = env::var_os(DIR) else { return };
+async fn child_process_changes_two_directories() {
+    let Some(dir) = env::var_os(DIR_VARIABLE) else {
+        return;
+    };
     let store = store(Path::new(&dir)).await;
     let mut f = Fixture::with_store(store);
     let (a, b) = (f.dir(ROOT, "a"), f.dir(ROOT, "b"));
@@ -44,7 +46,7 @@ async fn child() {
                 .ok();
             f.unlink(a, &format!("f{}", n - 3)).ok();
         }
-        if n % STEP == 0 {
+        if n % ROUNDS_PER_SYNC == 0 {
             f.store.index().sync().await.unwrap();
             println!("synced {n}");
         }
@@ -53,18 +55,20 @@ async fn child() {
 
 /// The child process of another test below: several threads change one directory.
 #[tokio::test]
-async fn concurrent_child() {
-    let Some(dir) = env::var_os(DIR) else { return };
+async fn child_process_changes_one_directory_with_threads() {
+    let Some(dir) = env::var_os(DIR_VARIABLE) else {
+        return;
+    };
     let mut f = Fixture::with_store(store(Path::new(&dir)).await);
     let dir = f.dir(ROOT, "d");
     thread::scope(|scope| {
         for thread in 0..THREADS {
-            let mut f = f.another((thread + 1) << 16);
+            let mut f = f.another_user((thread + 1) << 16);
             let runtime = tokio::runtime::Handle::current();
             scope.spawn(move || {
                 for n in 0.. {
                     concurrent::run_round(&mut f, dir, thread, n);
-                    if thread == 0 && n % STEP == 0 {
+                    if thread == 0 && n % ROUNDS_PER_SYNC == 0 {
                         runtime.block_on(f.store.index().sync()).unwrap();
                         println!("synced {n}");
                     }
@@ -79,7 +83,7 @@ async fn concurrent_child() {
 fn run_and_kill(child: &str, dir: &Path, after: Duration) -> u32 {
     let mut child = Command::new(env::current_exe().unwrap())
         .args(["--exact", child, "--nocapture"])
-        .env(DIR, dir)
+        .env(DIR_VARIABLE, dir)
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
@@ -102,7 +106,7 @@ async fn kill_leaves_a_consistent_tree_with_all_synced_changes() {
     for ms in [20, 150, 400] {
         let dir = tempfile::tempdir().unwrap();
         let synced = run_and_kill(
-            "namespace::tests::crash::child",
+            "namespace::tests::crash::child_process_changes_two_directories",
             dir.path(),
             Duration::from_millis(ms),
         );
@@ -120,7 +124,11 @@ async fn kill_during_concurrent_changes_leaves_a_consistent_directory() {
     for ms in [20, 200] {
         let dir = tempfile::tempdir().unwrap();
         let after = Duration::from_millis(ms);
-        let synced = run_and_kill("namespace::tests::crash::concurrent_child", dir.path(), after);
+        let synced = run_and_kill(
+            "namespace::tests::crash::child_process_changes_one_directory_with_threads",
+            dir.path(),
+            after,
+        );
         let f = Fixture::with_store(store(dir.path()).await);
         check::assert_consistent(&f.store);
         let d = f.lookup(ROOT, "d").unwrap();

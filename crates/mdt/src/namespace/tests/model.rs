@@ -70,7 +70,7 @@ impl Model {
         dir != ROOT && !self.entries.values().any(|f| *f == dir)
     }
 
-    fn is_below(&self, mut fid: Fid, above: Fid) -> bool {
+    fn is_at_or_below(&self, mut fid: Fid, above: Fid) -> bool {
         loop {
             if fid == above {
                 return true;
@@ -104,7 +104,7 @@ impl Model {
     fn exchange(&self, src: &(Fid, String), dst: &(Fid, String)) -> Result<(Fid, Fid), Errno> {
         let fid = self.get(src).ok_or(Errno::ENOENT)?;
         let other = self.get(dst).ok_or(Errno::ENOENT)?;
-        let below = |fid, dir| self.is_dir(fid) && self.is_below(dir, fid);
+        let below = |fid, dir| self.is_dir(fid) && self.is_at_or_below(dir, fid);
         match below(fid, dst.0) || below(other, src.0) {
             true => Err(Errno::EINVAL),
             false => Ok((fid, other)),
@@ -113,7 +113,7 @@ impl Model {
 
     fn rename(&self, src: &(Fid, String), dst: &(Fid, String)) -> Result<Fid, Errno> {
         let fid = self.get(src).ok_or(Errno::ENOENT)?;
-        if self.is_dir(fid) && self.is_below(dst.0, fid) {
+        if self.is_dir(fid) && self.is_at_or_below(dst.0, fid) {
             return Err(Errno::EINVAL);
         }
         let Some(victim) = self.get(dst).filter(|v| *v != fid) else {

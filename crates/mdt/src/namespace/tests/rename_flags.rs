@@ -8,7 +8,7 @@ use crate::cred::Cred;
 const EXCHANGE: RenameFlags = RenameFlags::EXCHANGE;
 
 #[test]
-fn an_exchange_swaps_a_file_and_a_directory_with_their_parents_links() {
+fn exchange_swaps_a_file_and_a_directory_and_counts_their_parents_links() {
     let mut f = Fixture::new();
     let (a, b) = (f.dir(ROOT, "a"), f.dir(ROOT, "b"));
     let (file, sub) = (f.file(a, "file"), f.dir(b, "sub"));
@@ -30,7 +30,7 @@ fn an_exchange_swaps_a_file_and_a_directory_with_their_parents_links() {
 }
 
 #[test]
-fn an_exchange_in_one_directory_keeps_its_links_and_its_size() {
+fn exchange_in_one_directory_keeps_its_link_count_and_size() {
     let mut f = Fixture::new();
     let (x, y) = (f.file(ROOT, "x"), f.dir(ROOT, "a longer name"));
     f.file(y, "not empty");
@@ -44,7 +44,7 @@ fn an_exchange_in_one_directory_keeps_its_links_and_its_size() {
     let after = f.inode(ROOT);
     assert_eq!((after.nlink, after.size), (before.nlink, before.size));
     assert!(after.mtime > before.mtime);
-    // Exchange them back. Two names of one file stay as they are.
+    // Exchange them back. An exchange of two names of one file changes nothing.
     f.rename_with((ROOT, "a longer name"), (ROOT, "x"), EXCHANGE)
         .unwrap();
     f.link(x, ROOT, "link").unwrap();
@@ -54,7 +54,7 @@ fn an_exchange_in_one_directory_keeps_its_links_and_its_size() {
 }
 
 #[test]
-fn an_exchange_needs_both_names_and_moves_no_directory_below_itself() {
+fn exchange_needs_both_names_and_moves_no_directory_below_itself() {
     let mut f = Fixture::new();
     let a = f.dir(ROOT, "a");
     let b = f.dir(a, "b");
@@ -68,7 +68,7 @@ fn an_exchange_needs_both_names_and_moves_no_directory_below_itself() {
 }
 
 #[test]
-fn an_exchange_needs_the_rights_to_remove_both_names() {
+fn exchange_needs_permission_to_remove_both_names() {
     let mut f = Fixture::new();
     let (open, sticky) = (f.dir(ROOT, "open"), f.dir(ROOT, "sticky"));
     for (dir, mode) in [(open, 0o777), (sticky, 0o1777)] {
@@ -98,7 +98,7 @@ fn an_exchange_needs_the_rights_to_remove_both_names() {
 }
 
 #[test]
-fn noreplace_takes_a_free_name_only() {
+fn noreplace_fails_if_the_new_name_exists() {
     let mut f = Fixture::new();
     let x = f.file(ROOT, "x");
     f.file(ROOT, "y");
@@ -111,7 +111,7 @@ fn noreplace_takes_a_free_name_only() {
 }
 
 #[test]
-fn a_whiteout_is_a_device_at_the_old_name() {
+fn rename_with_whiteout_leaves_a_device_at_the_old_name() {
     let mut f = Fixture::new();
     let (a, b) = (f.dir(ROOT, "a"), f.dir(ROOT, "b"));
     let (x, y, sub) = (f.file(a, "x"), f.file(b, "y"), f.dir(a, "sub"));

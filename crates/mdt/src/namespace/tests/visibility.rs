@@ -1,4 +1,4 @@
-//! Other clients use a new inode as soon as it is visible, before its creator continues.
+//! Other clients may use a new inode as soon as it is visible, before its creator continues.
 
 use std::sync::Arc;
 
@@ -9,9 +9,9 @@ use crate::store::{Store, instrumented_index::InstrumentedIndex, keys};
 fn new_directory_takes_an_entry_before_its_creator_continues() {
     let index = Arc::new(InstrumentedIndex::default());
     let mut f = Fixture::with_store(Store::new(index.clone()));
-    let mut other = f.another(1 << 16);
+    let mut other = f.another_user(1 << 16);
     // The FID that `f` will give to its first directory.
-    let dir = f.another(0).new_fid();
+    let dir = f.another_user(0).new_fid();
     index.when_visible(keys::inode(dir), move || {
         other.dir(dir, "inner");
     });
@@ -22,6 +22,6 @@ fn new_directory_takes_an_entry_before_its_creator_continues() {
     let after = f.inode(dir);
     assert!(after.nlink == 3 && after.version > before.version);
     check::assert_consistent(&f.store);
-    f.store.inodes().forget();
+    f.store.inode_cache().clear();
     assert_eq!(f.inode(dir), after);
 }
