@@ -32,37 +32,44 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             accept_port: 7988,
             ..LnetConfig::default()
         };
-        let a = Lnet::new(task_cpts.clone(), cfg.clone());
-        let b = Lnet::new(task_cpts, cfg);
-        let (na, nb) = ("127.0.0.1@tcp".parse::<Nid>()?, "127.0.0.2@tcp".parse::<Nid>()?);
-        a.add_tcp(na, true).await?;
-        b.add_tcp(nb, true).await?;
-        for node in [&a, &b] {
+        let node_a = Lnet::new(task_cpts.clone(), cfg.clone());
+        let node_b = Lnet::new(task_cpts, cfg);
+        let (nid_a, nid_b) = ("127.0.0.1@tcp".parse::<Nid>()?, "127.0.0.2@tcp".parse::<Nid>()?);
+        node_a.add_tcp(nid_a, true).await?;
+        node_b.add_tcp(nid_b, true).await?;
+        for node in [&node_a, &node_b] {
             // Dropping a guard ends the service: keep them until the process ends.
             std::mem::forget(node.serve_portal(12, Arc::new(Discard)));
         }
         let data = Bytes::from(vec![7; MIB]);
-        for (name, to) in [("tcp", nb), ("lo", Nid::LO)] {
+        for (name, to) in [("tcp", nid_b), ("lo", Nid::LO)] {
             for tasks in [1, 64] {
-                let ping = move |a: Arc<Lnet>| async move { a.ping(to, MEASURE_TIME).await.map(drop) };
-                report(name, "ping", tasks, 0, measure(&a, tasks, ping).await?);
+                let ping =
+                    move |node_a: Arc<Lnet>| async move { node_a.ping(to, MEASURE_TIME).await.map(drop) };
+                report(name, "ping", tasks, 0, measure(&node_a, tasks, ping).await?);
                 let small = data.slice(..400);
-                let put = move |a: Arc<Lnet>| {
+                let put = move |node_a: Arc<Lnet>| {
                     let small = small.clone();
-                    async move { a.put(to, 12, 1, 0, 0, small.into(), false).await.map(drop) }
+                    async move { node_a.put(to, 12, 1, 0, 0, small.into(), false).await.map(drop) }
                 };
-                report(name, "put 400 B", tasks, 0, measure(&a, tasks, put).await?);
+                report(name, "put 400 B", tasks, 0, measure(&node_a, tasks, put).await?);
             }
             for tasks in [1, 8] {
                 let bulk = data.clone();
-                let put = move |a: Arc<Lnet>| {
+                let put = move |node_a: Arc<Lnet>| {
                     let bulk = bulk.clone();
-                    async move { a.put(to, 12, 1, 0, 0, bulk.into(), true).await.map(drop) }
+                    async move { node_a.put(to, 12, 1, 0, 0, bulk.into(), true).await.map(drop) }
                 };
-                report(name, "put 1 MiB, ack", tasks, MIB, measure(&a, tasks, put).await?);
+                report(
+                    name,
+                    "put 1 MiB, ack",
+                    tasks,
+                    MIB,
+                    measure(&node_a, tasks, put).await?,
+                );
                 let source = Md::Source(data.clone().into());
                 let mut sources = Vec::new();
-                for node in [&a, &b] {
+                for node in [&node_a, &node_b] {
                     let mut buffer = node.attach(
                         MatchEntry {
                             portal: 8,
@@ -75,35 +82,37 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                         async move { while buffer.next().await.is_some() {} },
                     ));
                 }
-                let get = move |a: Arc<Lnet>| async move { a.get(to, 8, 9, 0, MIB as u32).await.map(drop) };
-                report(name, "get 1 MiB", tasks, MIB, measure(&a, tasks, get).await?);
+                let get = move |node_a: Arc<Lnet>| async move {
+                    node_a.get(to, 8, 9, 0, MIB as u32).await.map(drop)
+                };
+                report(name, "get 1 MiB", tasks, MIB, measure(&node_a, tasks, get).await?);
                 sources.iter().for_each(|s| s.abort());
             }
         }
-        a.shutdown().await;
-        b.shutdown().await;
+        node_a.shutdown().await;
+        node_b.shutdown().await;
         Ok(())
     })
 }
 
 /// Measures the rate, per second, at which `tasks` tasks together complete `operation`.
 async fn measure<F>(
-    a: &Arc<Lnet>,
+    node_a: &Arc<Lnet>,
     tasks: usize,
     operation: impl Fn(Arc<Lnet>) -> F + Clone + Send + 'static,
 ) -> Result<f64, LnetError>
 where
     F: Future<Output = Result<(), LnetError>> + Send,
 {
-    operation(a.clone()).await?;
+    operation(node_a.clone()).await?;
     let begin = Instant::now();
     let running: Vec<_> = (0..tasks)
         .map(|_| {
-            let (a, operation) = (a.clone(), operation.clone());
+            let (node_a, operation) = (node_a.clone(), operation.clone());
             tokio::spawn(async move {
                 let mut done = 0u64;
                 while begin.elapsed() < MEASURE_TIME {
-                    operation(a.clone()).await?;
+                    operation(node_a.clone()).await?;
                     done += 1;
                 }
                 Ok::<u64, LnetError>(done)

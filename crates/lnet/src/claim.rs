@@ -18,12 +18,13 @@ use tokio::net::UnixListener;
 
 /// Maximum number of queries for the holder (connections) that the kernel queues.
 const BACKLOG: i32 = 128;
-/// Pause between accepting two queries.
-const PAUSE: Duration = Duration::from_millis(10);
-/// Ports below this one need privileges.
-const RESERVED: u16 = 1024;
-/// Maximum number of characters of a command line to display.
-const SHOWN_MAX: usize = 200;
+/// Pause between accepting two queries: a process that floods this one with queries must not keep
+/// it busy.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
+/// Processes without privileges may listen on ports from this one on.
+pub(crate) const UNPRIVILEGED_PORT_MIN: u16 = 1024;
+/// Maximum number of characters of a command line that are displayed.
+const COMMAND_LINE_MAX: usize = 200;
 
 /// A process that has claimed an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,7 +45,7 @@ impl fmt::Display for AddressUser {
             .trim()
             .chars()
             .filter(|c| !c.is_control())
-            .take(SHOWN_MAX)
+            .take(COMMAND_LINE_MAX)
             .collect();
         match command.is_empty() {
             true => Ok(()),
@@ -75,7 +76,7 @@ pub fn user_of(addr: Ipv4Addr, port: u16) -> Option<AddressUser> {
 /// listener on a reserved port: otherwise any local user could block a server by claiming its
 /// address.
 pub(crate) fn excludes(user: AddressUser, port: u16, listens: bool) -> bool {
-    !(listens && port < RESERVED && user.uid != 0)
+    !(listens && port < UNPRIVILEGED_PORT_MIN && user.uid != 0)
 }
 
 /// Claims the address for this port until the returned socket is dropped. `Ok(None)`: no process
@@ -99,15 +100,15 @@ pub(crate) fn take(addr: Ipv4Addr, port: u16) -> Result<Option<StdListener>, Opt
     }
 }
 
-/// Holds a claim until `closed` resolves. Accepts the queries for the holder, which the kernel has
-/// already answered, so that the queue does not fill.
+/// Holds a claim until `closed` resolves. Accepts the queries for the holder only to keep the
+/// kernel's queue from filling; the kernel itself answers them.
 pub(crate) async fn hold(claim: StdListener, closed: impl Future<Output = ()>) {
     let listener = UnixListener::from_std(claim);
     let accepting = async {
         if let Ok(listener) = &listener {
             loop {
                 let _ = listener.accept().await;
-                tokio::time::sleep(PAUSE).await;
+                tokio::time::sleep(ACCEPT_PAUSE).await;
             }
         }
         std::future::pending().await
@@ -134,7 +135,7 @@ mod tests {
         assert!(user.to_string().contains(&format!("process {}", user.pid)));
         assert!(
             take(addr, port + 1).is_ok(),
-            "another site's port is another node"
+            "the same address with another port is another node"
         );
         drop(held);
         assert!(take(addr, port).is_ok());

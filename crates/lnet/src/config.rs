@@ -56,16 +56,16 @@ pub struct LnetConfig {
     pub accept_host_max: usize,
     /// Maximum number of connections opened by all hosts together.
     pub accept_max: usize,
-    /// A peer that the upper layers do not use is disconnected when no message was exchanged for
-    /// this time (at most twice as long). Zero: never.
+    /// Interval at which this node disconnects peers that the upper layers do not use and that
+    /// exchanged no message since the previous check. Zero: it never does.
     pub unused_peer_timeout: Duration,
     /// Maximum number of peers of one partition.
     pub peers_max: usize,
-    /// Maximum number of bytes of messages, of all connections, that wait for space in their
-    /// services. Further messages are dropped.
+    /// Maximum number of bytes of messages, over all connections, that wait for space in the queues
+    /// of their services. Further messages are dropped.
     pub backlog_bytes_max: usize,
     /// Concurrent sends through an interface, split over its partitions. Each partition gets at
-    /// least 8 times `peer_credits`, up to the whole number.
+    /// least 8 times `peer_credits`, but at most all credits.
     pub credits: u32,
     /// Concurrent sends to one peer.
     pub peer_credits: u32,
@@ -83,7 +83,7 @@ pub struct LnetConfig {
     pub networks: Vec<NetSpec>,
     /// The routes to other networks (`routes`).
     pub routes: Vec<RouteSpec>,
-    /// Shown by `lnetctl`, as by Lustre's; without effect.
+    /// Without effect; `lnetctl` shows it, as Lustre's does.
     pub peer_timeout: Duration,
     /// Bulk connections in each direction to a peer; 0: depends on the interface's speed.
     pub conns_per_peer: u32,
@@ -106,8 +106,8 @@ pub struct LnetConfig {
     pub avoid_asym_router_failure: bool,
     /// Interval of pings to a router that is up. Zero: no router is ever pinged.
     pub alive_router_check_interval: Duration,
-    /// Interval of pings to a router that is down; zero: such a router is pinged only when this
-    /// node hears from it.
+    /// Interval of pings to a router that is down. Zero: such a router is pinged only when it
+    /// connects or sends a message.
     pub dead_router_check_interval: Duration,
     /// Time limit of a router's answer to a ping.
     pub router_ping_timeout: Duration,

@@ -40,23 +40,23 @@ impl Lnet {
         }
         let ni = Arc::new(Ni::new(spec, &self.cfg, &self.cpts)?);
         let net = spec.nid.net();
-        let (shares_net, listening) = self.core.nets.change(|nets| {
+        let (shares_net, socket) = self.core.nets.change(|nets| {
             let shares_net = nets.nis.iter().any(|n| n.nid.net() == net);
             if nets.routes.iter().any(|r| r.spec.net == net) {
                 let why = "a route leads to its network: delete the route first".into();
                 return Err(LnetError::Ni { nid: spec.nid, why });
             }
             nets.add_ni(ni.clone())?;
-            // Inside of the change: if it fails, the node keeps its former snapshot.
+            // The node keeps its former snapshot if opening the address fails.
             Ok((shares_net, self.tcp.open(&ni, spec.listen)?))
         })?;
         if shares_net {
             self.tcp
                 .forget(net, "this node has another interface on its network");
         }
-        // After the change: peers that connect need the new snapshot.
-        if let Some(listening) = listening {
-            self.tcp.accept(listening);
+        // Only now: peers that connect need the new snapshot.
+        if let Some(socket) = socket {
+            self.tcp.accept(socket);
         }
         Ok(())
     }
@@ -161,8 +161,8 @@ impl Lnet {
         self.core.nets.snapshot().forwarding
     }
 
-    /// The configured numbers of a router's tiny, small and large buffers, over all partitions. 0
-    /// stands for the default.
+    /// The configured numbers of a router's tiny, small and large buffers, over all partitions; 0:
+    /// the default.
     pub fn router_buffers(&self) -> [u32; 3] {
         self.buffers.configured()
     }

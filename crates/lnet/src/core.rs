@@ -89,8 +89,8 @@ pub(crate) enum Answer {
 pub(crate) enum Delivery {
     /// The message was delivered; send the answer, if there is one.
     Taken(Option<Msg>),
-    /// The message is for a lazy portal with a full sink, or with earlier messages waiting. Offer
-    /// it again; send the answer once the sink has taken it.
+    /// The sink of the message's lazy portal is full, or earlier messages wait for it. Offer the
+    /// message again, and send the answer once the sink has taken it.
     Full(Box<BlockedPut>),
     /// The message matches no buffer or operation of this node, or exceeds a limit; the reason.
     Dropped(&'static str),
@@ -125,7 +125,7 @@ impl fmt::Debug for Core {
     }
 }
 
-/// The shard of a key; spreads keys that differ in few bits.
+/// The shard of a key, by Fibonacci hashing: keys that differ in few bits get different shards.
 fn shard(n: u64) -> usize {
     (n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 58) as usize % SHARDS
 }
@@ -161,7 +161,7 @@ impl Core {
 
     // ---- lazy portals
 
-    pub(crate) fn serve(&self, portal: u32, sink: Arc<dyn PutSink>) {
+    pub(crate) fn set_sink(&self, portal: u32, sink: Arc<dyn PutSink>) {
         if let Some(slot) = self.lazy.get(portal as usize) {
             let sink_cpts = sink.cpts().filter(|cpts| !cpts.is_empty());
             slot.store(Some(Arc::new(LazyPortal {
@@ -172,7 +172,7 @@ impl Core {
         }
     }
 
-    pub(crate) fn unserve(&self, portal: u32) {
+    pub(crate) fn remove_sink(&self, portal: u32) {
         if let Some(slot) = self.lazy.get(portal as usize) {
             slot.store(None);
         }
@@ -209,7 +209,7 @@ impl Core {
         &self.matched[shard(key.1 ^ u64::from(key.0) << 32)]
     }
 
-    /// The first buffer attached at `key` that has the wanted kind and admits `from`.
+    /// The first buffer attached at `key` that `wanted` accepts and that admits `from`.
     fn find(&self, key: (u32, u64), from: Nid, wanted: impl Fn(&Md) -> bool) -> Option<Arc<Entry>> {
         let shard = self.matched_shard(key).lock();
         let usable = |e: &&Arc<Entry>| wanted(&e.md) && e.from.is_none_or(|peer| self.same_peer(peer, from));
@@ -220,7 +220,7 @@ impl Core {
 
     /// Registers a PUT that `peer` will acknowledge or, with `reply_max`, a GET that `peer` will
     /// answer.
-    pub(crate) fn expect(self: &Arc<Self>, peer: Nid, reply_max: Option<u32>) -> PendingAnswer {
+    pub(crate) fn expect_answer(self: &Arc<Self>, peer: Nid, reply_max: Option<u32>) -> PendingAnswer {
         let object = self.next_object.fetch_add(1, Ordering::Relaxed);
         let (answer_tx, answer) = oneshot::channel();
         self.pending[shard(object)].lock().insert(
@@ -243,8 +243,8 @@ impl Core {
         }
     }
 
-    /// Records that the message `op` leaves through a router, so that a failure of the router fails
-    /// the operation.
+    /// Records that the message `op` leaves through a router: if the router fails, the operation
+    /// fails.
     pub(crate) fn set_router(&self, op: &LnetOp, router: Nid) {
         let handle = match op {
             LnetOp::Put(put) => put.ack_wmd,
@@ -299,8 +299,8 @@ impl Core {
 
     // ---- messages
 
-    /// Delivers one message to this node. `queued` tells for a lazy portal whether earlier messages
-    /// of the same connection wait for space in its sink; this message then queues behind them.
+    /// Delivers one message to this node. `queued` tells whether earlier messages of the same
+    /// connection wait for space in a portal's sink. If so, this message must queue behind them.
     pub(crate) fn receive(&self, msg: Msg, arrival: Arrival, queued: &dyn Fn(u32) -> bool) -> Delivery {
         match msg.op {
             LnetOp::Put(put) => self.receive_put(msg, put, arrival, queued),

@@ -231,7 +231,7 @@ fn a_get_returns_the_requested_range() {
 #[tokio::test]
 async fn an_ack_reaches_only_the_put_that_waits_for_it() {
     let core = node();
-    let mut expected = core.expect(PEER, None);
+    let mut expected = core.expect_answer(PEER, None);
     let ack = |src, dst_wmd| Msg {
         src,
         dst: Nid::LO,
@@ -280,7 +280,7 @@ async fn an_ack_reaches_only_the_put_that_waits_for_it() {
 #[tokio::test]
 async fn a_reply_longer_than_requested_is_refused() {
     let core = node();
-    let mut expected = core.expect(PEER, Some(4));
+    let mut expected = core.expect_answer(PEER, Some(4));
     let reply = |text| Msg {
         src: PEER,
         dst: Nid::LO,
@@ -297,8 +297,8 @@ async fn a_reply_longer_than_requested_is_refused() {
 #[tokio::test]
 async fn operations_of_a_lost_peer_fail_at_once() {
     let core = node();
-    let mut lost_ack = core.expect(PEER, None);
-    let mut other_ack = core.expect(OTHER_PEER, None);
+    let mut lost_ack = core.expect_answer(PEER, None);
+    let mut other_ack = core.expect_answer(OTHER_PEER, None);
     core.fail_pending(
         PEER,
         &LnetError::PeerLost {
@@ -314,7 +314,7 @@ async fn operations_of_a_lost_peer_fail_at_once() {
 #[test]
 fn dropped_operations_and_buffers_leave_no_entries() {
     let core = node();
-    drop(core.expect(PEER, None));
+    drop(core.expect_answer(PEER, None));
     drop(sink(&core, 7, None, 1));
     assert!(core.pending.iter().all(|shard| shard.lock().is_empty()));
     assert!(core.matched.iter().all(|shard| shard.lock().is_empty()));
@@ -365,8 +365,8 @@ fn pings_and_pushes_are_answered() {
 struct FullSink;
 
 impl PutSink for FullSink {
-    fn put(&self, m: IncomingPut) -> Result<(), SinkFull> {
-        Err(SinkFull(m))
+    fn put(&self, request: IncomingPut) -> Result<(), SinkFull> {
+        Err(SinkFull(request))
     }
     fn wait_for_space(&self) -> BoxFuture<'_, ()> {
         Box::pin(std::future::pending())
@@ -376,13 +376,13 @@ impl PutSink for FullSink {
 #[test]
 fn a_put_refused_by_a_full_sink_is_not_acknowledged_yet() {
     let core = node();
-    core.serve(12, Arc::new(FullSink));
+    core.set_sink(12, Arc::new(FullSink));
     let Delivery::Full(blocked) = core.receive(put(PEER, 12, 1, 0, "request"), ARRIVAL, &|_| false) else {
         panic!()
     };
     assert_eq!(blocked.message.payload.clone().into_bytes(), "request");
     assert!(blocked.answer.is_some());
-    core.unserve(12);
+    core.remove_sink(12);
     assert!(is_dropped(core.receive(
         put(PEER, 12, 1, 0, "request"),
         ARRIVAL,

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use wire::frame::LnetOp;
 
 /// Numbers of messages by kind, in the order of the wire: ACK, PUT, GET, REPLY.
-pub(crate) type Kinds = [u64; 4];
+pub(crate) type KindCounts = [u64; 4];
 
 /// The counters of one partition of an interface, or of one peer.
 #[derive(Debug, Default)]
@@ -26,12 +26,12 @@ pub(crate) struct Counters {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Messages sent: ACK, PUT, GET, REPLY.
-    pub sent: Kinds,
+    pub sent: KindCounts,
     /// Messages received, also those to forward and those dropped later.
-    pub received: Kinds,
-    /// Messages received but neither delivered nor forwarded, except those dropped because the
-    /// backlogs of full services have reached their limit.
-    pub dropped: Kinds,
+    pub received: KindCounts,
+    /// Messages received but neither delivered nor forwarded. Messages that were dropped because
+    /// the backlogs of full services had reached their limit do not count.
+    pub dropped: KindCounts,
     /// Messages forwarded.
     pub routed: u64,
     /// Bytes of payload: sent, received, dropped, forwarded.
@@ -46,22 +46,22 @@ impl Counts {
 }
 
 impl Counters {
-    pub(crate) fn sent(&self, op: &LnetOp, len: usize) {
+    pub(crate) fn count_sent(&self, op: &LnetOp, len: usize) {
         add(&self.sent, op);
         self.sent_bytes.fetch_add(len as u64, Ordering::Relaxed);
     }
 
-    pub(crate) fn received(&self, op: &LnetOp, len: usize) {
+    pub(crate) fn count_received(&self, op: &LnetOp, len: usize) {
         add(&self.received, op);
         self.received_bytes.fetch_add(len as u64, Ordering::Relaxed);
     }
 
-    pub(crate) fn dropped(&self, op: &LnetOp, len: usize) {
+    pub(crate) fn count_dropped(&self, op: &LnetOp, len: usize) {
         add(&self.dropped, op);
         self.dropped_bytes.fetch_add(len as u64, Ordering::Relaxed);
     }
 
-    pub(crate) fn routed(&self, len: usize) {
+    pub(crate) fn count_routed(&self, len: usize) {
         self.routed.fetch_add(1, Ordering::Relaxed);
         self.routed_bytes.fetch_add(len as u64, Ordering::Relaxed);
     }

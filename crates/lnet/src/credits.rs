@@ -1,5 +1,5 @@
-//! Credits: a limit on concurrent messages, with the numbers that Lustre shows: the credits left
-//! (negative while messages wait), and the minimum of this number so far.
+//! Credits limit the number of concurrent messages. A pool also counts what Lustre shows: the
+//! credits left (negative while messages wait), and their minimum so far.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};

@@ -1,9 +1,9 @@
 //! The local endpoint of a process: its NID and the port of its site.
 //!
 //! NIDs have no port, so all nodes that connect to each other (a site) use the same port. The
-//! default is Lustre's 988 if this process may listen on it, otherwise 7988; a client finds out the
-//! port of its MGS. On loopback every process needs an address of its own; a listener gets the
-//! first free one from 127.0.0.1 on.
+//! default is Lustre's 988 if this process may listen on it, otherwise 7988; a client probes the
+//! port of its MGS. On loopback, every process needs an address of its own; a listener gets the
+//! first free address from 127.0.0.1 on.
 
 use crate::{Accept, Lnet, LnetConfig, LnetError, claim, interfaces};
 use cpt::CptTable;
@@ -104,7 +104,7 @@ impl EndpointRequest {
             return match free_loopback(port, mgs) {
                 Ok(nid) => Ok(endpoint(nid, true)),
                 // Most likely the client may not listen on the reserved port of its site.
-                Err(_) if port < 1024 => Ok(endpoint(unshared_loopback(), false)),
+                Err(_) if port < claim::UNPRIVILEGED_PORT_MIN => Ok(endpoint(unshared_loopback(), false)),
                 Err(e) => Err(e),
             };
         }
@@ -163,7 +163,8 @@ pub fn try_listen(nid: Nid, port: u16) -> Result<(), LnetError> {
     check_unclaimed(nid, port, true)
 }
 
-/// Whether this process may listen on the address; an error if it cannot use the address at all.
+/// Whether this process may listen on the address. Fails if the address is in use, claimed or not
+/// of this machine.
 fn may_listen(nid: Nid, port: u16) -> Result<bool, LnetError> {
     match try_listen(nid, port) {
         Ok(()) => Ok(true),

@@ -136,7 +136,7 @@ pub enum LnetError {
     Timeout {
         /// The peer.
         peer: Nid,
-        /// The missing event, such as an ACK.
+        /// The missing event, such as `ACK of a PUT`.
         what: &'static str,
         /// The time limit.
         after: Duration,
@@ -171,7 +171,7 @@ pub enum LnetError {
 }
 
 impl LnetError {
-    /// The error for a failed attempt to listen.
+    /// The error for a failed attempt to listen on `port` of `nid`.
     pub(crate) fn listen(nid: Nid, port: u16, why: &io::Error) -> LnetError {
         match why.kind() {
             ErrorKind::AddrInUse => LnetError::AddrInUse {
@@ -191,22 +191,24 @@ impl LnetError {
 
     /// The errno to report to users of the library and tools.
     pub fn errno(&self) -> Errno {
-        Errno(match self {
-            LnetError::AddrInUse { .. } | LnetError::NoLoopback { .. } => 98,
-            LnetError::PermissionDenied { .. } => 13,
-            LnetError::AddrNotAvailable { .. } => 99,
-            LnetError::Listen { .. } => 5,
-            LnetError::NotTcp { .. } | LnetError::Config { .. } | LnetError::Route { .. } => 22,
-            LnetError::Interface { .. } => 19,
-            LnetError::Ni { .. } => 17,
-            LnetError::NoRoute { .. } | LnetError::NoRouter { .. } | LnetError::HostUnreachable { .. } => 113,
-            LnetError::Connect { .. } => 111,
-            LnetError::PeerLost { .. } => 104,
-            LnetError::Timeout { .. } => 110,
-            LnetError::Unmatched { .. } => 2,
-            LnetError::TooLong { .. } => 90,
-            LnetError::Protocol { .. } => 71,
-            LnetError::ShutDown => 108,
-        })
+        match self {
+            LnetError::AddrInUse { .. } | LnetError::NoLoopback { .. } => Errno::EADDRINUSE,
+            LnetError::PermissionDenied { .. } => Errno::EACCES,
+            LnetError::AddrNotAvailable { .. } => Errno::EADDRNOTAVAIL,
+            LnetError::Listen { .. } => Errno::EIO,
+            LnetError::NotTcp { .. } | LnetError::Config { .. } | LnetError::Route { .. } => Errno::EINVAL,
+            LnetError::Interface { .. } => Errno::ENODEV,
+            LnetError::Ni { .. } => Errno::EEXIST,
+            LnetError::NoRoute { .. } | LnetError::NoRouter { .. } | LnetError::HostUnreachable { .. } => {
+                Errno::EHOSTUNREACH
+            }
+            LnetError::Connect { .. } => Errno::ECONNREFUSED,
+            LnetError::PeerLost { .. } => Errno::ECONNRESET,
+            LnetError::Timeout { .. } => Errno::ETIMEDOUT,
+            LnetError::Unmatched { .. } => Errno::ENOENT,
+            LnetError::TooLong { .. } => Errno::EMSGSIZE,
+            LnetError::Protocol { .. } => Errno::EPROTO,
+            LnetError::ShutDown => Errno::ESHUTDOWN,
+        }
     }
 }

@@ -120,8 +120,9 @@ pub(crate) fn cpts_near(interface: &str, cpts: &CptTable) -> Vec<usize> {
     cpts.iter().filter(on_node).map(|cpt| cpt.id().0).collect()
 }
 
-/// Bulk connections in each direction for an interface's speed: one below 4 Gbit/s or if the speed
-/// is unknown, then one more for each factor of four (two for 10 Gbit/s, four for 100).
+/// Bulk connections in each direction that suit an interface's speed: one if the speed is unknown
+/// or below 4 Gbit/s, and one more for each factor of four above 1 Gbit/s (two for 10 Gbit/s, four
+/// for 100).
 pub(crate) fn connections_for(interface: Option<&str>) -> u32 {
     let speed = interface.and_then(|name| fs::read_to_string(format!("/sys/class/net/{name}/speed")).ok());
     let mbits = speed.and_then(|s| s.trim().parse::<u32>().ok()).unwrap_or(0);
@@ -190,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn this_machine_has_a_loopback() {
+    fn the_loopback_interface_is_listed() {
         assert!(all().iter().any(|i| i.loopback && i.addr.is_loopback()));
     }
 }

@@ -10,9 +10,9 @@
 //! itself. Partitions read their shared configuration without a lock (`nets`).
 //!
 //! All memory is bounded. Messages need credits of the peer and of the partition; answers have a
-//! limit per peer. PUTs that a full [`PutSink`] refuses wait in bounded queues. `tcp` stops reading
-//! a connection while a PUT waits for a full queue, and drops PUTs when all queues together are
-//! full.
+//! limit per peer. PUTs that a full [`PutSink`] refuses wait in the bounded queues of their
+//! connection. When a queue is full, `tcp` stops reading its connection. When the queues of all
+//! connections reach their common limit, `tcp` drops further PUTs.
 
 mod claim;
 mod config;

@@ -13,15 +13,15 @@ pub(crate) async fn deliver(core: &Core, msg: Msg, cpt: CptId) -> Option<Msg> {
     let (op, len) = (msg.op, msg.payload.len());
     let counters = core.nets.lo_counters.get(cpt.0);
     if let Some(counters) = counters {
-        counters.sent(&op, len);
-        counters.received(&op, len);
+        counters.count_sent(&op, len);
+        counters.count_received(&op, len);
     }
     match core.receive(msg, Arrival { cpt, routed: false }, &|_| false) {
         Delivery::Taken(answer) => answer,
         Delivery::Full(blocked) => blocked.deliver().await,
         Delivery::Dropped(why) => {
             if let Some(counters) = counters {
-                counters.dropped(&op, len);
+                counters.count_dropped(&op, len);
             }
             tracing::debug!("dropping a message to this node: {why}");
             None

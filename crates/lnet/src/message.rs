@@ -7,8 +7,8 @@ use wire::{LNET_PID_LUSTRE, LnetHandleWire, LnetHdrNid4, LnetPut, Nid};
 /// A message to send, deliver or forward.
 #[derive(Debug, Clone)]
 pub(crate) struct Msg {
-    /// The original sender. The default NID stands for the NID of the connection that sends the
-    /// message.
+    /// The original sender. If it is `Nid::default()`, the connection that sends the message fills
+    /// in this node's NID.
     pub(crate) src: Nid,
     /// The final destination.
     pub(crate) dst: Nid,
@@ -41,7 +41,7 @@ impl Msg {
     }
 
     /// The frame header for sending the message over a connection of this node's NID `local`.
-    /// `cookie` is a zero-copy cookie to return, or 0. Answers and forwarded messages keep their
+    /// `cookie` is a zero-copy cookie to return; 0: none. Answers and forwarded messages keep their
     /// source.
     pub(crate) fn head(&self, local: Nid, cookie: u64) -> FrameHead {
         let src = if self.src == Nid::default() {
@@ -61,7 +61,7 @@ impl Msg {
     }
 }
 
-/// A PUT. Without a handle it requests no ACK.
+/// A PUT. Without the handle `ack` it requests no ACK.
 pub(crate) fn put(
     ack: Option<LnetHandleWire>,
     ptl_index: u32,

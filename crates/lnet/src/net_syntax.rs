@@ -52,6 +52,8 @@ const INTERFACES_MAX: usize = 128;
 const ROUTES_MAX: usize = 1024;
 /// Maximum number of hops.
 const HOPS_MAX: u32 = 255;
+/// Maximum length of the name of an interface, in bytes.
+const INTERFACE_NAME_MAX: usize = 64;
 
 /// Parses `networks=`.
 ///
@@ -59,22 +61,22 @@ const HOPS_MAX: u32 = 255;
 ///
 /// The text is malformed; the error explains the mistake.
 pub fn parse_networks(text: &str) -> Result<Vec<NetSpec>, LnetError> {
-    let bad = |why: String| LnetError::Config {
+    let config_error = |why: String| LnetError::Config {
         what: "networks",
         text: text.to_owned(),
         why,
     };
     let mut nets: Vec<NetSpec> = Vec::new();
-    for part in split_outside(text, ',').map_err(bad)? {
+    for part in split_outside_brackets(text, ',').map_err(config_error)? {
         if part.is_empty() {
-            return Err(bad(
-                "expected a network such as tcp(eth0) between the commas".into()
+            return Err(config_error(
+                "expected a network such as tcp(eth0) between the commas".into(),
             ));
         }
-        let net = parse_net(part).map_err(bad)?;
+        let net = parse_net(part).map_err(config_error)?;
         if nets.iter().any(|n| n.number == net.number) {
             let name = net_name(net.number);
-            return Err(bad(format!(
+            return Err(config_error(format!(
                 "{name} is named twice: list its interfaces together, as in {name}(eth0,eth1)"
             )));
         }
@@ -82,7 +84,7 @@ pub fn parse_networks(text: &str) -> Result<Vec<NetSpec>, LnetError> {
     }
     let interfaces: usize = nets.iter().map(|n| n.interfaces.len()).sum();
     if interfaces > INTERFACES_MAX || nets.len() > INTERFACES_MAX {
-        return Err(bad(format!("more than {INTERFACES_MAX} interfaces")));
+        return Err(config_error(format!("more than {INTERFACES_MAX} interfaces")));
     }
     Ok(nets)
 }
@@ -135,13 +137,14 @@ fn parse_net(part: &str) -> Result<NetSpec, String> {
     let cpts = parse_cpts(part, rest.trim())?;
     let mut interfaces: Vec<IfSpec> = Vec::new();
     if let Some(list) = list {
-        for item in split_outside(list, ',')? {
+        for item in split_outside_brackets(list, ',')? {
             let (name, cpts) = match item.find('[') {
                 Some(index) => item.split_at(index),
                 None => (item, ""),
             };
             let name = name.trim();
-            if name.is_empty() || name.len() > 64 || !name.bytes().all(|b| b.is_ascii_graphic()) {
+            let printable = name.bytes().all(|b| b.is_ascii_graphic());
+            if name.is_empty() || name.len() > INTERFACE_NAME_MAX || !printable {
                 return Err(format!("{part}: '{name}' is not the name of an interface"));
             }
             if interfaces.iter().any(|i| i.name == name) {
@@ -185,7 +188,7 @@ pub fn parse_cpt_list(list: &str) -> Result<Vec<usize>, String> {
 }
 
 /// Splits at each `separator` outside of brackets and parentheses; the parts are trimmed.
-fn split_outside(text: &str, separator: char) -> Result<Vec<&str>, String> {
+fn split_outside_brackets(text: &str, separator: char) -> Result<Vec<&str>, String> {
     let (mut parts, mut depth, mut begin) = (Vec::new(), 0_i32, 0);
     for (i, c) in text.char_indices() {
         match c {
@@ -252,7 +255,7 @@ pub(crate) fn routes_text(routes: &[RouteSpec]) -> String {
 ///
 /// The text is malformed; the error explains the mistake.
 pub fn parse_routes(text: &str) -> Result<Vec<RouteSpec>, LnetError> {
-    let bad = |why: String| LnetError::Config {
+    let config_error = |why: String| LnetError::Config {
         what: "routes",
         text: text.to_owned(),
         why,
@@ -260,31 +263,35 @@ pub fn parse_routes(text: &str) -> Result<Vec<RouteSpec>, LnetError> {
     let mut routes = Vec::new();
     for line in text.split([';', '\n']).map(str::trim).filter(|l| !l.is_empty()) {
         let mut words = line.split_whitespace().peekable();
-        let nets = expand(words.next().unwrap_or_default()).map_err(bad)?;
+        let nets = expand(words.next().unwrap_or_default()).map_err(config_error)?;
         let hop = match words.peek().filter(|w| w.bytes().all(|b| b.is_ascii_digit())) {
             None => None,
-            Some(word) => Some(parse_hops(word).map_err(bad)?),
+            Some(word) => Some(parse_hops(word).map_err(config_error)?),
         };
         if hop.is_some() {
             words.next();
         }
         if words.peek().is_none() {
-            return Err(bad(format!(
+            return Err(config_error(format!(
                 "'{line}' names no router: expected a NID such as 192.168.0.1@tcp after the network"
             )));
         }
         let mut gateways = Vec::new();
         for word in words {
-            for one in expand(word).map_err(bad)? {
-                gateways.push(parse_gateway(&one).map_err(bad)?);
+            for one in expand(word).map_err(config_error)? {
+                gateways.push(parse_gateway(&one).map_err(config_error)?);
             }
         }
         for net in &nets {
-            let net = Nid::tcp(std::net::Ipv4Addr::UNSPECIFIED, parse_net_name(net).map_err(bad)?).net();
+            let net = Nid::tcp(
+                std::net::Ipv4Addr::UNSPECIFIED,
+                parse_net_name(net).map_err(config_error)?,
+            )
+            .net();
             for &(gateway, priority) in &gateways {
-                check_gateway(net, gateway).map_err(bad)?;
+                check_gateway(net, gateway).map_err(config_error)?;
                 if routes.len() >= ROUTES_MAX {
-                    return Err(bad(format!("more than {ROUTES_MAX} routes")));
+                    return Err(config_error(format!("more than {ROUTES_MAX} routes")));
                 }
                 routes.push(RouteSpec {
                     net,
@@ -342,7 +349,7 @@ fn parse_gateway(text: &str) -> Result<(Nid, u32), String> {
     Ok((nid.parse().map_err(|e| format!("{e}"))?, priority))
 }
 
-/// Expands a word with lists such as `[1-3,7]`: one word for each combination of their numbers.
+/// Expands a word with lists such as `[1-3,7]` to one word for each combination of their numbers.
 fn expand(word: &str) -> Result<Vec<String>, String> {
     let mut out = vec![String::new()];
     let mut rest = word;

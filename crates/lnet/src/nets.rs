@@ -32,8 +32,8 @@ pub(crate) enum NextHop {
 }
 
 impl Nets {
-    /// The interface through which to reach a peer on a network of this node. Interfaces on the
-    /// peer's link come first; among several, the peer's NID selects one by its hash.
+    /// The interface through which this node reaches a peer on one of its networks. Interfaces on
+    /// the peer's link come first; among several, the hash of the peer's NID selects one.
     pub(crate) fn ni_for(&self, peer: Nid) -> Option<&Arc<Ni>> {
         let on_net = || self.nis.iter().filter(|ni| ni.nid.net() == peer.net());
         let first = on_net().next()?;
@@ -86,12 +86,12 @@ impl Nets {
                 Some(_) => LnetError::NoRouter { peer: to },
             });
         };
-        let equal: Vec<_> = usable().filter(|r| r.rank() == best).collect();
-        let n = match equal.len() {
+        let candidates: Vec<_> = usable().filter(|r| r.rank() == best).collect();
+        let index = match candidates.len() {
             1 => 0,
-            n => turn.fetch_add(1, Ordering::Relaxed) % n,
+            count => turn.fetch_add(1, Ordering::Relaxed) % count,
         };
-        let route = equal.get(n).ok_or(LnetError::NoRouter { peer: to })?;
+        let route = candidates.get(index).ok_or(LnetError::NoRouter { peer: to })?;
         let ni = self.ni_for(route.spec.gateway).ok_or(LnetError::NoRoute {
             peer: route.spec.gateway,
         })?;
@@ -168,23 +168,23 @@ impl Nets {
 
     pub(crate) fn add_route(&mut self, route: Arc<Route>) -> Result<(), LnetError> {
         let RouteSpec { net, gateway, .. } = route.spec;
-        let bad = |why: &str| {
+        let route_error = |why: &str| {
             Err(LnetError::Route {
                 gateway,
                 why: why.to_owned(),
             })
         };
         if self.nis.iter().any(|ni| ni.nid.net() == net) {
-            return bad("this node is directly on that network");
+            return route_error("this node is directly on that network");
         }
         if self.is_local(gateway) {
-            return bad("the router is this node itself");
+            return route_error("the router is this node itself");
         }
         if self.ni_for(gateway).is_none() {
-            return bad("this node is not on the router's network");
+            return route_error("this node is not on the router's network");
         }
         if self.leads_to(gateway, net) {
-            return bad("the route already exists");
+            return route_error("the route already exists");
         }
         self.routes.push(route);
         Ok(())

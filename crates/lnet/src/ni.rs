@@ -178,15 +178,15 @@ impl Ni {
         *self.acceptor.lock() = Some(acceptor);
     }
 
-    /// Releases the acceptor: the interface is removed.
+    /// Releases the acceptor; called when the interface is removed.
     pub(crate) fn close(&self) {
         self.acceptor.lock().take();
     }
 }
 
-/// Keeps the claim of one address and, if the first interface with the address listens, its
-/// listener. All interfaces with the address share the acceptor, since several networks may use one
-/// address. The acceptor ends when the last interface releases it.
+/// Keeps this process's claim of one address alive and, if the first interface with the address
+/// listens, its listener. All interfaces with the address share the acceptor, since several
+/// networks may use one address. The acceptor ends when the last interface releases it.
 #[derive(Debug)]
 pub(crate) struct Acceptor {
     pub(crate) addr: Ipv4Addr,

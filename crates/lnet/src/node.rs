@@ -53,7 +53,7 @@ pub struct Lnet {
 }
 
 impl Lnet {
-    /// A stack with no NID but `0@lo`.
+    /// A stack whose only NID is `0@lo`.
     pub fn new(cpts: Arc<CptTable>, cfg: LnetConfig) -> Arc<Lnet> {
         // Must differ from the incarnations of earlier boots of this node. Peers compare
         // incarnations only for equality.
@@ -133,7 +133,7 @@ impl Lnet {
 
     /// Delivers every PUT to `portal` to `sink` until the guard is dropped.
     pub fn serve_portal(self: &Arc<Self>, portal: u32, sink: Arc<dyn PutSink>) -> PortalGuard {
-        self.core.serve(portal, sink);
+        self.core.set_sink(portal, sink);
         PortalGuard {
             core: self.core.clone(),
             portal,
@@ -159,10 +159,11 @@ impl Lnet {
         Some(self.tcp.link(nid, ni))
     }
 
-    /// From now on, disconnects peers that `sessions` does not list when no message was exchanged
-    /// with them for `unused_peer_timeout` (at most twice as long), to save descriptors. Exempt are
-    /// the routers of this node's routes and, on a router, all peers. Stops when `sessions` returns
-    /// `None`; does nothing if the timeout is zero.
+    /// Starts a task that disconnects unused peers to save descriptors. Every
+    /// `unused_peer_timeout`, it disconnects the peers that `sessions` does not list and that
+    /// exchanged no message since the previous check. The routers of this node's routes stay
+    /// connected; a router keeps all its peers. The task ends when `sessions` returns `None`. It
+    /// does not start if the timeout is zero.
     pub fn close_unused_peers(&self, sessions: impl Fn() -> Option<HashSet<Nid>> + Send + 'static) {
         let (tcp, interval) = (self.tcp.clone(), self.cfg.unused_peer_timeout);
         if interval.is_zero() {
@@ -230,7 +231,7 @@ impl Lnet {
             let sending = within(to, "chance to send a PUT", limit, sending);
             return sending.await.map(|()| sent);
         }
-        let expected = self.core.expect(to, None);
+        let expected = self.core.expect_answer(to, None);
         let msg = Msg::to_peer(to, op(Some(expected.handle)), payload);
         let exchange = pin!(self.send_and_wait(msg, expected));
         match within(to, "ACK of a PUT", limit, exchange).await? {
@@ -308,7 +309,7 @@ impl Lnet {
                 .map(|msg| msg.payload)
                 .ok_or(LnetError::Unmatched { portal, match_bits });
         }
-        let expected = self.core.expect(to, Some(len));
+        let expected = self.core.expect_answer(to, Some(len));
         let msg = Msg::to_peer(to, op(expected.handle), Payload::new());
         match self.send_and_wait(msg, expected).await? {
             Answer::Reply(payload) => Ok(payload),
@@ -325,7 +326,7 @@ impl Lnet {
     }
 
     async fn deliver(&self, msg: Msg) -> Result<Option<Msg>, LnetError> {
-        if self.tasks.stopped() {
+        if self.tasks.is_stopping() {
             return Err(LnetError::ShutDown);
         }
         Ok(lo::deliver(&self.core, msg, self.cpts.current()).await)
@@ -340,7 +341,7 @@ impl Drop for Lnet {
 }
 
 /// Awaits `future` for at most `limit`. Most futures are ready at once and need no timer. The
-/// caller keeps the future: taken by value, it would use twice its size in every enclosing future.
+/// caller pins the future: taken by value, it would add twice its size to every enclosing future.
 async fn within<T>(
     peer: Nid,
     what: &'static str,

@@ -11,11 +11,11 @@ use tokio::sync::mpsc;
 use wire::Nid;
 
 /// A sink with the capacity of its channel.
-struct Queue(mpsc::Sender<IncomingPut>);
+struct ChannelSink(mpsc::Sender<IncomingPut>);
 
-impl PutSink for Queue {
-    fn put(&self, m: IncomingPut) -> Result<(), SinkFull> {
-        self.0.try_send(m).map_err(|e| SinkFull(e.into_inner()))
+impl PutSink for ChannelSink {
+    fn put(&self, request: IncomingPut) -> Result<(), SinkFull> {
+        self.0.try_send(request).map_err(|e| SinkFull(e.into_inner()))
     }
     fn wait_for_space(&self) -> BoxFuture<'_, ()> {
         Box::pin(async {
@@ -81,7 +81,7 @@ async fn unmatched_operations_that_need_an_answer_fail_at_once() {
 async fn a_full_sink_blocks_the_sender_until_it_has_space() {
     let node = node();
     let (send, mut requests) = mpsc::channel(1);
-    let _portal = node.serve_portal(12, Arc::new(Queue(send)));
+    let _portal = node.serve_portal(12, Arc::new(ChannelSink(send)));
     let put = || node.put(Nid::LO, 12, 1, 0, 0, Payload::new(), false);
     put().await.unwrap();
     let second = tokio::time::timeout(Duration::from_secs(1), put()).await;
@@ -100,7 +100,7 @@ async fn a_full_sink_blocks_the_sender_until_it_has_space() {
 async fn a_dropped_guard_ends_the_service() {
     let node = node();
     let (send, _requests) = mpsc::channel(1);
-    drop(node.serve_portal(12, Arc::new(Queue(send))));
+    drop(node.serve_portal(12, Arc::new(ChannelSink(send))));
     assert!(
         node.put(Nid::LO, 12, 1, 0, 0, Payload::new(), true)
             .await

@@ -14,17 +14,17 @@ pub(crate) const PING_REPLY_MAX: u32 = 16 + 16 * 256;
 /// Parses a ping reply of `peer`. Like Lustre's LNet, refuses replies without interface status and
 /// replies that do not list `0@lo` first.
 pub(crate) fn parse(peer: Nid, bytes: &[u8]) -> Result<PingReply, LnetError> {
-    let bad = |why: String| LnetError::Protocol { peer, why };
-    let reply = PingReply::parse(bytes).map_err(|e| bad(e.to_string()))?;
+    let protocol_error = |why: String| LnetError::Protocol { peer, why };
+    let reply = PingReply::parse(bytes).map_err(|e| protocol_error(e.to_string()))?;
     if reply.features & LNET_PING_FEAT_NI_STATUS == 0 {
-        return Err(bad(format!(
+        return Err(protocol_error(format!(
             "its ping reply has features {:#x}, without interface status",
             reply.features
         )));
     }
     match reply.nis.first() {
         Some(first) if first.ns_nid == Nid::LO => Ok(reply),
-        first => Err(bad(format!(
+        first => Err(protocol_error(format!(
             "its ping reply starts with {:?} instead of 0@lo",
             first.map(|ni| ni.ns_nid)
         ))),

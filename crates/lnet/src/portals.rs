@@ -39,17 +39,17 @@ pub struct SinkFull(pub IncomingPut);
 
 /// Receives the PUTs to a lazy portal.
 pub trait PutSink: Send + Sync {
-    /// Takes a message, or returns it if the sink is full. Must not block: it queues the message;
-    /// for a message from this node to itself it may start the work and poll it once. LNet holds no
-    /// lock during the call, so the work can use LNet.
+    /// Takes a message, or returns it if the sink is full. Must not block: the sink queues the
+    /// message. It may start the work for a message from this node to itself and poll it once. LNet
+    /// holds no lock during the call, so the work can use LNet.
     ///
     /// # Errors
     ///
     /// The sink is full.
-    fn put(&self, m: IncomingPut) -> Result<(), SinkFull>;
-    /// Resolves when a returned message can be offered again. Only observes: a waiter that reserved
-    /// the space and released it again would wake the next waiter, and two such waiters would
-    /// exclude each other forever.
+    fn put(&self, message: IncomingPut) -> Result<(), SinkFull>;
+    /// Resolves when a returned message can be offered again. Must not reserve the space: a waiter
+    /// that releases a reservation wakes the next waiter, and two such waiters would exclude each
+    /// other forever.
     fn wait_for_space(&self) -> BoxFuture<'_, ()>;
     /// The partitions that the sink queues on; `None` for all. Called once.
     fn cpts(&self) -> Option<Vec<CptId>> {
@@ -74,7 +74,7 @@ pub struct MatchEntry {
 pub enum Md {
     /// Accepts PUTs.
     Sink {
-        /// Length of the buffer in bytes; data beyond is truncated.
+        /// Length of the buffer in bytes; longer data is truncated.
         max_len: u32,
     },
     /// Answers GETs.
@@ -102,8 +102,8 @@ pub enum MdEvent {
     },
 }
 
-/// Maximum number of unread events of one buffer. Beyond it, PUTs are dropped; GETs are answered
-/// without an event.
+/// Maximum number of unread events of one buffer. At the limit, PUTs are dropped, and GETs are
+/// answered without an event.
 pub(crate) const EVENTS_MAX: usize = 64;
 
 /// An attached buffer, shared by the portal's table and its owner.
@@ -192,6 +192,6 @@ pub struct PortalGuard {
 
 impl Drop for PortalGuard {
     fn drop(&mut self) {
-        self.core.unserve(self.portal);
+        self.core.remove_sink(self.portal);
     }
 }

@@ -12,15 +12,16 @@ use wire::Nid;
 /// The distribution of requests, under Lustre's names and numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum PortalRotor {
-    /// A request is queued where it arrives if its service runs there; otherwise round robin.
+    /// A request is queued on the partition that receives it. If its service does not run there,
+    /// the partitions of the service take turns.
     Off,
     /// All requests are distributed round robin over the partitions of their service.
     On,
     /// Routed requests are distributed round robin, because all requests of one router arrive on
-    /// the partition of its connections. Others as with `Off`.
+    /// the partition of its connections. Other requests are distributed as with `Off`.
     RrRt,
-    /// The hash of the sender's NID selects the partition of a routed request. Others as with
-    /// `Off`.
+    /// The hash of the sender's NID selects the partition of a routed request. Other requests are
+    /// distributed as with `Off`.
     #[default]
     HashRt,
 }
@@ -127,7 +128,7 @@ impl Rotor {
         src: Nid,
         routed: bool,
     ) -> CptId {
-        let n = match self.mode() {
+        let index = match self.mode() {
             PortalRotor::On => round_robin.next(arrival),
             PortalRotor::RrRt if routed => round_robin.next(arrival),
             PortalRotor::HashRt if routed => cpt::nid_hash(src.0),
@@ -136,7 +137,7 @@ impl Rotor {
             _ => round_robin.next(arrival),
         };
         service_cpts
-            .get(n % service_cpts.len().max(1))
+            .get(index % service_cpts.len().max(1))
             .copied()
             .unwrap_or(arrival)
     }
@@ -184,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn modes_have_names_and_numbers() {
+    fn modes_are_parsed_from_names_and_numbers() {
         for (n, name) in ["OFF", "ON", "RR_RT", "HASH_RT"].into_iter().enumerate() {
             let rotor: PortalRotor = name.parse().unwrap();
             assert_eq!(

@@ -96,7 +96,7 @@ impl Lnet {
         std::iter::once(lo).chain(tcp_nis).collect()
     }
 
-    /// All peers that this node remembers, sorted by NID.
+    /// All peers of which this node keeps state, sorted by NID.
     pub fn show_peers(&self) -> Vec<PeerInfo> {
         let nets = self.core.nets.snapshot();
         let state = |peer: &Peer| match nets.routes.iter().find(|r| r.spec.gateway == peer.nid) {
@@ -142,8 +142,8 @@ impl Lnet {
         self.buffers.show()
     }
 
-    /// Total counts; the number of messages being sent or waiting for a credit; and the sum over
-    /// all partitions of that number's maximum so far.
+    /// Total counts; the number of messages in flight (being sent or waiting for a credit); and the
+    /// sum of each partition's maximum of that number so far.
     pub fn show_counts(&self) -> (Counts, i64, i64) {
         let counts = self.show_nis().iter().map(|ni| ni.counts).sum();
         let nets = self.core.nets.snapshot();
@@ -348,10 +348,10 @@ fn up_or_down(alive: bool) -> &'static str {
     if alive { "up" } else { "down" }
 }
 
-/// Formats a line: of `nis` if `unpadded` is empty, otherwise of `peers` with `unpadded` as the
-/// columns after the padded ones. The padded columns are 24, 6, 5, 4, 4, 4, 5, 5 and 5 characters
-/// wide in `nis`; 24, 4 and then 5 in `peers`.
+/// Formats a line of `nis` or, if there are `unpadded` columns, of `peers`: these columns follow
+/// the others. The widths are Lustre's.
 fn line<const N: usize>(unpadded: &[&str], columns: [String; N]) -> String {
+    const NID_WIDTH: usize = 24;
     let widths: &[usize] = match unpadded {
         [] => &[6, 5, 4, 4, 4, 5, 5, 5],
         _ => &[4, 5, 5, 5, 5, 5, 5, 5],
@@ -359,7 +359,7 @@ fn line<const N: usize>(unpadded: &[&str], columns: [String; N]) -> String {
     let mut out = String::new();
     for (i, column) in columns.iter().enumerate() {
         let _ = match i.checked_sub(1).and_then(|i| widths.get(i)) {
-            None => write!(out, "{column:<24}"),
+            None => write!(out, "{column:<NID_WIDTH$}"),
             Some(width) => write!(out, " {column:>width$}"),
         };
     }

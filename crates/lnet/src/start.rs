@@ -45,7 +45,7 @@ pub const START: &[StartParam<LnetConfig>] = &[
     StartParam {
         module: "lnet",
         name: "accept_timeout",
-        about: "seconds until an accepted connection must have sent its hello",
+        about: "seconds within which an accepted connection must send its hello",
         show: |c| c.accept_timeout.as_secs().to_string(),
         set: |c, text| seconds(text, 1..=600).map(|t| c.accept_timeout = t),
     },

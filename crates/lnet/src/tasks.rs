@@ -11,7 +11,7 @@ use tokio::sync::{mpsc, watch};
 pub(crate) struct Tasks {
     stop: watch::Sender<bool>,
     /// The same flag, readable without a lock.
-    stopped: AtomicBool,
+    is_stopping: AtomicBool,
     /// Every task holds a clone; when all are dropped, the receiver reports the end of the channel.
     alive: Mutex<Option<mpsc::Sender<()>>>,
     all_ended: tokio::sync::Mutex<mpsc::Receiver<()>>,
@@ -23,7 +23,7 @@ impl Tasks {
         let (stop, _) = watch::channel(false);
         Tasks {
             stop,
-            stopped: AtomicBool::new(false),
+            is_stopping: AtomicBool::new(false),
             alive: Mutex::new(Some(alive)),
             all_ended: tokio::sync::Mutex::new(all_ended),
         }
@@ -47,14 +47,14 @@ impl Tasks {
     }
 
     /// Whether the stack is stopping.
-    pub(crate) fn stopped(&self) -> bool {
-        self.stopped.load(Ordering::Relaxed)
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.is_stopping.load(Ordering::Relaxed)
     }
 
     /// Signals all tasks to stop, without waiting.
     pub(crate) fn stop(&self) {
         self.alive.lock().take();
-        self.stopped.store(true, Ordering::Relaxed);
+        self.is_stopping.store(true, Ordering::Relaxed);
         self.stop.send_replace(true);
     }
 

@@ -1,6 +1,6 @@
 //! A router's buffers: the number of messages that it may hold, by size of payload and per
-//! partition. A message gets its buffer before its payload is read. Without a free buffer the
-//! connection is not read, so the sender has to wait.
+//! partition. A message gets its buffer before the router reads its payload. Without a free buffer
+//! the router stops reading the connection, so the sender has to wait.
 
 use crate::LnetConfig;
 use crate::credits::{Credit, Credits};
@@ -10,8 +10,10 @@ use std::sync::Arc;
 
 /// The largest payload of a small buffer in bytes: one page.
 pub(crate) const SMALL_MAX: usize = 4096;
-/// Default numbers of tiny, small and large buffers: for all partitions together, and the minimum
-/// per partition.
+/// Pages of each tiny, small and large buffer.
+const PAGES: [u32; 3] = [0, 1, 256];
+/// Default numbers of tiny, small and large buffers: over all partitions, and the minimum per
+/// partition.
 const DEFAULTS: [(u32, u32); 3] = [(2048, 512), (16384, 4096), (1024, 256)];
 
 /// The buffers of one partition: tiny, small and large.
@@ -88,7 +90,7 @@ impl Buffers {
     pub(crate) fn show(&self) -> Vec<RouterBufferInfo> {
         let table = self.current.load();
         let mut rows = Vec::new();
-        for (size, pages) in [0, 1, 256].into_iter().enumerate() {
+        for (size, pages) in PAGES.into_iter().enumerate() {
             for (cpt, cpt_pools) in table.pools.iter().enumerate() {
                 let pool = &cpt_pools[size];
                 rows.push(RouterBufferInfo {

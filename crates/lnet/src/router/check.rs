@@ -2,14 +2,14 @@
 //! on the destination network.
 
 use super::{Gateway, Route};
-use crate::{Lnet, LnetConfig, PingInfo};
+use crate::{Lnet, LnetConfig, PingInfo, net_name};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
 use wire::{LNET_NI_STATUS_UP, LNET_PING_FEAT_RTE_DISABLED};
 
-/// Stands for an interval of zero, which disables pings.
+/// Used instead of an interval of zero, which disables pings: a year.
 const NEVER: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// Monitors one router as long as there are routes through it.
@@ -33,7 +33,11 @@ pub(crate) async fn monitor(lnet: Weak<Lnet>, gateway: Arc<Gateway>) {
             };
             tokio::select! {
                 () = sleep_until(checked_at + interval) => break,
-                () = gateway.wake.notified() => if gateway.heard.swap(false, Ordering::Relaxed) { break },
+                () = gateway.wake.notified() => {
+                    if gateway.sign_of_life.swap(false, Ordering::Relaxed) {
+                        break;
+                    }
+                }
             }
         }
     }
@@ -54,20 +58,21 @@ async fn check(
         or_never(cfg.dead_router_check_interval),
     );
     if cfg.alive_router_check_interval.is_zero() {
-        // Without pings, each check counts the router as up.
+        // Without pings, routers count as up.
         gateway.mark_up();
         return Some(intervals);
     }
     match lnet.ping(gateway.nid, cfg.router_ping_timeout).await {
         Err(e) => gateway.mark_down(&e),
         Ok(info) if info.features & LNET_PING_FEAT_RTE_DISABLED != 0 => {
-            gateway.mark_down(&"it does not forward")
+            gateway.mark_down(&"forwarding is disabled there")
         }
         Ok(info) => {
             for route in routes {
-                let reaches = reaches(route, &info, &cfg);
-                if route.reaches.swap(reaches, Ordering::Relaxed) && !reaches {
-                    tracing::warn!(router = %gateway.nid, net = route.spec.net, "the router has no interface on this network that is up");
+                let reaches_net = reaches_net(route, &info, &cfg);
+                if route.reaches_net.swap(reaches_net, Ordering::Relaxed) && !reaches_net {
+                    let net = net_name(route.spec.net as u16);
+                    tracing::warn!(router = %gateway.nid, net, "route disabled: none of the router's interfaces on this network is up");
                 }
             }
             gateway.mark_up();
@@ -78,7 +83,7 @@ async fn check(
 
 /// Whether `info`, the ping reply of the route's router, allows the route. A router without an
 /// interface on the network may reach it through another router, unless the route has one hop.
-fn reaches(route: &Route, info: &PingInfo, cfg: &LnetConfig) -> bool {
+fn reaches_net(route: &Route, info: &PingInfo, cfg: &LnetConfig) -> bool {
     let mut on_net = info
         .nis
         .iter()
@@ -96,7 +101,7 @@ fn reaches(route: &Route, info: &PingInfo, cfg: &LnetConfig) -> bool {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use super::reaches;
+    use super::reaches_net;
     use crate::router::{Gateway, Route};
     use crate::{LnetConfig, PingInfo, RouteSpec};
     use std::sync::Arc;
@@ -117,10 +122,10 @@ mod tests {
         };
         let cfg = LnetConfig::default();
         let mut info = PingInfo::up(12345, 1, &[gateway, far], true);
-        assert!(reaches(&route(Some(1)), &info, &cfg));
+        assert!(reaches_net(&route(Some(1)), &info, &cfg));
         info.nis[2].ns_status = 0xdead_face;
-        assert!(!reaches(&route(None), &info, &cfg));
-        assert!(reaches(
+        assert!(!reaches_net(&route(None), &info, &cfg));
+        assert!(reaches_net(
             &route(None),
             &info,
             &LnetConfig {
@@ -130,9 +135,9 @@ mod tests {
         ));
         let elsewhere = PingInfo::up(12345, 1, &[gateway], true);
         assert!(
-            reaches(&route(None), &elsewhere, &cfg),
+            reaches_net(&route(None), &elsewhere, &cfg),
             "the router may use another router"
         );
-        assert!(!reaches(&route(Some(1)), &elsewhere, &cfg));
+        assert!(!reaches_net(&route(Some(1)), &elsewhere, &cfg));
     }
 }

@@ -20,7 +20,7 @@ pub(crate) struct Route {
     pub(crate) spec: RouteSpec,
     pub(crate) gateway: Arc<Gateway>,
     /// Whether the router's last ping reply allows the route; true before the first reply.
-    reaches: AtomicBool,
+    reaches_net: AtomicBool,
 }
 
 impl Route {
@@ -28,13 +28,13 @@ impl Route {
         Route {
             spec,
             gateway,
-            reaches: AtomicBool::new(true),
+            reaches_net: AtomicBool::new(true),
         }
     }
 
     /// Whether the route can be used.
     pub(crate) fn is_alive(&self) -> bool {
-        self.gateway.is_alive() && self.reaches.load(Ordering::Relaxed)
+        self.gateway.is_alive() && self.reaches_net.load(Ordering::Relaxed)
     }
 
     /// Order of preference: priority number, then hops (1 if not given); lower is better.
@@ -48,8 +48,9 @@ impl Route {
 pub(crate) struct Gateway {
     pub(crate) nid: Nid,
     alive: AtomicBool,
-    /// Set when a router that is down is heard from; its monitor clears it and checks the router.
-    heard: AtomicBool,
+    /// Whether the router has connected or sent a message while it was down. The monitor clears the
+    /// flag and checks the router.
+    sign_of_life: AtomicBool,
     /// Wakes the monitor task of the router (`check::monitor`).
     wake: Notify,
 }
@@ -59,7 +60,7 @@ impl Gateway {
         Gateway {
             nid,
             alive: AtomicBool::new(alive),
-            heard: AtomicBool::new(false),
+            sign_of_life: AtomicBool::new(false),
             wake: Notify::new(),
         }
     }
@@ -76,10 +77,10 @@ impl Gateway {
         }
     }
 
-    /// Records that the router has connected or sent a message: if it is down, the monitor checks
-    /// it at once.
-    pub(crate) fn note_heard(&self) {
-        if !self.is_alive() && !self.heard.swap(true, Ordering::Relaxed) {
+    /// Records that the router has connected or sent a message. If the router is down, the monitor
+    /// checks it at once.
+    pub(crate) fn note_sign_of_life(&self) {
+        if !self.is_alive() && !self.sign_of_life.swap(true, Ordering::Relaxed) {
             self.wake.notify_one();
         }
     }

@@ -9,6 +9,7 @@
 use super::diag::Diag;
 use super::route::is_local_address;
 use crate::Accept;
+use crate::claim::UNPRIVILEGED_PORT_MIN;
 use rustix::process::geteuid;
 use std::fs;
 use std::io;
@@ -17,12 +18,10 @@ use std::os::fd::AsFd;
 use std::sync::Once;
 use tokio::net::TcpStream;
 
-/// Ports below this one are reserved for privileged processes.
-const RESERVED: u16 = 1024;
 /// The user id of root.
 const ROOT: u32 = 0;
 /// The kernel's id for all users outside of this process's user namespace.
-const UNKNOWN: u32 = 65534;
+const UNMAPPED_UID: u32 = 65534;
 
 /// The origin of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,7 +39,7 @@ enum Origin {
 /// # Errors
 /// The reason for the refusal.
 pub(super) fn admit(stream: &TcpStream, accept: Accept) -> Result<Ipv4Addr, String> {
-    let (own, peer) = ends(stream)?;
+    let (own, peer) = local_and_peer_addr(stream)?;
     let origin = origin(stream, own, peer)?;
     check_origin(origin, geteuid().as_raw(), own.port(), peer.port(), accept)?;
     Ok(match origin {
@@ -55,7 +54,7 @@ pub(super) fn admit(stream: &TcpStream, accept: Accept) -> Result<Ipv4Addr, Stri
 /// # Errors
 /// The reason not to trust the server.
 pub(super) fn check_server(stream: &TcpStream) -> Result<(), String> {
-    let (own, peer) = ends(stream)?;
+    let (own, peer) = local_and_peer_addr(stream)?;
     match origin(stream, own, peer)? {
         Origin::OtherHost => Ok(()),
         Origin::ThisHost { uid } if may_serve(uid, geteuid().as_raw(), peer.port()) => Ok(()),
@@ -70,7 +69,7 @@ pub(super) fn check_server(stream: &TcpStream) -> Result<(), String> {
 /// server of any user on an unreserved port: root chose that port knowing that any user may listen
 /// on it.
 fn may_serve(uid: u32, own_uid: u32, port: u16) -> bool {
-    uid == ROOT || uid == own_uid || own_uid == ROOT && port >= RESERVED
+    uid == ROOT || uid == own_uid || own_uid == ROOT && port >= UNPRIVILEGED_PORT_MIN
 }
 
 /// Checks a connection from `from_port` of its origin to `own_port` of this process of `own_uid`.
@@ -89,10 +88,10 @@ fn check_origin(
             "its socket belongs to user {uid}; from this host only root and user {own_uid} may connect"
         ));
     }
-    let owner_suffices = matches!(origin, Origin::ThisHost { .. }) && own_port >= RESERVED;
-    if accept == Accept::Secure && from_port >= RESERVED && !owner_suffices {
+    let owner_suffices = matches!(origin, Origin::ThisHost { .. }) && own_port >= UNPRIVILEGED_PORT_MIN;
+    if accept == Accept::Secure && from_port >= UNPRIVILEGED_PORT_MIN && !owner_suffices {
         return Err(format!(
-            "its source port is {from_port}; only ports below {RESERVED} are accepted (start parameter accept=secure)"
+            "its source port is {from_port}; only ports below {UNPRIVILEGED_PORT_MIN} are accepted (start parameter accept=secure)"
         ));
     }
     Ok(())
@@ -103,11 +102,11 @@ fn check_origin(
 pub(super) fn why_refused(own: SocketAddr, to: SocketAddrV4) -> Option<String> {
     let own_uid = geteuid().as_raw();
     let in_namespace = in_user_namespace();
-    if let Ok(Some(listener)) = Diag::open().and_then(|mut diag| diag.listener(to))
+    if let Ok(Some(listener)) = Diag::open().and_then(|mut diag| diag.find_listener(to))
         && listener.uid != own_uid
         && (own_uid != ROOT || in_namespace)
     {
-        let owner = match in_namespace && listener.uid == UNKNOWN {
+        let owner = match in_namespace && listener.uid == UNMAPPED_UID {
             true => "a user outside of this user namespace".to_owned(),
             false => format!("user {}", listener.uid),
         };
@@ -116,9 +115,9 @@ pub(super) fn why_refused(own: SocketAddr, to: SocketAddrV4) -> Option<String> {
              user {own_uid}"
         ));
     }
-    (own.port() >= RESERVED).then(|| {
+    (own.port() >= UNPRIVILEGED_PORT_MIN).then(|| {
         format!(
-            "it may accept only ports below {RESERVED}: run this process as root, or start the peer with accept=all"
+            "it may accept only ports below {UNPRIVILEGED_PORT_MIN}: run this process as root, or start the peer with accept=all"
         )
     })
 }
@@ -128,7 +127,7 @@ pub(super) fn log_missing_checks(acceptor: SocketAddrV4, accept: Accept) {
     static PORTS: Once = Once::new();
     static OWNERS: Once = Once::new();
     // The acceptor's own socket exists: a kernel that does not report it reports no sockets at all.
-    match Diag::open().and_then(|mut diag| diag.listener(acceptor)) {
+    match Diag::open().and_then(|mut diag| diag.find_listener(acceptor)) {
         Ok(Some(_)) => {}
         found => OWNERS.call_once(|| {
             let why = found.map_or_else(|e| e.to_string(), |_| "it reports no sockets".to_owned());
@@ -138,10 +137,13 @@ pub(super) fn log_missing_checks(acceptor: SocketAddrV4, accept: Accept) {
             );
         }),
     }
-    if accept == Accept::Secure && acceptor.port() < RESERVED && first_unprivileged_port() < RESERVED {
+    if accept == Accept::Secure
+        && acceptor.port() < UNPRIVILEGED_PORT_MIN
+        && first_unprivileged_port() < UNPRIVILEGED_PORT_MIN
+    {
         PORTS.call_once(|| {
             tracing::warn!(
-                "net.ipv4.ip_unprivileged_port_start lets every user of this host use ports below {RESERVED}: a source \
+                "net.ipv4.ip_unprivileged_port_start lets every user of this host use ports below {UNPRIVILEGED_PORT_MIN}: a source \
                  port proves nothing, so only the owner of a connection's socket is checked"
             );
         });
@@ -152,7 +154,7 @@ fn first_unprivileged_port() -> u16 {
     let text = fs::read_to_string("/proc/sys/net/ipv4/ip_unprivileged_port_start");
     text.ok()
         .and_then(|text| text.trim().parse().ok())
-        .unwrap_or(RESERVED)
+        .unwrap_or(UNPRIVILEGED_PORT_MIN)
 }
 
 /// Whether this process is in a user namespace that does not map all users of the host to
@@ -163,7 +165,7 @@ fn in_user_namespace() -> bool {
 }
 
 /// The local and the remote address of a connection.
-fn ends(stream: &TcpStream) -> Result<(SocketAddrV4, SocketAddrV4), String> {
+fn local_and_peer_addr(stream: &TcpStream) -> Result<(SocketAddrV4, SocketAddrV4), String> {
     match (stream.local_addr(), stream.peer_addr()) {
         (Ok(SocketAddr::V4(own)), Ok(SocketAddr::V4(peer))) => Ok((own, peer)),
         (Err(e), _) | (_, Err(e)) => Err(e.to_string()),
@@ -173,10 +175,10 @@ fn ends(stream: &TcpStream) -> Result<(SocketAddrV4, SocketAddrV4), String> {
 
 /// Queries the kernel for the origin of `stream`: the owner of the socket at its other end.
 fn origin(stream: impl AsFd, own: SocketAddrV4, peer: SocketAddrV4) -> Result<Origin, String> {
-    let failed = |e: io::Error| format!("the kernel does not report the owner of its socket: {e}");
-    let mut diag = Diag::open().map_err(failed)?;
-    let Some(theirs) = diag.connected(peer, own).map_err(failed)? else {
-        if is_local_address(*peer.ip()).map_err(failed)? {
+    let query_error = |e: io::Error| format!("the kernel does not report the owner of its socket: {e}");
+    let mut diag = Diag::open().map_err(query_error)?;
+    let Some(peer_socket) = diag.find_connection(peer, own).map_err(query_error)? else {
+        if is_local_address(*peer.ip()).map_err(query_error)? {
             return Err(
                 "it comes from this host, but the kernel finds no such socket: it is closed, or bound to an \
                         interface"
@@ -188,16 +190,19 @@ fn origin(stream: impl AsFd, own: SocketAddrV4, peer: SocketAddrV4) -> Result<Or
     // The peer may have closed its socket, and another process may have the same address and port
     // by now. Another process cannot have them while our end is connected: only one connection can
     // have these two ends.
-    let inode = rustix::fs::fstat(stream).map_err(|e| failed(e.into()))?.st_ino as u32;
-    let ours = diag.connected(own, peer).map_err(failed)?;
-    let connected = ours.is_some_and(|ours| ours.is_connected() && ours.inode == inode);
-    if !theirs.is_connected() || !connected {
+    let inode = rustix::fs::fstat(stream)
+        .map_err(|e| query_error(e.into()))?
+        .st_ino as u32;
+    let own_socket = diag.find_connection(own, peer).map_err(query_error)?;
+    let is_own_connected =
+        own_socket.is_some_and(|own_socket| own_socket.is_connected() && own_socket.inode == inode);
+    if !peer_socket.is_connected() || !is_own_connected {
         return Err("it has closed the connection".to_owned());
     }
-    if theirs.uid == UNKNOWN && in_user_namespace() {
+    if peer_socket.uid == UNMAPPED_UID && in_user_namespace() {
         return Err("its socket belongs to a user outside of this process's user namespace".to_owned());
     }
-    Ok(Origin::ThisHost { uid: theirs.uid })
+    Ok(Origin::ThisHost { uid: peer_socket.uid })
 }
 
 #[cfg(test)]

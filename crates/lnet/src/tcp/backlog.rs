@@ -13,7 +13,7 @@ use std::sync::Arc;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::task::JoinSet;
 
-/// Limit of one portal's queue of one connection, in bytes.
+/// Limit of the queue of one portal and connection, in bytes.
 const QUEUE_BYTES_MAX: usize = 16 << 20;
 /// Minimum cost of a message in bytes, which also bounds the number of small messages.
 const MESSAGE_COST_MIN: usize = 4 << 10;

@@ -56,7 +56,7 @@ pub(super) struct SendFailure {
 
 impl Tx {
     /// Reports that the message has been sent.
-    pub(super) fn sent(self) {
+    pub(super) fn report_sent(self) {
         if let Some(done) = self.done {
             // An error means that the sender has given up.
             let _ = done.send(Ok(()));
@@ -64,7 +64,7 @@ impl Tx {
     }
 
     /// Reports that the message has not been sent, or not completely.
-    pub(super) fn unsent(self, why: &LnetError) {
+    pub(super) fn report_unsent(self, why: &LnetError) {
         if let Some(done) = self.done {
             // An error means that the sender has given up.
             let _ = done.send(Err(SendFailure {
@@ -137,16 +137,22 @@ pub(super) enum Work {
     /// Send these messages (the first perhaps written in part) and, in NOOPs, the cookies that did
     /// not fit into messages.
     Send(Vec<PartialTx>, Vec<[u64; 2]>),
-    /// Send a keepalive: the connection was idle for the configured time.
-    Idle,
+    /// Send a keepalive message: the connection was idle for the configured time.
+    Keepalive,
     /// End the connection.
     End,
 }
 
 /// Maximum number of messages in one vectored write, and of NOOPs.
 const BATCH_MAX: usize = 64;
-/// A vectored write gets no further message once its payloads have this many bytes.
+/// Size of the payloads of one vectored write, in bytes, at which no further message is added.
 const BATCH_BYTES: usize = 2 << 20;
+/// TCP probes the peer's host after this time without data.
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(30);
+/// Interval of TCP's probes while the peer's host does not answer.
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
+/// Number of unanswered probes after which TCP closes the connection.
+const KEEPALIVE_PROBES: u32 = 5;
 
 impl Conn {
     /// A connection. `host_slot` counts it among those of its host if the peer opened it.
@@ -194,7 +200,7 @@ impl Conn {
         // Cleared before the query: bytes that are written after the query set the flag again.
         self.unacked.store(false, Ordering::Relaxed);
         let found = match (self.stream.local_addr(), self.stream.peer_addr()) {
-            (Ok(SocketAddr::V4(local)), Ok(SocketAddr::V4(remote))) => diag.connected(local, remote),
+            (Ok(SocketAddr::V4(local)), Ok(SocketAddr::V4(remote))) => diag.find_connection(local, remote),
             _ => Ok(None),
         };
         if !matches!(
@@ -217,7 +223,7 @@ impl Conn {
         let mut queue = self.queue.lock();
         if let Some(why) = queue.closed.clone() {
             drop(queue);
-            return tx.unsent(&why);
+            return tx.report_unsent(&why);
         }
         queue.txs.push_back(tx);
         self.queued.store(queue.txs.len(), Ordering::Relaxed);
@@ -247,7 +253,7 @@ impl Conn {
         match (rest, queue.closed.clone()) {
             (Some(rest), Some(why)) => {
                 drop(queue);
-                return rest.tx.unsent(&why);
+                return rest.tx.report_unsent(&why);
             }
             (rest, _) => queue.partial = rest,
         }
@@ -265,14 +271,15 @@ impl Conn {
         queued
     }
 
-    /// Waits for an action. After `idle` without any write, the action is [`Work::Idle`].
-    pub(super) async fn work(&self, idle: Duration) -> Work {
+    /// Waits for the writer task's next action. After `idle` without a write, the action is
+    /// [`Work::Keepalive`].
+    pub(super) async fn next_work(&self, idle: Duration) -> Work {
         loop {
-            if let Some(work) = self.take(false) {
+            if let Some(work) = self.take_work(false) {
                 return work;
             }
             if tokio::time::timeout(idle, self.wake.notified()).await.is_err() {
-                match self.take(true) {
+                match self.take_work(true) {
                     Some(work) => return work,
                     None => continue,
                 }
@@ -283,9 +290,9 @@ impl Conn {
         }
     }
 
-    /// The next action, if there is one. With `idle`, reports idleness if there is nothing to send
-    /// and no sender has written directly since the previous call with `idle`.
-    fn take(&self, idle: bool) -> Option<Work> {
+    /// The next action, if there is one. With `idle`, returns [`Work::Keepalive`] if there is
+    /// nothing to send and no sender has written directly since the previous call with `idle`.
+    fn take_work(&self, idle: bool) -> Option<Work> {
         let mut queue = self.queue.lock();
         if queue.closed.is_some() {
             return Some(Work::End);
@@ -314,7 +321,7 @@ impl Conn {
             return match idle && !queue.finishing {
                 true => {
                     queue.user = SocketUser::Writer;
-                    Some(Work::Idle)
+                    Some(Work::Keepalive)
                 }
                 false => queue.finishing.then_some(Work::End),
             };
@@ -323,13 +330,13 @@ impl Conn {
         Some(Work::Send(batch, noops))
     }
 
-    /// Reports the end of the writer task.
-    pub(super) fn set_drained(&self) {
+    /// Records the end of the writer task.
+    pub(super) fn set_ended(&self) {
         self.ended.close();
     }
 
     /// Waits for the end of the writer task.
-    pub(super) async fn drained(&self) {
+    pub(super) async fn ended(&self) {
         // The semaphore has no permits: this resolves, with an error, when it is closed.
         let _ = self.ended.acquire().await;
     }
@@ -353,7 +360,10 @@ impl Conn {
         let _ = SockRef::from(self.stream.as_ref()).shutdown(Shutdown::Both);
         self.wake.notify_one();
         let partial = partial.map(|partial| partial.tx);
-        partial.into_iter().chain(txs).for_each(|tx| tx.unsent(why));
+        partial
+            .into_iter()
+            .chain(txs)
+            .for_each(|tx| tx.report_unsent(why));
     }
 }
 
@@ -362,9 +372,9 @@ pub(super) fn set_options(stream: &TcpStream, sock_timeout: Duration) -> std::io
     let socket = SockRef::from(stream);
     socket.set_tcp_nodelay(true)?;
     let keepalive = TcpKeepalive::new()
-        .with_time(Duration::from_secs(30))
-        .with_interval(Duration::from_secs(5))
-        .with_retries(5);
+        .with_time(KEEPALIVE_IDLE)
+        .with_interval(KEEPALIVE_INTERVAL)
+        .with_retries(KEEPALIVE_PROBES);
     socket.set_tcp_keepalive(&keepalive)?;
     socket.set_tcp_user_timeout(Some(sock_timeout))
 }

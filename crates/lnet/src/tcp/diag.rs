@@ -15,7 +15,7 @@ const TCP_ESTABLISHED: u8 = 1;
 const TCP_LISTEN: u8 = 10;
 /// Size in bytes of `struct inet_diag_req_v2`: family, protocol, extensions, padding, states, and a
 /// socket's id.
-const REQUEST: usize = 56;
+const REQUEST_SIZE: usize = 56;
 
 /// The kernel's state of a socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,7 +55,7 @@ impl Diag {
     ///
     /// # Errors
     /// The kernel reports an error.
-    pub(super) fn connected(
+    pub(super) fn find_connection(
         &mut self,
         local: SocketAddrV4,
         remote: SocketAddrV4,
@@ -68,7 +68,7 @@ impl Diag {
     ///
     /// # Errors
     /// The kernel reports an error.
-    pub(super) fn listener(&mut self, addr: SocketAddrV4) -> Result<Option<Diagnosis>> {
+    pub(super) fn find_listener(&mut self, addr: SocketAddrV4) -> Result<Option<Diagnosis>> {
         let no_peer = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0);
         Ok(self.find(addr, no_peer)?.filter(|s| s.state == TCP_LISTEN))
     }
@@ -82,8 +82,8 @@ impl Diag {
     }
 }
 
-fn request(local: SocketAddrV4, remote: SocketAddrV4) -> [u8; REQUEST] {
-    let mut bytes = [0; REQUEST];
+fn request(local: SocketAddrV4, remote: SocketAddrV4) -> [u8; REQUEST_SIZE] {
+    let mut bytes = [0; REQUEST_SIZE];
     let mut put = |offset: usize, field: &[u8]| bytes[offset..offset + field.len()].copy_from_slice(field);
     put(0, &[AF_INET, IPPROTO_TCP]);
     // All states.
@@ -133,7 +133,7 @@ mod tests {
         let [local, remote] = [client.local_addr(), client.peer_addr()].map(|addr| v4(addr.unwrap()));
         let mut diag = Diag::open().unwrap();
         let mut unacked = |local, remote| {
-            let found = diag.connected(local, remote).unwrap().unwrap();
+            let found = diag.find_connection(local, remote).unwrap().unwrap();
             (found.retransmits, found.unacknowledged)
         };
         assert_eq!(unacked(local, remote), (0, 0));
@@ -144,7 +144,7 @@ mod tests {
         assert_eq!(unacked(remote, local), (0, 0), "the other end");
         drop(server);
         let unused = SocketAddrV4::new(*local.ip(), 1);
-        assert_eq!(diag.connected(unused, remote).unwrap(), None);
+        assert_eq!(diag.find_connection(unused, remote).unwrap(), None);
     }
 
     #[test]
@@ -156,12 +156,12 @@ mod tests {
         let client_addr = v4(client_addr);
         let own_uid = std::fs::metadata("/proc/self").unwrap().uid();
         let mut diag = Diag::open().unwrap();
-        let found = diag.connected(client_addr, server_addr).unwrap().unwrap();
+        let found = diag.find_connection(client_addr, server_addr).unwrap().unwrap();
         assert!(found.is_connected() && found.uid == own_uid, "{found:?}");
-        let other_end = diag.connected(server_addr, client_addr).unwrap().unwrap();
+        let other_end = diag.find_connection(server_addr, client_addr).unwrap().unwrap();
         assert_ne!(other_end.inode, found.inode);
         drop(client);
-        let closed = diag.connected(client_addr, server_addr).unwrap();
+        let closed = diag.find_connection(client_addr, server_addr).unwrap();
         assert!(closed.is_none_or(|s| !s.is_connected()), "{closed:?}");
     }
 
@@ -171,10 +171,10 @@ mod tests {
         let addr = v4(listener.local_addr().unwrap());
         let unused = SocketAddrV4::new(*addr.ip(), 1);
         let mut diag = Diag::open().unwrap();
-        assert_eq!(diag.connected(addr, unused).unwrap(), None);
-        assert!(diag.listener(addr).unwrap().is_some());
+        assert_eq!(diag.find_connection(addr, unused).unwrap(), None);
+        assert!(diag.find_listener(addr).unwrap().is_some());
         drop(listener);
-        assert_eq!(diag.listener(addr).unwrap(), None);
+        assert_eq!(diag.find_listener(addr).unwrap(), None);
     }
 
     #[test]

@@ -25,33 +25,33 @@ const CONTROL_AGAIN_MAX: u32 = 20;
 const SYN_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Why dialling failed.
-pub(super) struct Failure {
+pub(super) struct DialFailure {
     pub(super) why: String,
     /// Whether the peer's address does not answer, or does not complete the hellos under the peer's
     /// NID. False for failures of this node, for a slow peer, and for one that answers "try again".
     pub(super) unreachable: bool,
 }
 
-impl Failure {
-    fn unreachable(why: String) -> Failure {
+impl DialFailure {
+    fn unreachable(why: String) -> DialFailure {
         let unreachable = true;
-        Failure { why, unreachable }
+        DialFailure { why, unreachable }
     }
 
-    fn other(why: String) -> Failure {
+    fn other(why: String) -> DialFailure {
         let unreachable = false;
-        Failure { why, unreachable }
+        DialFailure { why, unreachable }
     }
 }
 
 /// Opens the connections that `peer` lacks, and records the result in it.
 pub(super) async fn dial(peer: &Arc<Peer>) {
     let result = open_all(peer).await;
-    peer.dial_finished(result);
+    peer.finish_dial(result);
 }
 
-async fn open_all(peer: &Arc<Peer>) -> Result<(), Failure> {
-    for (ctype, n) in ConnType::typed(peer.ni.tunables.conns_per_peer) {
+async fn open_all(peer: &Arc<Peer>) -> Result<(), DialFailure> {
+    for (ctype, n) in ConnType::dial_order(peer.ni.tunables.conns_per_peer) {
         let mut try_again_answers = 0;
         while !peer.has_connections(ctype, n) {
             let changed = peer.changed();
@@ -63,12 +63,13 @@ async fn open_all(peer: &Arc<Peer>) -> Result<(), Failure> {
                 break;
             }
             if try_again_answers >= CONTROL_AGAIN_MAX {
-                return Err(Failure::other("it keeps answering \"try again\"".into()));
+                return Err(DialFailure::other("it keeps answering \"try again\"".into()));
             }
-            // Most likely the peer is connecting to this node; its connection ends the wait.
+            // 20 to 640 ms. Most likely the peer is connecting to this node; its connection ends
+            // the pause.
             let pause = Duration::from_millis(10 << try_again_answers.min(6));
             if !peer.has_connections(ctype, n) {
-                // After a timeout this node tries again, too.
+                // The result does not matter: this node tries again after the pause, too.
                 let _ = timeout(pause, changed).await;
             }
         }
@@ -77,24 +78,24 @@ async fn open_all(peer: &Arc<Peer>) -> Result<(), Failure> {
 }
 
 /// Opens one connection; `false` if the peer answers "try again".
-async fn open(peer: &Arc<Peer>, ctype: ConnType) -> Result<bool, Failure> {
+async fn open(peer: &Arc<Peer>, ctype: ConnType) -> Result<bool, DialFailure> {
     let limit = peer.shared.cfg.connect_timeout;
     let deadline = Instant::now() + limit;
     let stream = match timeout_at(deadline, connect(peer)).await {
         Ok(stream) => stream?,
-        Err(_) => return Err(Failure::unreachable(format!("no answer within {limit:?}"))),
+        Err(_) => return Err(DialFailure::unreachable(format!("no answer within {limit:?}"))),
     };
     match timeout_at(deadline, greet(peer, ctype, stream)).await {
-        Ok(opened) => opened.map_err(Failure::unreachable),
+        Ok(opened) => opened.map_err(DialFailure::unreachable),
         Err(_) => {
             let why = format!("its host accepted the connection, but no hello arrived within {limit:?}");
-            Err(Failure::other(why))
+            Err(DialFailure::other(why))
         }
     }
 }
 
 /// Connects a socket to the peer's address.
-async fn connect(peer: &Peer) -> Result<TcpStream, Failure> {
+async fn connect(peer: &Peer) -> Result<TcpStream, DialFailure> {
     let shared = &peer.shared;
     let port = shared.cfg.accept_port;
     let to = SocketAddrV4::new(peer.nid.addr(), port);
@@ -109,7 +110,7 @@ async fn connect(peer: &Peer) -> Result<TcpStream, Failure> {
             Err(_) => tracing::debug!(peer = %peer.nid, "no answer within {SYN_TIMEOUT:?}, connecting again"),
         }
     };
-    let stream = stream.map_err(|e| Failure {
+    let stream = stream.map_err(|e| DialFailure {
         why: format!("port {port}: {e}"),
         unreachable: matches!(
             e.kind(),
@@ -119,7 +120,7 @@ async fn connect(peer: &Peer) -> Result<TcpStream, Failure> {
                 | ErrorKind::TimedOut
         ),
     })?;
-    set_options(&stream, shared.cfg.sock_timeout).map_err(|e| Failure::other(e.to_string()))?;
+    set_options(&stream, shared.cfg.sock_timeout).map_err(|e| DialFailure::other(e.to_string()))?;
     Ok(stream)
 }
 
@@ -142,7 +143,7 @@ async fn greet(peer: &Arc<Peer>, ctype: ConnType, mut stream: TcpStream) -> Resu
     match check_reply(peer.nid, ctype, &reply) {
         HelloReply::Accepted => {
             access::check_server(&stream)?;
-            peer.add(stream, peer.ni.clone(), ctype, reply.kshm_src_incarnation, None);
+            peer.add_connection(stream, peer.ni.clone(), ctype, reply.kshm_src_incarnation, None);
             Ok(true)
         }
         HelloReply::Retry => Ok(false),
@@ -171,18 +172,18 @@ impl From<std::io::Error> for HelloError {
 
 /// Sends this node's greeting and reads the peer's hello.
 async fn exchange_hellos(stream: &mut TcpStream, greeting: &[u8]) -> Result<KsockHelloMsgNid4, HelloError> {
-    let bad = |e: wire::WireError| HelloError::Other(e.to_string());
+    let parse_error = |e: wire::WireError| HelloError::Other(e.to_string());
     stream.write_all(greeting).await?;
     let mut bytes = [0; KsockHelloMsgNid4::SIZE];
     stream.read_exact(&mut bytes[..LnetAcceptorConnreq::SIZE]).await?;
-    let connreq = LnetAcceptorConnreq::from_bytes(&bytes).map_err(bad)?;
+    let connreq = LnetAcceptorConnreq::from_bytes(&bytes).map_err(parse_error)?;
     if connreq.acr_magic == LNET_PROTO_ACCEPTOR_MAGIC {
         let why = format!("its acceptor speaks version {}", connreq.acr_version);
         return Err(HelloError::Other(why));
     }
     stream.read_exact(&mut bytes[LnetAcceptorConnreq::SIZE..]).await?;
-    let reply = KsockHelloMsgNid4::from_bytes(&bytes).map_err(bad)?;
-    reply.check().map_err(bad)?;
+    let reply = KsockHelloMsgNid4::from_bytes(&bytes).map_err(parse_error)?;
+    reply.check().map_err(parse_error)?;
     for _ in 0..reply.kshm_nips {
         stream.read_u32_le().await?;
     }

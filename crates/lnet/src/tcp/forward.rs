@@ -1,11 +1,11 @@
 //! Decides whether a message is for this node, and forwards messages that are not.
 //!
 //! Before this router reads the payload of a message to forward, it reserves a buffer of the
-//! sending peer's share and one of the partition. Both are held until the message has been sent, so
-//! a slow destination blocks its senders and memory stays bounded. A message that cannot be sent in
-//! time is dropped; its sender notices this as any other loss.
+//! sending peer's share and one of the partition. It holds both until the message has been sent, so
+//! a slow destination blocks its senders, and memory stays bounded. A message that cannot be sent
+//! in time is dropped; for its sender, this is like any other loss.
 
-use super::Shared;
+use super::SharedState;
 use super::conn::Conn;
 use super::peer::Peer;
 use crate::credits::Credit;
@@ -30,8 +30,9 @@ pub(super) enum Disposition {
     Violation(String),
 }
 
-/// Decides by the header of a message. A peer may send only its own messages, a router also those
-/// of nodes behind it. Mistakes of such nodes must not close the router's connection.
+/// Decides the next step for a message by its header. A peer may send only its own messages, a
+/// router also messages of nodes behind it. Mistakes of these nodes must not close the router's
+/// connection.
 pub(super) fn classify(conn: &Conn, peer: &Peer, header: &LnetHdrNid4) -> Disposition {
     let nets = peer.shared.core.nets.snapshot();
     let (src, dest) = (header.src_nid, header.dest_nid);
@@ -47,7 +48,7 @@ pub(super) fn classify(conn: &Conn, peer: &Peer, header: &LnetHdrNid4) -> Dispos
         nets.routes
             .iter()
             .filter(uses_peer)
-            .for_each(|r| r.gateway.note_heard());
+            .for_each(|r| r.gateway.note_sign_of_life());
     }
     if dest == conn.ni.nid || nets.is_local(dest) {
         return Disposition::Local { routed };
@@ -96,10 +97,10 @@ pub(super) fn forward(conn: &Conn, peer: &Arc<Peer>, mut msg: Msg, reservation: 
     let task_shared = shared.clone();
     shared.tasks.spawn(shared.cpts.get(cpt), async move {
         let (op, dst) = (msg.op, msg.dst);
-        match send_on(&task_shared, from, msg).await {
-            Ok(()) => ni.counters(cpt).routed(len),
+        match transmit_within_limit(&task_shared, from, msg).await {
+            Ok(()) => ni.counters(cpt).count_routed(len),
             Err(why) => {
-                ni.counters(cpt).dropped(&op, len);
+                ni.counters(cpt).count_dropped(&op, len);
                 warn_rate_limited!(%from, to = %dst, "dropping a message instead of forwarding it: {why}");
             }
         }
@@ -107,7 +108,7 @@ pub(super) fn forward(conn: &Conn, peer: &Arc<Peer>, mut msg: Msg, reservation: 
     });
 }
 
-async fn send_on(shared: &Shared, from: Nid, msg: Msg) -> Result<(), String> {
+async fn transmit_within_limit(shared: &SharedState, from: Nid, msg: Msg) -> Result<(), String> {
     let tcp = shared.tcp.upgrade().ok_or("this node is shutting down")?;
     let limit: Duration = shared.cfg.transaction_timeout / (shared.cfg.retry_count + 1);
     match tokio::time::timeout(limit, tcp.transmit(msg, Some(from))).await {

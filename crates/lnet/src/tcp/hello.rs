@@ -21,10 +21,10 @@ pub(super) enum ConnType {
 }
 
 impl ConnType {
-    /// All connections that this node opens to a peer, in order, each with the number of
-    /// connections of its type once it is open: one for control, and `bulk` for bulk in each
-    /// direction.
-    pub(super) fn typed(bulk: u32) -> impl Iterator<Item = (ConnType, usize)> {
+    /// The connections that this node opens to a peer, in order: one for control, then `bulk` for
+    /// bulk in each direction. Each comes with the number of connections of its type that exist
+    /// once it is open.
+    pub(super) fn dial_order(bulk: u32) -> impl Iterator<Item = (ConnType, usize)> {
         let pairs = (1..=bulk.max(1) as usize).flat_map(|n| [(ConnType::BulkIn, n), (ConnType::BulkOut, n)]);
         std::iter::once((ConnType::Control, 1)).chain(pairs)
     }
@@ -99,10 +99,10 @@ pub(super) fn hello(src: Nid, dst: Nid, incarnation: u64, kshm_ctype: i32) -> Ks
     }
 }
 
-/// Whether this node refuses the connection of a peer to which it is connecting itself. The node
-/// with the higher NID wins.
+/// Whether this node refuses the connection of a peer to which it is connecting itself: the node
+/// with the higher NID refuses, and its own connection is used.
 pub(super) fn wins_race(own: Nid, peer: Nid) -> bool {
-    // An 8-byte NID compares like the big-endian bytes of the long form.
+    // Lustre compares NIDs in their long form, as big-endian bytes. The order is the same.
     peer < own
 }
 

@@ -1,5 +1,5 @@
-//! Limits on the number of connections, per host and over all hosts, so that one host cannot
-//! exhaust them.
+//! Limits on the number of connections, per host and over all hosts. They keep one host from using
+//! up the descriptors of this process.
 
 use parking_lot::Mutex;
 use std::collections::HashMap;

@@ -19,8 +19,8 @@ const BULK_MIN: usize = 64 << 10;
 /// buffer alive.
 const COPY_LIMIT: usize = 2 << 10;
 
-/// Where in the stream more bytes are awaited: between frames, where silence is normal, or inside
-/// of one.
+/// The position in the stream at which a read waits: between frames, where silence is normal, or
+/// inside a frame.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum ReadPoint {
     BetweenFrames,
@@ -59,7 +59,7 @@ impl Input {
 
     /// Reads the next frame's header. Waits without a limit for its first byte, then at most
     /// `sock_timeout` for each read.
-    pub(super) async fn head(&mut self) -> Result<FrameHead, ReadError> {
+    pub(super) async fn read_head(&mut self) -> Result<FrameHead, ReadError> {
         loop {
             let parsed = FrameHead::parse(&self.buf).map_err(|e| ReadError::Violation(e.to_string()))?;
             if let Some((head, len)) = parsed {
@@ -80,10 +80,10 @@ impl Input {
 
     /// Reads the payload of `len` bytes. `FrameHead::parse` has checked `len` against the
     /// protocol's limit.
-    pub(super) async fn payload(&mut self, len: usize) -> Result<Bytes, String> {
+    pub(super) async fn read_payload(&mut self, len: usize) -> Result<Bytes, String> {
         self.after_bulk = len >= BULK_MIN;
         if self.after_bulk {
-            return self.bulk(len).await;
+            return self.read_large_payload(len).await;
         }
         while self.buf.len() < len {
             self.buf.reserve(len - self.buf.len());
@@ -97,7 +97,7 @@ impl Input {
         Ok(self.buf.split_to(len).freeze())
     }
 
-    async fn bulk(&mut self, len: usize) -> Result<Bytes, String> {
+    async fn read_large_payload(&mut self, len: usize) -> Result<Bytes, String> {
         let mut data = self.pool.take(len);
         let buffered = self.buf.len().min(len);
         data.as_buf_mut().put_slice(&self.buf[..buffered]);
@@ -173,7 +173,7 @@ mod tests {
         for together in [1, 2, 1, 3] {
             peer.write_all(&message.repeat(together)).await.unwrap();
             for _ in 0..together {
-                assert!(input.head().await.is_ok());
+                assert!(input.read_head().await.is_ok());
                 assert_eq!(input.last_frame_was_alone(), together == 1);
             }
         }

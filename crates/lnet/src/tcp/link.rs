@@ -15,14 +15,14 @@ pub struct Link {
     /// link was never lost.
     pub lost_at: Option<Instant>,
     /// When dialling last failed because the peer's address did not answer, or did not complete the
-    /// hellos under the peer's NID. Not set for failures of this node, for a slow peer, or for one
-    /// that answers "try again". `None` once the link is up.
+    /// hellos under the peer's NID. Failures of this node, slow peers and answers "try again" do
+    /// not count. `None` once the link is up.
     pub unreachable_at: Option<Instant>,
 }
 
 impl Link {
     /// Records the first connection.
-    pub(super) fn connected(&mut self) {
+    pub(super) fn record_connect(&mut self) {
         self.up = true;
         self.generation += 1;
         self.unreachable_at = None;
@@ -30,7 +30,7 @@ impl Link {
 
     /// Records the loss of the last connection; `since` is the last sign of life of the peer's
     /// host.
-    pub(super) fn lost(&mut self, since: Instant) {
+    pub(super) fn record_loss(&mut self, since: Instant) {
         self.up = false;
         self.lost_at = Some(since);
     }

@@ -25,9 +25,9 @@ use wire::{
     LNET_PROTO_MAGIC, LnetAcceptorConnreq, Nid, WireStruct,
 };
 
-/// Maximum number of connections of one remote host that have not completed their hello; idle ones
-/// must not block those of other hosts. By default, a peer opens three. This node's host, with all
-/// its processes, may use half of `accept_pending_max`.
+/// Maximum number of connections of one remote host that have not completed their hello: idle
+/// connections of one host must not block other hosts. By default, a peer opens three. All
+/// processes of this host together may use half of `accept_pending_max`.
 const PENDING_PER_HOST: usize = 16;
 /// The version of connection requests that name a NID of another type than IPv4.
 const VERSION_LARGE_NIDS: u32 = 2;
@@ -35,6 +35,8 @@ const VERSION_LARGE_NIDS: u32 = 2;
 const RACE: &str = "it races with a connection of this node, and has to try again";
 /// Maximum number of connections that the kernel queues until they are accepted.
 const BACKLOG: i32 = 127;
+/// Pause after accepting a connection failed.
+const ACCEPT_RETRY_PAUSE: Duration = Duration::from_millis(100);
 
 /// Binds the listening socket of `nid`.
 pub(super) fn bind(nid: Nid, port: u16) -> Result<StdListener, LnetError> {
@@ -84,8 +86,8 @@ async fn accept(tcp: Arc<Tcp>, listener: StdListener) {
     while let Ok(slot) = pending.clone().acquire_owned().await {
         match listener.accept().await {
             Ok((stream, from)) => {
-                // This check precedes counting: unauthorized connections must not use the slots of
-                // others.
+                // This check precedes the reservations: unauthorized connections must not use up
+                // the slots of others.
                 let host = match access::admit(&stream, cfg.accept) {
                     Ok(host) => host,
                     Err(why) => {
@@ -130,7 +132,7 @@ async fn accept(tcp: Arc<Tcp>, listener: StdListener) {
             Err(e) => {
                 // The process lacks descriptors or memory: other connections may release some.
                 tracing::warn!("cannot accept a connection: {e}");
-                tokio::time::sleep(Duration::from_millis(100)).await;
+                tokio::time::sleep(ACCEPT_RETRY_PAUSE).await;
             }
         }
     }
@@ -143,21 +145,21 @@ async fn accept(tcp: Arc<Tcp>, listener: StdListener) {
 /// The reason for the refusal.
 async fn greet(tcp: &Arc<Tcp>, mut stream: TcpStream, host_slot: HostSlot) -> Result<(), String> {
     let shared = &tcp.shared;
-    let own = read_connreq(&mut stream).await?;
+    let own_nid = read_connreq(&mut stream).await?;
     let ni = shared
         .core
         .nets
         .snapshot()
         .nis
         .iter()
-        .find(|ni| ni.nid == own)
+        .find(|ni| ni.nid == own_nid)
         .cloned();
-    let ni = ni.ok_or_else(|| format!("it requests {own}, which is not a NID of this node"))?;
-    let theirs = read_hello(&mut stream, own, shared.incarnation).await?;
-    let nid = theirs.kshm_src_nid;
-    if nid.net() != own.net() {
+    let ni = ni.ok_or_else(|| format!("it requests {own_nid}, which is not a NID of this node"))?;
+    let peer_hello = read_hello(&mut stream, own_nid, shared.incarnation).await?;
+    let nid = peer_hello.kshm_src_nid;
+    if nid.net() != own_nid.net() {
         return Err(format!(
-            "its hello names {nid}, which is not on the network of {own}"
+            "its hello names {nid}, which is not on the network of {own_nid}"
         ));
     }
     if shared.core.is_local(nid) {
@@ -167,13 +169,13 @@ async fn greet(tcp: &Arc<Tcp>, mut stream: TcpStream, host_slot: HostSlot) -> Re
     if host != nid.addr() {
         return Err(format!("its hello names {nid}, but it connects from {host}"));
     }
-    let ctype = ConnType::from_wire(theirs.kshm_ctype)
+    let ctype = ConnType::from_wire(peer_hello.kshm_ctype)
         .ok_or("its hello has an unknown connection type")?
         .inverse();
     let outgoing_ni = shared.core.nets.snapshot().ni_for(nid).cloned();
     let outgoing_ni = outgoing_ni.ok_or("its network was removed")?;
     let peer = tcp.peer(nid, &outgoing_ni).map_err(|e| e.to_string())?;
-    let admission = peer.admit(own, ctype, theirs.kshm_src_incarnation);
+    let admission = peer.admit(own_nid, ctype, peer_hello.kshm_src_incarnation);
     let answer = if admission == Admission::Accept {
         ctype.to_wire()
     } else {
@@ -181,7 +183,7 @@ async fn greet(tcp: &Arc<Tcp>, mut stream: TcpStream, host_slot: HostSlot) -> Re
     };
     write(
         &mut stream,
-        &hello(own, nid, shared.incarnation, answer).to_bytes(),
+        &hello(own_nid, nid, shared.incarnation, answer).to_bytes(),
     )
     .await?;
     if admission == Admission::Retry {
@@ -192,7 +194,13 @@ async fn greet(tcp: &Arc<Tcp>, mut stream: TcpStream, host_slot: HostSlot) -> Re
     let stream = stream.into_std().map_err(|e| e.to_string())?;
     let _partition = shared.cpts.get(ni.cpt_of(nid)).handle().enter();
     let stream = TcpStream::from_std(stream).map_err(|e| e.to_string())?;
-    peer.add(stream, ni, ctype, theirs.kshm_src_incarnation, Some(host_slot));
+    peer.add_connection(
+        stream,
+        ni,
+        ctype,
+        peer_hello.kshm_src_incarnation,
+        Some(host_slot),
+    );
     Ok(())
 }
 
@@ -232,7 +240,11 @@ async fn read_connreq(stream: &mut TcpStream) -> Result<Nid, String> {
 }
 
 /// Reads the peer's hello. A peer with another version gets a hello with this node's version.
-async fn read_hello(stream: &mut TcpStream, own: Nid, incarnation: u64) -> Result<KsockHelloMsgNid4, String> {
+async fn read_hello(
+    stream: &mut TcpStream,
+    own_nid: Nid,
+    incarnation: u64,
+) -> Result<KsockHelloMsgNid4, String> {
     let mut bytes = [0; KsockHelloMsgNid4::SIZE];
     let magic = read_u32(stream, &mut bytes[..4]).await?;
     if magic == LNET_PROTO_MAGIC.swap_bytes() {
@@ -243,18 +255,18 @@ async fn read_hello(stream: &mut TcpStream, own: Nid, incarnation: u64) -> Resul
     }
     let version = read_u32(stream, &mut bytes[4..8]).await?;
     if version != KSOCK_PROTO_V3 {
-        write(stream, &hello(own, Nid(0), incarnation, RETRY).to_bytes()).await?;
+        write(stream, &hello(own_nid, Nid(0), incarnation, RETRY).to_bytes()).await?;
         return Err(format!(
             "it speaks socklnd version {version}, but this node speaks version {KSOCK_PROTO_V3}"
         ));
     }
     read(stream, &mut bytes[8..]).await?;
-    let theirs = KsockHelloMsgNid4::from_bytes(&bytes).map_err(|e| e.to_string())?;
-    theirs.check().map_err(|e| e.to_string())?;
-    for _ in 0..theirs.kshm_nips {
+    let peer_hello = KsockHelloMsgNid4::from_bytes(&bytes).map_err(|e| e.to_string())?;
+    peer_hello.check().map_err(|e| e.to_string())?;
+    for _ in 0..peer_hello.kshm_nips {
         read(stream, &mut [0; 4]).await?;
     }
-    Ok(theirs)
+    Ok(peer_hello)
 }
 
 async fn read(stream: &mut TcpStream, into: &mut [u8]) -> Result<(), String> {

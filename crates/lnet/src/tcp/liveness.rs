@@ -1,11 +1,11 @@
 //! Detects dead hosts of peers: hosts that no longer acknowledge data, after a power loss or a
 //! network failure.
 //!
-//! TCP would retry until `sock_timeout` with doubling intervals, and also notice a repaired network
-//! late. So after [`RETRANSMITS`] retransmissions on one connection of a peer, all its connections
-//! are closed, and senders dial again. [`watch`] queries the kernel (`diag`) about peers that are
-//! silent although data was sent to them. A peer that does not read or answer, but has a host that
-//! acknowledges, keeps its connections.
+//! TCP would retry until `sock_timeout` with doubling intervals, and notice a repaired network
+//! late. So after [`RETRANSMITS`] retransmissions on one connection of a peer, this node closes all
+//! connections of the peer, and senders dial again. [`watch`] queries the kernel (`diag`) about
+//! peers that are silent although data was sent to them. A peer that does not read or answer keeps
+//! its connections while its host acknowledges.
 
 use super::Tcp;
 use super::diag::{Diag, Diagnosis};
@@ -15,7 +15,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
 /// Interval of the checks.
-const TICK: Duration = Duration::from_secs(1);
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Peers with a sign of life within this time are not checked.
 const SILENCE_MIN: Duration = Duration::from_secs(2);
 /// Consecutive retransmissions after which the peer's host counts as dead: after 3 s in a local
@@ -28,7 +28,7 @@ const RETRANSMITS: u8 = 4;
 pub(super) struct Liveness {
     /// Number of messages received until the last check.
     received: u64,
-    /// The last time of a sign of life: a message, or an acknowledgement of all data.
+    /// Time of the last sign of life: a message, or an acknowledgement of all data.
     alive_at: Option<Instant>,
 }
 
@@ -67,7 +67,7 @@ pub(super) async fn watch(tcp: Weak<Tcp>) {
         }
     };
     loop {
-        sleep(TICK).await;
+        sleep(CHECK_INTERVAL).await;
         let Some(tcp) = tcp.upgrade() else { return };
         let now = Instant::now();
         let mut connected = false;
@@ -77,10 +77,10 @@ pub(super) async fn watch(tcp: Weak<Tcp>) {
         if connected {
             continue;
         }
-        tcp.shared.watched.store(false, Ordering::SeqCst);
-        // A peer that connected before the flag was cleared relies on this task.
+        tcp.shared.liveness_running.store(false, Ordering::SeqCst);
+        // A peer that connected before the flag was cleared has started no new task.
         let connected_meanwhile = tcp.peers().iter().any(|peer| peer.connections() > 0);
-        if !connected_meanwhile || tcp.shared.watched.swap(true, Ordering::SeqCst) {
+        if !connected_meanwhile || tcp.shared.liveness_running.swap(true, Ordering::SeqCst) {
             return;
         }
     }

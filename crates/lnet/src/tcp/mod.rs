@@ -53,7 +53,7 @@ use wire::Nid;
 const FINISH_LIMIT: Duration = Duration::from_secs(1);
 
 /// State that all connections of the node share.
-pub(crate) struct Shared {
+pub(crate) struct SharedState {
     core: Arc<Core>,
     cpts: Arc<CptTable>,
     cfg: LnetConfig,
@@ -63,7 +63,7 @@ pub(crate) struct Shared {
     tcp: Weak<Tcp>,
     ports: Ports,
     /// Whether the task of [`liveness`] is running.
-    watched: AtomicBool,
+    liveness_running: AtomicBool,
     /// The buffers for forwarding, if this node is a router.
     buffers: Arc<Buffers>,
     /// Limits the bytes in the backlogs of all connections.
@@ -72,18 +72,18 @@ pub(crate) struct Shared {
     pools: Vec<Arc<Pool>>,
 }
 
-impl fmt::Debug for Shared {
+impl fmt::Debug for SharedState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Shared")
+        f.debug_struct("SharedState")
             .field("core", &self.core)
             .finish_non_exhaustive()
     }
 }
 
-impl Shared {
+impl SharedState {
     /// Starts the [`liveness`] task if it is not running. Called when a peer has connected.
-    fn watch(&self, cpt: CptId) {
-        if !self.watched.swap(true, Ordering::SeqCst) {
+    fn start_liveness(&self, cpt: CptId) {
+        if !self.liveness_running.swap(true, Ordering::SeqCst) {
             let watch = liveness::watch(self.tcp.clone());
             self.tasks.spawn(self.cpts.get(cpt), watch);
         }
@@ -91,7 +91,7 @@ impl Shared {
 }
 
 /// A socket that listens at an interface's address ([`Tcp::accept`]).
-pub(crate) struct Listening {
+pub(crate) struct ListenSocket {
     listener: TcpListener,
     address: SocketAddrV4,
     acceptor: Arc<Acceptor>,
@@ -101,7 +101,7 @@ pub(crate) struct Listening {
 /// The driver.
 #[derive(Debug)]
 pub(crate) struct Tcp {
-    shared: Arc<Shared>,
+    shared: Arc<SharedState>,
     /// Peers by NID, one table for each partition.
     peers: Vec<RwLock<HashMap<Nid, Arc<Peer>>>>,
     /// The acceptors, one for each address; dead ones are removed when an interface is added.
@@ -120,7 +120,7 @@ impl Tcp {
     ) -> Arc<Tcp> {
         let partitions = cpts.len();
         let backlog_bytes = Arc::new(Semaphore::new(cfg.backlog_bytes_max));
-        let shared = |tcp: &Weak<Tcp>| Shared {
+        let shared = |tcp: &Weak<Tcp>| SharedState {
             tcp: tcp.clone(),
             core,
             cpts,
@@ -129,7 +129,7 @@ impl Tcp {
             events,
             incarnation,
             ports: Ports::default(),
-            watched: AtomicBool::new(false),
+            liveness_running: AtomicBool::new(false),
             buffers,
             backlog_bytes,
             pools: (0..partitions).map(|_| Arc::default()).collect(),
@@ -143,7 +143,7 @@ impl Tcp {
 
     /// Claims the address of an interface for this process and, with `listen`, returns a socket
     /// that listens there. An address that another interface already uses keeps its acceptor.
-    pub(crate) fn open(&self, ni: &Arc<Ni>, listen: bool) -> Result<Option<Listening>, LnetError> {
+    pub(crate) fn open(&self, ni: &Arc<Ni>, listen: bool) -> Result<Option<ListenSocket>, LnetError> {
         let nid = ni.nid;
         let listen = listen && self.shared.cfg.accept != Accept::None;
         let mut acceptors = self.acceptors.lock();
@@ -155,8 +155,7 @@ impl Tcp {
         }
         let port = self.shared.cfg.accept_port;
         listen::check_address(nid)?;
-        // The claim precedes binding, so that a process that finds the port in use also finds its
-        // user.
+        // The claim precedes binding: a process that finds the port in use must also find its user.
         let claim = match claim::take(nid.addr(), port) {
             Ok(claim) => claim,
             Err(Some(user)) if !claim::excludes(user, port, listen) => {
@@ -175,7 +174,7 @@ impl Tcp {
                 .spawn(cpt, claim::hold(claim, acceptor.closed()));
         }
         ni.set_acceptor(acceptor.clone());
-        Ok(listener.map(|listener| Listening {
+        Ok(listener.map(|listener| ListenSocket {
             address: SocketAddrV4::new(nid.addr(), port),
             listener,
             acceptor,
@@ -184,15 +183,15 @@ impl Tcp {
     }
 
     /// Accepts connections until the acceptor is closed.
-    pub(crate) fn accept(self: &Arc<Self>, listening: Listening) {
-        access::log_missing_checks(listening.address, self.shared.cfg.accept);
-        let closed = listening.acceptor.closed();
-        let run = listen::run(self.clone(), closed, listening.listener);
-        self.shared.tasks.spawn(self.shared.cpts.get(listening.cpt), run);
+    pub(crate) fn accept(self: &Arc<Self>, socket: ListenSocket) {
+        access::log_missing_checks(socket.address, self.shared.cfg.accept);
+        let closed = socket.acceptor.closed();
+        let run = listen::run(self.clone(), closed, socket.listener);
+        self.shared.tasks.spawn(self.shared.cpts.get(socket.cpt), run);
     }
 
-    /// Disconnects and forgets the peers of a network after an interface was added or removed: they
-    /// may now belong to another interface or partition.
+    /// Disconnects and forgets the peers of a network after an interface was added or removed: the
+    /// peers may now belong to another interface or partition.
     pub(crate) fn forget(&self, net: u32, why: &str) {
         for table in &self.peers {
             let forgotten = table
@@ -210,7 +209,7 @@ impl Tcp {
 
     /// Sends a message of this node to its destination; resolves when it has been sent.
     pub(crate) async fn send(&self, msg: Msg) -> Result<(), LnetError> {
-        if self.shared.tasks.stopped() {
+        if self.shared.tasks.is_stopping() {
             return Err(LnetError::ShutDown);
         }
         self.transmit(msg, None).await
@@ -243,7 +242,7 @@ impl Tcp {
     }
 
     /// The peer `nid` on the network of `ni`, created if it is new. If its partition has too many
-    /// peers, first forgets those without connections and senders; fails if that is not enough.
+    /// peers, first forgets those without connections and senders. Fails if too many are left.
     fn peer(&self, nid: Nid, ni: &Arc<Ni>) -> Result<Arc<Peer>, LnetError> {
         let table = &self.peers[ni.cpt_of(nid).0];
         if let Some(peer) = table.read().get(&nid) {
@@ -295,12 +294,12 @@ impl Tcp {
     pub(crate) async fn finish(&self) {
         let peers = self.peers();
         let conns: Vec<_> = peers.iter().flat_map(|peer| peer.finish()).collect();
-        let drained = async {
+        let all_ended = async {
             for conn in &conns {
-                conn.drained().await;
+                conn.ended().await;
             }
         };
-        if tokio::time::timeout(FINISH_LIMIT, drained).await.is_err() {
+        if tokio::time::timeout(FINISH_LIMIT, all_ended).await.is_err() {
             tracing::debug!("some peers did not take their queued messages in time");
         }
         peers.iter().for_each(|peer| peer.close(&LnetError::ShutDown));

@@ -45,7 +45,7 @@ impl Netlink {
         self.socket.send(&message)?;
         let mut answer = [0; 2048];
         loop {
-            // The answer is there: the kernel answers during the send.
+            // The read finds the answer at once: the kernel answers during the send.
             let len = (&self.socket).read(&mut answer)?;
             if let Some(found) = parse(&answer[..len], self.sequence)? {
                 return Ok(found.to_vec());

@@ -1,14 +1,14 @@
 //! One peer: its connections, its credits, and the tasks that wait for it.
 //!
-//! All connections of a peer are closed together (docs/protocol.md, "LNet"), for example after an
-//! error of one, after a hello with another incarnation, or if the peer opens a control connection
-//! that this node still has: the peer must have lost its end of the old one. A sender without a
-//! connection makes this node dial; connections that the peer opened are used as well.
+//! All connections of a peer are closed together (docs/protocol.md, "LNet"): after an error of one,
+//! after a hello with another incarnation, or when the peer opens a second control connection,
+//! because it must have lost its end of the first. A sender without a connection makes this node
+//! dial. Senders also use the connections that the peer opened.
 
-use super::Shared;
+use super::SharedState;
 use super::conn::{Conn, Reservation, Tx};
 use super::diag::Diag;
-use super::dial::{self, Failure};
+use super::dial::{self, DialFailure};
 use super::hello::{ConnType, wins_race};
 use super::hosts::HostSlot;
 use super::link::Link;
@@ -33,13 +33,14 @@ use wire::frame::{FRAME_HEAD, LnetOp};
 /// Messages of at least this many bytes, including their header, are large and prefer the bulk
 /// connection.
 const LARGE_MIN: usize = 1 << 10;
-/// Time for which this node's own dialling takes precedence in a race. A peer that still connects
-/// after that may be unreachable from this node. A connection younger than this may be the one that
-/// won the race.
+/// Time for which a dial attempt of this node takes precedence over a connection of the peer. A
+/// peer that still connects later may be unreachable from this node. An existing connection younger
+/// than this time may have won the race itself.
 const RACE_MAX: Duration = Duration::from_secs(1);
 /// Maximum length in bytes of payloads that the sender writes itself.
 const DIRECT_WRITE_MAX: usize = 16 << 10;
-/// Maximum number of unsent ACKs and REPLYs to one peer; beyond, its messages are not read.
+/// Maximum number of unsent ACKs and REPLYs to one peer. At the limit, this node stops reading the
+/// peer's messages.
 const ANSWERS_MAX: usize = 8192;
 
 /// One peer.
@@ -49,7 +50,7 @@ pub(crate) struct Peer {
     /// The interface through which this node connects to the peer.
     pub(crate) ni: Arc<Ni>,
     pub(crate) cpt: CptId,
-    pub(super) shared: Arc<Shared>,
+    pub(super) shared: Arc<SharedState>,
     pub(crate) credits: Arc<Credits>,
     /// The router buffers that this peer's messages may hold.
     pub(crate) router_credits: Arc<Credits>,
@@ -58,7 +59,7 @@ pub(crate) struct Peer {
     /// connection was added since.
     messages_at_check: AtomicU64,
     /// Permits for [`ANSWERS_MAX`] unsent answers.
-    answers: Arc<Semaphore>,
+    answer_permits: Arc<Semaphore>,
     /// Whether the last message arrived alone. If so, messages to the peer are likely to be alone
     /// too, and need not wait to share a write.
     last_arrived_alone: AtomicBool,
@@ -70,16 +71,16 @@ pub(crate) struct Peer {
 #[derive(Debug, Default)]
 struct State {
     conns: Vec<Arc<Conn>>,
-    /// The state of `conns` for the layers above. Its incarnation is that of `conns`.
+    /// The state of `conns` for the layers above, with the incarnation from their hellos.
     link: Link,
     liveness: Liveness,
-    /// Since when this node is dialling, if it is.
+    /// When this node began to dial; `None` while it does not dial.
     dialing_since: Option<Instant>,
-    /// The number of finished dial attempts.
+    /// Number of dial attempts that have ended, with or without success.
     dials_finished: u64,
     /// The error of the last dial attempt, or the reason of `closed`.
     failure: Option<LnetError>,
-    /// Whether this node uses the peer no more: no new messages and connections.
+    /// Whether this node refuses new messages to the peer and new connections of it.
     closed: bool,
 }
 
@@ -91,7 +92,7 @@ pub(super) enum Admission {
 }
 
 impl Peer {
-    pub(super) fn new(nid: Nid, ni: Arc<Ni>, shared: Arc<Shared>) -> Arc<Peer> {
+    pub(super) fn new(nid: Nid, ni: Arc<Ni>, shared: Arc<SharedState>) -> Arc<Peer> {
         let Tunables {
             peer_credits,
             peer_buffer_credits,
@@ -110,7 +111,7 @@ impl Peer {
             counters: Counters::default(),
             messages_at_check: AtomicU64::new(0),
             ni,
-            answers: Arc::new(Semaphore::new(ANSWERS_MAX)),
+            answer_permits: Arc::new(Semaphore::new(ANSWERS_MAX)),
             last_arrived_alone: AtomicBool::new(true),
             shared,
             state: Mutex::default(),
@@ -151,11 +152,11 @@ impl Peer {
         }
     }
 
-    /// Queues an ACK or REPLY on an existing connection. Without a connection, drops the answer:
-    /// the peer no longer waits for it.
+    /// Queues an ACK or REPLY on an existing connection. Without a connection, drops the answer: a
+    /// peer that has lost its connections no longer waits for answers.
     pub(super) async fn respond(&self, answer: Msg) {
         // Fails only if the semaphore is closed, which never happens.
-        let Ok(permit) = self.answers.clone().acquire_owned().await else {
+        let Ok(permit) = self.answer_permits.clone().acquire_owned().await else {
             return;
         };
         let large = FRAME_HEAD + answer.payload.len() >= LARGE_MIN;
@@ -177,7 +178,7 @@ impl Peer {
     fn push(&self, conn: &Conn, tx: Tx) {
         let small = tx.msg.payload.len() <= DIRECT_WRITE_MAX;
         if small && self.last_arrived_alone.load(Ordering::Relaxed) && self.shared.cpts.may_run_here(conn.cpt) {
-            writer::send(conn, tx);
+            writer::send_directly(conn, tx);
         } else {
             conn.push(tx);
         }
@@ -191,20 +192,20 @@ impl Peer {
     }
 
     fn count_sent(&self, op: &LnetOp, len: usize) {
-        self.counters.sent(op, len);
-        self.ni.counters(self.cpt).sent(op, len);
+        self.counters.count_sent(op, len);
+        self.ni.counters(self.cpt).count_sent(op, len);
     }
 
     /// Counts a message received on `conn`.
     pub(super) fn count_received(&self, conn: &Conn, op: &LnetOp, len: usize) {
-        self.counters.received(op, len);
-        conn.ni.counters(conn.cpt).received(op, len);
+        self.counters.count_received(op, len);
+        conn.ni.counters(conn.cpt).count_received(op, len);
     }
 
     /// Counts a received message that was dropped.
     pub(super) fn count_dropped(&self, conn: &Conn, op: &LnetOp, len: usize) {
-        self.counters.dropped(op, len);
-        conn.ni.counters(conn.cpt).dropped(op, len);
+        self.counters.count_dropped(op, len);
+        conn.ni.counters(conn.cpt).count_dropped(op, len);
     }
 
     /// The counts of this peer.
@@ -219,7 +220,7 @@ impl Peer {
 
     /// A connection that suits the message; dials if there is none.
     async fn connection(self: &Arc<Self>, large: bool) -> Result<Arc<Conn>, LnetError> {
-        // The number of finished dial attempts when this task began to wait for the next one.
+        // The value of `dials_finished` when this task began to wait for the end of an attempt.
         let mut dials_before = None;
         loop {
             let changed = self.changed.notified();
@@ -300,7 +301,7 @@ impl Peer {
     }
 
     /// Records the end of a dial attempt.
-    pub(super) fn dial_finished(&self, result: Result<(), Failure>) {
+    pub(super) fn finish_dial(&self, result: Result<(), DialFailure>) {
         {
             let mut state = self.state.lock();
             state.dialing_since = None;
@@ -310,7 +311,7 @@ impl Peer {
             if !state.link.up && failure.as_ref().is_some_and(|f| f.unreachable) {
                 state.link.unreachable_at = Some(Instant::now());
             }
-            state.failure = failure.map(|Failure { why, .. }| LnetError::Connect { peer: self.nid, why });
+            state.failure = failure.map(|DialFailure { why, .. }| LnetError::Connect { peer: self.nid, why });
         }
         self.changed.notify_waiters();
     }
@@ -331,8 +332,8 @@ impl Peer {
         if existing().count() < ctype.limit() {
             return Admission::Accept;
         }
-        // If the type is limited to one connection, the peer has lost its end of it. If the type
-        // may have several, the peer may just request more than the limit.
+        // If the type is limited to one connection, the peer has lost its end of the existing one.
+        // If the type may have several, the peer may just request more than the limit.
         if ctype.limit() > 1 || existing().any(|c| c.opened_at.elapsed() < RACE_MAX) {
             return Admission::Retry;
         }
@@ -359,7 +360,7 @@ impl Peer {
     }
 
     /// Starts to use a connection after both hellos.
-    pub(super) fn add(
+    pub(super) fn add_connection(
         self: &Arc<Self>,
         stream: TcpStream,
         ni: Arc<Ni>,
@@ -381,39 +382,39 @@ impl Peer {
             self.messages_at_check.store(0, Ordering::Relaxed);
             let is_first = state.conns.len() == 1;
             if is_first {
-                state.link.connected();
+                state.link.record_connect();
                 state.liveness = Liveness::default();
             }
             is_first
         };
         if is_first {
-            self.shared.watch(self.cpt);
+            self.shared.start_liveness(self.cpt);
             // An error means that there are no subscribers.
             let _ = self.shared.events.send(PeerEvent::Up(self.nid));
             let nets = self.shared.core.nets.snapshot();
             let via_peer = nets.routes.iter().filter(|r| r.spec.gateway == self.nid);
-            via_peer.for_each(|r| r.gateway.note_heard());
+            via_peer.for_each(|r| r.gateway.note_sign_of_life());
         }
         tracing::debug!(peer = %self.nid, ?ctype, "connected");
         let cpt = self.shared.cpts.get(cpt);
         let (peer, reading) = (self.clone(), conn.clone());
         self.shared.tasks.spawn(cpt, async move {
             let why = reader::run(&reading, incoming, &peer).await;
-            peer.conn_broken(&reading, &why);
+            peer.handle_broken_conn(&reading, &why);
         });
         let (peer, writing) = (self.clone(), conn);
         self.shared.tasks.spawn(cpt, async move {
             let result = writer::run(&writing, peer.nid, &peer.shared.cfg).await;
-            writing.set_drained();
+            writing.set_ended();
             if let Err(why) = result {
-                peer.conn_broken(&writing, &why);
+                peer.handle_broken_conn(&writing, &why);
             }
         });
         self.changed.notify_waiters();
     }
 
     /// Closes all connections after `conn` broke, unless `conn` is no longer in use.
-    fn conn_broken(&self, conn: &Arc<Conn>, why: &LnetError) {
+    fn handle_broken_conn(&self, conn: &Arc<Conn>, why: &LnetError) {
         if self.uses(conn) {
             self.close(why);
         }
@@ -437,7 +438,7 @@ impl Peer {
             if state.conns.is_empty() {
                 return;
             }
-            state.link.lost(since);
+            state.link.record_loss(since);
             std::mem::take(&mut state.conns)
         };
         tracing::debug!(peer = %self.nid, "disconnected: {why}");

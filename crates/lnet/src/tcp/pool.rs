@@ -11,12 +11,12 @@ use tokio::time::sleep;
 use wire::LNET_MAX_PAYLOAD;
 
 /// Size of a pool's buffers in bytes: each can hold any payload.
-const BUFFER: usize = LNET_MAX_PAYLOAD as usize;
+const BUFFER_SIZE: usize = LNET_MAX_PAYLOAD as usize;
 /// Payloads of fewer bytes get memory of their own, since they would waste most of a buffer.
-const PAYLOAD_MIN: usize = BUFFER / 2;
+const PAYLOAD_MIN: usize = BUFFER_SIZE / 2;
 /// Maximum number of free buffers to keep.
 const FREE_MAX: usize = 16;
-/// A pool is emptied when no buffer was taken for this time (at most twice as long).
+/// Interval at which a pool is emptied if no buffer was taken since the previous check.
 const UNUSED_MAX: Duration = Duration::from_secs(5);
 
 /// A pool of free buffers.
@@ -28,8 +28,8 @@ struct FreeList {
     buffers: Vec<Vec<u8>>,
     /// Whether a buffer was taken since the last check.
     used: bool,
-    /// Whether a task will empty the pool when it is unused.
-    watched: bool,
+    /// Whether the task that empties the pool is running.
+    emptier_runs: bool,
 }
 
 /// Memory for a payload, empty at first. Dropping a buffer of the pool's size returns it to the
@@ -50,7 +50,7 @@ impl Pool {
             free.buffers.pop()
         };
         Buffer {
-            bytes: free.unwrap_or_else(|| Vec::with_capacity(BUFFER)),
+            bytes: free.unwrap_or_else(|| Vec::with_capacity(BUFFER_SIZE)),
             pool: self.clone(),
         }
     }
@@ -67,7 +67,7 @@ impl Pool {
         if free.buffers.len() < FREE_MAX {
             free.buffers.push(bytes);
         }
-        if !std::mem::replace(&mut free.watched, true) {
+        if !std::mem::replace(&mut free.emptier_runs, true) {
             drop(free);
             runtime.spawn(empty_when_unused(self.clone()));
         }
@@ -111,7 +111,7 @@ impl AsRef<[u8]> for Buffer {
 impl Drop for Buffer {
     fn drop(&mut self) {
         let bytes = std::mem::take(&mut self.bytes);
-        if bytes.capacity() == BUFFER {
+        if bytes.capacity() == BUFFER_SIZE {
             self.pool.give_back(bytes);
         }
     }
@@ -119,21 +119,21 @@ impl Drop for Buffer {
 
 #[cfg(test)]
 mod tests {
-    use super::{BUFFER, FREE_MAX, Pool, UNUSED_MAX};
+    use super::{BUFFER_SIZE, FREE_MAX, Pool, UNUSED_MAX};
     use bytes::BufMut;
     use std::sync::Arc;
 
     #[tokio::test(start_paused = true)]
     async fn memory_is_reused_and_released_when_unused() {
         let pool = Arc::new(Pool::default());
-        let mut buffer = pool.take(BUFFER);
+        let mut buffer = pool.take(BUFFER_SIZE);
         buffer.as_buf_mut().put_slice(b"data");
-        let (payload, other) = (buffer.freeze(), pool.take(BUFFER));
+        let (payload, other) = (buffer.freeze(), pool.take(BUFFER_SIZE));
         assert_eq!(payload, "data");
         let address = payload.as_ptr();
         drop(payload.slice(1..2));
         drop(payload);
-        let reused = pool.take(BUFFER);
+        let reused = pool.take(BUFFER_SIZE);
         assert_eq!((reused.as_ref().as_ptr(), reused.len()), (address, 0));
         drop((reused, other));
         assert_eq!(pool.0.lock().buffers.len(), 2);
@@ -146,7 +146,7 @@ mod tests {
         let pool = Arc::new(Pool::default());
         drop(pool.take(1000));
         assert!(pool.0.lock().buffers.is_empty());
-        let many: Vec<_> = (0..2 * FREE_MAX).map(|_| pool.take(BUFFER)).collect();
+        let many: Vec<_> = (0..2 * FREE_MAX).map(|_| pool.take(BUFFER_SIZE)).collect();
         drop(many);
         assert_eq!(pool.0.lock().buffers.len(), FREE_MAX);
     }

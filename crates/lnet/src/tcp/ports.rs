@@ -1,7 +1,7 @@
 //! The choice of the local port for connecting. Acceptors with Lustre's default `accept=secure`
-//! refuse other hosts on unreserved ports, so this node uses a reserved one (1023 down to 512) if
-//! it may and one is free. Otherwise it uses any port, from which it reaches only those other hosts
-//! that have `accept=all`.
+//! refuse connections of other hosts from unreserved ports. So this node uses a reserved port (1023
+//! down to 512) if it may and one is free. Otherwise it uses any port, and reaches only its own
+//! host and hosts with `accept=all`.
 
 use std::io::{Error, ErrorKind, Result};
 use std::net::{Ipv4Addr, SocketAddr};

@@ -14,9 +14,9 @@ use tokio::net::tcp::OwnedReadHalf;
 use wire::SOCKNAL_KEEPALIVE_PING;
 use wire::frame::{FrameHead, LnetOp};
 
-/// Reads until the connection ends; returns the reason.
+/// Reads until the connection ends; returns the reason for its end.
 pub(super) async fn run(conn: &Conn, stream: OwnedReadHalf, peer: &Arc<Peer>) -> LnetError {
-    match serve(conn, stream, peer).await {
+    match read_frames(conn, stream, peer).await {
         Err(ReadError::Lost(why)) => LnetError::PeerLost { peer: peer.nid, why },
         Err(ReadError::Violation(why)) => {
             warn_rate_limited!(peer = %peer.nid, "closing a connection after a protocol violation: {why}");
@@ -34,7 +34,7 @@ pub(super) enum ReadError {
     Violation(String),
 }
 
-async fn serve(
+async fn read_frames(
     conn: &Conn,
     stream: OwnedReadHalf,
     peer: &Arc<Peer>,
@@ -43,7 +43,7 @@ async fn serve(
     let mut input = Input::new(stream, shared.pools[conn.cpt.0].clone(), shared.cfg.sock_timeout);
     let mut backlog = Backlog::new(peer.clone());
     loop {
-        match input.head().await? {
+        match input.read_head().await? {
             FrameHead::Noop { cookies } => check_returned(&cookies)?,
             FrameHead::Lnet {
                 cookies: [wanted, returned],
@@ -59,7 +59,7 @@ async fn serve(
                     Disposition::Forward => Some(forward::reserve(conn, peer, len).await),
                     _ => None,
                 };
-                let payload = input.payload(len).await.map_err(ReadError::Lost)?;
+                let payload = input.read_payload(len).await.map_err(ReadError::Lost)?;
                 if wanted != 0 && !conn.return_cookie(wanted) {
                     return Err(ReadError::Violation(
                         "it does not read the zero-copy cookies returned to it".into(),

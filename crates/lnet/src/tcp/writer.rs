@@ -14,9 +14,9 @@ use wire::{Nid, SOCKNAL_KEEPALIVE_PING};
 /// this node finished or closed the connection.
 pub(super) async fn run(conn: &Conn, peer: Nid, cfg: &LnetConfig) -> Result<(), LnetError> {
     loop {
-        let (batch, noops) = match conn.work(cfg.keepalive).await {
+        let (batch, noops) = match conn.next_work(cfg.keepalive).await {
             Work::Send(batch, noops) => (batch, noops),
-            Work::Idle => (Vec::new(), vec![[0, SOCKNAL_KEEPALIVE_PING.into()]]),
+            Work::Keepalive => (Vec::new(), vec![[0, SOCKNAL_KEEPALIVE_PING.into()]]),
             Work::End => break,
         };
         let already_written = batch.first().map_or(0, |first| first.written);
@@ -32,11 +32,11 @@ pub(super) async fn run(conn: &Conn, peer: Nid, cfg: &LnetConfig) -> Result<(), 
             .map(|partial| partial.tx.msg.payload.clone())
             .collect();
         let mut slices = Vec::with_capacity(2 * heads.len());
-        let mut outgoing = Outgoing::default();
+        let mut progress = WriteProgress::default();
         let mut txs = batch.into_iter().map(|partial| partial.tx);
         for (i, head) in heads.iter().enumerate() {
             slices.push(IoSlice::new(head));
-            outgoing.end += head.len();
+            progress.end += head.len();
             for piece in payloads
                 .get(i)
                 .into_iter()
@@ -44,16 +44,16 @@ pub(super) async fn run(conn: &Conn, peer: Nid, cfg: &LnetConfig) -> Result<(), 
                 .filter(|p| !p.is_empty())
             {
                 slices.push(IoSlice::new(piece));
-                outgoing.end += piece.len();
+                progress.end += piece.len();
             }
-            outgoing.txs.extend(txs.next().map(|tx| (outgoing.end, tx)));
+            progress.txs.extend(txs.next().map(|tx| (progress.end, tx)));
         }
         let mut rest = slices.as_mut_slice();
         IoSlice::advance_slices(&mut rest, already_written);
-        outgoing.written = already_written;
-        if let Err(why) = write_all(conn, rest, &mut outgoing, cfg).await {
+        progress.written = already_written;
+        if let Err(why) = write_all(conn, rest, &mut progress, cfg).await {
             let why = LnetError::PeerLost { peer, why };
-            outgoing.txs.drain(..).for_each(|(_, tx)| tx.unsent(&why));
+            progress.txs.drain(..).for_each(|(_, tx)| tx.report_unsent(&why));
             return Err(why);
         }
     }
@@ -65,7 +65,7 @@ pub(super) async fn run(conn: &Conn, peer: Nid, cfg: &LnetConfig) -> Result<(), 
 
 /// Writes a message directly if nothing precedes it, as far as the socket takes it. The writer task
 /// sends the rest.
-pub(super) fn send(conn: &Conn, tx: Tx) {
+pub(super) fn send_directly(conn: &Conn, tx: Tx) {
     let Some(mut partial) = conn.begin_write(tx) else {
         return;
     };
@@ -83,12 +83,12 @@ pub(super) fn send(conn: &Conn, tx: Tx) {
         return conn.end_write(Some(partial));
     }
     conn.end_write(None);
-    partial.tx.sent();
+    partial.tx.report_sent();
 }
 
 /// The messages of one write and its progress, in bytes from the start of the first message.
 #[derive(Default)]
-struct Outgoing {
+struct WriteProgress {
     /// Unsent messages, each with the offset of its end.
     txs: VecDeque<(usize, Tx)>,
     /// The end of the last message or NOOP.
@@ -96,13 +96,13 @@ struct Outgoing {
     written: usize,
 }
 
-impl Outgoing {
+impl WriteProgress {
     /// Counts `n` more bytes as written, and reports the messages that have been sent completely.
     fn advance(&mut self, n: usize) {
         self.written += n;
         while self.txs.front().is_some_and(|(end, _)| *end <= self.written) {
             if let Some((_, tx)) = self.txs.pop_front() {
-                tx.sent();
+                tx.report_sent();
             }
         }
     }
@@ -111,17 +111,17 @@ impl Outgoing {
 async fn write_all(
     conn: &Conn,
     slices: &mut [IoSlice<'_>],
-    outgoing: &mut Outgoing,
+    progress: &mut WriteProgress,
     cfg: &LnetConfig,
 ) -> Result<(), String> {
     let mut rest = slices;
     conn.mark_written();
-    while outgoing.written < outgoing.end {
+    while progress.written < progress.end {
         match conn.stream.try_write_vectored(rest) {
             Ok(0) => return Err("the socket accepts no more data".into()),
             Ok(n) => {
                 IoSlice::advance_slices(&mut rest, n);
-                outgoing.advance(n);
+                progress.advance(n);
             }
             Err(e) if e.kind() == ErrorKind::WouldBlock => {
                 match timeout(cfg.sock_timeout, conn.stream.writable()).await {
@@ -139,7 +139,7 @@ async fn write_all(
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use super::{run, send};
+    use super::{run, send_directly};
     use crate::LnetConfig;
     use crate::message::{self, Msg};
     use crate::ni::{Ni, NiSpec};
@@ -197,7 +197,7 @@ mod tests {
             let (tx, mut sent) = tx(n).await;
             match n % 7 {
                 6 => conn.push(tx),
-                _ => send(&conn, tx),
+                _ => send_directly(&conn, tx),
             }
             match sent.try_recv() {
                 Ok(result) => {
@@ -235,14 +235,14 @@ mod tests {
         let mut partly_sent = None;
         while partly_sent.is_none() {
             let (tx, mut sent) = tx(1).await;
-            send(&conn, tx);
+            send_directly(&conn, tx);
             partly_sent = sent.try_recv().is_err().then_some(sent);
         }
         conn.close(&crate::LnetError::ShutDown);
         let unsent = partly_sent.unwrap().await.unwrap().unwrap_err();
         assert_eq!(unsent.msg.payload.len(), LEN);
         let (tx, sent) = tx(2).await;
-        send(&conn, tx);
+        send_directly(&conn, tx);
         assert!(
             sent.await.unwrap().is_err(),
             "a closed connection refuses messages"

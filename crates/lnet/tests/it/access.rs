@@ -16,20 +16,20 @@ use wire::{KsockHelloMsgNid4, LNET_PROTO_MAGIC, LnetAcceptorConnreq, Nid, WireSt
 
 #[tokio::test]
 async fn a_hello_must_name_its_source_address() {
-    let (na, nb) = addresses();
-    let (a, b) = (node(na).await, node(nb).await);
-    let mut events = a.peer_events();
+    let (nid_a, nid_b) = addresses();
+    let (node_a, node_b) = (node(nid_a).await, node(nid_b).await);
+    let mut events = node_a.peer_events();
     // The impostor connects before and after the owner of the NID does.
     for connected in [false, true] {
-        let mut impostor = send_hello_from(Ipv4Addr::LOCALHOST, na, nb, 1, 1).await;
+        let mut impostor = send_hello_from(Ipv4Addr::LOCALHOST, nid_a, nid_b, 1, 1).await;
         assert!(
             read_to_end(&mut impostor).await.is_empty(),
             "the impostor got an answer, {connected}"
         );
-        b.ping(na, LIMIT).await.unwrap();
+        node_b.ping(nid_a, LIMIT).await.unwrap();
     }
-    a.ping(nb, LIMIT).await.unwrap();
-    assert_eq!(events.recv().await.unwrap(), PeerEvent::Up(nb));
+    node_a.ping(nid_b, LIMIT).await.unwrap();
+    assert_eq!(events.recv().await.unwrap(), PeerEvent::Up(nid_b));
     assert!(events.try_recv().is_err(), "the connection stays");
 }
 
@@ -37,25 +37,25 @@ async fn a_hello_must_name_its_source_address() {
 /// for the answer or closes the connection. Prints the length of the answer.
 const CONNECT_SCRIPT: &str = "
 import os, socket, struct, sys
-to, hello, how = sys.argv[1], bytes.fromhex(sys.argv[2]), sys.argv[3]
-if how == 'v6':
+to, hello, variant = sys.argv[1], bytes.fromhex(sys.argv[2]), sys.argv[3]
+if variant == 'v6':
     s = socket.socket(socket.AF_INET6)
     s.connect(('::ffff:' + to, 7988))
 else:
     try:
-        s = socket.socket(socket.AF_INET, socket.SOCK_STREAM, 262 if how == 'mptcp' else 0)
+        s = socket.socket(socket.AF_INET, socket.SOCK_STREAM, 262 if variant == 'mptcp' else 0)
     except OSError:
         s = socket.socket()
-    if how == 'device':
+    if variant == 'device':
         s.setsockopt(socket.SOL_SOCKET, 25, b'lo')
     s.connect((to, 7988))
 try:
     s.sendall(hello)
-    if how == 'half':
+    if variant == 'half':
         s.shutdown(socket.SHUT_WR)
-    if how == 'close':
+    if variant == 'close':
         sys.exit(0)
-    if how == 'reset':
+    if variant == 'reset':
         s.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack('ii', 1, 0))
         sys.exit(0)
     print(len(s.recv(100)))
@@ -71,25 +71,29 @@ async fn other_users_of_this_host_get_no_answer() {
         eprintln!("!!! NOT TESTED: changing the user needs root");
         return;
     }
-    let (na, nb) = addresses();
+    let (nid_a, nid_b) = addresses();
     let cfg = LnetConfig {
         accept_timeout: 10 * LIMIT,
         ..config()
     };
-    let a = node_with(na, cfg).await;
-    let mut events = a.peer_events();
+    let node_a = node_with(nid_a, cfg).await;
+    let mut events = node_a.peer_events();
     let hello = KsockHelloMsgNid4 {
         kshm_magic: LNET_PROTO_MAGIC,
         kshm_version: 3,
         kshm_src_nid: Nid::tcp(Ipv4Addr::LOCALHOST, 0),
-        kshm_dst_nid: na,
+        kshm_dst_nid: nid_a,
         kshm_src_incarnation: 1,
         kshm_ctype: 1,
         ..KsockHelloMsgNid4::default()
     };
-    let greeting = [&LnetAcceptorConnreq::to(na).to_bytes()[..], &hello.to_bytes()[..]].concat();
-    let greeting: String = greeting.iter().map(|b| format!("{b:02x}")).collect();
-    let answer_length = async |user: &'static str, how: &'static str| {
+    let greeting = [
+        &LnetAcceptorConnreq::to(nid_a).to_bytes()[..],
+        &hello.to_bytes()[..],
+    ]
+    .concat();
+    let greeting: String = greeting.iter().map(|node_b| format!("{node_b:02x}")).collect();
+    let answer_length = async |user: &'static str, variant: &'static str| {
         let mut command = std::process::Command::new("setpriv");
         command
             .args([
@@ -100,7 +104,7 @@ async fn other_users_of_this_host_get_no_answer() {
                 "-c",
                 CONNECT_SCRIPT,
             ])
-            .args([na.addr().to_string().as_str(), &greeting, how]);
+            .args([nid_a.addr().to_string().as_str(), &greeting, variant]);
         let ended = tokio::task::spawn_blocking(move || command.output());
         let ended = tokio::time::timeout(LIMIT, ended)
             .await
@@ -108,44 +112,44 @@ async fn other_users_of_this_host_get_no_answer() {
             .unwrap()
             .unwrap();
         let err = String::from_utf8_lossy(&ended.stderr);
-        assert!(ended.status.success(), "{how}: {err}");
+        assert!(ended.status.success(), "{variant}: {err}");
         String::from_utf8(ended.stdout).unwrap()
     };
-    for how in ["plain", "v6", "mptcp", "device", "half"] {
-        assert_eq!(answer_length("65534", how).await, "0\n", "{how}");
+    for variant in ["plain", "v6", "mptcp", "device", "half"] {
+        assert_eq!(answer_length("65534", variant).await, "0\n", "{variant}");
     }
-    for how in ["close", "reset"] {
-        let length = answer_length("65534", how).await;
-        assert!(length.is_empty() || length == "0\n", "{how}: {length}");
+    for variant in ["close", "reset"] {
+        let length = answer_length("65534", variant).await;
+        assert!(length.is_empty() || length == "0\n", "{variant}: {length}");
     }
     // Now as root. The kernel does not find a socket bound to an interface.
     assert_eq!(answer_length("0", "device").await, "0\n");
-    for how in ["plain", "v6", "mptcp"] {
-        assert_eq!(answer_length("0", how).await, "56\n", "{how}");
+    for variant in ["plain", "v6", "mptcp"] {
+        assert_eq!(answer_length("0", variant).await, "56\n", "{variant}");
         let roots_nid = Nid::tcp(Ipv4Addr::LOCALHOST, 0);
         assert_eq!(events.recv().await.unwrap(), PeerEvent::Up(roots_nid));
         assert_eq!(events.recv().await.unwrap(), PeerEvent::Down(roots_nid));
     }
-    node(nb).await.ping(na, LIMIT).await.unwrap();
+    node(nid_b).await.ping(nid_a, LIMIT).await.unwrap();
     assert_eq!(
         events.recv().await.unwrap(),
-        PeerEvent::Up(nb),
+        PeerEvent::Up(nid_b),
         "no other peer was accepted"
     );
 }
 
 #[tokio::test]
 async fn silent_connections_of_one_host_are_limited() {
-    let (na, nb) = addresses();
+    let (nid_a, nid_b) = addresses();
     let cfg = LnetConfig {
         accept_timeout: 10 * LIMIT,
         ..config()
     };
-    let _a = node_with(na, cfg).await;
+    let _node_a = node_with(nid_a, cfg).await;
     let mut silent = Vec::new();
     for _ in 0..200 {
         silent.push(
-            TcpStream::connect(SocketAddr::from((na.addr(), 7988)))
+            TcpStream::connect(SocketAddr::from((nid_a.addr(), 7988)))
                 .await
                 .unwrap(),
         );
@@ -166,30 +170,30 @@ async fn silent_connections_of_one_host_are_limited() {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     drop(silent);
-    node(nb).await.ping(na, LIMIT).await.unwrap();
+    node(nid_b).await.ping(nid_a, LIMIT).await.unwrap();
 }
 
 #[tokio::test]
 async fn all_loopback_addresses_count_as_one_host() {
-    let (na, nb) = addresses();
+    let (nid_a, nid_b) = addresses();
     let cfg = LnetConfig {
         accept_host_max: 8,
         ..config()
     };
-    let _a = node_with(na, cfg).await;
+    let _node_a = node_with(nid_a, cfg).await;
     let nid = |n: u8| Nid::tcp(Ipv4Addr::new(127, 200, 200, n), 0);
     let mut connections = Vec::new();
     for n in 1..=8 {
-        connections.push(exchange_hellos(na, nid(n), 1, 1).await.0);
+        connections.push(exchange_hellos(nid_a, nid(n), 1, 1).await.0);
     }
-    for other in [nid(9), nb] {
-        let mut excess = send_hello(na, other, 1, 1).await;
+    for other in [nid(9), nid_b] {
+        let mut excess = send_hello(nid_a, other, 1, 1).await;
         assert!(read_to_end(&mut excess).await.is_empty());
     }
     connections.clear();
     let started_at = std::time::Instant::now();
     loop {
-        let mut retried = send_hello(na, nid(9), 1, 1).await;
+        let mut retried = send_hello(nid_a, nid(9), 1, 1).await;
         if retried.read_u8().await.is_ok() {
             break;
         }
@@ -200,18 +204,18 @@ async fn all_loopback_addresses_count_as_one_host() {
 
 #[tokio::test]
 async fn a_silent_peer_that_the_upper_layer_does_not_use_is_disconnected() {
-    let (na, nb) = addresses();
+    let (nid_a, nid_b) = addresses();
     let cfg = LnetConfig {
         unused_peer_timeout: Duration::from_millis(50),
         ..config()
     };
-    let a = node_with(na, cfg).await;
-    let (mut idle, _) = exchange_hellos(na, nb, 1, 1).await;
+    let node_a = node_with(nid_a, cfg).await;
+    let (mut idle, _) = exchange_hellos(nid_a, nid_b, 1, 1).await;
     let used_nid = Nid::tcp(Ipv4Addr::new(127, 200, 202, 1), 0);
-    let (used_socket, _) = exchange_hellos(na, used_nid, 1, 1).await;
+    let (used_socket, _) = exchange_hellos(nid_a, used_nid, 1, 1).await;
     let checks = Arc::new(AtomicUsize::new(0));
     let check_count = checks.clone();
-    a.close_unused_peers(move || {
+    node_a.close_unused_peers(move || {
         check_count.fetch_add(1, Ordering::Relaxed);
         Some([used_nid].into())
     });

@@ -54,8 +54,8 @@ pub async fn node_with(nid: Nid, cfg: LnetConfig) -> Arc<Lnet> {
 pub struct Queue(pub mpsc::Sender<IncomingPut>);
 
 impl PutSink for Queue {
-    fn put(&self, m: IncomingPut) -> Result<(), SinkFull> {
-        self.0.try_send(m).map_err(|e| SinkFull(e.into_inner()))
+    fn put(&self, request: IncomingPut) -> Result<(), SinkFull> {
+        self.0.try_send(request).map_err(|e| SinkFull(e.into_inner()))
     }
     fn wait_for_space(&self) -> BoxFuture<'_, ()> {
         Box::pin(async {

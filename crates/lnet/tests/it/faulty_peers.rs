@@ -18,25 +18,25 @@ use wire::{
 
 #[tokio::test]
 async fn a_peer_that_this_node_cannot_reach_may_still_connect() {
-    let (na, nb) = addresses();
+    let (nid_a, nid_b) = addresses();
     let cfg = LnetConfig {
         connect_timeout: 2 * LIMIT,
         ..config()
     };
-    let b = node_with(nb, cfg).await;
+    let node_b = node_with(nid_b, cfg).await;
     // This listener accepts connections and sends nothing, like a firewall in between: dialling
     // takes its full time limit.
-    let silent = TcpListener::bind(SocketAddr::from((na.addr(), 7988)))
+    let silent = TcpListener::bind(SocketAddr::from((nid_a.addr(), 7988)))
         .await
         .unwrap();
     let ping = tokio::spawn({
-        let b = b.clone();
-        async move { b.ping(na, 2 * LIMIT).await }
+        let node_b = node_b.clone();
+        async move { node_b.ping(nid_a, 2 * LIMIT).await }
     });
     let (_dialed, _) = silent.accept().await.unwrap();
     let started_at = std::time::Instant::now();
     loop {
-        match exchange_hellos(nb, na, 1, 1).await.1 {
+        match exchange_hellos(nid_b, nid_a, 1, 1).await.1 {
             1 => break,
             refused => assert_eq!(refused, -1, "while dialling, the higher NID refuses"),
         }
@@ -51,38 +51,44 @@ async fn a_peer_that_this_node_cannot_reach_may_still_connect() {
 
 #[tokio::test]
 async fn a_new_incarnation_closes_the_connections_of_the_old_one() {
-    let (na, nb) = addresses();
-    let a = node(na).await;
-    let mut events = a.peer_events();
-    let (mut old, ctype) = exchange_hellos(na, nb, 1, 1).await;
+    let (nid_a, nid_b) = addresses();
+    let node_a = node(nid_a).await;
+    let mut events = node_a.peer_events();
+    let (mut old, ctype) = exchange_hellos(nid_a, nid_b, 1, 1).await;
     assert_eq!(ctype, 1);
-    assert_eq!(events.recv().await.unwrap(), PeerEvent::Up(nb));
-    let (_bulk, ctype) = exchange_hellos(na, nb, 1, 2).await;
+    assert_eq!(events.recv().await.unwrap(), PeerEvent::Up(nid_b));
+    let (_bulk, ctype) = exchange_hellos(nid_a, nid_b, 1, 2).await;
     assert_eq!(ctype, 3, "the peer's BULK_IN is this node's BULK_OUT");
-    let (_new, ctype) = exchange_hellos(na, nb, 2, 1).await;
+    let (_new, ctype) = exchange_hellos(nid_a, nid_b, 2, 1).await;
     assert_eq!(ctype, 1);
     assert!(peer_closes(&mut old).await);
-    assert_eq!(events.recv().await.unwrap(), PeerEvent::Down(nb));
-    assert_eq!(events.recv().await.unwrap(), PeerEvent::Up(nb));
+    assert_eq!(events.recv().await.unwrap(), PeerEvent::Down(nid_b));
+    assert_eq!(events.recv().await.unwrap(), PeerEvent::Up(nid_b));
 }
 
 #[tokio::test]
 async fn operations_fail_when_their_peer_vanishes() {
-    let (na, nb) = addresses();
-    let a = node(na).await;
-    let (socket, _) = exchange_hellos(na, nb, 1, 1).await;
-    let (put, ()) = tokio::join!(a.put(nb, 4, 7, 0, 0, pattern(10, 0).into(), true), async {
-        let mut socket = socket;
-        let mut head = [0; FRAME_HEAD + 10];
-        socket.read_exact(&mut head).await.unwrap();
-        drop(socket);
-    });
+    let (nid_a, nid_b) = addresses();
+    let node_a = node(nid_a).await;
+    let (socket, _) = exchange_hellos(nid_a, nid_b, 1, 1).await;
+    let (put, ()) = tokio::join!(
+        node_a.put(nid_b, 4, 7, 0, 0, pattern(10, 0).into(), true),
+        async {
+            let mut socket = socket;
+            let mut head = [0; FRAME_HEAD + 10];
+            socket.read_exact(&mut head).await.unwrap();
+            drop(socket);
+        }
+    );
     let why = put.unwrap_err();
     assert!(
-        matches!(why, LnetError::PeerLost { peer, .. } if peer == nb),
+        matches!(why, LnetError::PeerLost { peer, .. } if peer == nid_b),
         "{why}"
     );
-    let why = a.put(nb, 4, 7, 0, 0, Payload::new(), false).await.unwrap_err();
+    let why = node_a
+        .put(nid_b, 4, 7, 0, 0, Payload::new(), false)
+        .await
+        .unwrap_err();
     assert!(
         matches!(why, LnetError::Connect { .. }),
         "no process listens there: {why}"
@@ -91,43 +97,43 @@ async fn operations_fail_when_their_peer_vanishes() {
 
 #[tokio::test]
 async fn a_peer_that_reads_nothing_is_disconnected() {
-    let (na, nb) = addresses();
+    let (nid_a, nid_b) = addresses();
     let cfg = LnetConfig {
         sock_timeout: Duration::from_millis(300),
         retry_count: 0,
         ..config()
     };
-    let a = node_with(na, cfg).await;
-    let (_stuck, _) = exchange_hellos(na, nb, 1, 1).await;
-    let mut events = a.peer_events();
+    let node_a = node_with(nid_a, cfg).await;
+    let (_stuck, _) = exchange_hellos(nid_a, nid_b, 1, 1).await;
+    let mut events = node_a.peer_events();
     let payload: Payload = pattern(1 << 20, 0).into();
     let why = loop {
-        if let Err(why) = a.put(nb, 4, 7, 0, 0, payload.clone(), false).await {
+        if let Err(why) = node_a.put(nid_b, 4, 7, 0, 0, payload.clone(), false).await {
             break why;
         }
     };
     assert!(matches!(why, LnetError::PeerLost { .. }), "{why}");
-    assert_eq!(events.recv().await.unwrap(), PeerEvent::Down(nb));
+    assert_eq!(events.recv().await.unwrap(), PeerEvent::Down(nid_b));
 }
 
 #[tokio::test]
 async fn a_peer_that_stops_inside_a_message_is_disconnected() {
-    let (na, nb) = addresses();
+    let (nid_a, nid_b) = addresses();
     let cfg = LnetConfig {
         sock_timeout: Duration::from_millis(300),
         ..config()
     };
-    let _a = node_with(na, cfg).await;
+    let _node_a = node_with(nid_a, cfg).await;
     for payload_length in [100, 50 << 10, 1 << 20] {
         for sent in [0, 10] {
-            let (mut socket, _) = exchange_hellos(na, nb, 1, 1).await;
+            let (mut socket, _) = exchange_hellos(nid_a, nid_b, 1, 1).await;
             let ksh = KsockMsgHdr {
                 ksh_type: 0xc1,
                 ..Default::default()
             };
             let put = LnetHdrNid4 {
-                dest_nid: na,
-                src_nid: nb,
+                dest_nid: nid_a,
+                src_nid: nid_b,
                 r#type: 1,
                 payload_length,
                 ..Default::default()
@@ -142,19 +148,19 @@ async fn a_peer_that_stops_inside_a_message_is_disconnected() {
 
 #[tokio::test]
 async fn garbage_at_the_acceptor_is_refused() {
-    let (na, nb) = addresses();
+    let (nid_a, nid_b) = addresses();
     let cfg = LnetConfig {
         accept_timeout: Duration::from_millis(200),
         ..config()
     };
-    let _a = node_with(na, cfg).await;
+    let _node_a = node_with(nid_a, cfg).await;
     let connect = || async {
-        TcpStream::connect(SocketAddr::from((na.addr(), 7988)))
+        TcpStream::connect(SocketAddr::from((nid_a.addr(), 7988)))
             .await
             .unwrap()
     };
-    let other_nid = LnetAcceptorConnreq::to(nb).to_bytes();
-    let mut endless_hello = LnetAcceptorConnreq::to(na).to_bytes().to_vec();
+    let other_nid = LnetAcceptorConnreq::to(nid_b).to_bytes();
+    let mut endless_hello = LnetAcceptorConnreq::to(nid_a).to_bytes().to_vec();
     let hello = KsockHelloMsgNid4 {
         kshm_magic: LNET_PROTO_MAGIC,
         kshm_version: 3,
@@ -177,7 +183,7 @@ async fn garbage_at_the_acceptor_is_refused() {
     let mut socket = connect().await;
     let request = LnetAcceptorConnreq {
         acr_version: 9,
-        ..LnetAcceptorConnreq::to(na)
+        ..LnetAcceptorConnreq::to(nid_a)
     };
     socket.write_all(&request.to_bytes()).await.unwrap();
     let mut answer = [0; LnetAcceptorConnreq::SIZE];
@@ -186,14 +192,14 @@ async fn garbage_at_the_acceptor_is_refused() {
         LnetAcceptorConnreq::from_bytes(&answer).unwrap(),
         LnetAcceptorConnreq::to(Nid(0))
     );
-    let b = node(nb).await;
-    b.ping(na, LIMIT).await.unwrap();
+    let node_b = node(nid_b).await;
+    node_b.ping(nid_a, LIMIT).await.unwrap();
 }
 
 #[tokio::test]
 async fn messages_that_violate_the_protocol_close_the_connection() {
-    let (na, nb) = addresses();
-    let _a = node(na).await;
+    let (nid_a, nid_b) = addresses();
+    let _node_a = node(nid_a).await;
     let head = |hdr: LnetHdrNid4| {
         let mut bytes = KsockMsgHdr {
             ksh_type: 0xc1,
@@ -205,12 +211,12 @@ async fn messages_that_violate_the_protocol_close_the_connection() {
         bytes
     };
     let put = LnetHdrNid4 {
-        dest_nid: na,
-        src_nid: nb,
+        dest_nid: nid_a,
+        src_nid: nid_b,
         r#type: 1,
         ..Default::default()
     };
-    for bad in [
+    for violation in [
         head(LnetHdrNid4 {
             payload_length: (1 << 20) + 1,
             ..put
@@ -220,23 +226,26 @@ async fn messages_that_violate_the_protocol_close_the_connection() {
             ..put
         }),
         head(LnetHdrNid4 { r#type: 77, ..put }),
-        head(LnetHdrNid4 { dest_nid: nb, ..put }),
+        head(LnetHdrNid4 {
+            dest_nid: nid_b,
+            ..put
+        }),
         vec![0xff; 96],
     ] {
-        let (mut socket, _) = exchange_hellos(na, nb, 1, 1).await;
-        socket.write_all(&bad).await.unwrap();
+        let (mut socket, _) = exchange_hellos(nid_a, nid_b, 1, 1).await;
+        socket.write_all(&violation).await.unwrap();
         assert!(peer_closes(&mut socket).await);
     }
 }
 
 #[tokio::test]
 async fn zero_copy_cookies_come_back_once_the_payload_is_read() {
-    let (na, nb) = addresses();
-    let _a = node(na).await;
-    let (mut socket, _) = exchange_hellos(na, nb, 1, 1).await;
+    let (nid_a, nid_b) = addresses();
+    let _node_a = node(nid_a).await;
+    let (mut socket, _) = exchange_hellos(nid_a, nid_b, 1, 1).await;
     let put = LnetHdrNid4 {
-        dest_nid: na,
-        src_nid: nb,
+        dest_nid: nid_a,
+        src_nid: nid_b,
         r#type: 1,
         payload_length: 20_000,
         ..Default::default()
@@ -259,13 +268,13 @@ async fn zero_copy_cookies_come_back_once_the_payload_is_read() {
 
 #[tokio::test]
 async fn a_silent_connection_is_kept_alive() {
-    let (na, nb) = addresses();
+    let (nid_a, nid_b) = addresses();
     let cfg = LnetConfig {
         keepalive: Duration::from_millis(50),
         ..config()
     };
-    let _a = node_with(na, cfg).await;
-    let (mut socket, _) = exchange_hellos(na, nb, 1, 1).await;
+    let _node_a = node_with(nid_a, cfg).await;
+    let (mut socket, _) = exchange_hellos(nid_a, nid_b, 1, 1).await;
     for _ in 0..2 {
         let mut noop = [0; KsockMsgHdr::SIZE];
         socket.read_exact(&mut noop).await.unwrap();
@@ -276,9 +285,9 @@ async fn a_silent_connection_is_kept_alive() {
 
 #[tokio::test]
 async fn connecting_to_a_service_that_is_not_lustre_is_an_error() {
-    let (na, nb) = addresses();
-    let a = node(na).await;
-    let listener = TcpListener::bind(SocketAddr::from((nb.addr(), 7988)))
+    let (nid_a, nid_b) = addresses();
+    let node_a = node(nid_a).await;
+    let listener = TcpListener::bind(SocketAddr::from((nid_b.addr(), 7988)))
         .await
         .unwrap();
     tokio::spawn(async move {
@@ -288,30 +297,33 @@ async fn connecting_to_a_service_that_is_not_lustre_is_an_error() {
                 .await;
         }
     });
-    let why = a.ping(nb, LIMIT).await.unwrap_err();
+    let why = node_a.ping(nid_b, LIMIT).await.unwrap_err();
     assert!(matches!(why, LnetError::Connect { .. }), "{why}");
 }
 
 #[tokio::test]
 async fn a_stopped_node_refuses_messages_and_frees_its_port() {
-    let (na, nb) = addresses();
-    let (a, b) = (node(na).await, node(nb).await);
-    a.ping(nb, LIMIT).await.unwrap();
-    a.shutdown().await;
-    assert!(matches!(a.ping(nb, LIMIT).await, Err(LnetError::ShutDown)));
-    let a = node(na).await;
-    b.ping(na, LIMIT).await.unwrap();
-    a.ping(nb, LIMIT).await.unwrap();
+    let (nid_a, nid_b) = addresses();
+    let (node_a, node_b) = (node(nid_a).await, node(nid_b).await);
+    node_a.ping(nid_b, LIMIT).await.unwrap();
+    node_a.shutdown().await;
+    assert!(matches!(
+        node_a.ping(nid_b, LIMIT).await,
+        Err(LnetError::ShutDown)
+    ));
+    let node_a = node(nid_a).await;
+    node_b.ping(nid_a, LIMIT).await.unwrap();
+    node_a.ping(nid_b, LIMIT).await.unwrap();
 }
 
 #[tokio::test]
 async fn a_message_with_another_peers_nid_closes_the_connection() {
-    let (na, nb) = addresses();
-    let a = node(na).await;
-    let (mut socket, _) = exchange_hellos(na, nb, 1, 1).await;
+    let (nid_a, nid_b) = addresses();
+    let node_a = node(nid_a).await;
+    let (mut socket, _) = exchange_hellos(nid_a, nid_b, 1, 1).await;
     let other_peer = Nid::tcp("127.9.9.9".parse().unwrap(), 0);
     let hdr = LnetHdrNid4 {
-        dest_nid: na,
+        dest_nid: nid_a,
         src_nid: other_peer,
         r#type: 1,
         ..Default::default()
@@ -323,25 +335,25 @@ async fn a_message_with_another_peers_nid_closes_the_connection() {
     socket.write_all(&ksh.to_bytes()).await.unwrap();
     socket.write_all(&hdr.to_bytes()).await.unwrap();
     assert!(peer_closes(&mut socket).await);
-    let b = node(nb).await;
-    a.ping(nb, LIMIT).await.unwrap();
-    b.ping(na, LIMIT).await.unwrap();
+    let node_b = node(nid_b).await;
+    node_a.ping(nid_b, LIMIT).await.unwrap();
+    node_b.ping(nid_a, LIMIT).await.unwrap();
 }
 
 #[tokio::test]
 async fn disconnected_peers_do_not_count_against_peers_max() {
-    let (na, nb) = addresses();
+    let (nid_a, nid_b) = addresses();
     let cfg = LnetConfig {
         peers_max: 4,
         ..config()
     };
-    let _a = node_with(na, cfg).await;
+    let _node_a = node_with(nid_a, cfg).await;
     for n in 0..20 {
         let nid = Nid::tcp(std::net::Ipv4Addr::new(127, 200, 201, n), 0);
         let started_at = std::time::Instant::now();
         loop {
             // A connection that was closed just now may still count.
-            let mut socket = send_hello(na, nid, 1, 1).await;
+            let mut socket = send_hello(nid_a, nid, 1, 1).await;
             if socket.read_u8().await.is_ok() {
                 break;
             }
@@ -349,34 +361,34 @@ async fn disconnected_peers_do_not_count_against_peers_max() {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }
-    node(nb).await.ping(na, LIMIT).await.unwrap();
+    node(nid_b).await.ping(nid_a, LIMIT).await.unwrap();
 }
 
 #[tokio::test]
 async fn the_backlog_of_all_connections_is_bounded() {
-    let (na, nb) = addresses();
+    let (nid_a, nid_b) = addresses();
     let cfg = LnetConfig {
         backlog_bytes_max: 64 << 10,
         ..config()
     };
-    let (a, b) = (node_with(na, cfg).await, node(nb).await);
+    let (node_a, node_b) = (node_with(nid_a, cfg).await, node(nid_b).await);
     let (service, mut delivered) = tokio::sync::mpsc::channel(1);
-    let _portal = a.serve_portal(5, Arc::new(Queue(service)));
+    let _portal = node_a.serve_portal(5, Arc::new(Queue(service)));
     let message = || Payload::from(pattern(4096, 0));
     // Until the bulk connection is established, messages of this size use the control connection,
     // and may be reordered.
-    b.ping(na, LIMIT).await.unwrap();
+    node_b.ping(nid_a, LIMIT).await.unwrap();
     until("all connections are established", || {
-        b.show_peers()[0].connections == 3
+        node_b.show_peers()[0].connections == 3
     })
     .await;
     for n in 0..100 {
-        b.put(na, 5, n, 0, 0, message(), false).await.unwrap();
+        node_b.put(nid_a, 5, n, 0, 0, message(), false).await.unwrap();
     }
     // This message follows the others on the same connection: when it has arrived, all have been
     // handled.
-    let _marker = a.attach(match_entry(9, 1, nb), Md::Sink { max_len: 4096 });
-    b.put(na, 9, 1, 0, 0, message(), true).await.unwrap();
+    let _marker = node_a.attach(match_entry(9, 1, nid_b), Md::Sink { max_len: 4096 });
+    node_b.put(nid_a, 9, 1, 0, 0, message(), true).await.unwrap();
     for n in 0..17 {
         assert_eq!(
             delivered.recv().await.unwrap().match_bits,
@@ -384,7 +396,7 @@ async fn the_backlog_of_all_connections_is_bounded() {
             "one delivered directly, 16 from the backlog"
         );
     }
-    let put = b.put(na, 5, 999, 0, 0, message(), true);
+    let put = node_b.put(nid_a, 5, 999, 0, 0, message(), true);
     let (acked, next) = tokio::join!(put, delivered.recv());
     acked.unwrap();
     assert_eq!(next.unwrap().match_bits, 999, "the others were dropped");
@@ -392,17 +404,17 @@ async fn the_backlog_of_all_connections_is_bounded() {
 
 #[tokio::test]
 async fn a_peer_that_connects_again_has_lost_its_former_connections() {
-    let (na, nb) = addresses();
-    let a = node(na).await;
-    let mut events = a.peer_events();
-    let (mut control, _) = exchange_hellos(na, nb, 1, 1).await;
-    let (mut bulk, _) = exchange_hellos(na, nb, 1, 2).await;
-    let first_link = a.link(nb).unwrap();
+    let (nid_a, nid_b) = addresses();
+    let node_a = node(nid_a).await;
+    let mut events = node_a.peer_events();
+    let (mut control, _) = exchange_hellos(nid_a, nid_b, 1, 1).await;
+    let (mut bulk, _) = exchange_hellos(nid_a, nid_b, 1, 2).await;
+    let first_link = node_a.link(nid_b).unwrap();
     assert!(first_link.up);
     let started_at = std::time::Instant::now();
     // The node refuses at first, because both nodes may have dialled.
     let mut reconnected = loop {
-        let (socket, ctype) = exchange_hellos(na, nb, 1, 1).await;
+        let (socket, ctype) = exchange_hellos(nid_a, nid_b, 1, 1).await;
         if ctype == 1 {
             break socket;
         }
@@ -410,12 +422,15 @@ async fn a_peer_that_connects_again_has_lost_its_former_connections() {
         tokio::time::sleep(Duration::from_millis(20)).await;
     };
     assert!(peer_closes(&mut control).await && peer_closes(&mut bulk).await);
-    for expected in [PeerEvent::Up(nb), PeerEvent::Down(nb), PeerEvent::Up(nb)] {
+    for expected in [PeerEvent::Up(nid_b), PeerEvent::Down(nid_b), PeerEvent::Up(nid_b)] {
         assert_eq!(events.recv().await.unwrap(), expected);
     }
-    a.put(nb, 4, 7, 0, 0, Payload::new(), false).await.unwrap();
+    node_a
+        .put(nid_b, 4, 7, 0, 0, Payload::new(), false)
+        .await
+        .unwrap();
     reconnected.read_exact(&mut [0; FRAME_HEAD]).await.unwrap();
-    let last_link = a.link(nb).unwrap();
+    let last_link = node_a.link(nid_b).unwrap();
     assert_eq!(
         (last_link.up, last_link.generation),
         (true, first_link.generation + 1)
@@ -424,34 +439,34 @@ async fn a_peer_that_connects_again_has_lost_its_former_connections() {
 
 #[tokio::test]
 async fn a_link_distinguishes_unreachable_peers_from_slow_ones() {
-    let (na, nb) = addresses();
+    let (nid_a, nid_b) = addresses();
     let cfg = LnetConfig {
         connect_timeout: Duration::from_millis(300),
         ..config()
     };
-    let a = node_with(na, cfg).await;
-    let (socket, _) = exchange_hellos(na, nb, 1, 1).await;
-    assert_eq!(a.link(nb).unwrap().lost_at, None);
+    let node_a = node_with(nid_a, cfg).await;
+    let (socket, _) = exchange_hellos(nid_a, nid_b, 1, 1).await;
+    assert_eq!(node_a.link(nid_b).unwrap().lost_at, None);
     drop(socket);
-    until("the connection is lost", || !a.link(nb).unwrap().up).await;
-    let lost_link = a.link(nb).unwrap();
+    until("the connection is lost", || !node_a.link(nid_b).unwrap().up).await;
+    let lost_link = node_a.link(nid_b).unwrap();
     assert!(lost_link.lost_at.is_some() && lost_link.unreachable_at.is_none());
     {
         // The host accepts connections but sends nothing.
-        let _silent = TcpListener::bind(SocketAddr::from((nb.addr(), 7988)))
+        let _silent = TcpListener::bind(SocketAddr::from((nid_b.addr(), 7988)))
             .await
             .unwrap();
-        let why = a.ping(nb, LIMIT).await.unwrap_err();
+        let why = node_a.ping(nid_b, LIMIT).await.unwrap_err();
         assert!(why.to_string().contains("no hello arrived"), "{why}");
-        assert_eq!(a.link(nb), Some(lost_link));
+        assert_eq!(node_a.link(nid_b), Some(lost_link));
     }
-    a.ping(nb, LIMIT).await.unwrap_err();
+    node_a.ping(nid_b, LIMIT).await.unwrap_err();
     assert!(
-        a.link(nb).unwrap().unreachable_at >= lost_link.lost_at,
+        node_a.link(nid_b).unwrap().unreachable_at >= lost_link.lost_at,
         "no process listens there"
     );
-    let b = node(nb).await;
-    b.ping(na, LIMIT).await.unwrap();
-    let link = a.link(nb).unwrap();
+    let node_b = node(nid_b).await;
+    node_b.ping(nid_a, LIMIT).await.unwrap();
+    let link = node_a.link(nid_b).unwrap();
     assert_eq!((link.up, link.unreachable_at), (true, None));
 }

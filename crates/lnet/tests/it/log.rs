@@ -15,9 +15,9 @@ thread_local! {
 /// Collects log lines.
 pub struct Log(());
 
-struct Text;
+struct LogWriter;
 
-impl Write for Text {
+impl Write for LogWriter {
     fn write(&mut self, bytes: &[u8]) -> Result<usize> {
         TEXT.with_borrow_mut(|text| text.extend_from_slice(bytes));
         Ok(bytes.len())
@@ -32,7 +32,7 @@ impl Log {
     pub fn start() -> Log {
         let log = tracing_subscriber::fmt().with_max_level(tracing::Level::WARN);
         // Only the first test of the process sets the subscriber.
-        let _ = log.with_ansi(false).with_writer(|| Text).try_init();
+        let _ = log.with_ansi(false).with_writer(|| LogWriter).try_init();
         // A call site that another thread reached during this call may have cached that no
         // subscriber is interested.
         tracing::callsite::rebuild_interest_cache();

@@ -39,11 +39,11 @@ async fn arrivals(server: &Arc<Lnet>, to: Nid, from: &[Nid]) -> Vec<(Nid, CptId)
         let client = Lnet::new(CptTable::single_current(), config());
         client.add_tcp(*nid, true).await.unwrap();
         client.put(to, 12, 1, 0, 0, Payload::new(), false).await.unwrap();
-        let m = tokio::time::timeout(LIMIT, requests.recv())
+        let request = tokio::time::timeout(LIMIT, requests.recv())
             .await
             .unwrap()
             .unwrap();
-        arrivals.push((m.from, m.cpt));
+        arrivals.push((request.from, request.cpt));
         client.shutdown().await;
     }
     arrivals
@@ -114,8 +114,8 @@ struct RestrictedSink {
 }
 
 impl PutSink for RestrictedSink {
-    fn put(&self, m: IncomingPut) -> Result<(), lnet::SinkFull> {
-        self.queue.put(m)
+    fn put(&self, request: IncomingPut) -> Result<(), lnet::SinkFull> {
+        self.queue.put(request)
     }
     fn wait_for_space(&self) -> lnet::BoxFuture<'_, ()> {
         self.queue.wait_for_space()
@@ -184,8 +184,8 @@ fn conns_per_peer_sets_the_number_of_bulk_connections() {
                 .put(nid(2, 0), 12, i, 0, i, pattern(200_000, i as u8).into(), true)
                 .await
                 .unwrap();
-            let m = requests.recv().await.unwrap();
-            assert!(m.payload.into_bytes() == pattern(200_000, i as u8));
+            let request = requests.recv().await.unwrap();
+            assert!(request.payload.into_bytes() == pattern(200_000, i as u8));
         }
         let peer_info = &nodes[0].show_peers()[0];
         let (puts_sent, acks_received) = (peer_info.counts.sent[1], peer_info.counts.received[0]);

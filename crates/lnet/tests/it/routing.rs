@@ -57,24 +57,24 @@ fn router(nids: &[Nid]) -> Arc<Lnet> {
 }
 
 /// Number of messages that a router has forwarded.
-fn forwarded(router: &Lnet) -> u64 {
+fn forwarded_count(router: &Lnet) -> u64 {
     let stats = router.stats_line();
     stats.split_whitespace().nth(5).unwrap().parse().unwrap()
 }
 
 /// Two nodes with a router in between.
-struct Line {
-    a: Arc<Lnet>,
-    b: Arc<Lnet>,
+struct RoutedPair {
+    node_a: Arc<Lnet>,
+    node_b: Arc<Lnet>,
     router: Arc<Lnet>,
 }
 
-impl Line {
-    fn new(cfg: LnetConfig) -> Line {
+impl RoutedPair {
+    fn new(cfg: LnetConfig) -> RoutedPair {
         let nid = nid_maker();
-        Line {
-            a: node(&[nid(2, 0)], &[(1, nid(1, 0))], cfg.clone()),
-            b: node(&[nid(3, 1)], &[(0, nid(1, 1))], cfg.clone()),
+        RoutedPair {
+            node_a: node(&[nid(2, 0)], &[(1, nid(1, 0))], cfg.clone()),
+            node_b: node(&[nid(3, 1)], &[(0, nid(1, 1))], cfg.clone()),
             router: node(
                 &[nid(1, 0), nid(1, 1)],
                 &[],
@@ -89,46 +89,63 @@ impl Line {
 
 #[tokio::test]
 async fn a_router_forwards_all_kinds_and_sizes_of_messages_unchanged() {
-    let Line { a, b, router } = Line::new(quick_checks());
-    let (na, nb) = (a.nid(), b.nid());
+    let RoutedPair {
+        node_a,
+        node_b,
+        router,
+    } = RoutedPair::new(quick_checks());
+    let (nid_a, nid_b) = (node_a.nid(), node_b.nid());
     for (i, len) in [0, 1, 4096, 4097, 65_537, 1 << 20, 100].into_iter().enumerate() {
         let (bits, data) = (i as u64, pattern(len, i as u8));
-        let mut sink = b.attach(match_entry(8, bits, na), Md::Sink { max_len: 1 << 20 });
-        let done = a.put(nb, 8, bits, 0, 0, data.clone().into(), true).await.unwrap();
+        let mut sink = node_b.attach(match_entry(8, bits, nid_a), Md::Sink { max_len: 1 << 20 });
+        let done = node_a
+            .put(nid_b, 8, bits, 0, 0, data.clone().into(), true)
+            .await
+            .unwrap();
         assert_eq!(done.mlength as usize, len, "the ACK of a PUT");
         let Some(MdEvent::Put { from, payload, .. }) = sink.next().await else {
             panic!()
         };
-        assert_eq!(from, na, "the event names the original sender");
+        assert_eq!(from, nid_a, "the event names the original sender");
         assert!(payload.into_bytes() == data, "a PUT of {len}");
-        let _source = a.attach(match_entry(8, bits, nb), Md::Source(data.clone().into()));
-        let fetched = b.get(na, 8, bits, 0, 1 << 20).await.unwrap();
+        let _source = node_a.attach(match_entry(8, bits, nid_b), Md::Source(data.clone().into()));
+        let fetched = node_b.get(nid_a, 8, bits, 0, 1 << 20).await.unwrap();
         assert!(fetched.into_bytes() == data, "a GET of {len}");
     }
-    let info = a.ping(nb, LIMIT).await.unwrap();
-    assert_eq!(info.nis[1].ns_nid, nb);
+    let info = node_a.ping(nid_b, LIMIT).await.unwrap();
+    assert_eq!(info.nis[1].ns_nid, nid_b);
     // A PUT, an ACK, a GET and a REPLY for each of the 7 sizes, and a ping with its reply.
-    assert!(forwarded(&router) >= 7 * 4 + 2, "{}", router.stats_line());
-    assert!(a.routes_table().contains(" up "), "{}", a.routes_table());
+    assert!(forwarded_count(&router) >= 7 * 4 + 2, "{}", router.stats_line());
     assert!(
-        a.show_peers().iter().all(|p| p.nid != nb),
+        node_a.routes_table().contains(" up "),
+        "{}",
+        node_a.routes_table()
+    );
+    assert!(
+        node_a.show_peers().iter().all(|p| p.nid != nid_b),
         "the two nodes are not connected directly"
     );
 }
 
 #[tokio::test]
 async fn the_nid_of_the_original_sender_selects_the_partition_of_routed_requests() {
-    let Line {
-        a,
-        b,
+    let RoutedPair {
+        node_a,
+        node_b,
         router: _router,
-    } = Line::new(quick_checks());
-    b.set_portal_rotor(PortalRotor::HashRt);
+    } = RoutedPair::new(quick_checks());
+    node_b.set_portal_rotor(PortalRotor::HashRt);
     let (send, mut requests) = mpsc::channel(8);
-    let _portal = b.serve_portal(12, Arc::new(Queue(send)));
-    a.put(b.nid(), 12, 1, 0, 0, Payload::new(), false).await.unwrap();
-    let m = requests.recv().await.unwrap();
-    assert_eq!((m.from, m.cpt), (a.nid(), b.cpts().of_nid(a.nid().0)));
+    let _portal = node_b.serve_portal(12, Arc::new(Queue(send)));
+    node_a
+        .put(node_b.nid(), 12, 1, 0, 0, Payload::new(), false)
+        .await
+        .unwrap();
+    let request = requests.recv().await.unwrap();
+    assert_eq!(
+        (request.from, request.cpt),
+        (node_a.nid(), node_b.cpts().of_nid(node_a.nid().0))
+    );
 }
 
 /// The maximum size of the socket buffers of two hops, in MiB.
@@ -149,14 +166,18 @@ async fn messages_for_a_slow_destination_hold_at_most_their_senders_share_of_buf
         transaction_timeout: 10 * LIMIT,
         ..quick_checks()
     };
-    let Line { a, b, router } = Line::new(cfg);
-    let (nb, (send, mut requests)) = (b.nid(), mpsc::channel(1));
-    let _portal = b.serve_portal(12, Arc::new(Queue(send)));
-    let (sender, count) = (a.clone(), mib_in_sockets() + 32);
+    let RoutedPair {
+        node_a,
+        node_b,
+        router,
+    } = RoutedPair::new(cfg);
+    let (nid_b, (send, mut requests)) = (node_b.nid(), mpsc::channel(1));
+    let _portal = node_b.serve_portal(12, Arc::new(Queue(send)));
+    let (sender, count) = (node_a.clone(), mib_in_sockets() + 32);
     let mut sending = tokio::spawn(async move {
         for i in 0..count as u64 {
             sender
-                .put(nb, 12, i, 0, i, pattern(1 << 20, i as u8).into(), false)
+                .put(nid_b, 12, i, 0, i, pattern(1 << 20, i as u8).into(), false)
                 .await
                 .unwrap();
         }
@@ -177,13 +198,13 @@ async fn messages_for_a_slow_destination_hold_at_most_their_senders_share_of_buf
     assert_eq!(large(), (256, 4, 2), "a peer must not exceed its share");
     let mut delivered = vec![false; count];
     for _ in 0..count {
-        let m = tokio::time::timeout(LIMIT, requests.recv())
+        let request = tokio::time::timeout(LIMIT, requests.recv())
             .await
             .unwrap()
             .unwrap();
-        let n = m.hdr_data as usize;
+        let n = request.hdr_data as usize;
         assert!(!std::mem::replace(&mut delivered[n], true), "delivered twice");
-        assert!(m.payload.into_bytes() == pattern(1 << 20, n as u8));
+        assert!(request.payload.into_bytes() == pattern(1 << 20, n as u8));
     }
     sending.await.unwrap();
     until("all buffers of the router are free again", || {
@@ -200,29 +221,29 @@ async fn two_routers_share_the_load_and_one_takes_over_for_the_other() {
     let nid = nid_maker();
     let routers = [1, 2].map(|n| router(&[nid(n, 0), nid(n, 1)]));
     let routes = |net: u16, own_net: u16| [(net, nid(1, own_net)), (net, nid(2, own_net))];
-    let a = node(&[nid(3, 0)], &routes(1, 0), quick_checks());
-    let b = node(&[nid(4, 1)], &routes(0, 1), quick_checks());
-    let mut events = a.peer_events();
+    let node_a = node(&[nid(3, 0)], &routes(1, 0), quick_checks());
+    let node_b = node(&[nid(4, 1)], &routes(0, 1), quick_checks());
+    let mut events = node_a.peer_events();
     for _ in 0..40 {
-        a.ping(b.nid(), LIMIT).await.unwrap();
+        node_a.ping(node_b.nid(), LIMIT).await.unwrap();
     }
-    let shares = [forwarded(&routers[0]), forwarded(&routers[1])];
+    let shares = [forwarded_count(&routers[0]), forwarded_count(&routers[1])];
     assert!(shares.iter().all(|n| *n >= 30), "{shares:?}");
-    assert!(a.has_route_via(b.nid(), nid(1, 0)) && !a.has_route_via(nid(1, 0), nid(1, 0)));
+    assert!(node_a.has_route_via(node_b.nid(), nid(1, 0)) && !node_a.has_route_via(nid(1, 0), nid(1, 0)));
     routers[0].shutdown().await;
     while !matches!(events.recv().await.unwrap(), PeerEvent::Down(n) if n == nid(1, 0)) {}
     for _ in 0..10 {
         // Until the other node also notices the failure, its answers through the dead router are
         // lost.
-        while a.ping(b.nid(), Duration::from_secs(1)).await.is_err() {}
+        while node_a.ping(node_b.nid(), Duration::from_secs(1)).await.is_err() {}
     }
     until("the router is shown as down", || {
-        a.routers_table().contains(&format!("down {}", nid(1, 0)))
+        node_a.routers_table().contains(&format!("down {}", nid(1, 0)))
     })
     .await;
     let _restarted = router(&[nid(1, 0), nid(1, 1)]);
     until("the router is shown as up", || {
-        a.routers_table().contains(&format!("up {}", nid(1, 0)))
+        node_a.routers_table().contains(&format!("up {}", nid(1, 0)))
     })
     .await;
 }
@@ -232,48 +253,57 @@ async fn a_better_route_is_used_as_long_as_it_works() {
     let nid = nid_maker();
     let good = router(&[nid(1, 0), nid(1, 1)]);
     let spare = router(&[nid(2, 0), nid(2, 1)]);
-    let a = node(&[nid(3, 0)], &[], quick_checks());
-    let b = node(&[nid(4, 1)], &[(0, nid(1, 1)), (0, nid(2, 1))], quick_checks());
+    let node_a = node(&[nid(3, 0)], &[], quick_checks());
+    let node_b = node(&[nid(4, 1)], &[(0, nid(1, 1)), (0, nid(2, 1))], quick_checks());
     let net = nid(0, 1).net();
-    a.add_route(RouteSpec {
-        net,
-        gateway: nid(2, 0),
-        hop: Some(1),
-        priority: 1,
-    })
-    .unwrap();
-    a.add_route(RouteSpec {
-        net,
-        gateway: nid(1, 0),
-        hop: Some(1),
-        priority: 0,
-    })
-    .unwrap();
-    let mut sink = b.attach(match_entry(8, 1, a.nid()), Md::Sink { max_len: 64 });
+    node_a
+        .add_route(RouteSpec {
+            net,
+            gateway: nid(2, 0),
+            hop: Some(1),
+            priority: 1,
+        })
+        .unwrap();
+    node_a
+        .add_route(RouteSpec {
+            net,
+            gateway: nid(1, 0),
+            hop: Some(1),
+            priority: 0,
+        })
+        .unwrap();
+    let mut sink = node_b.attach(match_entry(8, 1, node_a.nid()), Md::Sink { max_len: 64 });
     for _ in 0..10 {
-        a.put(b.nid(), 8, 1, 0, 0, Payload::new(), false).await.unwrap();
+        node_a
+            .put(node_b.nid(), 8, 1, 0, 0, Payload::new(), false)
+            .await
+            .unwrap();
         sink.next().await.unwrap();
     }
     assert!(!spare.stats_line().contains(" 10 ") || good.stats_line().contains(" 10 "));
-    assert_eq!((forwarded(&good), forwarded(&spare)), (10, 0));
+    assert_eq!((forwarded_count(&good), forwarded_count(&spare)), (10, 0));
     good.shutdown().await;
-    while a.put(b.nid(), 8, 1, 0, 0, Payload::new(), true).await.is_err() {}
+    while node_a
+        .put(node_b.nid(), 8, 1, 0, 0, Payload::new(), true)
+        .await
+        .is_err()
+    {}
 }
 
 #[tokio::test]
 async fn errors_distinguish_missing_routes_from_dead_routers() {
     let nid = nid_maker();
     let (dead, non_router) = (nid(1, 0), node(&[nid(2, 0)], &[], quick_checks()));
-    let a = node(&[nid(3, 0)], &[(1, dead), (2, non_router.nid())], quick_checks());
-    let result = a.ping(nid(9, 7), LIMIT).await;
+    let node_a = node(&[nid(3, 0)], &[(1, dead), (2, non_router.nid())], quick_checks());
+    let result = node_a.ping(nid(9, 7), LIMIT).await;
     assert!(matches!(result, Err(LnetError::NoRoute { .. })), "{result:?}");
-    assert!(a.ping(nid(9, 1), LIMIT).await.is_err());
+    assert!(node_a.ping(nid(9, 1), LIMIT).await.is_err());
     until("both routers are down", || {
-        a.routers_table().matches("down").count() == 2
+        node_a.routers_table().matches("down").count() == 2
     })
     .await;
     for net in [1, 2] {
-        let result = a.ping(nid(9, net), LIMIT).await;
+        let result = node_a.ping(nid(9, net), LIMIT).await;
         assert!(matches!(result, Err(LnetError::NoRouter { .. })), "{result:?}");
     }
 }
@@ -281,8 +311,8 @@ async fn errors_distinguish_missing_routes_from_dead_routers() {
 #[tokio::test]
 async fn invalid_changes_of_networks_and_routes_are_refused() {
     let nid = nid_maker();
-    let a = node(&[nid(1, 0)], &[(1, nid(2, 0))], quick_checks());
-    let add_error = |spec: RouteSpec| a.add_route(spec).unwrap_err().to_string();
+    let node_a = node(&[nid(1, 0)], &[(1, nid(2, 0))], quick_checks());
+    let add_error = |spec: RouteSpec| node_a.add_route(spec).unwrap_err().to_string();
     let route = |net, gateway| RouteSpec {
         net: nid(0, net).net(),
         gateway,
@@ -293,51 +323,53 @@ async fn invalid_changes_of_networks_and_routes_are_refused() {
     assert!(add_error(route(0, nid(2, 5))).contains("directly on that network"));
     assert!(add_error(route(2, nid(2, 5))).contains("not on the router's network"));
     assert!(add_error(route(2, nid(1, 0))).contains("this node"));
-    assert!(a.del_route(nid(0, 4).net(), nid(2, 0)).is_err());
+    assert!(node_a.del_route(nid(0, 4).net(), nid(2, 0)).is_err());
     assert!(
-        a.add_ni(&NiSpec::new(nid(3, 1)))
+        node_a
+            .add_ni(&NiSpec::new(nid(3, 1)))
             .unwrap_err()
             .to_string()
             .contains("a route leads to its network")
     );
     assert!(
-        a.del_ni(nid(1, 0))
+        node_a
+            .del_ni(nid(1, 0))
             .unwrap_err()
             .to_string()
             .contains("delete its routes first")
     );
-    assert!(a.add_ni(&NiSpec::new(nid(1, 0))).is_err() && a.del_ni(nid(7, 0)).is_err());
-    a.del_route(nid(0, 1).net(), nid(2, 0)).unwrap();
-    a.add_ni(&NiSpec::new(nid(3, 1))).unwrap();
-    a.del_ni(nid(1, 0)).unwrap();
-    assert_eq!(a.nids(), [nid(3, 1)]);
+    assert!(node_a.add_ni(&NiSpec::new(nid(1, 0))).is_err() && node_a.del_ni(nid(7, 0)).is_err());
+    node_a.del_route(nid(0, 1).net(), nid(2, 0)).unwrap();
+    node_a.add_ni(&NiSpec::new(nid(3, 1))).unwrap();
+    node_a.del_ni(nid(1, 0)).unwrap();
+    assert_eq!(node_a.nids(), [nid(3, 1)]);
 }
 
 #[tokio::test]
 async fn a_removed_interface_is_unreachable_and_can_be_added_again() {
     let nid = nid_maker();
-    let (a, b) = (
+    let (node_a, node_b) = (
         node(&[nid(1, 0), nid(1, 1)], &[], config()),
         node(&[nid(2, 0), nid(2, 1)], &[], config()),
     );
     for net in [0, 1] {
-        a.ping(nid(2, net), LIMIT).await.unwrap();
+        node_a.ping(nid(2, net), LIMIT).await.unwrap();
     }
-    b.del_ni(nid(2, 1)).unwrap();
+    node_b.del_ni(nid(2, 1)).unwrap();
     assert!(matches!(
-        a.ping(nid(2, 1), LIMIT).await,
+        node_a.ping(nid(2, 1), LIMIT).await,
         Err(LnetError::Connect { .. } | LnetError::PeerLost { .. })
     ));
-    assert_eq!(a.ping(nid(2, 0), LIMIT).await.unwrap().nis.len(), 2);
+    assert_eq!(node_a.ping(nid(2, 0), LIMIT).await.unwrap().nis.len(), 2);
     // The acceptor of the removed interface ends asynchronously.
     loop {
-        match b.add_ni(&NiSpec::new(nid(2, 1))) {
+        match node_b.add_ni(&NiSpec::new(nid(2, 1))) {
             Ok(()) => break,
             Err(LnetError::AddrInUse { .. }) => tokio::task::yield_now().await,
             Err(e) => panic!("{e}"),
         }
     }
-    while a.ping(nid(2, 1), LIMIT).await.is_err() {}
+    while node_a.ping(nid(2, 1), LIMIT).await.is_err() {}
 }
 
 fn frame(src: Nid, dest: Nid, payload: &[u8]) -> Vec<u8> {
@@ -358,7 +390,7 @@ fn frame(src: Nid, dest: Nid, payload: &[u8]) -> Vec<u8> {
 #[tokio::test]
 async fn forwarded_messages_of_a_peer_that_is_not_a_router_close_its_connection() {
     let nid = nid_maker();
-    let _a = node(&[nid(1, 0)], &[(1, nid(2, 0))], quick_checks());
+    let _node_a = node(&[nid(1, 0)], &[(1, nid(2, 0))], quick_checks());
     // The sending peer, then the source and the destination in the header.
     for (me, src, dest) in [
         (nid(5, 0), nid(6, 1), nid(1, 0)),
@@ -375,7 +407,7 @@ async fn forwarded_messages_of_a_peer_that_is_not_a_router_close_its_connection(
 #[tokio::test]
 async fn invalid_routed_messages_are_dropped_without_closing_the_connection() {
     let nid = nid_maker();
-    let a = node(
+    let node_a = node(
         &[nid(1, 0)],
         &[(1, nid(2, 0))],
         LnetConfig {
@@ -384,7 +416,7 @@ async fn invalid_routed_messages_are_dropped_without_closing_the_connection() {
         },
     );
     let (send, mut requests) = mpsc::channel(8);
-    let _portal = a.serve_portal(12, Arc::new(Queue(send)));
+    let _portal = node_a.serve_portal(12, Arc::new(Queue(send)));
     let (mut socket, _) = exchange_hellos(nid(1, 0), nid(2, 0), 1, 1).await;
     for (src, dest) in [
         (nid(6, 2), nid(1, 0)), // from a network that this router does not lead to
@@ -402,11 +434,14 @@ async fn invalid_routed_messages_are_dropped_without_closing_the_connection() {
         .write_all(&frame(nid(6, 1), nid(1, 0), b"good"))
         .await
         .unwrap();
-    let m = tokio::time::timeout(LIMIT, requests.recv())
+    let request = tokio::time::timeout(LIMIT, requests.recv())
         .await
         .unwrap()
         .unwrap();
-    assert_eq!((m.from, m.payload.into_bytes()), (nid(6, 1), "good".into()));
+    assert_eq!(
+        (request.from, request.payload.into_bytes()),
+        (nid(6, 1), "good".into())
+    );
     assert!(requests.is_empty());
 }
 
@@ -417,9 +452,9 @@ async fn a_router_drops_messages_that_it_cannot_forward() {
         forwarding: true,
         ..config()
     };
-    let r = node(&[nid(1, 0), nid(1, 1)], &[(3, nid(2, 0))], cfg);
+    let router = node(&[nid(1, 0), nid(1, 1)], &[(3, nid(2, 0))], cfg);
     let (send, mut requests) = mpsc::channel(8);
-    let _portal = r.serve_portal(12, Arc::new(Queue(send)));
+    let _portal = router.serve_portal(12, Arc::new(Queue(send)));
     let (mut socket, _) = exchange_hellos(nid(1, 0), nid(2, 0), 1, 1).await;
     for dest in [
         nid(9, 4), // no route leads there
@@ -443,7 +478,7 @@ async fn a_router_drops_messages_that_it_cannot_forward() {
         nid(2, 0)
     );
     until("all five messages are counted as dropped", || {
-        r.stats_line().split_whitespace().nth(6).unwrap() == "5"
+        router.stats_line().split_whitespace().nth(6).unwrap() == "5"
     })
     .await;
 }
