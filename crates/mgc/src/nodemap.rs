@@ -369,7 +369,7 @@ pub async fn evict_denied(nodemaps: Arc<Nodemaps>, exports: Weak<TargetExports>)
     let mut changes = nodemaps.changes();
     while changes.changed().await.is_ok() {
         let Some(exports) = exports.upgrade() else { return };
-        exports.review();
+        exports.evict_unadmitted();
     }
 }
 

@@ -16,7 +16,7 @@ pub(crate) struct Estimate {
     /// The longest time in each bin, in seconds; the newest bin first.
     bins: [u32; BINS],
     /// When the newest bin began.
-    began: Instant,
+    newest_began_at: Instant,
     bin_len: Duration,
     /// Bounds of the estimate, in seconds.
     min: u32,
@@ -29,7 +29,7 @@ impl Estimate {
         let bin_len = (history / BINS as u32).max(Duration::from_secs(1));
         Estimate {
             bins: [0; BINS],
-            began: now,
+            newest_began_at: now,
             bin_len,
             min: secs(min).max(1),
             max: secs(max).max(1),
@@ -38,19 +38,20 @@ impl Estimate {
 
     /// Records a service time in seconds, measured here or reported by the server.
     pub(crate) fn record(&mut self, now: Instant, secs: u32) {
-        self.forget_old(now);
+        self.drop_expired_bins(now);
         self.bins[0] = self.bins[0].max(secs);
     }
 
     /// The longest recent service time in seconds, within the configured minimum and maximum.
     pub(crate) fn secs(&mut self, now: Instant) -> u32 {
-        self.forget_old(now);
+        self.drop_expired_bins(now);
         let longest = self.bins.iter().copied().max().unwrap_or(0);
         longest.max(self.min).min(self.max)
     }
 
-    fn forget_old(&mut self, now: Instant) {
-        let passed = now.saturating_duration_since(self.began).as_millis() / self.bin_len.as_millis();
+    fn drop_expired_bins(&mut self, now: Instant) {
+        let passed =
+            now.saturating_duration_since(self.newest_began_at).as_millis() / self.bin_len.as_millis();
         let passed = usize::try_from(passed).unwrap_or(BINS);
         if passed == 0 {
             return;
@@ -58,11 +59,12 @@ impl Estimate {
         let shift = passed.min(BINS);
         self.bins.rotate_right(shift);
         self.bins[..shift].fill(0);
-        self.began += self.bin_len * u32::try_from(passed).unwrap_or(u32::MAX);
+        self.newest_began_at += self.bin_len * u32::try_from(passed).unwrap_or(u32::MAX);
     }
 }
 
-/// `pb_timeout` of requests to a service with the estimate `secs`, both in seconds.
+/// `pb_timeout` of requests to a service with the estimate `secs`, both in seconds: a quarter and
+/// five seconds more, as in Lustre.
 pub(crate) fn timeout_secs(secs: u32) -> u32 {
     secs.saturating_add(secs / 4).saturating_add(5)
 }
@@ -83,18 +85,18 @@ mod tests {
     #[test]
     fn the_longest_recent_time_counts_until_it_expires() {
         let secs = Duration::from_secs;
-        let t = Instant::now();
-        let mut e = Estimate::new(t, secs(5), secs(600), secs(600));
-        assert_eq!(e.secs(t), 5);
-        e.record(t, 40);
-        e.record(t + secs(10), 20);
-        assert_eq!(e.secs(t + secs(20)), 40);
-        assert_eq!(e.secs(t + secs(449)), 40);
-        e.record(t + secs(449), 30);
-        assert_eq!(e.secs(t + secs(600)), 30);
-        assert_eq!(e.secs(t + secs(5000)), 5);
-        e.record(t + secs(5000), 100_000);
-        assert_eq!(e.secs(t + secs(5001)), 600);
+        let start = Instant::now();
+        let mut estimate = Estimate::new(start, secs(5), secs(600), secs(600));
+        assert_eq!(estimate.secs(start), 5);
+        estimate.record(start, 40);
+        estimate.record(start + secs(10), 20);
+        assert_eq!(estimate.secs(start + secs(20)), 40);
+        assert_eq!(estimate.secs(start + secs(449)), 40);
+        estimate.record(start + secs(449), 30);
+        assert_eq!(estimate.secs(start + secs(600)), 30);
+        assert_eq!(estimate.secs(start + secs(5000)), 5);
+        estimate.record(start + secs(5000), 100_000);
+        assert_eq!(estimate.secs(start + secs(5001)), 600);
     }
 
     #[test]

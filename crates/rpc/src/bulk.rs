@@ -53,7 +53,7 @@ impl BulkBuffers {
         }
     }
 
-    /// Whether the server PUTs no data: there is nothing to collect.
+    /// Whether the server PUTs no data, so that there is nothing to collect.
     pub(crate) fn has_no_sinks(&self) -> bool {
         self.sinks.is_empty()
     }
@@ -121,7 +121,7 @@ mod tests {
     async fn the_first_failure_ends_all_futures() {
         let ok = try_join_all((0..3).map(|i| async move { Ok::<_, ()>(i) })).await;
         assert_eq!(ok, Ok(vec![0, 1, 2]));
-        let bad = try_join_all((0..3).map(|i| async move { if i == 1 { Err(i) } else { Ok(i) } })).await;
-        assert_eq!(bad, Err(1));
+        let failed = try_join_all((0..3).map(|i| async move { if i == 1 { Err(i) } else { Ok(i) } })).await;
+        assert_eq!(failed, Err(1));
     }
 }

@@ -21,7 +21,7 @@ pub(crate) fn handle(rpc: Arc<Ptlrpc>, arrival: Arrival) -> BoxFuture<'static, (
                     .await
             }
             _ => {
-                warn_rate_limited!(peer = %from, opc = arrival.body.pb_opc, "callback refused: its handle is of no import that is connected to this peer");
+                warn_rate_limited!(peer = %from, opc = arrival.body.pb_opc, "callback refused: no import that is connected to this peer has its handle");
                 Err(Errno::ENOTCONN)
             }
         };

@@ -21,8 +21,8 @@ pub struct RpcConfig {
     pub at_extra: Duration,
     /// An import pings when it has received no reply for this time.
     pub ping_interval: Duration,
-    /// Time limit of one attempt to connect. At a server, also the time limit of a connect for
-    /// waiting until former exports of the client have ended.
+    /// Time limit of one attempt to connect. At a server, also the time limit for which a connect
+    /// waits until earlier exports of the client have ended.
     pub connect_timeout: Duration,
     /// A client that blocks other clients is evicted after it was unreachable for this long: its
     /// connection is lost, and neither side can connect again.
@@ -68,14 +68,17 @@ impl RpcConfig {
         }
     }
 
-    /// A client that has been silent for this time is evicted.
-    pub fn evict_after(&self) -> Duration {
+    /// Time of silence after which a client is evicted.
+    pub fn eviction_silence(&self) -> Duration {
         self.ping_interval * 6
     }
 
     /// After this time without a reply, an import with uncommitted transactions pings to learn
     /// `last_committed`.
-    pub(crate) fn ping_soon(&self) -> Duration {
-        self.ping_interval.min(Duration::from_secs(7))
+    pub(crate) fn uncommitted_ping_interval(&self) -> Duration {
+        self.ping_interval.min(UNCOMMITTED_PING_INTERVAL_MAX)
     }
 }
+
+/// Maximum interval of pings while transactions are uncommitted, as in Lustre.
+const UNCOMMITTED_PING_INTERVAL_MAX: Duration = Duration::from_secs(7);

@@ -72,7 +72,7 @@ impl RpcError {
     /// The error for a message that LNet could not send.
     pub(crate) fn net(peer: wire::Nid, why: &LnetError) -> RpcError {
         let (peer, why) = (peer.to_string(), why.to_string());
-        // LnetError's text starts with the NID, too.
+        // The text of an LnetError often starts with the NID, which must not appear twice.
         let rest = why.strip_prefix(&format!("{peer}: ")).map(str::to_owned);
         RpcError::Net {
             peer,

@@ -35,8 +35,8 @@ pub(crate) enum ReplyEvent {
 
 /// A buffer for the reply, attached before the request is sent.
 pub(crate) struct ReplyBuffer {
-    attached: MdHandle,
-    /// Whether early replies, at offset 0, may precede the reply.
+    md: MdHandle,
+    /// Whether early replies may precede the reply; they have offset 0.
     early: bool,
     /// Length of the buffer in bytes.
     max_len: u32,
@@ -60,7 +60,7 @@ impl ReplyBuffer {
             from: Some(peer),
         };
         ReplyBuffer {
-            attached: lnet.attach(me, Md::Sink { max_len }),
+            md: lnet.attach(me, Md::Sink { max_len }),
             early,
             max_len,
         }
@@ -73,9 +73,9 @@ impl ReplyBuffer {
                 offset,
                 payload,
                 from,
-            } = self.attached.next().await?
+            } = self.md.next().await?
             {
-                match self.read(offset, payload.into_bytes()) {
+                match self.parse_event(offset, payload.into_bytes()) {
                     Some(event) => return Some(event),
                     None => lnet::warn_rate_limited!(%from, offset, "malformed reply dropped"),
                 }
@@ -83,11 +83,11 @@ impl ReplyBuffer {
         }
     }
 
-    fn read(&self, offset: u32, bytes: bytes::Bytes) -> Option<ReplyEvent> {
-        let full = bytes.len() as u32 + offset == self.max_len;
+    fn parse_event(&self, offset: u32, bytes: bytes::Bytes) -> Option<ReplyEvent> {
+        let fills_buffer = bytes.len() as u32 + offset == self.max_len;
         let msg = match Message::parse(&bytes) {
             Ok(msg) => msg,
-            Err(_) if full => {
+            Err(_) if fills_buffer => {
                 let msg_len = message_len(&bytes)?;
                 return (msg_len > self.max_len - offset).then_some(ReplyEvent::Truncated { msg_len });
             }
@@ -106,7 +106,8 @@ impl ReplyBuffer {
     }
 }
 
-/// The length of a message in bytes, computed from its header.
+/// The length of a message in bytes, computed from its header (`lustre_msg_v2`): word 0 is the
+/// number of buffers, word 2 the magic, and the lengths of the buffers begin at word 8.
 fn message_len(front: &[u8]) -> Option<u32> {
     let word = |i: usize| {
         front

@@ -55,7 +55,7 @@ impl Faults {
     }
 
     /// `data`, limited to the grants that are configured for `opc`.
-    pub(crate) fn limited(&self, opc: u32, data: ObdConnectData) -> ObdConnectData {
+    pub(crate) fn limit_grants(&self, opc: u32, data: ObdConnectData) -> ObdConnectData {
         match self.grant_limits.lock().iter().find(|g| g.opc == opc) {
             None => data,
             Some(limit) => ObdConnectData {
@@ -71,22 +71,22 @@ impl Faults {
     }
 
     pub(crate) fn refuses(&self, opc: u32) -> bool {
-        self.refusals.hit(opc)
+        self.refusals.use_up(opc)
     }
 
     pub(crate) fn loses_request(&self, opc: u32) -> bool {
-        self.requests.hit(opc)
+        self.requests.use_up(opc)
     }
 
     pub(crate) fn loses_reply(&self, opc: u32) -> bool {
-        self.replies.hit(opc)
+        self.replies.use_up(opc)
     }
 }
 
 /// Faults of one kind, by opcode.
 #[derive(Debug, Default)]
 struct FaultCounts {
-    /// Spares requests the mutex while no fault is configured.
+    /// Whether any fault is configured; if not, requests need not lock the mutex.
     armed: AtomicBool,
     /// Opcodes, each with the number of faults left.
     left: Mutex<Vec<(u32, u32)>>,
@@ -104,18 +104,18 @@ impl FaultCounts {
     }
 
     /// Whether a fault is left for the opcode; uses it up.
-    fn hit(&self, opc: u32) -> bool {
+    fn use_up(&self, opc: u32) -> bool {
         if !self.armed.load(Ordering::Acquire) {
             return false;
         }
         let mut left = self.left.lock();
-        let hit = left
+        let found = left
             .iter_mut()
             .find(|(opcode, left)| *opcode == opc && *left > 0)
             .map(|(_, left)| *left -= 1);
         left.retain(|(_, left)| *left > 0);
         self.armed.store(!left.is_empty(), Ordering::Release);
-        hit.is_some()
+        found.is_some()
     }
 }
 

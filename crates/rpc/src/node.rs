@@ -22,7 +22,7 @@ pub struct Ptlrpc {
     cfg: RpcConfig,
     xids: Xids,
     /// Number of handles created.
-    handles: AtomicU64,
+    handle_count: AtomicU64,
     /// Imports by handle.
     imports: RwLock<HashMap<u64, Weak<Import>>>,
     exports: ExportTable,
@@ -56,7 +56,7 @@ impl Ptlrpc {
             cpts,
             cfg,
             xids: Xids::starting_at(unix_seconds),
-            handles: AtomicU64::new(0),
+            handle_count: AtomicU64::new(0),
             imports: RwLock::default(),
             exports: ExportTable::default(),
             targets: TargetTable::default(),
@@ -130,7 +130,7 @@ impl Ptlrpc {
         all
     }
 
-    /// Stops all targets and services. The owners of imports must disconnect them before.
+    /// Stops all targets and services. The owners of imports must disconnect them first.
     pub async fn shutdown(&self) {
         for target in self.targets.take_all() {
             target.stop().await;
@@ -148,7 +148,7 @@ impl Ptlrpc {
     /// A new unique handle, derived from the seed; never 0.
     pub(crate) fn new_handle(&self) -> u64 {
         loop {
-            let n = self.handles.fetch_add(1, Ordering::Relaxed);
+            let n = self.handle_count.fetch_add(1, Ordering::Relaxed);
             let handle = mix(self.cfg.seed.wrapping_add(mix(n)));
             if handle != 0 {
                 return handle;

@@ -34,8 +34,8 @@ pub(crate) fn is_high_priority(opc: u32) -> bool {
         || (LDLM_BL_CALLBACK..=LDLM_SET_INFO).contains(&opc)
 }
 
-/// Whether `opc` counts against `max_rpcs_in_flight`: requests that can fill a server's queues, but
-/// none that release locks.
+/// Whether `opc` counts against `max_rpcs_in_flight`. These are requests that can fill a server's
+/// queues; requests that release locks never count.
 pub(crate) fn is_limited(opc: u32) -> bool {
     is_io(opc) || matches!(opc, LDLM_ENQUEUE | MDS_GETATTR | MDS_GETXATTR | MDS_BATCH)
 }
@@ -61,7 +61,7 @@ pub(crate) fn version(opc: u32) -> u32 {
 }
 
 /// The connect opcode of a kind of import.
-pub(crate) fn connect(kind: ImportKind) -> u32 {
+pub(crate) fn connect_opcode(kind: ImportKind) -> u32 {
     match kind {
         ImportKind::Mgc => MGS_CONNECT,
         ImportKind::Mdc | ImportKind::Lwp => MDS_CONNECT,
@@ -70,7 +70,7 @@ pub(crate) fn connect(kind: ImportKind) -> u32 {
 }
 
 /// The disconnect opcode of a kind of import.
-pub(crate) fn disconnect(kind: ImportKind) -> u32 {
+pub(crate) fn disconnect_opcode(kind: ImportKind) -> u32 {
     match kind {
         ImportKind::Mgc => MGS_DISCONNECT,
         ImportKind::Mdc | ImportKind::Lwp => MDS_DISCONNECT,
@@ -134,7 +134,7 @@ mod tests {
     use crate::ImportKind;
 
     #[test]
-    fn portals_and_versions_are_those_of_the_captures() {
+    fn portals_and_versions_match_the_captures() {
         for (opc, kind, portals, family) in [
             (wire::LDLM_ENQUEUE, ImportKind::Mdc, (12, 10), 0x40000),
             (wire::LDLM_ENQUEUE, ImportKind::Osc, (28, 4), 0x40000),

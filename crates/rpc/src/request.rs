@@ -41,11 +41,11 @@ pub struct Request {
     /// or the first round of attempts to connect has failed.
     pub no_delay: bool,
     /// Whether the call fails instead of resending the request after a lost connection, missing
-    /// bulk or `EINPROGRESS`. A request with a reply that is too long is resent nevertheless.
+    /// bulk or `EINPROGRESS`. If the reply is too long for its buffer, the request is still resent.
     pub no_resend: bool,
-    /// The number of evictions ([`crate::Import::evictions`]) before the state that the request
-    /// depends on. The call fails if the server has evicted the client since, also before the
-    /// request is sent. `None`: the number when the call begins.
+    /// The number of evictions ([`crate::Import::evictions`]) when the client got the state that
+    /// the request depends on. The call fails if the server has evicted the client since then, even
+    /// before the request is sent. `None`: the number when the call begins.
     pub evictions: Option<u64>,
     /// Whether the request stays on the replay list until the reply's [`ReplayGuard`] is dropped,
     /// even when committed (opens).

@@ -29,7 +29,7 @@ macro_rules! cpts {
             name: $name,
             about: $about,
             show: |c| show_cpts(&c.services.$($field).+),
-            set: |c, text| read_cpts(text).map(|cpts| c.services.$($field).+ = cpts),
+            set: |c, text| parse_cpts(text).map(|cpts| c.services.$($field).+ = cpts),
         }
     };
 }
@@ -213,7 +213,7 @@ pub const START: &[StartParam<RpcConfig>] = &[
     ),
 ];
 
-fn read_cpts(text: &str) -> Result<Vec<usize>, String> {
+fn parse_cpts(text: &str) -> Result<Vec<usize>, String> {
     let text = text.trim();
     let inner = text.strip_prefix('[').map_or(Some(text), |t| t.strip_suffix(']'));
     let inner = inner.ok_or("expected a list of CPU partitions such as [0,2-3]: '[' without ']'")?;

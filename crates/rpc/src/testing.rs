@@ -75,8 +75,8 @@ impl ImportOwner for RecordingOwner {
         Box::pin(async move { Ok(Reply::new(vec![msg.bytes(1)])) })
     }
 
-    fn event(&self, e: ImportEvent) {
-        self.events.lock().push(match e {
+    fn event(&self, event: ImportEvent) {
+        self.events.lock().push(match event {
             ImportEvent::Connected(_) => "connected",
             ImportEvent::Disconnected => "disconnected",
             ImportEvent::Evicted => "evicted",
@@ -93,7 +93,7 @@ impl ImportOwner for RecordingOwner {
 /// A target that replies to every request with the request's buffers and grants all requested
 /// flags.
 #[derive(Debug)]
-pub struct Echo {
+pub struct EchoTarget {
     uuid: String,
     /// Number of requests executed.
     pub executed: AtomicU64,
@@ -101,10 +101,10 @@ pub struct Echo {
     pub gone: Mutex<Vec<(String, bool)>>,
 }
 
-impl Echo {
+impl EchoTarget {
     /// A target with this UUID.
-    pub fn new(uuid: &str) -> Arc<Echo> {
-        Arc::new(Echo {
+    pub fn new(uuid: &str) -> Arc<EchoTarget> {
+        Arc::new(EchoTarget {
             uuid: uuid.to_owned(),
             executed: AtomicU64::new(0),
             gone: Mutex::default(),
@@ -112,7 +112,7 @@ impl Echo {
     }
 }
 
-impl Target for Echo {
+impl Target for EchoTarget {
     fn uuid(&self) -> &str {
         &self.uuid
     }

@@ -34,15 +34,15 @@ pub struct ServicesTuning {
     pub mds: Tuning,
     /// `mds_rdpg_*`: requests to the readpage portal, such as readdir, getattr and close.
     pub mds_rdpg: Tuning,
-    /// `mds_io_*`: Data-on-MDT. The number of threads is that of `mds`.
+    /// `mds_io_*`: Data-on-MDT. Its `threads` is ignored: it has as many as `mds`.
     pub mds_io: Tuning,
-    /// `oss_*`: requests to OSTs. Reads and writes have partitions of their own, object creation
-    /// has threads of its own.
+    /// `oss_*`: requests to OSTs. `oss_io_cpts` has the partitions of reads and writes, and
+    /// `oss_create` the threads of object creation.
     pub oss: Tuning,
     /// `oss_io_cpts`: the partitions of reads and writes.
     pub oss_io_cpts: Vec<usize>,
-    /// `oss_create_*`: object creation, FID sequences, updates by other servers. The partitions are
-    /// those of `oss`.
+    /// `oss_create_*`: object creation, FID sequences, updates by other servers. Its `cpts` is
+    /// ignored: it runs on the partitions of `oss`.
     pub oss_create: Tuning,
     /// `ldlm_*`: lock callbacks and cancels.
     pub ldlm: Tuning,
@@ -94,7 +94,7 @@ impl ServicesTuning {
         }
     }
 
-    /// Checks that all listed partitions exist; there are `ncpts`.
+    /// Checks that all listed partitions exist, of which the process has `ncpts`.
     ///
     /// # Errors
     ///

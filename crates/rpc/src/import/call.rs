@@ -25,7 +25,7 @@ const NET_LATENCY: Duration = Duration::from_secs(1);
 /// The longest pause, in seconds, before retrying a request that the server answered with
 /// `-EINPROGRESS`.
 const IN_PROGRESS_PAUSE_MAX: u32 = 10;
-/// Number of attempts without their bulk after which the call fails.
+/// Number of attempts with missing bulk after which the call fails.
 const BULK_ATTEMPTS: u32 = 3;
 
 /// The connection that a request is sent on.
@@ -68,7 +68,7 @@ struct Call<'a> {
     reply_len: u32,
     /// Number of pauses after `-EINPROGRESS`.
     pauses: u32,
-    /// Number of attempts without their bulk.
+    /// Number of attempts with missing bulk.
     bulk_lost: u32,
 }
 
@@ -83,7 +83,7 @@ pub(super) async fn call(import: &Import, req: Request) -> Result<ReplyMsg, RpcE
     let phase = import.phase.subscribe();
     let evictions = req.evictions.unwrap_or_else(|| phase.borrow().evictions);
     let slot = import.slots.take(&req).await;
-    let reply_len = req.reply_len + EMPTY_REPLY;
+    let reply_len = req.reply_len + EMPTY_REPLY_SIZE;
     let mut call = Call {
         import,
         req: &req,
@@ -105,7 +105,7 @@ pub(super) async fn call(import: &Import, req: Request) -> Result<ReplyMsg, RpcE
 }
 
 /// The size of a reply without buffers, in bytes.
-const EMPTY_REPLY: u32 = wire::msg::EARLY_REPLY_SIZE as u32;
+const EMPTY_REPLY_SIZE: u32 = wire::msg::EARLY_REPLY_SIZE as u32;
 
 impl Call<'_> {
     fn name(&self) -> String {
@@ -141,12 +141,16 @@ impl Call<'_> {
         // `New` is also the state of an import that was just started, before its driver runs.
         let started = self.import.driver_started.load(Ordering::Acquire);
         let is_settled = |p: &Phase| {
-            let never = p.state == ImportState::Closed || (p.state == ImportState::New && !started);
+            let cannot_connect = p.state == ImportState::Closed || (p.state == ImportState::New && !started);
             // With `no_delay` a call does not wait for an absent server, but it waits for the first
             // round of attempts.
             let absent = p.failed_rounds > 0 || matches!(p.state, ImportState::Discon | ImportState::Evicted);
             let idle = p.state == ImportState::Idle;
-            p.state == ImportState::Full || idle || never || (no_delay && absent) || p.evictions != evictions
+            p.state == ImportState::Full
+                || idle
+                || cannot_connect
+                || (no_delay && absent)
+                || p.evictions != evictions
         };
         let closed = |_| RpcError::Closed(self.import.cfg.name.clone());
         let phase = loop {
@@ -188,8 +192,8 @@ impl Call<'_> {
         }
     }
 
-    /// Returns `pb_last_xid`. With `renew`, first assigns a new xid to the request.
-    fn take_xid(&mut self, renew: bool) -> Xid {
+    /// With `renew`, assigns a new xid to the request. Returns `pb_last_xid`.
+    fn assign_xid(&mut self, renew: bool) -> Xid {
         let mut core = self.import.core.lock();
         if renew {
             core.unreplied.end(self.xid);
@@ -203,10 +207,10 @@ impl Call<'_> {
         let (import, req) = (self.import, self.req);
         let lnet = import.rpc.lnet();
         let mds = req.bulk.as_ref().map_or(0, |b| b.mds());
-        // Without BULK_MBITS the server derives the bulk's match bits from the xid, which then
-        // names the last MD.
+        // Without BULK_MBITS the server derives the bulk's match bits from the xid, which is then
+        // the match bits of the last MD.
         let xid_is_mbits = mds > 0 && !conn.bulk_mbits;
-        let last_xid = self.take_xid(xid_is_mbits && self.resent);
+        let last_xid = self.assign_xid(xid_is_mbits && self.resent);
         let base = if self.resent && !xid_is_mbits {
             import.rpc.xids().next()
         } else {
@@ -242,7 +246,7 @@ impl Call<'_> {
         let sent = tokio::select! {
             biased;
             sent = put => sent,
-            interrupted = self.interrupted(conn) => return self.after_interruption(interrupted),
+            end = self.wait_for_interruption(conn) => return self.after_interruption(end),
         };
         if let Err(e) = sent {
             self.report_broken(conn, RpcError::net(conn.peer, &e))?;
@@ -252,7 +256,7 @@ impl Call<'_> {
             let arrived = tokio::select! {
                 biased;
                 arrived = buffer.next() => arrived,
-                interrupted = self.interrupted(conn) => return self.after_interruption(interrupted),
+                end = self.wait_for_interruption(conn) => return self.after_interruption(end),
                 () = sleep_until_deadline(deadline) => {
                     self.report_broken(conn, RpcError::Timeout(self.name()))?;
                     deadline = None;
@@ -325,7 +329,7 @@ impl Call<'_> {
     }
 
     /// Resolves when no reply can arrive on `conn` any more.
-    async fn interrupted(&self, conn: Conn) -> WaitEnd {
+    async fn wait_for_interruption(&self, conn: Conn) -> WaitEnd {
         let mut phase = self.phase.clone();
         let evictions = self.evictions;
         let has_ended = |p: &Phase| {
@@ -377,10 +381,10 @@ impl Call<'_> {
             0 => None,
             transno => core
                 .replay
-                .retain(Transno(transno), self.xid, msg, self.req.keep_until_closed),
+                .add(Transno(transno), self.xid, msg, self.req.keep_until_closed),
         };
         core.replay.note_committed(Transno(body.pb_last_committed));
-        let wake = core.on(Event::Heard {
+        let wake = core.process(Event::Reply {
             ping: self.req.opc == wire::OBD_PING,
         });
         drop(core);
@@ -403,7 +407,7 @@ impl Call<'_> {
             Some(e @ (Errno::ENOTCONN | Errno::ENODEV)) if reply.body.pb_type == PTL_RPC_MSG_ERR => {
                 self.report_broken(conn, RpcError::Status(e))?;
                 self.resent = true;
-                return match self.interrupted(conn).await {
+                return match self.wait_for_interruption(conn).await {
                     WaitEnd::Failed(e) => Err(e),
                     WaitEnd::Reconnected => Ok(None),
                 };
@@ -411,7 +415,7 @@ impl Call<'_> {
             Some(Errno::EINPROGRESS) if !self.req.no_resend => {
                 self.pauses += 1;
                 sleep(Duration::from_secs(self.pauses.min(IN_PROGRESS_PAUSE_MAX).into())).await;
-                self.take_xid(true);
+                self.assign_xid(true);
                 self.resent = false;
                 return Ok(None);
             }

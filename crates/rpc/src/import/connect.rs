@@ -20,7 +20,7 @@ pub(crate) const OWN_FLAGS: u64 =
 /// The same for `ocd_connect_flags2`.
 pub(crate) const OWN_FLAGS2: u64 = OBD_CONNECT2_REP_MBITS;
 
-/// Length of a UUID's buffer in bytes: that of an `obd_uuid` without its last byte.
+/// Length of a UUID's buffer in bytes: one less than an `obd_uuid`.
 const UUID_LEN: usize = 39;
 /// Time limit of a disconnect.
 const DISCONNECT_TIMEOUT: Duration = Duration::from_secs(2);
@@ -73,7 +73,7 @@ impl Import {
     }
 
     async fn send_connect(&self, nid: Nid, attempt: Attempt) -> Result<(Message, PtlrpcBody), RpcError> {
-        let opc = opcode::connect(self.cfg.kind);
+        let opc = opcode::connect_opcode(self.cfg.kind);
         let requested = self.requested_connect_data();
         let bufs = vec![
             uuid_buf(&self.cfg.target_uuid),
@@ -100,8 +100,7 @@ impl Import {
         self.exchange_once(nid, body, bufs, reply_len, send_timeout).await
     }
 
-    /// The connect data to request: that of the import's configuration, with the flags of this
-    /// layer.
+    /// The connect data of the import's configuration, with the flags of this layer.
     fn requested_connect_data(&self) -> ObdConnectData {
         let mut requested = self.cfg.connect;
         requested.ocd_connect_flags |= OWN_FLAGS;
@@ -144,8 +143,8 @@ impl Import {
             };
             return self.record_failure(Outcome::Refused, why);
         }
-        let former_instance = self.connect_data().ocd_instance;
-        if former_instance != 0 && former_instance != data.ocd_instance {
+        let old_instance = self.connect_data().ocd_instance;
+        if old_instance != 0 && old_instance != data.ocd_instance {
             self.core
                 .lock()
                 .replay
@@ -160,7 +159,7 @@ impl Import {
 
     /// Tells the server that this client disconnects. Failures are ignored.
     pub(super) async fn send_disconnect(&self) {
-        let opc = opcode::disconnect(self.cfg.kind);
+        let opc = opcode::disconnect_opcode(self.cfg.kind);
         let (handle, conn_cnt) = {
             let core = self.core.lock();
             (core.machine.handle(), core.machine.conn_cnt())

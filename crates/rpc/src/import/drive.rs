@@ -20,7 +20,7 @@ const SLEEP_MAX: Duration = Duration::from_secs(24 * 3600);
 
 impl Import {
     /// Starts the driver, unless it was started already.
-    pub(super) fn start(&self) {
+    pub(super) fn start_driver(&self) {
         if !self.driver_started.swap(true, Ordering::AcqRel) {
             let peer_events = self.rpc.lnet().peer_events();
             let driver = drive(self.me.clone(), self.wake.clone(), peer_events);
@@ -43,7 +43,7 @@ impl Import {
             self.phase
                 .send_if_modified(|sent| std::mem::replace(sent, phase) != phase);
             match action {
-                Some(action) => self.act(action, peer_events).await,
+                Some(action) => self.carry_out(action, peer_events).await,
                 None if phase.state == ImportState::Closed => return None,
                 None => {
                     let mut core = self.core.lock();
@@ -56,15 +56,15 @@ impl Import {
         }
     }
 
-    async fn act(self: &Arc<Self>, action: Action, peer_events: &mut PeerEvents) {
+    async fn carry_out(self: &Arc<Self>, action: Action, peer_events: &mut PeerEvents) {
         let owner = self.owner();
         match action {
             Action::Connect(attempt) => {
-                // Earlier peer events do not concern this attempt.
+                // Events from before this attempt do not concern it.
                 *peer_events = peer_events.resubscribe();
                 let outcome = tokio::select! {
                     biased;
-                    () = self.superseded(attempt) => return,
+                    () = self.wait_until_superseded(attempt) => return,
                     outcome = self.connect_once(attempt) => outcome,
                     why = self.wait_for_loss(peer_events) => self.record_failure(Outcome::Failed, why),
                 };
@@ -112,13 +112,13 @@ impl Import {
             if core.unreplied.len() > 0 || core.replay.uncommitted() > 0 {
                 return;
             }
-            core.on(Event::IdleDisconnect);
+            core.process(Event::IdleDisconnect);
             if core.machine.state() != ImportState::Idle {
                 return;
             }
             self.phase.send_replace(core.phase());
         }
-        tracing::info!(import = self.name(), peer = %self.peer(), "idle: disconnected until it is needed");
+        tracing::info!(import = self.name(), peer = %self.peer(), "disconnected because the import is idle; the next request reconnects");
         self.owner().event(ImportEvent::Idle);
         self.send_disconnect().await;
     }
@@ -133,13 +133,13 @@ impl Import {
             ..Request::new(wire::OBD_PING, Vec::new())
         };
         if let Err(e @ RpcError::Status(_)) = self.call(ping).await {
-            tracing::debug!(import = self.name(), error = %e, "ping");
+            tracing::debug!(import = self.name(), error = %e, "ping refused");
         }
         self.event(Event::PingDone);
     }
 
     /// Resolves when the attempt is pointless: the import is closed, or the target moved.
-    async fn superseded(&self, attempt: Attempt) {
+    async fn wait_until_superseded(&self, attempt: Attempt) {
         let is_superseded = || {
             let core = self.core.lock();
             core.machine.state() == ImportState::Closed || core.machine.conn_cnt() != attempt.conn_cnt

@@ -12,11 +12,11 @@
 //! ```
 //!
 //! Each attempt to connect has a number, `conn_cnt`; events of older connections are ignored.
-//! Attempts go round the target's NIDs, beginning with the last one that worked. After a round
-//! without success there is a pause of less than a second, however long the server has been away,
-//! so that a client soon notices that its server is back. There is no replay after a server crash:
-//! a recovering server is treated like one that has lost its export of this client, so that no lock
-//! and no cached data survives its grant.
+//! Attempts go round the target's NIDs, beginning with the last one that worked. A pause of less
+//! than a second follows each round without success, however long the server has been away: a
+//! client soon notices the return of its server. There is no replay after a server crash: a client
+//! treats a recovering server like one that has lost its export. So no lock and no cached data
+//! outlives its grant.
 
 use std::time::Duration;
 use tokio::time::Instant;
@@ -55,9 +55,9 @@ pub(crate) struct Attempt {
     pub(crate) conn_cnt: u32,
     /// The server's handle from the previous connection; 0 without one.
     pub(crate) handle: u64,
-    /// Whether an unreachable NID gets little time, because other NIDs remain. Not in the first
-    /// round of an import without an earlier connection: a slow network is no reason to report a
-    /// target as absent.
+    /// Whether an unreachable NID gets little time, because other NIDs remain. False in the first
+    /// round of an import that was never connected: a slow network is no reason to report a target
+    /// as absent.
     pub(crate) brief: bool,
 }
 
@@ -85,7 +85,7 @@ pub(crate) enum Event {
     /// The owner has dropped its locks and caches.
     Invalidated,
     /// A reply arrived, to a ping or to another request.
-    Heard { ping: bool },
+    Reply { ping: bool },
     /// A ping has ended, with or without a reply.
     PingDone,
     /// The owner waits for a message that is not a reply: ping, unless the server was heard from
@@ -130,15 +130,15 @@ pub(crate) struct Machine {
     /// Failed attempts since the last success or change of NIDs.
     pub(super) failures: u32,
     /// Connections established since the last reply.
-    unproven: u32,
+    connects_since_reply: u32,
     /// When the next attempt may begin, in `Discon`.
     pub(super) retry_at: Option<Instant>,
-    /// When the server was last heard from, or a ping last ended.
+    /// When the last message of the server arrived, or the last ping ended.
     heard_at: Option<Instant>,
     pinging: bool,
     ping_interval: Duration,
     /// Interval of pings while transactions are uncommitted.
-    ping_soon: Duration,
+    uncommitted_ping_interval: Duration,
     /// `idle_timeout`: disconnect after this long without a request; `None`: never.
     idle_timeout: Option<Duration>,
     /// When to check whether the import is idle.
@@ -148,7 +148,12 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
-    pub(crate) fn new(nid_count: usize, ping_interval: Duration, ping_soon: Duration, jitter: u8) -> Machine {
+    pub(crate) fn new(
+        nid_count: usize,
+        ping_interval: Duration,
+        uncommitted_ping_interval: Duration,
+        jitter: u8,
+    ) -> Machine {
         Machine {
             state: ImportState::New,
             nid_count: nid_count.max(1),
@@ -157,12 +162,12 @@ impl Machine {
             handle: 0,
             evictions: 0,
             failures: 0,
-            unproven: 0,
+            connects_since_reply: 0,
             retry_at: None,
             heard_at: None,
             pinging: false,
             ping_interval,
-            ping_soon,
+            uncommitted_ping_interval,
             idle_timeout: None,
             idle_check_at: None,
             jitter: u32::from(jitter),
@@ -215,7 +220,7 @@ impl Machine {
 
     /// Processes an event; returns the actions to carry out, in order. `uncommitted`: some
     /// transactions are not known to be committed.
-    pub(crate) fn on(&mut self, event: Event, now: Instant, uncommitted: bool) -> Vec<Action> {
+    pub(crate) fn process(&mut self, event: Event, now: Instant, uncommitted: bool) -> Vec<Action> {
         match event {
             Event::Open if self.state == ImportState::New => vec![self.begin_attempt()],
             // `Broken` comes from a request that the disconnect overtook.
@@ -226,21 +231,21 @@ impl Machine {
             Event::Connect { conn_cnt, outcome }
                 if conn_cnt == self.conn_cnt && self.state == ImportState::Connecting =>
             {
-                self.connect_ended(outcome, now)
+                self.end_attempt(outcome, now)
             }
             Event::Broken { conn_cnt } if conn_cnt == self.conn_cnt && self.state == ImportState::Full => {
                 self.state = ImportState::Discon;
-                // The first attempt after a working connection is immediate; one after a connection
-                // that never worked waits.
+                // The first attempt after a working connection is immediate. After a connection
+                // that never worked, there is a pause.
                 self.retry_at = Some(now + self.backoff());
                 let mut actions = vec![Action::AnnounceDisconnected];
                 actions.extend(self.tick(now, uncommitted));
                 actions
             }
             Event::Invalidated if self.state == ImportState::Evicted => self.enter_full(now),
-            Event::Heard { ping } => {
+            Event::Reply { ping } => {
                 if self.state == ImportState::Full {
-                    self.unproven = 0;
+                    self.connects_since_reply = 0;
                     self.heard_at = Some(now);
                     if !ping {
                         self.idle_check_at = self.idle_timeout.map(|after| now + after);
@@ -289,7 +294,7 @@ impl Machine {
     fn ping_at(&self, uncommitted: bool) -> Option<Instant> {
         self.heard_at.map(|at| {
             at + if uncommitted {
-                self.ping_soon
+                self.uncommitted_ping_interval
             } else {
                 self.ping_interval
             }
@@ -301,8 +306,8 @@ impl Machine {
         match self.state {
             ImportState::Discon if due => vec![self.begin_attempt()],
             ImportState::Full if due && self.idle_check_at.is_some_and(|at| at <= now) => {
-                // The next check comes after a quarter of the timeout: the owner may release its
-                // locks.
+                // If the owner still has locks, it may release them soon: the next check comes
+                // after a quarter of the timeout.
                 self.idle_check_at = self.idle_timeout.map(|after| now + after / 4);
                 vec![Action::CheckIdle]
             }
@@ -326,14 +331,14 @@ impl Machine {
         })
     }
 
-    fn connect_ended(&mut self, outcome: Outcome, now: Instant) -> Vec<Action> {
+    fn end_attempt(&mut self, outcome: Outcome, now: Instant) -> Vec<Action> {
         match outcome {
             Outcome::Connected { handle, op_flags } => {
-                let former_handle = std::mem::replace(&mut self.handle, handle);
+                let old_handle = std::mem::replace(&mut self.handle, handle);
                 let flag = |flag| op_flags & flag != 0;
                 let same_export =
-                    flag(MSG_CONNECT_RECONNECT) && former_handle == handle && !flag(MSG_CONNECT_RECOVERING);
-                if former_handle == 0 || same_export {
+                    flag(MSG_CONNECT_RECONNECT) && old_handle == handle && !flag(MSG_CONNECT_RECOVERING);
+                if old_handle == 0 || same_export {
                     return self.enter_full(now);
                 }
                 self.state = ImportState::Evicted;
@@ -361,14 +366,14 @@ impl Machine {
         self.heard_at = Some(now);
         self.idle_check_at = self.idle_timeout.map(|after| now + after);
         self.pinging = false;
-        // Until a reply proves that the connection works, the next reconnection waits.
-        self.unproven += 1;
+        // Until a reply proves that the connection works, a reconnection begins with a pause.
+        self.connects_since_reply += 1;
         self.failures = 0;
         vec![Action::AnnounceConnected]
     }
 
     fn backoff(&self) -> Duration {
-        let rounds = self.failures.div_ceil(self.nid_count as u32) + self.unproven;
+        let rounds = self.failures.div_ceil(self.nid_count as u32) + self.connects_since_reply;
         if rounds == 0 {
             return Duration::ZERO;
         }

@@ -71,9 +71,9 @@ struct Core {
 
 impl Core {
     /// Passes an event to the machine. Returns whether the driver must wake up.
-    fn on(&mut self, event: Event) -> bool {
+    fn process(&mut self, event: Event) -> bool {
         let uncommitted = self.replay.uncommitted() > 0;
-        let actions = self.machine.on(event, Instant::now(), uncommitted);
+        let actions = self.machine.process(event, Instant::now(), uncommitted);
         self.pending.extend(actions);
         let wake_at = self.machine.wake_at(uncommitted);
         // A driver that wakes up too early just sleeps again.
@@ -132,7 +132,12 @@ impl Import {
         let cookie = rpc.new_handle();
         let times = rpc.config();
         let jitter = (cookie >> 32) as u8;
-        let machine = Machine::new(cfg.nids.len(), times.ping_interval, times.ping_soon(), jitter);
+        let machine = Machine::new(
+            cfg.nids.len(),
+            times.ping_interval,
+            times.uncommitted_ping_interval(),
+            jitter,
+        );
         let core = Core {
             machine,
             nids: cfg.nids.clone(),
@@ -169,7 +174,7 @@ impl Import {
 
     /// Starts to connect and returns at once; calls wait for the connection.
     pub fn start_connecting(&self) {
-        self.start();
+        self.start_driver();
         self.event(Event::Open);
     }
 
@@ -198,15 +203,15 @@ impl Import {
         if self.state() == ImportState::Full {
             self.send_disconnect().await;
         }
-        self.start();
+        self.start_driver();
         self.event(Event::Close);
         let mut phase = self.phase.subscribe();
         // Fails only when the sender is dropped, and `self` holds it.
         let _ = phase.wait_for(|p| p.state == ImportState::Closed).await;
     }
 
-    /// Sends a request and waits for its reply, over lost replies and lost connections, until the
-    /// server evicts the client or the import is closed.
+    /// Sends a request and waits for its reply. Resends the request after lost replies and lost
+    /// connections, until the server evicts the client or the import is closed.
     ///
     /// # Errors
     ///
@@ -227,13 +232,13 @@ impl Import {
             },
         };
         if matches!(result, Ok(_) | Err(RpcError::Status(_) | RpcError::Evicted(_))) {
-            waiting.answered();
+            waiting.mark_answered();
         }
         result
     }
 
     /// Time for which the target has been silent while calls waited, including calls that timed
-    /// out. `None` if no call waits or has timed out since the target's last message.
+    /// out. `None` if no call waits and none has timed out since the target's last message.
     pub fn silence(&self) -> Option<Duration> {
         self.silence.duration()
     }
@@ -243,8 +248,8 @@ impl Import {
         self.silence.pending_requests()
     }
 
-    /// Pings the server unless it was heard from within `quiet`. For callers that wait for a
-    /// message that is not a reply: an evicted client learns of its eviction by the ping.
+    /// Pings the server unless a message of it has arrived within `quiet`. For callers that wait
+    /// for a message that is not a reply: an evicted client learns of its eviction by the ping.
     pub fn probe_if_silent(&self, quiet: Duration) {
         self.event(Event::ProbeIfSilent { quiet });
     }
@@ -296,7 +301,7 @@ impl Import {
         let current = core.peer();
         core.nids = nids.to_vec();
         let kept = nids.iter().position(|nid| *nid == current);
-        let actions = core.machine.nids_changed(nids.len(), kept, Instant::now());
+        let actions = core.machine.change_nids(nids.len(), kept, Instant::now());
         core.pending.extend(actions);
         drop(core);
         self.wake.notify_one();
@@ -364,7 +369,7 @@ impl Import {
     /// Passes an event to the machine and wakes the driver if needed.
     fn event(&self, event: Event) {
         let mut core = self.core.lock();
-        if core.on(event) {
+        if core.process(event) {
             drop(core);
             self.wake.notify_one();
         }

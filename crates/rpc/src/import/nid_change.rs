@@ -5,15 +5,11 @@ use super::machine::{Action, Machine};
 use tokio::time::Instant;
 
 impl Machine {
-    /// The target has `nid_count` NIDs now; `kept` is the index of the NID in use, if it is among
-    /// them. If it is not, the import gives up its connection or attempt and tries the first NID.
-    /// An import that pauses between attempts tries again at once.
-    pub(crate) fn nids_changed(
-        &mut self,
-        nid_count: usize,
-        kept: Option<usize>,
-        now: Instant,
-    ) -> Vec<Action> {
+    /// Handles a change of the target's NIDs, of which there are `nid_count` now. `kept` is the new
+    /// index of the NID in use. If that NID is no longer one of the target's (`None`), the import
+    /// gives up its connection or attempt and tries the first NID. An import that pauses between
+    /// attempts tries again at once.
+    pub(crate) fn change_nids(&mut self, nid_count: usize, kept: Option<usize>, now: Instant) -> Vec<Action> {
         self.nid_count = nid_count.max(1);
         self.nid_index = kept.unwrap_or(0);
         self.failures = 0;
@@ -47,37 +43,44 @@ mod tests {
         found.unwrap()
     }
 
-    fn attempt_ended(conn_cnt: u32, outcome: Outcome) -> Event {
+    fn end_of_attempt(conn_cnt: u32, outcome: Outcome) -> Event {
         Event::Connect { conn_cnt, outcome }
     }
 
     #[test]
     fn a_moved_target_is_tried_at_its_new_nid_at_once() {
-        let t = Instant::now();
-        let mut m = Machine::new(1, MINUTE, MINUTE, 0);
-        m.on(Event::Open, t, false);
+        let start = Instant::now();
+        let mut machine = Machine::new(1, MINUTE, MINUTE, 0);
+        machine.process(Event::Open, start, false);
         let connected = Outcome::Connected {
             handle: 77,
             op_flags: 0,
         };
-        m.on(attempt_ended(1, connected), t, false);
-        assert!(m.nids_changed(2, Some(1), t).is_empty(), "the NID in use remains");
-        assert_eq!((m.state(), m.nid_index()), (ImportState::Full, 1));
-        let actions = m.nids_changed(1, None, t);
+        machine.process(end_of_attempt(1, connected), start, false);
+        assert!(
+            machine.change_nids(2, Some(1), start).is_empty(),
+            "the NID in use remains"
+        );
+        assert_eq!((machine.state(), machine.nid_index()), (ImportState::Full, 1));
+        let actions = machine.change_nids(1, None, start);
         assert_eq!(actions[0], Action::AnnounceDisconnected);
         let attempt = attempt_of(&actions);
         assert_eq!((attempt.nid_index, attempt.conn_cnt), (0, 2));
         // The target moves again: the result of the old attempt is ignored.
-        assert_eq!(attempt_of(&m.nids_changed(3, None, t)).conn_cnt, 3);
-        assert!(m.on(attempt_ended(2, Outcome::Failed), t, false).is_empty());
+        assert_eq!(attempt_of(&machine.change_nids(3, None, start)).conn_cnt, 3);
+        assert!(
+            machine
+                .process(end_of_attempt(2, Outcome::Failed), start, false)
+                .is_empty()
+        );
         for conn_cnt in 3..6 {
-            m.on(attempt_ended(conn_cnt, Outcome::Failed), t, false);
+            machine.process(end_of_attempt(conn_cnt, Outcome::Failed), start, false);
         }
         assert_eq!(
-            m.state(),
+            machine.state(),
             ImportState::Discon,
             "the import waits for the next round"
         );
-        assert_eq!(attempt_of(&m.nids_changed(1, None, t)).nid_index, 0);
+        assert_eq!(attempt_of(&machine.change_nids(1, None, start)).nid_index, 0);
     }
 }

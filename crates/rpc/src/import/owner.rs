@@ -66,7 +66,7 @@ pub trait ImportOwner: Send + Sync {
     /// Handles a change of the connection. Called in order, from one task, without locks of the
     /// import held. New requests are sent only after the calls for `Evicted` and `Connected` have
     /// returned.
-    fn event(&self, e: ImportEvent);
+    fn event(&self, event: ImportEvent);
 
     /// Whether the owner holds anything that ends with the connection, such as locks. If not, the
     /// import disconnects. Called after `idle_timeout` without a request.

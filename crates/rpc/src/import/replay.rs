@@ -54,13 +54,7 @@ pub(crate) struct ReplayList {
 impl ReplayList {
     /// Adds the request `xid`, unless `transno` of its reply is committed. With `keep`, adds the
     /// request in any case and returns a guard that keeps it on the list.
-    pub(crate) fn retain(
-        &mut self,
-        transno: Transno,
-        xid: Xid,
-        msg: Bytes,
-        keep: bool,
-    ) -> Option<ReplayGuard> {
+    pub(crate) fn add(&mut self, transno: Transno, xid: Xid, msg: Bytes, keep: bool) -> Option<ReplayGuard> {
         let list = if transno > self.last_committed {
             &mut self.uncommitted
         } else {
@@ -120,7 +114,7 @@ impl ReplayList {
 
     /// The transnos on the list.
     #[cfg(test)]
-    fn in_order(&self) -> Vec<Transno> {
+    fn listed_transnos(&self) -> Vec<Transno> {
         let mut all: Vec<Transno> = self.held.keys().chain(self.uncommitted.keys()).copied().collect();
         all.sort_unstable();
         all
@@ -149,9 +143,9 @@ mod tests {
 
     fn list(numbers: &[u64]) -> ReplayList {
         let mut list = ReplayList::default();
-        for &t in numbers {
+        for &transno in numbers {
             assert!(
-                list.retain(Transno(t), Xid(t * 128), Bytes::new(), false)
+                list.add(Transno(transno), Xid(transno * 128), Bytes::new(), false)
                     .is_none()
             );
         }
@@ -161,8 +155,13 @@ mod tests {
     #[test]
     fn uncommitted_requests_of_a_restarted_server_are_lost() {
         let mut list = list(&[]);
-        for t in 1..=4u8 {
-            list.retain(Transno(t.into()), Xid::NONE, Bytes::from(vec![t]), t == 1);
+        for transno in 1..=4u8 {
+            list.add(
+                Transno(transno.into()),
+                Xid::NONE,
+                Bytes::from(vec![transno]),
+                transno == 1,
+            );
         }
         list.note_restart(Transno(2));
         list.clear();
@@ -173,30 +172,30 @@ mod tests {
     #[test]
     fn committed_requests_leave_the_list() {
         let mut list = list(&[7, 5, 9]);
-        assert_eq!(list.in_order(), transnos(&[5, 7, 9]));
+        assert_eq!(list.listed_transnos(), transnos(&[5, 7, 9]));
         list.note_committed(Transno(7));
         assert_eq!(
-            (list.in_order(), list.uncommitted(), list.last_committed()),
+            (list.listed_transnos(), list.uncommitted(), list.last_committed()),
             (transnos(&[9]), 1, Transno(7))
         );
         list.note_committed(Transno(3));
         assert_eq!(list.last_committed(), Transno(7));
-        assert!(list.retain(Transno(6), Xid(1), Bytes::new(), false).is_none());
-        assert_eq!(list.in_order(), transnos(&[9]));
+        assert!(list.add(Transno(6), Xid(1), Bytes::new(), false).is_none());
+        assert_eq!(list.listed_transnos(), transnos(&[9]));
     }
 
     #[test]
     fn an_open_stays_until_its_guard_is_dropped_and_it_is_committed() {
         let mut list = list(&[]);
-        let first = list.retain(Transno(5), Xid(1), Bytes::new(), true);
-        let second = list.retain(Transno(6), Xid(2), Bytes::new(), true);
+        let first = list.add(Transno(5), Xid(1), Bytes::new(), true);
+        let second = list.add(Transno(6), Xid(2), Bytes::new(), true);
         drop(first);
         list.note_committed(Transno(5));
-        assert_eq!(list.in_order(), transnos(&[6]));
+        assert_eq!(list.listed_transnos(), transnos(&[6]));
         list.note_committed(Transno(6));
-        assert_eq!((list.in_order(), list.uncommitted()), (transnos(&[6]), 0));
+        assert_eq!((list.listed_transnos(), list.uncommitted()), (transnos(&[6]), 0));
         drop(second);
         list.note_committed(Transno(6));
-        assert!(list.in_order().is_empty());
+        assert!(list.listed_transnos().is_empty());
     }
 }

@@ -1,7 +1,7 @@
 //! Measures the time for which a target has been silent while calls wait for it.
 //!
-//! A call that timed out still counts until the target is heard from again: the next caller learns
-//! at once that the target does not respond.
+//! A call that timed out counts until the target's next message: the next caller learns at once
+//! that the target does not respond.
 
 use parking_lot::Mutex;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use tokio::time::Instant;
 /// The requests of calls that wait for a target's reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PendingRequests {
-    /// When the target was last heard from, or the first of the calls began, whichever is later.
+    /// When the target's last message arrived, or the first of the calls began, whichever is later.
     pub since: Instant,
     /// Number of waiting calls, each with one request.
     pub requests: usize,
@@ -23,8 +23,8 @@ struct State {
     /// The beginning of the target's silence: the last message that arrived while calls waited, or
     /// the first call after the last message. A call that timed out still counts.
     unanswered_since: Option<Instant>,
-    /// When the first of the waiting calls began, or the target was last heard from, whichever is
-    /// later.
+    /// When the first of the waiting calls began, or the target's last message arrived, whichever
+    /// is later.
     waiting_since: Instant,
 }
 
@@ -44,12 +44,12 @@ impl Silence {
     /// Records that a call begins; it waits until the guard is dropped.
     pub(super) fn begin(&self) -> WaitGuard<'_> {
         let now = Instant::now();
-        let mut s = self.0.lock();
-        if s.waiting == 0 {
-            s.waiting_since = now;
+        let mut state = self.0.lock();
+        if state.waiting == 0 {
+            state.waiting_since = now;
         }
-        s.waiting += 1;
-        s.unanswered_since.get_or_insert(now);
+        state.waiting += 1;
+        state.unanswered_since.get_or_insert(now);
         WaitGuard {
             silence: self,
             answered: false,
@@ -59,23 +59,23 @@ impl Silence {
     /// Records that a message from the target arrived.
     pub(super) fn note_heard(&self) {
         let now = Instant::now();
-        let mut s = self.0.lock();
-        s.waiting_since = now;
-        s.unanswered_since = (s.waiting > 0).then_some(now);
+        let mut state = self.0.lock();
+        state.waiting_since = now;
+        state.unanswered_since = (state.waiting > 0).then_some(now);
     }
 
-    /// Time since the target's last message, or since the first call after it if none waited then.
-    /// `None` while no call waits, unless one has timed out since the last message.
+    /// Time since the target's last message or, if no call waited then, since the next call began.
+    /// `None` if no call waits and none has timed out since that message.
     pub(super) fn duration(&self) -> Option<Duration> {
         self.0.lock().unanswered_since.map(|since| since.elapsed())
     }
 
     /// The calls that wait now; `None` if there are none.
     pub(super) fn pending_requests(&self) -> Option<PendingRequests> {
-        let s = self.0.lock();
-        (s.waiting > 0).then_some(PendingRequests {
-            since: s.waiting_since,
-            requests: s.waiting,
+        let state = self.0.lock();
+        (state.waiting > 0).then_some(PendingRequests {
+            since: state.waiting_since,
+            requests: state.waiting,
         })
     }
 }
@@ -88,17 +88,17 @@ pub(super) struct WaitGuard<'a> {
 
 impl WaitGuard<'_> {
     /// Ends the wait because the reply has arrived.
-    pub(super) fn answered(mut self) {
+    pub(super) fn mark_answered(mut self) {
         self.answered = true;
     }
 }
 
 impl Drop for WaitGuard<'_> {
     fn drop(&mut self) {
-        let mut s = self.silence.0.lock();
-        s.waiting -= 1;
-        if self.answered && s.waiting == 0 {
-            s.unanswered_since = None;
+        let mut state = self.silence.0.lock();
+        state.waiting -= 1;
+        if self.answered && state.waiting == 0 {
+            state.unanswered_since = None;
         }
     }
 }
@@ -122,11 +122,11 @@ mod tests {
         let pending = silence.pending_requests().unwrap();
         assert_eq!((pending.requests, pending.since.elapsed()), (2, LONG));
         silence.note_heard();
-        first_wait.answered();
+        first_wait.mark_answered();
         assert_eq!(silence.duration(), Some(Duration::ZERO));
         assert_eq!(silence.pending_requests().unwrap().since, Instant::now());
         silence.note_heard();
-        second_wait.answered();
+        second_wait.mark_answered();
         assert_eq!((silence.duration(), silence.pending_requests()), (None, None));
     }
 

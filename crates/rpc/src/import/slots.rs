@@ -31,12 +31,12 @@ impl Limit {
 
     fn resize(&self, max: usize) {
         let mut size = self.size.lock();
-        let former_max = std::mem::replace(&mut size.max, max);
-        let increase = max.saturating_sub(former_max);
+        let old_max = std::mem::replace(&mut size.max, max);
+        let increase = max.saturating_sub(old_max);
         let kept = increase.min(size.surplus);
         size.surplus -= kept;
         self.permits.add_permits(increase - kept);
-        let decrease = former_max.saturating_sub(max);
+        let decrease = old_max.saturating_sub(max);
         size.surplus += decrease - self.permits.forget_permits(decrease);
     }
 
@@ -73,16 +73,16 @@ impl Drop for Permit<'_> {
 /// The limits of an import.
 #[derive(Debug)]
 pub(crate) struct Slots {
-    /// Limited requests except those of `io`; they may wait for locks on the server.
-    flight: Limit,
-    /// Reads, writes and truncates. Separate, because a request that waits for a lock may depend on
-    /// them.
+    /// Limited requests except reads, writes and truncates; they may wait for locks on the server.
+    non_io: Limit,
+    /// Reads, writes and truncates. They have their own limit, because a request that waits for a
+    /// lock may depend on them.
     io: Limit,
     /// Requests that modify an MDT.
     modifying: Limit,
     /// The extra slot for closes.
-    closing: Limit,
-    /// Whether each tag is in use, from tag 1 on.
+    extra_close: Limit,
+    /// Whether each tag is in use; index 0 is for tag 1.
     tags: Arc<Mutex<Vec<bool>>>,
 }
 
@@ -112,17 +112,17 @@ impl Drop for Slot<'_> {
 impl Slots {
     pub(crate) fn new(max_rpcs_in_flight: usize) -> Slots {
         Slots {
-            flight: Limit::new(max_rpcs_in_flight.max(1)),
+            non_io: Limit::new(max_rpcs_in_flight.max(1)),
             io: Limit::new(max_rpcs_in_flight.max(1)),
             modifying: Limit::new(1),
-            closing: Limit::new(1),
+            extra_close: Limit::new(1),
             tags: Arc::default(),
         }
     }
 
     /// Sets `max_rpcs_in_flight`.
     pub(crate) fn set_in_flight(&self, max: usize) {
-        self.flight.resize(max.max(1));
+        self.non_io.resize(max.max(1));
         self.io.resize(max.max(1));
     }
 
@@ -139,7 +139,7 @@ impl Slots {
                 true => tokio::select! {
                     biased;
                     permit = self.modifying.take() => permit,
-                    permit = self.closing.take() => permit,
+                    permit = self.extra_close.take() => permit,
                 },
             };
             return Slot {
@@ -150,7 +150,7 @@ impl Slots {
         let permit = match (req.limited, opcode::is_io(req.opc)) {
             (false, _) => None,
             (true, true) => Some(self.io.take().await),
-            (true, false) => Some(self.flight.take().await),
+            (true, false) => Some(self.non_io.take().await),
         };
         Slot {
             _permit: permit,

@@ -6,7 +6,7 @@ use tokio::sync::Notify;
 
 /// A counter whose users can wait until it is zero.
 #[derive(Debug, Default)]
-pub(crate) struct Active {
+pub(crate) struct ActiveCount {
     count: AtomicUsize,
     /// Notified when the count becomes zero.
     idle: Notify,
@@ -14,9 +14,9 @@ pub(crate) struct Active {
 
 /// Guard of one request or change in progress.
 #[derive(Debug)]
-pub struct ActiveGuard(Arc<Active>);
+pub struct ActiveGuard(Arc<ActiveCount>);
 
-impl Active {
+impl ActiveCount {
     pub(crate) fn begin(self: &Arc<Self>) -> ActiveGuard {
         self.count.fetch_add(1, Ordering::SeqCst);
         ActiveGuard(self.clone())

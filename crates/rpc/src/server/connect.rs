@@ -15,8 +15,8 @@ use wire::{
     OBD_CONNECT_FULL20, ObdConnectData, Transno, UUID_MAX, WireStruct,
 };
 
-/// The client's identity in a connect request.
-struct Claim {
+/// The client's identity, as its connect request states it.
+struct ClientIdentity {
     uuid: String,
     /// The client's import handle.
     cookie: u64,
@@ -34,11 +34,11 @@ enum ExportMatch {
     Known(Arc<Export>),
 }
 
-impl Claim {
+impl ClientIdentity {
     /// Whether this connect comes from a restarted instance of the client that owns `export`.
     fn replaces(&self, export: &Export, from: Nid) -> bool {
         let restarted = export.client_cookie() != self.cookie;
-        // A server keeps its UUID over restarts and may come back at another NID. The target has
+        // A server keeps its UUID over restarts and may return at another NID. The target has
         // checked the NID, so a client that took the UUID in the meantime has no right to it.
         restarted && self.initial && (self.role == Role::Server || export.peer() == from)
     }
@@ -85,34 +85,35 @@ async fn connect_to(
         data: requested,
     };
     let role = target.admit(&req)?;
-    let claim = Claim {
+    let identity = ClientIdentity {
         uuid,
         cookie: conn.cookie,
         conn_cnt: arrival.body.pb_conn_cnt,
         initial,
         role,
     };
-    let clearing = evict_former_exports(rpc, exports, &claim, arrival.from);
+    let clearing = evict_earlier_exports(rpc, exports, &identity, arrival.from);
     timeout(rpc.config().connect_timeout, clearing)
         .await
         .map_err(|_| Errno::EBUSY)?;
-    let granted = granted(&requested, target.negotiate(&req)?);
-    let granted = rpc.faults().limited(arrival.body.pb_opc, granted);
+    let granted = grant_requested(&requested, target.negotiate(&req)?);
+    let granted = rpc.faults().limit_grants(arrival.body.pb_opc, granted);
     let mut op_flags = if target.replayable() {
         MSG_CONNECT_REPLAYABLE
     } else {
         0
     };
-    let export = match find_or_create(rpc, exports, &claim, arrival.from)? {
+    let export = match find_or_create(rpc, exports, &identity, arrival.from)? {
         ExportMatch::New(export) => export,
         ExportMatch::Known(export) => {
             op_flags |= MSG_CONNECT_RECONNECT;
             export
         }
     };
-    export.set_connected(arrival.from, role, granted, claim.cookie, claim.conn_cnt);
+    export.record_connect(arrival.from, role, granted, identity.cookie, identity.conn_cnt);
     rpc.exports().add(&export);
-    // The target's rules may have changed, and `review` may have run before this export was added.
+    // The target's rules may have changed, and `evict_unadmitted` may have run before this export
+    // was added.
     if target.admit(&req) != Ok(role) {
         export.evict("the target no longer admits the client").await;
     }
@@ -125,7 +126,7 @@ async fn connect_to(
         rpc.exports().remove(export.handle);
         return Err(Errno::EBUSY);
     }
-    tracing::debug!(target_uuid = target.uuid(), client = %claim.uuid, peer = %arrival.from, "connected");
+    tracing::debug!(target_uuid = target.uuid(), client = %identity.uuid, peer = %arrival.from, "connected");
     let handle = export.handle;
     Ok(Reply {
         handle,
@@ -135,7 +136,7 @@ async fn connect_to(
 }
 
 /// The target's grants and this layer's, limited to the requested flags.
-fn granted(requested: &ObdConnectData, mut data: ObdConnectData) -> ObdConnectData {
+fn grant_requested(requested: &ObdConnectData, mut data: ObdConnectData) -> ObdConnectData {
     data.ocd_connect_flags = (data.ocd_connect_flags | OWN_FLAGS) & requested.ocd_connect_flags;
     data.ocd_connect_flags2 = match data.ocd_connect_flags & wire::OBD_CONNECT_FLAGS2 {
         0 => 0,
@@ -146,22 +147,27 @@ fn granted(requested: &ObdConnectData, mut data: ObdConnectData) -> ObdConnectDa
 
 /// Waits until exports of the client's earlier instances are gone. If its node has too many
 /// clients, also evicts the exports from before the node's restart.
-async fn evict_former_exports(rpc: &Ptlrpc, exports: &Arc<TargetExports>, claim: &Claim, from: Nid) {
+async fn evict_earlier_exports(
+    rpc: &Ptlrpc,
+    exports: &Arc<TargetExports>,
+    identity: &ClientIdentity,
+    from: Nid,
+) {
     if exports.has_max_clients(from)
         && let Some(link) = rpc.lnet().link(from)
     {
-        let is_former = |e: &Arc<Export>| e.origin == from && e.is_of_former_boot(&link);
-        let former: Vec<_> = exports.all().into_iter().filter(is_former).collect();
+        let is_earlier = |e: &Arc<Export>| e.origin == from && e.is_of_earlier_boot(&link);
+        let earlier: Vec<_> = exports.all().into_iter().filter(is_earlier).collect();
         let why = "its node restarted and has too many clients";
-        former.iter().for_each(|export| export.evict_soon(why));
-        for export in former {
+        earlier.iter().for_each(|export| export.evict_soon(why));
+        for export in earlier {
             export.ended().await;
         }
     }
-    while let Some(export) = exports.client(&claim.uuid) {
+    while let Some(export) = exports.client(&identity.uuid) {
         if export.is_gone() {
             export.ended().await;
-        } else if claim.replaces(&export, from) {
+        } else if identity.replaces(&export, from) {
             export.evict("the client restarted").await;
         } else {
             return;
@@ -173,22 +179,22 @@ async fn evict_former_exports(rpc: &Ptlrpc, exports: &Arc<TargetExports>, claim:
 fn find_or_create(
     rpc: &Arc<Ptlrpc>,
     exports: &Arc<TargetExports>,
-    claim: &Claim,
+    identity: &ClientIdentity,
     from: Nid,
 ) -> Result<ExportMatch, Errno> {
-    match exports.by_client().lock().entry(claim.uuid.clone()) {
+    match exports.by_client().lock().entry(identity.uuid.clone()) {
         Entry::Vacant(vacant) => {
             if !exports.reserve_client(from) {
-                warn_rate_limited!(peer = %from, client = %claim.uuid, "connect refused: peer has too many clients (limit {CLIENTS_PER_PEER_MAX})");
+                warn_rate_limited!(peer = %from, client = %identity.uuid, "connect refused: peer has too many clients (limit {CLIENTS_PER_PEER_MAX})");
                 return Err(Errno::EBUSY);
             }
-            let export = Export::new(rpc, exports, &claim.uuid, from);
+            let export = Export::new(rpc, exports, &identity.uuid, from);
             Ok(ExportMatch::New(vacant.insert(export).clone()))
         }
         Entry::Occupied(known) => {
             let export = known.get().clone();
             // The connect is of another client with the same UUID, or a later one has overtaken it.
-            if export.client_cookie() != claim.cookie || claim.conn_cnt <= export.conn_cnt() {
+            if export.client_cookie() != identity.cookie || identity.conn_cnt <= export.conn_cnt() {
                 return Err(Errno::EALREADY);
             }
             Ok(ExportMatch::Known(export))
@@ -198,7 +204,7 @@ fn find_or_create(
 
 #[cfg(test)]
 mod tests {
-    use super::granted;
+    use super::grant_requested;
     use wire::{OBD_CONNECT_AT, OBD_CONNECT_FID, OBD_CONNECT_FLAGS2, OBD_CONNECT_GRANT, ObdConnectData};
 
     #[test]
@@ -208,12 +214,12 @@ mod tests {
             ocd_connect_flags2: u64::MAX,
             ..Default::default()
         };
-        let generous = ObdConnectData {
+        let offered = ObdConnectData {
             ocd_connect_flags: OBD_CONNECT_FID | OBD_CONNECT_GRANT | OBD_CONNECT_FLAGS2,
             ocd_connect_flags2: u64::MAX,
             ..Default::default()
         };
-        let data = granted(&requested, generous);
+        let data = grant_requested(&requested, offered);
         assert_eq!(data.ocd_connect_flags, OBD_CONNECT_AT | OBD_CONNECT_FID);
         assert_eq!(data.ocd_connect_flags2, 0);
     }

@@ -20,7 +20,7 @@ pub(crate) fn handle(rpc: Arc<Ptlrpc>, mut arrival: Arrival) -> BoxFuture<'stati
         if rpc.faults().loses_request(arrival.body.pb_opc) {
             return;
         }
-        if let Some(flavor) = flavor::unsupported(&arrival.msg) {
+        if let Some(flavor) = flavor::unsupported_flavor(&arrival.msg) {
             warn_rate_limited!(peer = %arrival.from, portal = arrival.portal, flavor, "request refused: security flavor not supported; configure the peer to use the null flavor (srpc.flavor, mount option skpath)");
             return reply::send(
                 &rpc,
@@ -63,13 +63,13 @@ pub(crate) fn handle(rpc: Arc<Ptlrpc>, mut arrival: Arrival) -> BoxFuture<'stati
             return;
         }
         export.note_heard();
-        serve(&rpc, &mut arrival, &export).await;
+        handle_connected(&rpc, &mut arrival, &export).await;
     })
 }
 
-/// Tells an unknown client to reconnect. The negotiated flags are unknown, too, so a reply goes to
-/// each of the two match bits that the client may be waiting at. The client's LNet drops the other
-/// one.
+/// Tells an unknown client to reconnect. The negotiated flags are unknown, too, so one reply goes
+/// to each of the two match bits at which the client may wait. The client's LNet drops the reply to
+/// the other.
 async fn refuse_unknown(rpc: &Ptlrpc, arrival: &Arrival) {
     let route = arrival.route();
     reply::send(rpc, arrival, &route, &Err(Errno::ENOTCONN), Transno::NONE).await;
@@ -106,7 +106,7 @@ fn check(arrival: &Arrival) -> Result<(), Errno> {
 }
 
 /// Handles a request of a connected client.
-async fn serve(rpc: &Arc<Ptlrpc>, arrival: &mut Arrival, export: &Arc<Export>) {
+async fn handle_connected(rpc: &Arc<Ptlrpc>, arrival: &mut Arrival, export: &Arc<Export>) {
     let route = arrival.negotiated_route(export);
     let opc = arrival.body.pb_opc;
     if opc == OBD_PING || opcode::is_disconnect(opc) {
@@ -126,7 +126,7 @@ async fn serve(rpc: &Arc<Ptlrpc>, arrival: &mut Arrival, export: &Arc<Export>) {
     let Some(guard) = admit(rpc, arrival, export, route).await else {
         return;
     };
-    let Some(_busy) = export.begin() else {
+    let Some(_active) = export.begin() else {
         return reply::send(rpc, arrival, &route, &Err(Errno::ENOTCONN), Transno::NONE).await;
     };
     let mut req = ServerRequest {
@@ -143,7 +143,7 @@ async fn serve(rpc: &Arc<Ptlrpc>, arrival: &mut Arrival, export: &Arc<Export>) {
         execution: guard.execution.clone(),
     };
     let outcome = match execute(rpc, arrival, export, &mut req).await {
-        Err(Errno::ENOTSUPP) => Err(unsupported(&req)),
+        Err(Errno::ENOTSUPP) => Err(unsupported_errno(&req)),
         outcome => outcome,
     };
     let outcome = Arc::new(outcome);
@@ -156,7 +156,7 @@ async fn serve(rpc: &Arc<Ptlrpc>, arrival: &mut Arrival, export: &Arc<Export>) {
 
 /// The errno for an opcode without a handler: EOPNOTSUPP for user space if Lustre has the
 /// operation, else ENOTSUPP, which Lustre's clients log. Logs the request.
-fn unsupported(req: &ServerRequest) -> Errno {
+fn unsupported_errno(req: &ServerRequest) -> Errno {
     let (opc, export) = (req.opc, &req.export);
     let format = wire::format::of_request(opc, &req.msg).map(|f| f.name.trim_start_matches("RQF_"));
     let known_name = format.or_else(|| wire::format::opcode_name(opc));
@@ -183,11 +183,11 @@ async fn execute(
     }
     let cfg = rpc.config();
     loop {
-        let early_at = early_at(Instant::now(), execution.route().deadline, cfg.at_early_margin);
+        let early_reply_at = early_reply_at(Instant::now(), execution.route().deadline, cfg.at_early_margin);
         tokio::select! {
             biased;
             result = &mut handling => return result,
-            () = sleep_until(early_at) => {}
+            () = sleep_until(early_reply_at) => {}
         }
         let now = Instant::now();
         let deadline = now + cfg.at_extra;
@@ -201,7 +201,7 @@ async fn execute(
 }
 
 /// When to send an early reply: `margin` before the deadline, or half-way if that is later.
-fn early_at(now: Instant, deadline: Instant, margin: Duration) -> Instant {
+fn early_reply_at(now: Instant, deadline: Instant, margin: Duration) -> Instant {
     let left = deadline.saturating_duration_since(now);
     now + left.saturating_sub(margin).max(left / 2)
 }
@@ -220,8 +220,8 @@ struct ExecutionGuard {
 }
 
 impl ExecutionGuard {
-    /// Ends the execution. Returns the reply's current route, and whether bulk failed, which means
-    /// no reply.
+    /// Ends the execution. Returns the reply's current route, and whether bulk failed: the server
+    /// then sends no reply.
     fn finish(mut self, outcome: &Arc<Outcome>) -> (Route, bool) {
         self.finished = true;
         let bulk_failed = self.execution.bulk_failed();
@@ -316,7 +316,7 @@ async fn admit(
 
 #[cfg(test)]
 mod tests {
-    use super::{early_at, has_effect};
+    use super::{early_reply_at, has_effect};
     use crate::Reply;
     use std::time::Duration;
     use tokio::time::Instant;
@@ -326,8 +326,8 @@ mod tests {
     fn an_early_reply_leaves_before_the_deadline() {
         let t = Instant::now();
         let secs = Duration::from_secs;
-        assert_eq!(early_at(t, t + secs(11), secs(5)), t + secs(6));
-        assert_eq!(early_at(t, t + secs(4), secs(5)), t + secs(2));
+        assert_eq!(early_reply_at(t, t + secs(11), secs(5)), t + secs(6));
+        assert_eq!(early_reply_at(t, t + secs(4), secs(5)), t + secs(2));
     }
 
     #[test]

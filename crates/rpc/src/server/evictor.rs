@@ -7,8 +7,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 use wire::OBD_CONNECT_PINGLESS;
 
-/// Delay of a check after a client may have become too silent, so that one check covers several
-/// clients.
+/// Time by which each check comes later than necessary, so that one check covers several clients.
 const CHECK_DELAY: Duration = Duration::from_secs(1);
 
 /// Starts the evictor, which ends with the `Ptlrpc`.
@@ -37,7 +36,7 @@ async fn run(rpc: Weak<Ptlrpc>) {
 
 /// Evicts all clients that have been silent for too long. Returns the time until the next check.
 async fn evict_silent(rpc: &Arc<Ptlrpc>) -> Duration {
-    let limit = rpc.config().evict_after();
+    let limit = rpc.config().eviction_silence();
     let mut next = limit;
     for exports in rpc.targets().all() {
         for export in exports.all() {

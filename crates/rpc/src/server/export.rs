@@ -1,6 +1,6 @@
 //! Exports: a target's side of a client's connection, and callbacks to the client.
 
-use super::active::{Active, ActiveGuard};
+use super::active::{ActiveCount, ActiveGuard};
 use super::reply_cache::ReplyCache;
 use super::request::Execution;
 use super::{Role, Target, TargetExports};
@@ -22,9 +22,12 @@ use wire::{
     OBD_CONNECT_FLAGS2, OBD_CONNECT_RDONLY, ObdConnectData, PtlrpcBody,
 };
 
-/// Pause before a callback is sent again to a client that could not be reached, or after its
-/// connection was lost. Also the interval of reports that a client blocks others.
+/// Pause before a callback is sent again because the client was unreachable or its connection was
+/// lost. Also the interval of reports that a client blocks others.
 const CALLBACK_PAUSE: Duration = Duration::from_secs(1);
+
+/// Space for the reply to a callback, in bytes.
+const CALLBACK_REPLY_MAX: u32 = 1024;
 
 /// The state from the last connect.
 #[derive(Debug, Clone, Copy)]
@@ -40,7 +43,7 @@ struct Connection {
 
 /// The state of the connection that waiters watch.
 #[derive(Debug, Clone, Copy)]
-struct WatchedState {
+struct ConnectionState {
     conn_cnt: u32,
     /// The client has disconnected or was evicted.
     gone: bool,
@@ -58,13 +61,13 @@ pub struct Export {
     pub(crate) origin: Nid,
     exports: Arc<TargetExports>,
     connection: RwLock<Connection>,
-    watched: watch::Sender<WatchedState>,
+    state_tx: watch::Sender<ConnectionState>,
     /// Whether the client has disconnected or was evicted: its requests are refused.
-    retired: AtomicBool,
+    gone: AtomicBool,
     /// Requests in execution.
-    active: Arc<Active>,
+    active: Arc<ActiveCount>,
     /// Changes in progress that rely on the client's locks.
-    changes: Arc<Active>,
+    changes: Arc<ActiveCount>,
     pub(crate) replies: Mutex<ReplyCache<Execution>>,
     /// When the client last connected or sent a request.
     heard_at: Mutex<Instant>,
@@ -102,12 +105,12 @@ impl Export {
                 cookie: 0,
                 incarnation: 0,
             }),
-            watched: watch::Sender::new(WatchedState {
+            state_tx: watch::Sender::new(ConnectionState {
                 conn_cnt: 0,
                 gone: false,
                 ended: false,
             }),
-            retired: AtomicBool::new(false),
+            gone: AtomicBool::new(false),
             active: Arc::default(),
             changes: Arc::default(),
             replies: Mutex::default(),
@@ -119,7 +122,7 @@ impl Export {
     }
 
     /// Records that the client has connected or reconnected.
-    pub(crate) fn set_connected(
+    pub(crate) fn record_connect(
         &self,
         peer: Nid,
         role: Role,
@@ -137,7 +140,7 @@ impl Export {
         };
         self.replies.lock().reset_last_xid();
         self.note_heard();
-        self.watched.send_modify(|g| g.conn_cnt = conn_cnt);
+        self.state_tx.send_modify(|g| g.conn_cnt = conn_cnt);
     }
 
     /// The NID of the last connect.
@@ -207,7 +210,7 @@ impl Export {
 
     /// Whether the client has disconnected or was evicted.
     pub fn is_gone(&self) -> bool {
-        self.retired.load(Ordering::SeqCst)
+        self.gone.load(Ordering::SeqCst)
     }
 
     /// Time since the client's last request or connect.
@@ -219,19 +222,19 @@ impl Export {
     /// request and drops all locks and caches.
     pub async fn evict(self: &Arc<Self>, why: &str) {
         if self.retire_for(why) {
-            self.drop_retired(true).await;
+            self.spawn_drop_state(true).await;
         }
     }
 
-    /// Like `evict`, but returns when the connection has ended; a separate task makes the target
-    /// drop the client's state.
+    /// Like `evict`, but returns as soon as the client's requests are refused; a separate task
+    /// makes the target drop the client's state.
     pub(crate) fn evict_soon(self: &Arc<Self>, why: &str) {
         if let Some(rpc) = self.rpc()
             && self.retire_for(why)
         {
             let export = self.clone();
             rpc.cpt_of(self.peer())
-                .spawn(async move { export.drop_retired(true).await });
+                .spawn(async move { export.spawn_drop_state(true).await });
         }
     }
 
@@ -247,7 +250,7 @@ impl Export {
     }
 
     /// Whether the client connected before its node's last restart.
-    pub(crate) fn is_of_former_boot(&self, link: &Link) -> bool {
+    pub(crate) fn is_of_earlier_boot(&self, link: &Link) -> bool {
         let incarnation = self.connection.read().incarnation;
         incarnation != 0 && link.incarnation != 0 && incarnation != link.incarnation
     }
@@ -308,8 +311,9 @@ impl Export {
                 ..Message::default()
             };
             let msg = head.build_with(&body, bufs);
+            let reply_portal = opcode::reply_portal(portal);
             let mut buffer =
-                ReplyBuffer::attach(rpc.lnet(), peer, opcode::reply_portal(portal), xid.0, 1024, true);
+                ReplyBuffer::attach(rpc.lnet(), peer, reply_portal, xid.0, CALLBACK_REPLY_MAX, true);
             let sent = rpc.lnet().put(peer, portal, xid.0, 0, 0, msg.into(), false).await;
             let sent_on = sent.ok().map(|_| rpc.lnet().link(peer));
             flags = MSG_RESENT;
@@ -326,7 +330,7 @@ impl Export {
     }
 
     pub(crate) fn conn_cnt(&self) -> u32 {
-        self.watched.borrow().conn_cnt
+        self.state_tx.borrow().conn_cnt
     }
 
     pub(crate) fn client_cookie(&self) -> u64 {
@@ -341,7 +345,7 @@ impl Export {
     pub(crate) async fn connection_changed(&self, conn_cnt: u32) {
         // Fails only when the sender is dropped, and `self` holds it.
         let _ = self
-            .watched
+            .state_tx
             .subscribe()
             .wait_for(|g| g.gone || g.conn_cnt > conn_cnt)
             .await;
@@ -350,21 +354,21 @@ impl Export {
     /// Resolves when the client has disconnected or was evicted.
     pub async fn gone(&self) {
         // Fails only when the sender is dropped, and `self` holds it.
-        let _ = self.watched.subscribe().wait_for(|g| g.gone).await;
+        let _ = self.state_tx.subscribe().wait_for(|g| g.gone).await;
     }
 
     /// Ends the connection and waits until the target has dropped the client's state.
     pub(crate) async fn end(&self, evicted: bool) {
         if self.retire() {
-            self.drop_retired(evicted).await;
+            self.spawn_drop_state(evicted).await;
         }
     }
 
     /// Refuses the client's requests from now on. Returns false if they are refused already.
     fn retire(&self) -> bool {
-        let newly_retired = !self.retired.swap(true, Ordering::SeqCst);
+        let newly_retired = !self.gone.swap(true, Ordering::SeqCst);
         if newly_retired {
-            self.watched.send_modify(|g| g.gone = true);
+            self.state_tx.send_modify(|g| g.gone = true);
             if let Some(rpc) = self.rpc() {
                 rpc.exports().remove(self.handle);
             }
@@ -372,8 +376,8 @@ impl Export {
         newly_retired
     }
 
-    /// Makes the target drop the state of a retired client.
-    async fn drop_retired(&self, evicted: bool) {
+    /// Makes the target drop the state of a retired client, in a separate task, and waits for it.
+    async fn spawn_drop_state(&self, evicted: bool) {
         let (Some(rpc), Some(me)) = (self.rpc(), self.me.upgrade()) else {
             return;
         };
@@ -402,17 +406,17 @@ impl Export {
     /// Frees the client's UUID for a new connection, and wakes the waiters for the end.
     fn release_uuid(&self) {
         self.exports.forget(self);
-        self.watched.send_modify(|g| g.ended = true);
+        self.state_tx.send_modify(|g| g.ended = true);
     }
 
     /// Resolves when the target has dropped its state of a retired client.
     pub(crate) async fn ended(&self) {
         // Fails only when the sender is dropped, and `self` holds it.
-        let _ = self.watched.subscribe().wait_for(|g| g.ended).await;
+        let _ = self.state_tx.subscribe().wait_for(|g| g.ended).await;
     }
 
     /// Begins a change that relies on the client's locks: they stay granted until the guard is
-    /// dropped. Do not hold it while waiting for a client.
+    /// dropped. Do not hold the guard while waiting for a client.
     ///
     /// # Errors
     ///

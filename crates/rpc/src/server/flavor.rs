@@ -12,9 +12,10 @@ use wire::{
 };
 
 /// The flavor's bits; the higher bits identify the sender's part of Lustre.
-const FLAVOR: u32 = 0x00ff_ffff;
-/// The bits of policy, mechanism and service, which determine the name; the others concern bulk.
-const BASE: u32 = 0xfff;
+const FLAVOR_MASK: u32 = 0x00ff_ffff;
+/// The bits of policy, mechanism and service, which determine the flavor's name; the other bits
+/// concern bulk.
+const BASE_MASK: u32 = 0xfff;
 /// The flavors that Lustre has besides the null flavor, and their names.
 const NAMES: [(u32, &str); 10] = [
     (SPTLRPC_FLVR_PLAIN, "plain"),
@@ -30,17 +31,17 @@ const NAMES: [(u32, &str); 10] = [
 ];
 /// Index of the buffer with the wrapped request in a message of the plain flavor, or of a GSS
 /// flavor without encryption.
-const WRAPPED: usize = 1;
+const WRAPPED_BUFFER: usize = 1;
 /// `pb_timeout` assumed for requests that cannot be read, in seconds.
 const DEFAULT_TIMEOUT_SECS: u32 = 5;
 
 /// The name and the bits of a message's flavor; `None` for the null flavor.
-pub(crate) fn unsupported(msg: &Message) -> Option<String> {
-    let flavor = msg.secflvr & FLAVOR;
+pub(crate) fn unsupported_flavor(msg: &Message) -> Option<String> {
+    let flavor = msg.secflvr & FLAVOR_MASK;
     if flavor == 0 {
         return None;
     }
-    let has_same_base = |(named, _): &&(u32, _)| named & BASE == flavor & BASE;
+    let has_same_base = |(named, _): &&(u32, _)| named & BASE_MASK == flavor & BASE_MASK;
     let name = NAMES
         .iter()
         .find(has_same_base)
@@ -52,7 +53,7 @@ pub(crate) fn unsupported(msg: &Message) -> Option<String> {
 /// is enough for a refusal.
 pub(crate) fn unwrap_request(msg: &Message) -> Message {
     let secflvr = msg.secflvr;
-    match Message::parse(&msg.bytes(WRAPPED)) {
+    match Message::parse(&msg.bytes(WRAPPED_BUFFER)) {
         Ok(inner)
             if inner
                 .body()
@@ -78,13 +79,13 @@ pub(crate) fn unwrap_request(msg: &Message) -> Message {
 
 #[cfg(test)]
 mod tests {
-    use super::unsupported;
+    use super::unsupported_flavor;
     use wire::Message;
 
     #[test]
     fn the_flavor_ignores_the_senders_part_and_the_bulk_bits() {
         let name = |secflvr| {
-            unsupported(&Message {
+            unsupported_flavor(&Message {
                 secflvr,
                 ..Message::default()
             })

@@ -2,8 +2,8 @@
 //! task is spawned for it.
 //!
 //! Inline dispatch does not nest: requests that a handler sends over `lo` go to other tasks, so
-//! that handlers do not pile up on a stack. The sender's thread handles only that one request, and
-//! no others that are queued.
+//! that handlers do not pile up on a stack. The sender's thread handles only its own request, no
+//! other queued ones.
 
 use std::cell::Cell;
 use std::future::poll_fn;
@@ -12,20 +12,20 @@ use std::task::Poll;
 
 thread_local! {
     /// Whether this thread polls a handler inline.
-    static INSIDE: Cell<bool> = const { Cell::new(false) };
+    static DISPATCHING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// While it lives, this thread polls a handler inline.
+/// Marks this thread as polling a handler inline until it is dropped.
 pub(super) struct InlineGuard(PhantomData<*const ()>);
 
 /// Begins inline dispatch, unless this thread dispatches inline already.
 pub(super) fn try_enter() -> Option<InlineGuard> {
-    (!INSIDE.replace(true)).then(|| InlineGuard(PhantomData))
+    (!DISPATCHING.replace(true)).then(|| InlineGuard(PhantomData))
 }
 
 impl Drop for InlineGuard {
     fn drop(&mut self) {
-        INSIDE.set(false);
+        DISPATCHING.set(false);
     }
 }
 
@@ -33,7 +33,7 @@ impl Drop for InlineGuard {
 /// request.
 pub(super) async fn wait_until_outside() {
     poll_fn(|_| {
-        if INSIDE.get() {
+        if DISPATCHING.get() {
             Poll::Pending
         } else {
             Poll::Ready(())

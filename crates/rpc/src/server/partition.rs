@@ -53,7 +53,7 @@ pub(crate) struct ServicePartition {
     pub(super) early: AtomicU64,
     /// Sum of the times from arrival to reply, in microseconds.
     busy_us: AtomicU64,
-    /// Wakes the token waiter when a token comes earlier than it expects.
+    /// Wakes the token waiter when a token comes earlier than the waiter expects.
     pub(super) earlier_token: Notify,
     /// Selects the partition of the next slot in turn, if slots are not bound to this one.
     pub(super) turn: AtomicUsize,
@@ -71,9 +71,9 @@ pub(super) struct RequiredTasks {
     /// A slot for the request.
     pub(super) slot: bool,
     /// The watcher that sends early replies.
-    pub(super) watch: bool,
+    pub(super) watcher: bool,
     /// The waiter for TBF tokens.
-    pub(super) token: bool,
+    pub(super) token_waiter: bool,
 }
 
 impl ServicePartition {
@@ -99,28 +99,32 @@ impl ServicePartition {
         }
     }
 
-    /// Queues a request of `bytes` bytes. High-priority requests have a queue of their own and a
-    /// few more slots.
+    /// Queues a request of `bytes` bytes. High-priority requests have a queue of their own, and an
+    /// eighth more slots (at least one).
     pub(super) fn push(&self, arrival: Arrival, bytes: usize) -> Result<RequiredTasks, PushError> {
         let now = arrival.arrived_at;
         let mut queue = self.queue.lock();
-        let urgent = opcode::is_high_priority(arrival.body.pb_opc);
+        let high_priority = opcode::is_high_priority(arrival.body.pb_opc);
         let threads = queue.threads();
-        let slots = if urgent {
+        let slots = if high_priority {
             threads + (threads / 8).max(1)
         } else {
             threads
         };
-        queue.push(arrival.from, bytes, urgent, now, || arrival)?;
+        queue.push(arrival.from, bytes, high_priority, now, || arrival)?;
         self.stats.record_arrival(queue.free_places());
         let slot = queue.active < slots && queue.needs_slot(now);
         if slot {
             queue.open_slot();
         }
-        let watch = !slot && !queue.watched;
-        queue.watched |= watch;
-        let token = !slot && self.wants_token(&mut queue, now);
-        Ok(RequiredTasks { slot, watch, token })
+        let watcher = !slot && !queue.has_watcher;
+        queue.has_watcher |= watcher;
+        let token_waiter = !slot && self.request_token_waiter(&mut queue, now);
+        Ok(RequiredTasks {
+            slot,
+            watcher,
+            token_waiter,
+        })
     }
 
     /// The next request for a slot; `None` ends the slot.
@@ -133,8 +137,12 @@ impl ServicePartition {
         drop(queue);
         let estimate_secs = self.estimate.lock().secs(now);
         let waited = now.saturating_duration_since(arrival.arrived_at);
-        self.stats
-            .record_start(waited, depth, handling.normal + handling.urgent, estimate_secs);
+        self.stats.record_start(
+            waited,
+            depth,
+            handling.ordinary + handling.high_priority,
+            estimate_secs,
+        );
         Some(NextRequest {
             arrival: Arrival {
                 estimate_secs,
@@ -149,16 +157,16 @@ impl ServicePartition {
         self.queue.lock().is_full()
     }
 
-    /// Records that a request has been handled; its execution began at `began`.
-    pub(super) fn record_handled(&self, counter: CounterIndex, arrived: Instant, began: Instant) {
+    /// Records that a request has been handled; its execution began at `started_at`.
+    pub(super) fn record_handled(&self, counter: CounterIndex, arrived: Instant, started_at: Instant) {
         let now = Instant::now();
-        let took = now.saturating_duration_since(arrived);
+        let duration = now.saturating_duration_since(arrived);
         self.stats
-            .record_end(counter, now.saturating_duration_since(began));
-        self.estimate.lock().record(now, wire_secs(took));
+            .record_end(counter, now.saturating_duration_since(started_at));
+        self.estimate.lock().record(now, wire_secs(duration));
         self.handled.fetch_add(1, Ordering::Relaxed);
         self.busy_us.fetch_add(
-            u64::try_from(took.as_micros()).unwrap_or(u64::MAX),
+            u64::try_from(duration.as_micros()).unwrap_or(u64::MAX),
             Ordering::Relaxed,
         );
     }
@@ -169,7 +177,7 @@ impl ServicePartition {
         let now = Instant::now();
         let mut queue = self.queue.lock();
         if queue.len() == 0 {
-            queue.watched = false;
+            queue.has_watcher = false;
             return None;
         }
         let needs_early_reply = |a: &&mut Arrival| {
@@ -207,33 +215,33 @@ impl ServicePartition {
         needed
     }
 
-    /// When the next token comes that a request waits for; the caller must wait for this token.
+    /// When the next token comes for which a request waits; the waiter must sleep until then.
     /// `None` ends the waiter.
     pub(super) fn next_token(&self) -> Option<Instant> {
         let mut queue = self.queue.lock();
-        queue.awaited = queue.next_token(Instant::now());
-        queue.awaited
+        queue.token_waiter_wakes_at = queue.next_token(Instant::now());
+        queue.token_waiter_wakes_at
     }
 
     /// Whether to spawn a waiter for tokens.
     pub(super) fn needs_token_waiter(&self) -> bool {
-        self.wants_token(&mut self.queue.lock(), Instant::now())
+        self.request_token_waiter(&mut self.queue.lock(), Instant::now())
     }
 
-    /// Whether to spawn a waiter for tokens. Wakes an existing waiter if a token comes earlier than
-    /// it expects.
-    fn wants_token(&self, queue: &mut Queue<Arrival>, now: Instant) -> bool {
+    /// Returns true if the caller must spawn a waiter for tokens. Wakes an existing waiter if a
+    /// token comes earlier than it expects.
+    fn request_token_waiter(&self, queue: &mut Queue<Arrival>, now: Instant) -> bool {
         let Some(at) = queue.next_token(now) else {
             return false;
         };
-        match queue.awaited {
+        match queue.token_waiter_wakes_at {
             None => {
-                queue.awaited = Some(at);
+                queue.token_waiter_wakes_at = Some(at);
                 true
             }
             Some(until) => {
                 if at < until {
-                    queue.awaited = Some(at);
+                    queue.token_waiter_wakes_at = Some(at);
                     self.earlier_token.notify_one();
                 }
                 false
@@ -277,6 +285,6 @@ pub(super) struct HandlingGuard<'a> {
 
 impl Drop for HandlingGuard<'_> {
     fn drop(&mut self) {
-        self.part.queue.lock().finished(self.token);
+        self.part.queue.lock().finish(self.token);
     }
 }

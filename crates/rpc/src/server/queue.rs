@@ -16,9 +16,9 @@ use wire::Nid;
 const BYTES_MAX: usize = 64 << 20;
 /// Maximum number of queued ordinary requests of one peer.
 const PER_PEER_MAX: usize = 4096;
-/// Bytes of queued ordinary requests at which one peer can queue no more.
+/// Bytes of queued ordinary requests of one peer at which its further requests are dropped.
 const PER_PEER_BYTES_MAX: usize = BYTES_MAX / 2;
-/// Bytes counted for each request in addition to its own.
+/// Bytes counted for each request in addition to its length.
 const REQUEST_COST: usize = 1 << 10;
 
 /// Why a request is not queued.
@@ -74,21 +74,21 @@ struct PeerUsage {
 pub(super) struct HandlingToken {
     /// The peer, if it counts against a quota.
     peer: Option<Nid>,
-    urgent: bool,
+    high_priority: bool,
 }
 
 /// Numbers of ordinary and high-priority requests.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Counts {
-    pub(super) normal: usize,
-    pub(super) urgent: usize,
+    pub(super) ordinary: usize,
+    pub(super) high_priority: usize,
 }
 
 /// The queue of one partition.
 #[derive(Debug)]
 pub(super) struct Queue<R> {
-    urgent: SubQueue<R>,
-    normal: SubQueue<R>,
+    high_priority: SubQueue<R>,
+    ordinary: SubQueue<R>,
     peers: HashMap<Nid, PeerUsage>,
     /// Maximum number of queued requests of each kind.
     places: usize,
@@ -101,9 +101,9 @@ pub(super) struct Queue<R> {
     /// Maximum of open slots so far.
     pub(super) active_max: usize,
     /// Whether the watcher for early replies runs.
-    pub(super) watched: bool,
+    pub(super) has_watcher: bool,
     /// When the waiter for tokens wakes up; `None` if it does not run.
-    pub(super) awaited: Option<Instant>,
+    pub(super) token_waiter_wakes_at: Option<Instant>,
 }
 
 impl<R: Classify> SubQueue<R> {
@@ -133,23 +133,27 @@ impl<R: Classify> SubQueue<R> {
         }
     }
 
-    /// The next request that `may` run.
-    fn pop(&mut self, now: Instant, may: impl Fn(&QueuedRequest<R>) -> bool) -> Option<QueuedRequest<R>> {
+    /// Takes the next request that `is_allowed` accepts.
+    fn pop(
+        &mut self,
+        now: Instant,
+        is_allowed: impl Fn(&QueuedRequest<R>) -> bool,
+    ) -> Option<QueuedRequest<R>> {
         let waiting = match &mut self.order {
             Order::Fifo(queue) => {
-                let index = queue.iter().position(may)?;
+                let index = queue.iter().position(is_allowed)?;
                 queue.remove(index)
             }
-            Order::Tbf(_, tbf) => tbf.pop(now, may),
+            Order::Tbf(_, tbf) => tbf.pop(now, is_allowed),
         }?;
         self.bytes -= waiting.bytes;
         Some(waiting)
     }
 
-    fn has_ready(&self, now: Instant, may: impl Fn(&QueuedRequest<R>) -> bool) -> bool {
+    fn has_ready(&self, now: Instant, is_allowed: impl Fn(&QueuedRequest<R>) -> bool) -> bool {
         match &self.order {
-            Order::Fifo(queue) => queue.iter().any(may),
-            Order::Tbf(_, tbf) => tbf.has_ready(now, may),
+            Order::Fifo(queue) => queue.iter().any(is_allowed),
+            Order::Tbf(_, tbf) => tbf.has_ready(now, is_allowed),
         }
     }
 
@@ -173,29 +177,29 @@ impl<R: Classify> Queue<R> {
     /// A queue with `places` for each kind of request and at most `threads` slots.
     pub(super) fn new(places: usize, threads: usize) -> Queue<R> {
         Queue {
-            urgent: SubQueue::new(),
-            normal: SubQueue::new(),
+            high_priority: SubQueue::new(),
+            ordinary: SubQueue::new(),
             peers: HashMap::default(),
             places,
             threads,
             handling: Counts::default(),
             active: 0,
             active_max: 0,
-            watched: false,
-            awaited: None,
+            has_watcher: false,
+            token_waiter_wakes_at: None,
         }
     }
 
     /// Number of queued requests.
     pub(super) fn len(&self) -> usize {
-        self.urgent.len() + self.normal.len()
+        self.high_priority.len() + self.ordinary.len()
     }
 
     /// Queued requests of each kind.
     pub(super) fn waiting(&self) -> Counts {
         Counts {
-            normal: self.normal.len(),
-            urgent: self.urgent.len(),
+            ordinary: self.ordinary.len(),
+            high_priority: self.high_priority.len(),
         }
     }
 
@@ -206,7 +210,7 @@ impl<R: Classify> Queue<R> {
 
     /// Free places for ordinary requests.
     pub(super) fn free_places(&self) -> usize {
-        self.places.saturating_sub(self.normal.len())
+        self.places.saturating_sub(self.ordinary.len())
     }
 
     /// Limit of slots.
@@ -227,7 +231,7 @@ impl<R: Classify> Queue<R> {
 
     /// Whether either kind of request has no free place.
     pub(super) fn is_full(&self) -> bool {
-        self.urgent.is_full(self.places) || self.normal.is_full(self.places)
+        self.high_priority.is_full(self.places) || self.ordinary.is_full(self.places)
     }
 
     /// Queues a request of `bytes` bytes.
@@ -235,17 +239,17 @@ impl<R: Classify> Queue<R> {
         &mut self,
         from: Nid,
         bytes: usize,
-        urgent: bool,
+        high_priority: bool,
         now: Instant,
         request: impl FnOnce() -> R,
     ) -> Result<(), PushError> {
         let bytes = bytes + REQUEST_COST;
-        let queue = if urgent {
-            &mut self.urgent
+        let queue = if high_priority {
+            &mut self.high_priority
         } else {
-            &mut self.normal
+            &mut self.ordinary
         };
-        if !urgent && from != Nid::LO {
+        if !high_priority && from != Nid::LO {
             let usage = self.peers.entry(from).or_default();
             if usage.waiting >= PER_PEER_MAX || usage.bytes >= PER_PEER_BYTES_MAX {
                 return Err(PushError::PeerQuotaExceeded);
@@ -266,13 +270,13 @@ impl<R: Classify> Queue<R> {
 
     /// Takes the next request for an open slot.
     pub(super) fn next(&mut self, now: Instant) -> Option<(R, HandlingToken)> {
-        if let Some(urgent) = self.urgent.pop(now, |_| true) {
-            self.handling.urgent += 1;
+        if let Some(high_priority) = self.high_priority.pop(now, |_| true) {
+            self.handling.high_priority += 1;
             return Some((
-                urgent.request,
+                high_priority.request,
                 HandlingToken {
                     peer: None,
-                    urgent: true,
+                    high_priority: true,
                 },
             ));
         }
@@ -280,12 +284,12 @@ impl<R: Classify> Queue<R> {
         if self.active > self.threads {
             return None;
         }
-        let may = within_quota(&self.peers, self.threads);
-        let next = self.normal.pop(now, may)?;
-        self.handling.normal += 1;
+        let is_allowed = within_quota(&self.peers, self.threads);
+        let next = self.ordinary.pop(now, is_allowed)?;
+        self.handling.ordinary += 1;
         let mut token = HandlingToken {
             peer: None,
-            urgent: false,
+            high_priority: false,
         };
         if let Some(usage) = self.peers.get_mut(&next.from) {
             usage.waiting -= 1;
@@ -297,10 +301,10 @@ impl<R: Classify> Queue<R> {
     }
 
     /// Records that a request has been handled.
-    pub(super) fn finished(&mut self, token: HandlingToken) {
-        match token.urgent {
-            true => self.handling.urgent -= 1,
-            false => self.handling.normal -= 1,
+    pub(super) fn finish(&mut self, token: HandlingToken) {
+        match token.high_priority {
+            true => self.handling.high_priority -= 1,
+            false => self.handling.ordinary -= 1,
         }
         let Some(from) = token.peer else { return };
         if let Some(usage) = self.peers.get_mut(&from) {
@@ -309,30 +313,30 @@ impl<R: Classify> Queue<R> {
         self.forget_idle(from);
     }
 
-    /// Whether a request waits that another slot could take.
+    /// Whether a queued request could run in another slot.
     pub(super) fn needs_slot(&self, now: Instant) -> bool {
-        let may = within_quota(&self.peers, self.threads);
-        let normal = || self.active < self.threads && self.normal.has_ready(now, may);
-        self.urgent.len() > 0 || normal()
+        let is_allowed = within_quota(&self.peers, self.threads);
+        let ordinary = || self.active < self.threads && self.ordinary.has_ready(now, is_allowed);
+        self.high_priority.len() > 0 || ordinary()
     }
 
     /// When the first request that waits for a token gets it.
     pub(super) fn next_token(&self, now: Instant) -> Option<Instant> {
-        match &self.normal.order {
+        match &self.ordinary.order {
             Order::Fifo(_) => None,
-            Order::Tbf(_, tbf) => tbf.next_at(now),
+            Order::Tbf(_, tbf) => tbf.next_token_at(now),
         }
     }
 
     /// All queued requests.
     pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut R> {
-        self.urgent.iter_mut().chain(self.normal.iter_mut())
+        self.high_priority.iter_mut().chain(self.ordinary.iter_mut())
     }
 
     /// Drops all queued requests.
     pub(super) fn clear(&mut self) {
-        self.urgent.drain();
-        self.normal.drain();
+        self.high_priority.drain();
+        self.ordinary.drain();
         for usage in self.peers.values_mut() {
             (usage.waiting, usage.bytes) = (0, 0);
         }
@@ -342,22 +346,22 @@ impl<R: Classify> Queue<R> {
     /// Switches to a policy, also for queued requests. The same policy with other rules keeps its
     /// buckets.
     pub(super) fn set_policy(&mut self, policy: &Policy, depth: u32, now: Instant) {
-        if let (Order::Tbf(old, tbf), Policy::Tbf { kind, rules }) = (&mut self.normal.order, policy)
+        if let (Order::Tbf(old, tbf), Policy::Tbf { kind, rules }) = (&mut self.ordinary.order, policy)
             && old == kind
         {
             return tbf.set_rules(rules.clone(), now);
         }
-        let waiting = self.normal.drain();
-        self.normal.order = match policy {
+        let waiting = self.ordinary.drain();
+        self.ordinary.order = match policy {
             Policy::Fifo => Order::Fifo(VecDeque::new()),
             Policy::Tbf { kind, rules } => Order::Tbf(*kind, Tbf::new(rules.clone(), depth, now)),
         };
-        waiting.into_iter().for_each(|w| self.normal.push(w, now));
+        waiting.into_iter().for_each(|w| self.ordinary.push(w, now));
     }
 
     /// The rules and the classes of a TBF policy, one per line.
     pub(super) fn show_tbf(&self) -> Option<(String, String)> {
-        match &self.normal.order {
+        match &self.ordinary.order {
             Order::Fifo(_) => None,
             Order::Tbf(_, tbf) => Some((tbf.show_rules(), tbf.show_classes())),
         }
@@ -393,8 +397,8 @@ mod tests {
     use tokio::time::Instant;
     use wire::Nid;
 
-    const FLOODING: Nid = Nid(0x0002_0000_0a00_0001);
-    const OTHER: Nid = Nid(0x0002_0000_0a00_0002);
+    const FLOODING_PEER: Nid = Nid(0x0002_0000_0a00_0001);
+    const OTHER_PEER: Nid = Nid(0x0002_0000_0a00_0002);
 
     /// Uses the number as the uid.
     impl Classify for u32 {
@@ -407,12 +411,21 @@ mod tests {
     }
 
     const fn token(peer: Option<Nid>) -> HandlingToken {
-        HandlingToken { peer, urgent: false }
+        HandlingToken {
+            peer,
+            high_priority: false,
+        }
     }
 
     /// Queues a request.
-    fn push(queue: &mut Queue<u32>, from: Nid, bytes: usize, urgent: bool, n: u32) -> Result<(), PushError> {
-        queue.push(from, bytes, urgent, Instant::now(), || n)
+    fn push(
+        queue: &mut Queue<u32>,
+        from: Nid,
+        bytes: usize,
+        high_priority: bool,
+        n: u32,
+    ) -> Result<(), PushError> {
+        queue.push(from, bytes, high_priority, Instant::now(), || n)
     }
 
     /// Opens a slot, which takes the next request.
@@ -426,20 +439,20 @@ mod tests {
     #[test]
     fn high_priority_requests_go_first() {
         let mut queue = Queue::new(8, 2);
-        push(&mut queue, FLOODING, 0, false, 1).unwrap();
-        push(&mut queue, FLOODING, 0, true, 2).unwrap();
+        push(&mut queue, FLOODING_PEER, 0, false, 1).unwrap();
+        push(&mut queue, FLOODING_PEER, 0, true, 2).unwrap();
         assert_eq!(
             begin(&mut queue),
             Some((
                 2,
                 HandlingToken {
                     peer: None,
-                    urgent: true
+                    high_priority: true
                 }
             ))
         );
-        assert_eq!(begin(&mut queue), Some((1, token(Some(FLOODING)))));
-        queue.finished(token(Some(FLOODING)));
+        assert_eq!(begin(&mut queue), Some((1, token(Some(FLOODING_PEER)))));
+        queue.finish(token(Some(FLOODING_PEER)));
         assert!(queue.peers.is_empty() && queue.len() == 0);
     }
 
@@ -447,19 +460,19 @@ mod tests {
     fn a_peer_at_its_quota_leaves_slots_to_others() {
         let mut queue = Queue::new(100, 16);
         for n in 0..50 {
-            push(&mut queue, FLOODING, 0, false, n).unwrap();
+            push(&mut queue, FLOODING_PEER, 0, false, n).unwrap();
         }
         let taken = (0..50).map_while(|_| begin(&mut queue)).count();
         assert_eq!(taken, 14);
         assert!(!queue.needs_slot(Instant::now()));
-        push(&mut queue, OTHER, 0, false, 77).unwrap();
+        push(&mut queue, OTHER_PEER, 0, false, 77).unwrap();
         assert!(queue.needs_slot(Instant::now()));
-        assert_eq!(begin(&mut queue), Some((77, token(Some(OTHER)))));
+        assert_eq!(begin(&mut queue), Some((77, token(Some(OTHER_PEER)))));
         assert_eq!(begin(&mut queue), None);
-        queue.finished(token(Some(FLOODING)));
+        queue.finish(token(Some(FLOODING_PEER)));
         assert_eq!(
             queue.next(Instant::now()),
-            Some((14, token(Some(FLOODING)))),
+            Some((14, token(Some(FLOODING_PEER)))),
             "in the order of arrival"
         );
     }
@@ -477,27 +490,30 @@ mod tests {
     fn queued_requests_are_limited_in_number_and_bytes() {
         let mut queue = Queue::new(3, 1);
         for n in 0..3 {
-            push(&mut queue, FLOODING, 0, false, n).unwrap();
+            push(&mut queue, FLOODING_PEER, 0, false, n).unwrap();
         }
-        assert_eq!(push(&mut queue, FLOODING, 0, false, 3), Err(PushError::QueueFull));
+        assert_eq!(
+            push(&mut queue, FLOODING_PEER, 0, false, 3),
+            Err(PushError::QueueFull)
+        );
         assert!(queue.is_full());
-        push(&mut queue, FLOODING, 0, true, 4).unwrap();
+        push(&mut queue, FLOODING_PEER, 0, true, 4).unwrap();
         let mut queue = Queue::new(2 * PER_PEER_MAX, 1);
         let pushed = (0..)
-            .map_while(|n| push(&mut queue, FLOODING, 0, false, n).ok())
+            .map_while(|n| push(&mut queue, FLOODING_PEER, 0, false, n).ok())
             .count();
         assert_eq!(pushed, PER_PEER_MAX);
-        push(&mut queue, OTHER, 0, false, 0).unwrap();
+        push(&mut queue, OTHER_PEER, 0, false, 0).unwrap();
         queue.clear();
         assert!(queue.peers.is_empty());
         let mut queue = Queue::new(PER_PEER_MAX, 1);
-        while push(&mut queue, FLOODING, 1 << 20, false, 0).is_ok() {}
-        assert!(queue.normal.bytes < PER_PEER_BYTES_MAX + (2 << 20));
+        while push(&mut queue, FLOODING_PEER, 1 << 20, false, 0).is_ok() {}
+        assert!(queue.ordinary.bytes < PER_PEER_BYTES_MAX + (2 << 20));
         assert_eq!(
-            push(&mut queue, FLOODING, 0, false, 0),
+            push(&mut queue, FLOODING_PEER, 0, false, 0),
             Err(PushError::PeerQuotaExceeded)
         );
-        push(&mut queue, OTHER, BYTES_MAX, false, 0).unwrap();
+        push(&mut queue, OTHER_PEER, BYTES_MAX, false, 0).unwrap();
         assert_eq!(push(&mut queue, Nid(7), 0, false, 0), Err(PushError::QueueFull));
         assert!(!queue.peers.contains_key(&Nid(7)));
     }
@@ -505,13 +521,13 @@ mod tests {
     #[test]
     fn a_new_policy_applies_to_queued_requests() {
         let mut policy = Policy::parse("tbf uid", 10_000).unwrap();
-        policy.command("start slow uid={1} rate=1", 10_000).unwrap();
+        policy.execute("start slow uid={1} rate=1", 10_000).unwrap();
         let (now, mut queue) = (Instant::now(), Queue::new(100, 16));
         [1, 1, 2]
             .into_iter()
-            .for_each(|n| push(&mut queue, FLOODING, 0, false, n).unwrap());
+            .for_each(|n| push(&mut queue, FLOODING_PEER, 0, false, n).unwrap());
         queue.set_policy(&policy, 1, now);
-        push(&mut queue, OTHER, 0, true, 1).unwrap();
+        push(&mut queue, OTHER_PEER, 0, true, 1).unwrap();
         queue.active = 1;
         let mut take = || queue.next(now).map(|(n, _)| n);
         assert_eq!(

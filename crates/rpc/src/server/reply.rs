@@ -64,7 +64,7 @@ impl Reply {
 /// Whether a status means that the request was not executed, rather than that the operation failed.
 /// Such replies have the type `PTL_RPC_MSG_ERR`, which Lustre's clients log.
 fn prevents_execution(status: i32) -> bool {
-    let serious = [
+    let refusals = [
         Errno::EPROTO,
         Errno::EFAULT,
         Errno::ENOTSUPP,
@@ -72,7 +72,7 @@ fn prevents_execution(status: i32) -> bool {
         Errno::ENODEV,
         Errno::ENOMEM,
     ];
-    Errno::from_status(status).is_some_and(|errno| serious.contains(&errno))
+    Errno::from_status(status).is_some_and(|errno| refusals.contains(&errno))
 }
 
 /// Builds the message of a reply.

@@ -58,7 +58,7 @@ pub(crate) struct ReplyCache<R> {
     /// The highest `pb_last_xid` since the last connect.
     last_xid: Xid,
     running: HashMap<Xid, Arc<R>>,
-    saved: BTreeMap<Xid, CachedReply>,
+    cached: BTreeMap<Xid, CachedReply>,
     /// The cached reply of each slot.
     by_tag: HashMap<u16, Xid>,
     /// Number of cached replies without a slot.
@@ -70,7 +70,7 @@ impl<R> Default for ReplyCache<R> {
         ReplyCache {
             last_xid: Xid::NONE,
             running: HashMap::default(),
-            saved: BTreeMap::new(),
+            cached: BTreeMap::new(),
             by_tag: HashMap::default(),
             untagged: 0,
         }
@@ -78,7 +78,7 @@ impl<R> Default for ReplyCache<R> {
 }
 
 impl<R> ReplyCache<R> {
-    /// Starts `pb_last_xid` again, after the client has connected.
+    /// Forgets the highest `pb_last_xid`, because it starts again when the client connects.
     pub(crate) fn reset_last_xid(&mut self) {
         self.last_xid = Xid::NONE;
     }
@@ -99,9 +99,9 @@ impl<R> ReplyCache<R> {
                 Admission::Drop
             };
         }
-        if let Some(saved) = self.saved.get(&key.xid) {
+        if let Some(cached) = self.cached.get(&key.xid) {
             return match key.resent || key.replay {
-                true => Admission::Answer(saved.outcome.clone()),
+                true => Admission::Answer(cached.outcome.clone()),
                 false => Admission::Refuse(Errno::ENOTCONN),
             };
         }
@@ -140,12 +140,12 @@ impl<R> ReplyCache<R> {
         } else {
             self.untagged += 1;
         }
-        self.saved.insert(xid, CachedReply { tag, outcome });
+        self.cached.insert(xid, CachedReply { tag, outcome });
         if self.untagged > UNTAGGED_MAX {
             let oldest = self
-                .saved
+                .cached
                 .iter()
-                .find(|(_, saved)| saved.tag == 0)
+                .find(|(_, cached)| cached.tag == 0)
                 .map(|(&xid, _)| xid);
             oldest.into_iter().for_each(|xid| self.forget(xid));
         }
@@ -153,12 +153,12 @@ impl<R> ReplyCache<R> {
 
     /// Number of cached replies.
     #[cfg(test)]
-    pub(crate) fn saved(&self) -> usize {
-        self.saved.len()
+    pub(crate) fn cached(&self) -> usize {
+        self.cached.len()
     }
 
     fn forget_arrived(&mut self) {
-        while let Some((&xid, _)) = self.saved.first_key_value()
+        while let Some((&xid, _)) = self.cached.first_key_value()
             && xid <= self.last_xid
         {
             self.forget(xid);
@@ -166,13 +166,13 @@ impl<R> ReplyCache<R> {
     }
 
     fn forget(&mut self, xid: Xid) {
-        let Some(saved) = self.saved.remove(&xid) else {
+        let Some(cached) = self.cached.remove(&xid) else {
             return;
         };
-        if saved.tag == 0 {
+        if cached.tag == 0 {
             self.untagged -= 1;
-        } else if self.by_tag.get(&saved.tag) == Some(&xid) {
-            self.by_tag.remove(&saved.tag);
+        } else if self.by_tag.get(&cached.tag) == Some(&xid) {
+            self.by_tag.remove(&cached.tag);
         }
     }
 }
@@ -200,11 +200,11 @@ mod tests {
         }
     }
 
-    fn run(cache: &mut ReplyCache<u64>, a: &RequestKey, transno: u64) {
-        assert!(matches!(cache.admit(a), Admission::Run));
-        cache.begin(a.xid, Arc::new(a.xid.0));
+    fn run(cache: &mut ReplyCache<u64>, request_key: &RequestKey, transno: u64) {
+        assert!(matches!(cache.admit(request_key), Admission::Run));
+        cache.begin(request_key.xid, Arc::new(request_key.xid.0));
         let outcome = Ok(Reply::default().with_transno(Transno(transno)));
-        cache.end(a.xid, a.tag, Some(Arc::new(outcome)));
+        cache.end(request_key.xid, request_key.tag, Some(Arc::new(outcome)));
     }
 
     #[test]
@@ -229,10 +229,10 @@ mod tests {
         run(&mut cache, &key(128, 1, 0), 7);
         run(&mut cache, &key(256, 2, 0), 8);
         run(&mut cache, &key(384, 1, 0), 9);
-        assert_eq!(cache.saved(), 2);
+        assert_eq!(cache.cached(), 2);
         assert!(matches!(cache.admit(&resent(128, 1, 0)), Admission::Drop));
         run(&mut cache, &key(512, 3, 383), 10);
-        assert_eq!(cache.saved(), 2);
+        assert_eq!(cache.cached(), 2);
         assert!(matches!(
             cache.admit(&resent(256, 2, 383)),
             Admission::Refuse(Errno::EPROTO)
@@ -265,6 +265,6 @@ mod tests {
         for i in 1..=2 * UNTAGGED_MAX as u64 {
             run(&mut cache, &key(i * 128, 0, 0), i);
         }
-        assert_eq!(cache.saved(), UNTAGGED_MAX);
+        assert_eq!(cache.cached(), UNTAGGED_MAX);
     }
 }

@@ -108,8 +108,8 @@ impl Execution {
         *self.route.lock()
     }
 
-    /// Redirects the reply to the resent request's `route`. Fails once bulk has started with the
-    /// old match bits.
+    /// Redirects the reply to the resent request's `route`. Returns false if bulk has already
+    /// started with the old match bits.
     pub(crate) fn take_over(&self, route: Route) -> bool {
         let mut current = self.route.lock();
         if self.bulk_begun.load(Ordering::Acquire) {

@@ -6,7 +6,7 @@
 //! slots. A slot is a task that lives while there are requests. For a request of this node itself,
 //! the sender's thread polls the slot once, so that a request that need not wait wakes no other
 //! thread. A full queue stalls the sender's connection. A request is dropped if its client has
-//! stopped waiting; one that waits long gets an early reply.
+//! stopped waiting. A request that waits long gets an early reply.
 
 use super::nrs::Policy;
 use super::partition::{NextRequest, RequiredTasks, ServicePartition, ServiceStats, WATCH_INTERVAL};
@@ -39,19 +39,21 @@ pub(crate) struct Service {
     cpts: Arc<CptTable>,
     handler: Handler,
     pub(super) parts: Vec<Arc<ServicePartition>>,
-    /// For each partition of the process, the index in `parts` of the one that takes its requests.
+    /// For each partition of the process, the index in `parts` of the partition that takes its
+    /// requests.
     part_index: Vec<usize>,
     bind: bool,
     /// Minimum of threads per partition.
     pub(super) threads_min: usize,
-    /// The limit of threads per partition at the start.
-    pub(super) threads_rule: usize,
+    /// The limit of threads per partition when the service started; `threads_max` can exceed it
+    /// eight times.
+    pub(super) threads_at_start: usize,
     /// The scheduling policy, for display and changes; the queues have copies.
     pub(super) policy: Mutex<Policy>,
     pub(super) tbf_rate: u64,
     pub(super) tbf_depth: u32,
     /// When the service started, or the statistics were last reset.
-    pub(super) since: Mutex<SystemTime>,
+    pub(super) stats_since: Mutex<SystemTime>,
     /// Notified when a full queue has space again.
     space: Notify,
     guard: Mutex<Option<PortalGuard>>,
@@ -93,11 +95,11 @@ impl Service {
             part_index: (0..cpts.len()).map(part_index).collect(),
             bind: cfg.bind,
             threads_min: cfg.threads_min(service_cpts.len()),
-            threads_rule: threads,
+            threads_at_start: threads,
             policy: Mutex::new(Policy::Fifo),
             tbf_rate: times.tbf_rate,
             tbf_depth: times.tbf_depth,
-            since: Mutex::new(SystemTime::now()),
+            stats_since: Mutex::new(SystemTime::now()),
             param_group: Mutex::new(None),
             space: Notify::new(),
             guard: Mutex::new(None),
@@ -129,7 +131,7 @@ impl Service {
     }
 
     /// The task of a slot: handles requests while there are any.
-    async fn work(self: Arc<Self>, part: Arc<ServicePartition>) {
+    async fn run_slot(self: Arc<Self>, part: Arc<ServicePartition>) {
         let slot = SlotGuard {
             service: &self,
             part: &part,
@@ -176,14 +178,14 @@ impl Service {
 
     pub(super) fn spawn_slot(self: &Arc<Self>, part: &Arc<ServicePartition>) {
         let cpt = self.next_cpt(part);
-        self.cpts.get(cpt).spawn(self.clone().work(part.clone()));
+        self.cpts.get(cpt).spawn(self.clone().run_slot(part.clone()));
     }
 
     /// Opens a slot for a request that this thread sent, and polls it inline if it runs on this
     /// thread's partition.
     fn begin_slot(self: &Arc<Self>, part: &Arc<ServicePartition>) {
         let cpt_id = self.next_cpt(part);
-        let (cpt, work) = (self.cpts.get(cpt_id), self.clone().work(part.clone()));
+        let (cpt, work) = (self.cpts.get(cpt_id), self.clone().run_slot(part.clone()));
         match inline_dispatch::try_enter().filter(|_| self.cpts.may_run_here(cpt_id)) {
             Some(_inside) => cpt::poll_then_spawn(cpt.handle(), work),
             None => drop(cpt.spawn(work)),
@@ -214,7 +216,7 @@ impl Service {
     }
 
     /// Watches queued requests: sends early replies to clients that would soon stop waiting.
-    async fn watch(self: Arc<Self>, part: Arc<ServicePartition>) {
+    async fn watch_deadlines(self: Arc<Self>, part: Arc<ServicePartition>) {
         loop {
             sleep(WATCH_INTERVAL).await;
             let Some(rpc) = self.rpc.upgrade() else { return };
@@ -241,21 +243,21 @@ fn partitions(spread: &Spread, n: usize) -> Vec<CptId> {
 }
 
 impl PutSink for Service {
-    fn put(&self, m: IncomingPut) -> Result<(), SinkFull> {
-        let part = self.part(m.cpt);
-        let arrival = match parse_arrival(&m, part.cpt) {
+    fn put(&self, incoming: IncomingPut) -> Result<(), SinkFull> {
+        let part = self.part(incoming.cpt);
+        let arrival = match parse_arrival(&incoming, part.cpt) {
             Ok(arrival) => arrival,
             Err(why) => {
-                warn_rate_limited!(service = part.name, peer = %m.from, xid = m.match_bits, "dropping malformed request: {why}");
+                warn_rate_limited!(service = part.name, peer = %incoming.from, xid = incoming.match_bits, "dropping malformed request: {why}");
                 part.dropped.fetch_add(1, Ordering::Relaxed);
                 return Ok(());
             }
         };
-        let required_tasks = match part.push(arrival, m.payload.len()) {
+        let required_tasks = match part.push(arrival, incoming.payload.len()) {
             Ok(required_tasks) => required_tasks,
-            Err(PushError::QueueFull) => return Err(SinkFull(m)),
+            Err(PushError::QueueFull) => return Err(SinkFull(incoming)),
             Err(PushError::PeerQuotaExceeded) => {
-                warn_rate_limited!(service = part.name, peer = %m.from, xid = m.match_bits, "dropping request: too many requests of its peer are queued");
+                warn_rate_limited!(service = part.name, peer = %incoming.from, xid = incoming.match_bits, "dropping request: too many requests of its peer are queued");
                 part.dropped.fetch_add(1, Ordering::Relaxed);
                 return Ok(());
             }
@@ -264,16 +266,16 @@ impl PutSink for Service {
             return Ok(());
         }
         if let Some(me) = self.me.upgrade() {
-            if required_tasks.slot && m.from == Nid::LO {
+            if required_tasks.slot && incoming.from == Nid::LO {
                 me.begin_slot(part);
             } else if required_tasks.slot {
                 me.spawn_slot(part);
             }
-            if required_tasks.token {
+            if required_tasks.token_waiter {
                 me.spawn_token_waiter(part);
             }
-            if required_tasks.watch {
-                self.cpts.get(part.cpt).spawn(me.watch(part.clone()));
+            if required_tasks.watcher {
+                self.cpts.get(part.cpt).spawn(me.watch_deadlines(part.clone()));
             }
         }
         Ok(())
@@ -298,22 +300,24 @@ impl PutSink for Service {
 /// # Errors
 ///
 /// The request is malformed, or its client does not wait for a reply.
-fn parse_arrival(m: &IncomingPut, cpt: CptId) -> Result<Arrival, String> {
-    let mut msg = Message::parse(&m.payload.clone().into_bytes()).map_err(|e| e.to_string())?;
-    if flavor::unsupported(&msg).is_some() {
+fn parse_arrival(incoming: &IncomingPut, cpt: CptId) -> Result<Arrival, String> {
+    let mut msg = Message::parse(&incoming.payload.clone().into_bytes()).map_err(|e| e.to_string())?;
+    if flavor::unsupported_flavor(&msg).is_some() {
         msg = flavor::unwrap_request(&msg);
     }
     let body = msg.body().map_err(|e| e.to_string())?;
     if body.pb_type != PTL_RPC_MSG_REQUEST || body.pb_timeout == 0 {
         let (kind, secs) = (body.pb_type, body.pb_timeout);
-        return Err(format!("type {kind}, timeout {secs} s"));
+        return Err(format!(
+            "expected a request with a timeout, found type {kind}, timeout {secs} s"
+        ));
     }
     let arrived_at = Instant::now();
     let deadline = arrived_at + Duration::from_secs(body.pb_timeout.into());
     Ok(Arrival {
-        from: m.from,
-        portal: m.portal,
-        xid: Xid(m.match_bits),
+        from: incoming.from,
+        portal: incoming.portal,
+        xid: Xid(incoming.match_bits),
         msg,
         body,
         cpt,

@@ -89,11 +89,11 @@ fn sum_over_parts(service: &Arc<Service>, value: impl Fn(&ServicePartition) -> u
 
 fn show_stats(service: &Arc<Service>) -> String {
     let parts: Vec<&PartitionStats> = service.parts.iter().map(|p| &p.stats).collect();
-    stats::show(&parts, *service.since.lock())
+    stats::show(&parts, *service.stats_since.lock())
 }
 
 fn clear_stats(service: &Arc<Service>, _: &str) -> Result<(), String> {
-    *service.since.lock() = SystemTime::now();
+    *service.stats_since.lock() = SystemTime::now();
     service.parts.iter().for_each(|p| p.stats.clear());
     Ok(())
 }
@@ -117,7 +117,7 @@ fn show_cpts(service: &Arc<Service>) -> String {
 
 fn set_threads(service: &Arc<Service>, text: &str) -> Result<(), String> {
     let parts = service.parts.len();
-    let (min, max) = (service.threads_min * parts, 8 * service.threads_rule * parts);
+    let (min, max) = (service.threads_min * parts, 8 * service.threads_at_start * parts);
     let n = text.trim().parse().ok().filter(|n| (min..=max).contains(n));
     let n: usize = n.ok_or_else(|| {
         format!("expected a whole number from {min} to {max}, for all {parts} partitions together")
@@ -140,16 +140,16 @@ fn wake_slots(service: &Arc<Service>) {
 }
 
 fn show_nrs(service: &Arc<Service>) -> String {
-    let (mut normal, mut urgent) = (super::nrs::Load::default(), super::nrs::Load::default());
+    let (mut ordinary, mut high_priority) = (super::nrs::Load::default(), super::nrs::Load::default());
     for part in &service.parts {
         let queue = part.queue.lock();
         let (waiting, handling) = (queue.waiting(), queue.handling());
-        normal.queued += waiting.normal;
-        normal.active += handling.normal;
-        urgent.queued += waiting.urgent;
-        urgent.active += handling.urgent;
+        ordinary.queued += waiting.ordinary;
+        ordinary.active += handling.ordinary;
+        high_priority.queued += waiting.high_priority;
+        high_priority.active += handling.high_priority;
     }
-    show_policies(&service.policy.lock(), normal, urgent)
+    show_policies(&service.policy.lock(), ordinary, high_priority)
 }
 
 fn set_nrs(service: &Arc<Service>, text: &str) -> Result<(), String> {
@@ -168,7 +168,7 @@ fn set_nrs(service: &Arc<Service>, text: &str) -> Result<(), String> {
 
 fn set_tbf_rule(service: &Arc<Service>, text: &str) -> Result<(), String> {
     let mut policy = service.policy.lock();
-    policy.command(text, service.tbf_rate)?;
+    policy.execute(text, service.tbf_rate)?;
     apply_policy(service, &policy);
     Ok(())
 }

@@ -13,7 +13,7 @@ use wire::{
     LDLM_ENQUEUE, LDLM_IBITS, LDLM_PLAIN, MDS_REINT, Message, REINT_RESYNC, REINT_SETATTR, REINT_SETXATTR,
 };
 
-/// Kinds of `LDLM_ENQUEUE` and `MDS_REINT`, which are counted instead of the operation.
+/// Kinds of `LDLM_ENQUEUE` and `MDS_REINT`, which have counters instead of the operations.
 const KINDS: [&str; 13] = [
     "ldlm_glimpse_enqueue",
     "ldlm_plain_enqueue",
@@ -29,6 +29,10 @@ const KINDS: [&str; 13] = [
     "mds_reint_setxattr",
     "mds_reint_resync",
 ];
+/// Offset of the lock type (`lock_desc.l_resource.lr_type`) in `ldlm_request`.
+const LOCK_TYPE_OFFSET: usize = 8;
+/// Offset of the operation in the records of `MDS_REINT`.
+const REINT_OPCODE_OFFSET: usize = 0;
 /// Number of lock types.
 const LDLM_TYPES: u32 = LDLM_IBITS - LDLM_PLAIN + 1;
 
@@ -91,12 +95,12 @@ impl PartitionStats {
         self.timeout.add(estimate_secs.into());
     }
 
-    /// Records that a request was handled in the time `took`.
-    pub(super) fn record_end(&self, counter: CounterIndex, took: Duration) {
-        self.service.add_time(took);
+    /// Records that a request was handled within `duration`.
+    pub(super) fn record_end(&self, counter: CounterIndex, duration: Duration) {
+        self.service.add_time(duration);
         match counter {
             CounterIndex::Kind(n) => self.kinds[n].add(1),
-            CounterIndex::Operation(n) => self.operations[n].add_time(took),
+            CounterIndex::Operation(n) => self.operations[n].add_time(duration),
             CounterIndex::Other => {}
         }
     }
@@ -143,11 +147,11 @@ impl CounterIndex {
     pub(super) fn for_arrival(arrival: &Arrival) -> CounterIndex {
         let opc = arrival.body.pb_opc;
         let kind = match opc {
-            LDLM_ENQUEUE => word(&arrival.msg, 8)
+            LDLM_ENQUEUE => word(&arrival.msg, LOCK_TYPE_OFFSET)
                 .and_then(|t| t.checked_sub(LDLM_PLAIN))
                 .filter(|t| *t < LDLM_TYPES)
                 .map(|t| t + 1),
-            MDS_REINT => match word(&arrival.msg, 0) {
+            MDS_REINT => match word(&arrival.msg, REINT_OPCODE_OFFSET) {
                 Some(n @ REINT_SETATTR..=REINT_SETXATTR) => Some(n + LDLM_TYPES),
                 Some(REINT_RESYNC) => Some(KINDS.len() as u32 - 1),
                 _ => None,

@@ -1,6 +1,6 @@
 //! The targets of this node by UUID, the exports of each by client, and all exports by handle.
 
-use super::active::Active;
+use super::active::ActiveCount;
 use super::{ConnectRequest, Export, Target};
 use foldhash::HashMap;
 use params::Param;
@@ -25,7 +25,7 @@ pub struct TargetExports {
     by_origin: Mutex<HashMap<Nid, usize>>,
     stopping: AtomicBool,
     /// Requests in execution.
-    active: Arc<Active>,
+    active: Arc<ActiveCount>,
 }
 
 impl fmt::Debug for TargetExports {
@@ -62,8 +62,8 @@ impl TargetExports {
         self.by_client.lock().get(uuid).cloned()
     }
 
-    /// Evicts the clients that the target no longer admits.
-    pub fn review(&self) {
+    /// Evicts the clients that the target no longer admits; called after a change of its rules.
+    pub fn evict_unadmitted(&self) {
         for export in self.all() {
             let req = ConnectRequest {
                 client_uuid: export.client_uuid.clone(),
@@ -154,8 +154,8 @@ impl TargetExports {
         self.stopping.load(Ordering::Acquire)
     }
 
-    /// Counts requests in execution at the target.
-    pub(crate) fn active(&self) -> &Arc<Active> {
+    /// The count of requests in execution at the target.
+    pub(crate) fn active(&self) -> &Arc<ActiveCount> {
         &self.active
     }
 

@@ -3,9 +3,9 @@
 //! A client blocks others while it owes a reply to a callback or the cancel of a revoked lock. A
 //! slow client has a long time to reply or cancel. But if the connection to a client is lost, and
 //! neither the client nor this server can connect again for
-//! [`crate::RpcConfig::unreachable_timeout`], the client is dead or partitioned: all exports of its
-//! node are evicted at once. A refused port alone proves nothing, because a client need not listen.
-//! Exports from before a restart of the node are evicted immediately.
+//! [`crate::RpcConfig::unreachable_timeout`], the client is dead or partitioned: this server evicts
+//! all exports of its node. A refused port alone proves nothing, because a client need not listen.
+//! Exports from before a restart of a blocking node are evicted at once.
 //!
 //! This server pings a node that blocks others: the ping reconnects to the node, and detects a dead
 //! host that no other message goes to.
@@ -22,7 +22,7 @@ use tokio::time::{Instant, sleep};
 use wire::Nid;
 
 /// Maximum of the interval between checks.
-const TICK: Duration = Duration::from_secs(1);
+const CHECK_INTERVAL_MAX: Duration = Duration::from_secs(1);
 /// Time for which a node is checked after its last report; a blocking node is reported once a
 /// second.
 const LEASE: Duration = Duration::from_secs(3);
@@ -31,12 +31,12 @@ const PING_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The nodes of clients that block others.
 #[derive(Debug, Default)]
-pub(crate) struct Blockers(Mutex<HashMap<Nid, Node>>);
+pub(crate) struct Blockers(Mutex<HashMap<Nid, BlockingNode>>);
 
 /// A node of clients that block others.
 #[derive(Debug)]
-struct Node {
-    /// The first report of the present series without a gap of [`LEASE`].
+struct BlockingNode {
+    /// The first report; a node without reports for [`LEASE`] is forgotten.
     first_report: Instant,
     /// The last report.
     last_report: Instant,
@@ -46,9 +46,9 @@ struct Node {
     pinging: Arc<AtomicBool>,
 }
 
-impl Node {
-    fn new(now: Instant) -> Node {
-        Node {
+impl BlockingNode {
+    fn new(now: Instant) -> BlockingNode {
+        BlockingNode {
             first_report: now,
             last_report: now,
             resumed_at: None,
@@ -56,8 +56,8 @@ impl Node {
         }
     }
 
-    /// For how long the node has been unreachable, if that is `limit` or more and this server has
-    /// tried to connect.
+    /// Time for which the node has been unreachable. `None` if this is less than `limit`, or if
+    /// this server has not tried to connect.
     fn unreachable_for(&self, link: &Link, now: Instant, limit: Duration) -> Option<Duration> {
         if link.up {
             return None;
@@ -83,7 +83,10 @@ impl Ptlrpc {
         let now = Instant::now();
         let mut nodes = self.blockers().0.lock();
         let idle = nodes.is_empty();
-        nodes.entry(nid).or_insert_with(|| Node::new(now)).last_report = now;
+        nodes
+            .entry(nid)
+            .or_insert_with(|| BlockingNode::new(now))
+            .last_report = now;
         if idle {
             self.cpt_of(nid).spawn(watch(Arc::downgrade(self)));
         }
@@ -111,7 +114,7 @@ impl Ptlrpc {
             }
         }
         for (nid, link, unreachable) in checked {
-            let exports = || self.targets().all().into_iter().flat_map(|t| t.all());
+            let exports = || self.targets().all().into_iter().flat_map(|target| target.all());
             let exports_of_node = exports().filter(|export| export.peer() == nid);
             if let Some(lost_for) = unreachable {
                 let secs = lost_for.as_secs();
@@ -120,8 +123,8 @@ impl Ptlrpc {
                 );
                 exports_of_node.for_each(|export| export.evict_soon(&why));
             } else {
-                let former_exports = exports_of_node.filter(|export| export.is_of_former_boot(&link));
-                former_exports.for_each(|export| {
+                let earlier_exports = exports_of_node.filter(|export| export.is_of_earlier_boot(&link));
+                earlier_exports.for_each(|export| {
                     export.evict_soon("it blocks other clients, and its node has restarted")
                 });
             }
@@ -129,7 +132,7 @@ impl Ptlrpc {
         true
     }
 
-    fn ping_blocker(&self, nid: Nid, node: &Node) {
+    fn ping_blocker(&self, nid: Nid, node: &BlockingNode) {
         if node.pinging.swap(true, Ordering::Relaxed) {
             return;
         }
@@ -147,7 +150,7 @@ async fn watch(rpc: Weak<Ptlrpc>) {
         let Some(limit) = rpc.upgrade().map(|rpc| rpc.config().unreachable_timeout) else {
             return;
         };
-        let tick = TICK.min(limit / 4);
+        let tick = CHECK_INTERVAL_MAX.min(limit / 4);
         let slept_since = Instant::now();
         sleep(tick).await;
         let nodes_left = rpc
@@ -171,7 +174,7 @@ impl Export {
 
 #[cfg(test)]
 mod tests {
-    use super::Node;
+    use super::BlockingNode;
     use lnet::Link;
     use std::time::Duration;
     use tokio::time::Instant;
@@ -181,14 +184,14 @@ mod tests {
     /// When a node that blocks others since second 100 counts as unreachable, in seconds, up
     /// to 300.
     fn evicted_at(link: impl Fn(u64, Instant) -> Link) -> Option<u64> {
-        let t = Instant::now();
-        let time = |s: u64| t + Duration::from_secs(s);
-        let node = Node::new(time(100));
-        (100..300).find(|s| node.unreachable_for(&link(*s, t), time(*s), LIMIT).is_some())
+        let start = Instant::now();
+        let time = |s: u64| start + Duration::from_secs(s);
+        let node = BlockingNode::new(time(100));
+        (100..300).find(|s| node.unreachable_for(&link(*s, start), time(*s), LIMIT).is_some())
     }
 
-    fn lost(t: Instant, lost_at: Option<u64>, unreachable_at: Option<u64>) -> Link {
-        let time = |s: u64| t + Duration::from_secs(s);
+    fn lost_link(start: Instant, lost_at: Option<u64>, unreachable_at: Option<u64>) -> Link {
+        let time = |s: u64| start + Duration::from_secs(s);
         Link {
             lost_at: lost_at.map(time),
             unreachable_at: unreachable_at.map(time),
@@ -198,47 +201,50 @@ mod tests {
 
     #[test]
     fn the_limit_of_an_unreachable_node_starts_with_the_loss_of_its_connection() {
-        assert_eq!(evicted_at(|s, t| lost(t, Some(103), Some(s))), Some(113));
-        assert_eq!(evicted_at(|s, t| lost(t, None, Some(s))), Some(110));
+        assert_eq!(
+            evicted_at(|s, start| lost_link(start, Some(103), Some(s))),
+            Some(113)
+        );
+        assert_eq!(evicted_at(|s, start| lost_link(start, None, Some(s))), Some(110));
     }
 
     #[test]
     fn a_node_lost_long_ago_is_tried_first() {
-        assert_eq!(evicted_at(|_, t| lost(t, Some(10), Some(50))), None);
-        let tried_at_101 = |s: u64, t| lost(t, Some(10), Some(if s < 102 { 50 } else { 101 }));
+        assert_eq!(evicted_at(|_, start| lost_link(start, Some(10), Some(50))), None);
+        let tried_at_101 = |s: u64, start| lost_link(start, Some(10), Some(if s < 102 { 50 } else { 101 }));
         assert_eq!(evicted_at(tried_at_101), Some(102));
     }
 
     #[test]
     fn a_connected_node_or_an_answering_host_is_only_slow() {
-        let up = |s, t| Link {
+        let up = |s, start| Link {
             up: true,
-            ..lost(t, Some(10), Some(s))
+            ..lost_link(start, Some(10), Some(s))
         };
         assert_eq!(evicted_at(up), None);
-        assert_eq!(evicted_at(|_, t| lost(t, Some(103), None)), None);
+        assert_eq!(evicted_at(|_, start| lost_link(start, Some(103), None)), None);
     }
 
     #[test]
     fn a_node_that_came_back_gets_a_new_limit() {
-        let lost_twice = |s: u64, t| match s {
+        let lost_twice = |s: u64, start| match s {
             0..103 | 112..115 => Link {
                 up: true,
                 ..Link::default()
             },
-            103..112 => lost(t, Some(103), Some(s)),
-            _ => lost(t, Some(115), Some(s)),
+            103..112 => lost_link(start, Some(103), Some(s)),
+            _ => lost_link(start, Some(115), Some(s)),
         };
         assert_eq!(evicted_at(lost_twice), Some(125));
     }
 
     #[test]
     fn time_in_which_this_process_was_suspended_does_not_count() {
-        let t = Instant::now();
-        let time = |s: u64| t + Duration::from_secs(s);
-        let mut node = Node::new(time(100));
+        let start = Instant::now();
+        let time = |s: u64| start + Duration::from_secs(s);
+        let mut node = BlockingNode::new(time(100));
         node.resumed_at = Some(time(150));
-        let link = lost(t, Some(101), Some(155));
+        let link = lost_link(start, Some(101), Some(155));
         assert_eq!(node.unreachable_for(&link, time(159), LIMIT), None);
         assert_eq!(node.unreachable_for(&link, time(160), LIMIT), Some(LIMIT));
     }

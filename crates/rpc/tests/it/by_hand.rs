@@ -5,7 +5,7 @@ use crate::common::{TestTarget, body, connect_by_hand, next_reply, reply_buffer,
 use bytes::Bytes;
 use lnet::{IncomingPut, Payload, PutSink, SinkFull};
 use proptest::prelude::{any, prop_assert};
-use rpc::testing::{Echo, RecordingOwner, client, import_config, node};
+use rpc::testing::{EchoTarget, RecordingOwner, client, import_config, node};
 use rpc::{
     BoxFuture, Import, ImportKind, ImportState, Ptlrpc, Reply, Request, RpcError, ServiceConfig, Spread,
 };
@@ -51,7 +51,7 @@ async fn send_and_wait(rpc: &Arc<Ptlrpc>, xid: u64, msg: &Message) -> (u32, Ptlr
 #[tokio::test(start_paused = true)]
 async fn the_reply_follows_the_space_for_an_early_reply() {
     let rpc = node(1);
-    rpc.add_target(Echo::new(MDT));
+    rpc.add_target(EchoTarget::new(MDT));
     let handle = connect(&rpc).await;
     let msg = Message::new(&body(wire::MDS_STATFS, wire::LUSTRE_MDS_VERSION, handle), []);
     let (offset, reply) = send_and_wait(&rpc, 1 << 40, &msg).await;
@@ -67,7 +67,7 @@ async fn the_reply_follows_the_space_for_an_early_reply() {
 #[tokio::test(start_paused = true)]
 async fn handle_conn_cnt_and_flags_decide_whether_a_connect_is_admitted() {
     let rpc = node(2);
-    let exports = rpc.add_target(Echo::new(MDT));
+    let exports = rpc.add_target(EchoTarget::new(MDT));
     // Returns `pb_status`, `pb_op_flags` and the server's handle.
     let connect = async |uuid, claim: (u64, u32, bool), data| {
         let (_, body, _) = connect_by_hand(rpc.lnet(), uuid, "client", claim, data).await;
@@ -117,7 +117,7 @@ async fn handle_conn_cnt_and_flags_decide_whether_a_connect_is_admitted() {
 #[tokio::test(start_paused = true)]
 async fn invalid_requests_are_refused() {
     let rpc = node(3);
-    rpc.add_target(Echo::new(MDT));
+    rpc.add_target(EchoTarget::new(MDT));
     let handle = connect(&rpc).await;
     let mut xid = 1 << 40;
     let mut status = async |body: PtlrpcBody| {
@@ -153,7 +153,7 @@ async fn invalid_requests_are_refused() {
 #[tokio::test(start_paused = true)]
 async fn requests_whose_client_does_not_wait_are_dropped() {
     let rpc = node(4);
-    let target = Echo::new(MDT);
+    let target = EchoTarget::new(MDT);
     rpc.add_target(target.clone());
     let handle = connect(&rpc).await;
     let good = body(wire::MDS_STATFS, wire::LUSTRE_MDS_VERSION, handle);
@@ -214,7 +214,8 @@ async fn a_duplicated_request_is_executed_once() {
             .is_err()
     );
     drop(buffer);
-    // A resend after the execution gets the same reply; a duplicate without the mark is refused.
+    // A resend after the execution gets the same reply. A duplicate without `MSG_RESENT` is
+    // refused.
     assert_eq!(
         send_and_wait(&rpc, xid, &Message::new(&resent, []))
             .await
@@ -232,11 +233,11 @@ async fn a_duplicated_request_is_executed_once() {
     assert_eq!(target.executed(), 1);
 }
 
-/// A server that grants all flags to every connect.
-struct GrantsAllFlags(Arc<lnet::Lnet>);
+/// A server that grants all flags to every connect, requested or not.
+struct OverGrantingServer(Arc<lnet::Lnet>);
 
-impl PutSink for GrantsAllFlags {
-    fn put(&self, m: IncomingPut) -> Result<(), SinkFull> {
+impl PutSink for OverGrantingServer {
+    fn put(&self, incoming: IncomingPut) -> Result<(), SinkFull> {
         let lnet = self.0.clone();
         tokio::spawn(async move {
             let body = PtlrpcBody {
@@ -249,9 +250,17 @@ impl PutSink for GrantsAllFlags {
                 ..Default::default()
             };
             let reply = Message::new(&body, [data.to_bytes()]).build();
-            lnet.put(m.from, 10, m.match_bits, 0, 0, Payload::from(reply), false)
-                .await
-                .unwrap();
+            lnet.put(
+                incoming.from,
+                10,
+                incoming.match_bits,
+                0,
+                0,
+                Payload::from(reply),
+                false,
+            )
+            .await
+            .unwrap();
         });
         Ok(())
     }
@@ -265,7 +274,7 @@ async fn a_client_refuses_flags_that_it_did_not_request() {
     let rpc = node(6);
     let _portal = rpc.lnet().serve_portal(
         wire::MDS_REQUEST_PORTAL,
-        Arc::new(GrantsAllFlags(rpc.lnet().clone())),
+        Arc::new(OverGrantingServer(rpc.lnet().clone())),
     );
     let owner = Arc::<RecordingOwner>::default();
     let import = Import::new(&rpc, import_config(MDT, ImportKind::Mdc, owner.clone()));
@@ -371,7 +380,7 @@ proptest::proptest! {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
         let answered = runtime.block_on(async {
             let rpc = node(9);
-            rpc.add_target(Echo::new(MDT));
+            rpc.add_target(EchoTarget::new(MDT));
             let handle = connect(&rpc).await;
             let version = if opc == 38 || opc == 39 || opc == 400 { wire::LUSTRE_OBD_VERSION } else { wire::LUSTRE_MDS_VERSION };
             let mut bytes = Message::new(&body(opc, version, handle), [Bytes::from(junk.clone())]).build().to_vec();

@@ -4,7 +4,7 @@
 use crate::common::{MDT, OST, TestTarget, text};
 use bytes::Bytes;
 use lnet::Payload;
-use rpc::testing::{Echo, RecordingOwner, client, import_config, node};
+use rpc::testing::{EchoTarget, RecordingOwner, client, import_config, node};
 use rpc::{Bulk, Import, ImportKind, ImportState, Reply, Request, RpcError};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,7 +15,7 @@ use wire::{Errno, MDS_REINT, OST_READ, OST_WRITE, Transno};
 #[tokio::test(start_paused = true)]
 async fn a_call_returns_the_reply() {
     let rpc = node(1);
-    rpc.add_target(Echo::new(MDT));
+    rpc.add_target(EchoTarget::new(MDT));
     let (import, owner) = client(&rpc, MDT, ImportKind::Mdc).await;
     let reply = import
         .call(Request::new(wire::MDS_GETATTR, text("hello")))
@@ -37,7 +37,7 @@ async fn a_call_returns_the_reply() {
 #[tokio::test(start_paused = true)]
 async fn a_call_waits_for_a_connection_in_progress() {
     let rpc = node(4);
-    rpc.add_target(Echo::new(MDT));
+    rpc.add_target(EchoTarget::new(MDT));
     let import = Import::new(
         &rpc,
         import_config(MDT, ImportKind::Mdc, Arc::<RecordingOwner>::default()),
@@ -88,7 +88,7 @@ async fn connecting_to_an_absent_target_fails_and_is_retried() {
         ..Request::new(wire::MDS_GETATTR, Vec::new())
     };
     assert!(import.call(no_delay).await.is_err());
-    rpc.add_target(Echo::new(MDT));
+    rpc.add_target(EchoTarget::new(MDT));
     assert_eq!(
         import
             .call(Request::new(wire::MDS_GETATTR, Vec::new()))
@@ -287,7 +287,7 @@ async fn an_eviction_waits_for_a_change_under_the_clients_locks() {
 #[tokio::test(start_paused = true)]
 async fn a_request_with_bulk_detects_an_eviction() {
     let rpc = node(17);
-    let exports = rpc.add_target(Echo::new(OST));
+    let exports = rpc.add_target(EchoTarget::new(OST));
     let (import, _) = client(&rpc, OST, ImportKind::Osc).await;
     exports.all()[0].evict("the test says so").await;
     let started_at = Instant::now();
@@ -299,7 +299,7 @@ async fn a_request_with_bulk_detects_an_eviction() {
 #[tokio::test(start_paused = true)]
 async fn clients_of_a_restarted_server_are_evicted() {
     let rpc = node(8);
-    rpc.add_target(Echo::new(MDT));
+    rpc.add_target(EchoTarget::new(MDT));
     let (import, owner) = client(&rpc, MDT, ImportKind::Mdc).await;
     rpc.remove_target(MDT).await;
     let call = tokio::spawn({
@@ -308,7 +308,7 @@ async fn clients_of_a_restarted_server_are_evicted() {
     });
     sleep(Duration::from_secs(60)).await;
     assert_eq!(import.state(), ImportState::Discon);
-    rpc.add_target(Echo::new(MDT));
+    rpc.add_target(EchoTarget::new(MDT));
     assert!(matches!(call.await.unwrap(), Err(RpcError::Evicted(_))));
     import
         .call(Request::new(wire::MDS_GETATTR, Vec::new()))
@@ -339,7 +339,7 @@ async fn a_committed_open_with_a_guard_does_not_count_as_uncommitted() {
 #[tokio::test(start_paused = true)]
 async fn a_server_sends_callbacks_to_its_client() {
     let rpc = node(11);
-    let exports = rpc.add_target(Echo::new(OST));
+    let exports = rpc.add_target(EchoTarget::new(OST));
     let (import, owner) = client(&rpc, OST, ImportKind::Osc).await;
     let export = exports.client("00000000-0000-4000-8000-000000000001").unwrap();
     let limit = Duration::from_secs(20);
@@ -561,7 +561,7 @@ async fn check_with_losses(seed: u64) {
 async fn evict_client_refuses_the_clients_requests_at_once() {
     let params = params::Registry::default();
     let rpc = node(9);
-    let exports = rpc.add_target(Echo::new(MDT));
+    let exports = rpc.add_target(EchoTarget::new(MDT));
     let _shown = params.register("mdt.evict_client", exports.param_evict_client());
     let (import, owner) = client(&rpc, MDT, ImportKind::Mdc).await;
     let export = exports.all().remove(0);

@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 use crate::common::{MDT, OST, text};
-use rpc::testing::{Echo, client, node};
+use rpc::testing::{EchoTarget, client, node};
 use rpc::{ImportKind, ImportState, Request};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use tokio::time::sleep;
 #[tokio::test(start_paused = true)]
 async fn an_idle_client_pings_and_a_silent_one_is_evicted() {
     let rpc = node(9);
-    let target = Echo::new(MDT);
+    let target = EchoTarget::new(MDT);
     let exports = rpc.add_target(target.clone());
     let (import, owner) = client(&rpc, MDT, ImportKind::Mdc).await;
     sleep(Duration::from_secs(1000)).await;
@@ -26,7 +26,7 @@ async fn an_idle_client_pings_and_a_silent_one_is_evicted() {
 #[tokio::test(start_paused = true)]
 async fn an_unused_import_is_disconnected_until_the_next_request() {
     let rpc = node(31);
-    let target = Echo::new(OST);
+    let target = EchoTarget::new(OST);
     let exports = rpc.add_target(target.clone());
     let (import, owner) = client(&rpc, OST, ImportKind::Osc).await;
     import.set_idle_timeout(Some(Duration::from_secs(20)));
@@ -69,7 +69,7 @@ async fn an_unused_import_is_disconnected_until_the_next_request() {
 #[tokio::test(start_paused = true)]
 async fn requests_during_an_idle_disconnect_are_answered() {
     let rpc = node(32);
-    let exports = rpc.add_target(Echo::new(OST));
+    let exports = rpc.add_target(EchoTarget::new(OST));
     let (import, owner) = client(&rpc, OST, ImportKind::Osc).await;
     import.set_idle_timeout(Some(Duration::from_millis(20)));
     let tasks = (1..9u64).map(|task| {

@@ -6,7 +6,7 @@ use crate::common::TestTarget;
 use crate::common::over_tcp::{forced_partitions, import, nid_maker, node, node_bound, node_on};
 use cpt::CptTable;
 use params::Registry;
-use rpc::testing::Echo;
+use rpc::testing::EchoTarget;
 use rpc::{ImportKind, Reply, Request, RpcConfig, ServicesTuning, Tuning};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -130,7 +130,7 @@ fn a_service_has_statistics_and_takes_another_thread_limit() {
     let (table, params, nid) = (forced_partitions(4), Registry::default(), nid_maker());
     runtime().block_on(async {
         let server = node_on(table.clone(), nid(1), mds_config(&params, &[0, 2], 12)).await;
-        server.add_target(Echo::new(MDT));
+        server.add_target(EchoTarget::new(MDT));
         let client = node(nid(2), 2).await;
         let (import, _) = import(&client, nid(1), MDT, ImportKind::Mdc).await;
         for _ in 0..7 {

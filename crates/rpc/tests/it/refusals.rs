@@ -6,7 +6,7 @@
 use crate::common::{TestTarget, body, connect_by_hand, next_reply, reply_buffer};
 use crate::log::Log;
 use bytes::Bytes;
-use rpc::testing::{Echo, client, node};
+use rpc::testing::{EchoTarget, client, node};
 use rpc::{ImportKind, Ptlrpc, Request, RpcError};
 use std::sync::Arc;
 use std::time::Duration;
@@ -39,7 +39,7 @@ async fn check_normal_client(rpc: &Arc<Ptlrpc>) {
 
 /// A request wrapped as by `plain` and by GSS with integrity: a header, the request, two more
 /// segments.
-fn wrapped(secflvr: u32, request: Bytes) -> Bytes {
+fn wrap_request(secflvr: u32, request: Bytes) -> Bytes {
     let header = Bytes::from_static(&[0; 8]);
     Message {
         secflvr,
@@ -53,7 +53,7 @@ fn wrapped(secflvr: u32, request: Bytes) -> Bytes {
 async fn security_flavors_are_refused_by_a_null_flavor_reply() {
     let log = Log::start();
     let rpc = node(1);
-    rpc.add_target(Echo::new(MDT));
+    rpc.add_target(EchoTarget::new(MDT));
     let connect = Message::new(&body(MDS_CONNECT, LUSTRE_OBD_VERSION, 0), []);
     let without_early = Message {
         flags: 0,
@@ -68,7 +68,9 @@ async fn security_flavors_are_refused_by_a_null_flavor_reply() {
         (1 << 24 | 7, Bytes::new(), 224, 0, "unknown (0x7)"),
     ] {
         xid += 128;
-        let (offset, reply) = send_bytes(&rpc, xid, wrapped(secflvr, request)).await.unwrap();
+        let (offset, reply) = send_bytes(&rpc, xid, wrap_request(secflvr, request))
+            .await
+            .unwrap();
         let refusal = reply.body().unwrap();
         assert_eq!(
             (offset, reply.secflvr, refusal.pb_opc),
@@ -88,7 +90,7 @@ async fn security_flavors_are_refused_by_a_null_flavor_reply() {
     // Repeated requests do not fill the log.
     for _ in 0..100 {
         xid += 128;
-        send_bytes(&rpc, xid, wrapped(0x2_0222, connect.build()))
+        send_bytes(&rpc, xid, wrap_request(0x2_0222, connect.build()))
             .await
             .unwrap();
     }
@@ -99,7 +101,7 @@ async fn security_flavors_are_refused_by_a_null_flavor_reply() {
 async fn a_big_endian_peer_gets_no_reply_and_is_logged() {
     let log = Log::start();
     let rpc = node(2);
-    rpc.add_target(Echo::new(MDT));
+    rpc.add_target(EchoTarget::new(MDT));
     let connect = Message::new(&body(MDS_CONNECT, LUSTRE_OBD_VERSION, 0), []);
     let mut bytes = connect.build().to_vec();
     for word in bytes.chunks_mut(4) {
@@ -132,8 +134,8 @@ async fn unsupported_operations_are_refused_and_logged() {
         lines[0].contains("peer=0@lo") && lines[0].contains(MDT),
         "{lines:?}"
     );
-    // Lustre's clients treat the refusal of an operation that Lustre has as a failed operation, and
-    // that of an unknown opcode as an invalid reply, which they log.
+    // If Lustre has the operation, its clients treat the refusal as a failed operation. They treat
+    // the refusal of an unknown opcode as an invalid reply, and log it.
     let requested = ObdConnectData {
         ocd_connect_flags: OBD_CONNECT_FULL20 | OBD_CONNECT_AT,
         ..ObdConnectData::default()

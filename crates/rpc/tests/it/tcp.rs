@@ -6,7 +6,7 @@ use crate::common::{TestTarget, connect_to};
 use bytes::Bytes;
 use cpt::CptTable;
 use lnet::{Lnet, LnetConfig, Payload};
-use rpc::testing::{Echo, RecordingOwner, import_config};
+use rpc::testing::{EchoTarget, RecordingOwner, import_config};
 use rpc::{
     Bulk, Import, ImportKind, ImportState, Ptlrpc, Reply, Request, RpcConfig, RpcError, TargetExports,
     services,
@@ -33,8 +33,8 @@ fn pattern(seed: usize) -> Bytes {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn megabytes_of_bulk_arrive_unchanged() {
-    let (ns, nc) = addresses();
-    let (server, client) = (node(ns, 1).await, node(nc, 2).await);
+    let (server_nid, client_nid) = addresses();
+    let (server, client) = (node(server_nid, 1).await, node(client_nid, 2).await);
     let all: Vec<Payload> = (0..3).map(|i| Payload::from(pattern(i))).collect();
     let stored = all.clone();
     server.add_target(TestTarget::new(OST, move |req| {
@@ -52,7 +52,7 @@ async fn megabytes_of_bulk_arrive_unchanged() {
             Ok(Reply::status(i32::from(same)))
         })
     }));
-    let (import, _) = import(&client, ns, OST, ImportKind::Osc).await;
+    let (import, _) = import(&client, server_nid, OST, ImportKind::Osc).await;
     let write = Request::new(OST_WRITE, Vec::new()).with_bulk(Bulk::Source(all.clone()));
     assert_eq!(import.call(write).await.unwrap().status, 1);
     let read = Request::new(OST_READ, Vec::new()).with_bulk(Bulk::Sink(vec![MIB as u32; 3]));
@@ -115,10 +115,10 @@ async fn a_server_takes_its_uuid_from_a_client_and_no_client_takes_it_back() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_restarted_server_is_found_and_evicts_the_client() {
-    let (ns, nc) = addresses();
-    let (server, client) = (node(ns, 1).await, node(nc, 2).await);
-    server.add_target(Echo::new(MDT));
-    let (import, owner) = import(&client, ns, MDT, ImportKind::Mdc).await;
+    let (server_nid, client_nid) = addresses();
+    let (server, client) = (node(server_nid, 1).await, node(client_nid, 2).await);
+    server.add_target(EchoTarget::new(MDT));
+    let (import, owner) = import(&client, server_nid, MDT, ImportKind::Mdc).await;
     import.call(Request::new(MDS_GETATTR, Vec::new())).await.unwrap();
     let stopped_at = Instant::now();
     server.shutdown().await;
@@ -132,8 +132,8 @@ async fn a_restarted_server_is_found_and_evicts_the_client() {
         };
         async move { import.call(request).await }
     });
-    let server = node(ns, 3).await;
-    server.add_target(Echo::new(MDT));
+    let server = node(server_nid, 3).await;
+    server.add_target(EchoTarget::new(MDT));
     let result = waiting.await.unwrap();
     assert!(matches!(result, Err(RpcError::Evicted(_))), "{result:?}");
     import.call(Request::new(MDS_GETATTR, Vec::new())).await.unwrap();
@@ -147,14 +147,14 @@ async fn a_restarted_server_is_found_and_evicts_the_client() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn connecting_to_an_absent_node_fails_within_the_limit_with_the_reason() {
-    let (ns, nc) = addresses();
-    let client = node(nc, 2).await;
+    let (server_nid, client_nid) = addresses();
+    let client = node(client_nid, 2).await;
     let owner = Arc::<RecordingOwner>::default();
     let cfg = import_config(MDT, ImportKind::Mdc, owner.clone());
     let import = Import::new(
         &client,
         rpc::ImportConfig {
-            nids: vec![ns],
+            nids: vec![server_nid],
             ..cfg
         },
     );
@@ -168,12 +168,12 @@ async fn connecting_to_an_absent_node_fails_within_the_limit_with_the_reason() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_callback_over_tcp_gets_a_reply() {
-    let (ns, nc) = addresses();
-    let (server, client) = (node(ns, 1).await, node(nc, 2).await);
-    let exports = server.add_target(Echo::new(OST));
-    let (import, owner) = import(&client, ns, OST, ImportKind::Osc).await;
+    let (server_nid, client_nid) = addresses();
+    let (server, client) = (node(server_nid, 1).await, node(client_nid, 2).await);
+    let exports = server.add_target(EchoTarget::new(OST));
+    let (import, owner) = import(&client, server_nid, OST, ImportKind::Osc).await;
     let export = exports.all().remove(0);
-    assert_eq!(export.peer(), nc);
+    assert_eq!(export.peer(), client_nid);
     let content = vec![Bytes::from_static(b"lock")];
     let reply = export
         .callback(wire::LDLM_GL_CALLBACK, content, LIMIT)
@@ -189,7 +189,7 @@ async fn a_callback_over_tcp_gets_a_reply() {
 #[test]
 fn thousands_of_requests_cross_partitions() {
     let (server_cpts, client_cpts) = (forced_partitions(2), forced_partitions(2));
-    let (ns, nc) = addresses();
+    let (server_nid, client_nid) = addresses();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -197,7 +197,7 @@ fn thousands_of_requests_cross_partitions() {
     runtime.block_on(async {
         let server = node_on(
             server_cpts.clone(),
-            ns,
+            server_nid,
             RpcConfig {
                 seed: 1,
                 ..RpcConfig::default()
@@ -206,15 +206,15 @@ fn thousands_of_requests_cross_partitions() {
         .await;
         let client = node_on(
             client_cpts.clone(),
-            nc,
+            client_nid,
             RpcConfig {
                 seed: 2,
                 ..RpcConfig::default()
             },
         )
         .await;
-        server.add_target(Echo::new(MDT));
-        let (import, owner) = import(&client, ns, MDT, ImportKind::Mdc).await;
+        server.add_target(EchoTarget::new(MDT));
+        let (import, owner) = import(&client, server_nid, MDT, ImportKind::Mdc).await;
         let calls: Vec<_> = (0..32u32)
             .map(|task| {
                 let import = import.clone();
@@ -253,18 +253,18 @@ async fn server_with_short_timeout(nid: Nid) -> (Arc<Ptlrpc>, [Arc<TargetExports
         ..RpcConfig::default()
     };
     let server = node_on(CptTable::single_current(), nid, config).await;
-    let exports = [MDT, OST].map(|uuid| server.add_target(Echo::new(uuid)));
+    let exports = [MDT, OST].map(|uuid| server.add_target(EchoTarget::new(uuid)));
     (server, exports)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_dead_client_that_owes_a_reply_is_evicted_from_all_targets() {
-    let (ns, nc) = addresses();
-    let (_server, targets) = server_with_short_timeout(ns).await;
+    let (server_nid, client_nid) = addresses();
+    let (_server, targets) = server_with_short_timeout(server_nid).await;
     {
-        let client = node(nc, 2).await;
-        import(&client, ns, MDT, ImportKind::Mdc).await;
-        import(&client, ns, OST, ImportKind::Osc).await;
+        let client = node(client_nid, 2).await;
+        import(&client, server_nid, MDT, ImportKind::Mdc).await;
+        import(&client, server_nid, OST, ImportKind::Osc).await;
         assert!(targets.iter().all(|target| target.len() == 1));
         // The client does not disconnect, as if its process had died.
         client.lnet().shutdown().await;
@@ -279,10 +279,10 @@ async fn a_dead_client_that_owes_a_reply_is_evicted_from_all_targets() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_connected_but_slow_client_is_not_evicted_as_unreachable() {
-    let (ns, nc) = addresses();
-    let (_server, targets) = server_with_short_timeout(ns).await;
-    let client = node(nc, 2).await;
-    let (_import, _) = import(&client, ns, MDT, ImportKind::Mdc).await;
+    let (server_nid, client_nid) = addresses();
+    let (_server, targets) = server_with_short_timeout(server_nid).await;
+    let client = node(client_nid, 2).await;
+    let (_import, _) = import(&client, server_nid, MDT, ImportKind::Mdc).await;
     let export = targets[0].all().remove(0);
     // The client answers LNet pings, and cancels no lock for three times the unreachable timeout.
     for _ in 0..30 {
@@ -294,17 +294,17 @@ async fn a_connected_but_slow_client_is_not_evicted_as_unreachable() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn exports_from_before_a_restart_do_not_block_new_connects() {
-    let (ns, nc) = addresses();
-    let server = node(ns, 1).await;
-    let target = server.add_target(Echo::new(MDT));
+    let (server_nid, client_nid) = addresses();
+    let server = node(server_nid, 1).await;
+    let target = server.add_target(EchoTarget::new(MDT));
     let data = wire::ObdConnectData {
         ocd_connect_flags: wire::OBD_CONNECT_FULL20,
         ..Default::default()
     };
-    let first_boot = node(nc, 2).await;
+    let first_boot = node(client_nid, 2).await;
     let connect = async |node: &Arc<Ptlrpc>, n: u32| {
         let (uuid, claim) = (format!("client-{n}"), (u64::from(n) + 1, n + 1, true));
-        let (_, body, _) = connect_to(node.lnet(), ns, MDT, &uuid, claim, data).await;
+        let (_, body, _) = connect_to(node.lnet(), server_nid, MDT, &uuid, claim, data).await;
         body.pb_status
     };
     for n in 0..1024 {
@@ -316,16 +316,16 @@ async fn exports_from_before_a_restart_do_not_block_new_connects() {
         "a peer may have 1024 clients"
     );
     first_boot.lnet().shutdown().await;
-    let second_boot = node(nc, 3).await;
+    let second_boot = node(client_nid, 3).await;
     assert_eq!(connect(&second_boot, 1025).await, 0);
     assert_eq!(target.len(), 1, "the clients from before the restart are evicted");
     // Clients from before the restart that block others are evicted although the peer has few.
     second_boot.lnet().shutdown().await;
-    let third_boot = node(nc, 4).await;
+    let third_boot = node(client_nid, 4).await;
     assert_eq!(connect(&third_boot, 1026).await, 0);
-    let former_export = target.client("client-1025").unwrap();
-    while !former_export.is_gone() {
-        former_export.report_blocking();
+    let earlier_export = target.client("client-1025").unwrap();
+    while !earlier_export.is_gone() {
+        earlier_export.report_blocking();
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
     assert!(target.client("client-1026").is_some());
@@ -344,7 +344,7 @@ async fn a_silent_peer_is_disconnected_unless_it_is_a_client() {
     lnet.add_tcp(nid_of(1), true).await.unwrap();
     let server = Ptlrpc::start(lnet, cpts, RpcConfig::default());
     server.serve(services::MDS).unwrap();
-    server.add_target(Echo::new(MDT));
+    server.add_target(EchoTarget::new(MDT));
     let (client, stranger) = (node(nid_of(2), 2).await, node(nid_of(3), 3).await);
     let (import, owner) = import(&client, nid_of(1), MDT, ImportKind::Mdc).await;
     let connected = |nid| {

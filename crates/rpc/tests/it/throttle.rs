@@ -4,7 +4,7 @@
 use crate::common::over_tcp::{import, nid_maker, node, node_on};
 use cpt::CptTable;
 use params::Registry;
-use rpc::testing::{Echo, RecordingOwner, import_config, node_with};
+use rpc::testing::{EchoTarget, RecordingOwner, import_config, node_with};
 use rpc::{Import, ImportKind, Request, RpcConfig};
 use std::sync::Arc;
 use std::time::Duration;
@@ -61,7 +61,7 @@ async fn reply_intervals(calls: Vec<tokio::task::JoinHandle<Instant>>) -> Vec<Du
 async fn a_nid_rule_throttles_only_its_node() {
     let (params, nid_of) = (Registry::default(), nid_maker());
     let server = node_on(CptTable::single_current(), nid_of(1), config(&params)).await;
-    server.add_target(Echo::new(MDT));
+    server.add_target(EchoTarget::new(MDT));
     let (slow, free) = (node(nid_of(2), 2).await, node(nid_of(3), 3).await);
     let (slow_import, _) = import(&slow, nid_of(1), MDT, ImportKind::Mdc).await;
     let (free_import, _) = import(&free, nid_of(1), MDT, ImportKind::Mdc).await;
@@ -105,7 +105,7 @@ async fn a_nid_rule_throttles_only_its_node() {
 /// A node with an MDT that replies at once and throttles by user, and an import of the MDT.
 async fn node_with_tbf_uid(params: &Registry) -> (Arc<rpc::Ptlrpc>, Arc<Import>) {
     let rpc = node_with(config(params));
-    rpc.add_target(Echo::new(MDT));
+    rpc.add_target(EchoTarget::new(MDT));
     let import = Import::new(
         &rpc,
         import_config(MDT, ImportKind::Mdc, Arc::<RecordingOwner>::default()),
@@ -123,7 +123,7 @@ async fn uid_rules_apply_per_user_and_never_to_pings() {
     set(&params, "nrs_tbf_rule", "start quick uid={8} rate=10");
     let slow = send(&import, 7, 3);
     sleep(Duration::from_millis(10)).await;
-    // The tokens of these requests come earlier than the one that the waiter expects.
+    // The tokens of these requests come before the token that the waiter expects.
     let started_at = Instant::now();
     let quick = reply_intervals(send(&import, 8, 4)).await;
     assert!(

@@ -26,41 +26,44 @@ fn connect_event(conn_cnt: u32, handle: u64, op_flags: u32) -> Event {
     }
 }
 
-fn connected_machine(t: Instant) -> Machine {
-    let mut m = machine(1);
-    assert_eq!(attempt_of(&m.on(Event::Open, t, false)).conn_cnt, 1);
+fn connected_machine(start: Instant) -> Machine {
+    let mut machine = machine(1);
     assert_eq!(
-        m.on(connect_event(1, 77, 0), t, false),
+        attempt_of(&machine.process(Event::Open, start, false)).conn_cnt,
+        1
+    );
+    assert_eq!(
+        machine.process(connect_event(1, 77, 0), start, false),
         [Action::AnnounceConnected]
     );
-    m.on(Event::Heard { ping: false }, t, false);
-    m
+    machine.process(Event::Reply { ping: false }, start, false);
+    machine
 }
 
 /// Breaks the connection; the server answers the next attempt with `handle` and `op_flags`.
-fn reconnect(m: &mut Machine, t: Instant, handle: u64, op_flags: u32) -> Vec<Action> {
-    let actions = m.on(
+fn reconnect(machine: &mut Machine, start: Instant, handle: u64, op_flags: u32) -> Vec<Action> {
+    let actions = machine.process(
         Event::Broken {
-            conn_cnt: m.conn_cnt(),
+            conn_cnt: machine.conn_cnt(),
         },
-        t,
+        start,
         false,
     );
     assert_eq!(actions[0], Action::AnnounceDisconnected);
     let attempt = attempt_of(&actions);
-    m.on(connect_event(attempt.conn_cnt, handle, op_flags), t, false)
+    machine.process(connect_event(attempt.conn_cnt, handle, op_flags), start, false)
 }
 
 #[test]
 fn reconnecting_to_a_known_export_keeps_locks() {
-    let t = Instant::now();
-    let mut m = connected_machine(t);
+    let start = Instant::now();
+    let mut machine = connected_machine(start);
     assert_eq!(
-        reconnect(&mut m, t, 77, MSG_CONNECT_RECONNECT),
+        reconnect(&mut machine, start, 77, MSG_CONNECT_RECONNECT),
         [Action::AnnounceConnected]
     );
     assert_eq!(
-        (m.state(), m.conn_cnt(), m.evictions()),
+        (machine.state(), machine.conn_cnt(), machine.evictions()),
         (ImportState::Full, 2, 0)
     );
 }
@@ -73,26 +76,29 @@ fn a_new_export_means_an_eviction() {
         (78, MSG_CONNECT_RECOVERING),
         (77, MSG_CONNECT_RECONNECT | MSG_CONNECT_RECOVERING),
     ] {
-        let t = Instant::now();
-        let mut m = connected_machine(t);
+        let start = Instant::now();
+        let mut machine = connected_machine(start);
         assert_eq!(
-            reconnect(&mut m, t, handle, flags),
+            reconnect(&mut machine, start, handle, flags),
             [Action::Invalidate],
             "{handle} {flags}"
         );
-        assert_eq!((m.state(), m.evictions()), (ImportState::Evicted, 1));
-        assert_eq!(m.evictions_announced(), 0);
-        assert_eq!(m.on(Event::Invalidated, t, false), [Action::AnnounceConnected]);
-        assert_eq!((m.state(), m.handle()), (ImportState::Full, handle));
-        assert_eq!(m.evictions_announced(), 1);
+        assert_eq!((machine.state(), machine.evictions()), (ImportState::Evicted, 1));
+        assert_eq!(machine.evictions_announced(), 0);
+        assert_eq!(
+            machine.process(Event::Invalidated, start, false),
+            [Action::AnnounceConnected]
+        );
+        assert_eq!((machine.state(), machine.handle()), (ImportState::Full, handle));
+        assert_eq!(machine.evictions_announced(), 1);
     }
 }
 
 /// Fails `count` attempts at once. Returns the index of the NID of each attempt, whether the
 /// attempt was brief, and the time since the previous attempt.
-fn failing_attempts(m: &mut Machine, t: Instant, count: usize) -> Vec<(usize, bool, Duration)> {
-    let (mut now, mut previous_begin) = (t, t);
-    let mut attempt = attempt_of(&m.on(Event::Open, t, false));
+fn failing_attempts(machine: &mut Machine, start: Instant, count: usize) -> Vec<(usize, bool, Duration)> {
+    let (mut now, mut previous_begin) = (start, start);
+    let mut attempt = attempt_of(&machine.process(Event::Open, start, false));
     let mut attempts = Vec::new();
     while attempts.len() < count {
         attempts.push((attempt.nid_index, attempt.brief, now - previous_begin));
@@ -101,10 +107,10 @@ fn failing_attempts(m: &mut Machine, t: Instant, count: usize) -> Vec<(usize, bo
             conn_cnt: attempt.conn_cnt,
             outcome: Outcome::Failed,
         };
-        let mut actions = m.on(failed, now, false);
+        let mut actions = machine.process(failed, now, false);
         if actions.is_empty() {
-            now = m.wake_at(false).unwrap();
-            actions = m.on(Event::Tick, now, false);
+            now = machine.wake_at(false).unwrap();
+            actions = machine.process(Event::Tick, now, false);
         }
         attempt = attempt_of(&actions);
     }
@@ -113,8 +119,8 @@ fn failing_attempts(m: &mut Machine, t: Instant, count: usize) -> Vec<(usize, bo
 
 #[test]
 fn attempts_go_round_the_nids_and_pause_after_each_round() {
-    let mut m = machine(3);
-    let attempts = failing_attempts(&mut m, Instant::now(), 7);
+    let mut machine = machine(3);
+    let attempts = failing_attempts(&mut machine, Instant::now(), 7);
     let ms = Duration::from_millis;
     let expected = [
         (0, false, ms(0)),
@@ -126,14 +132,14 @@ fn attempts_go_round_the_nids_and_pause_after_each_round() {
         (0, true, ms(500)),
     ];
     assert_eq!(attempts, expected);
-    assert_eq!(m.failed_rounds(), 2);
+    assert_eq!(machine.failed_rounds(), 2);
 }
 
 #[test]
 fn jitter_spreads_the_attempts_of_many_clients_within_a_second() {
     let pause = |jitter: u8| {
-        let mut m = Machine::new(1, Duration::from_secs(25), Duration::from_secs(7), jitter);
-        let attempts = failing_attempts(&mut m, Instant::now(), 5000);
+        let mut machine = Machine::new(1, Duration::from_secs(25), Duration::from_secs(7), jitter);
+        let attempts = failing_attempts(&mut machine, Instant::now(), 5000);
         assert!(attempts.iter().all(|(.., pause)| *pause < Duration::from_secs(1)));
         attempts[4999].2
     };
@@ -144,104 +150,120 @@ fn jitter_spreads_the_attempts_of_many_clients_within_a_second() {
 
 #[test]
 fn events_of_an_older_connection_are_ignored() {
-    let t = Instant::now();
-    let mut m = connected_machine(t);
-    reconnect(&mut m, t, 77, MSG_CONNECT_RECONNECT);
-    assert!(m.on(Event::Broken { conn_cnt: 1 }, t, false).is_empty());
-    assert!(m.on(connect_event(1, 99, 0), t, false).is_empty());
-    assert_eq!(m.state(), ImportState::Full);
+    let start = Instant::now();
+    let mut machine = connected_machine(start);
+    reconnect(&mut machine, start, 77, MSG_CONNECT_RECONNECT);
+    assert!(
+        machine
+            .process(Event::Broken { conn_cnt: 1 }, start, false)
+            .is_empty()
+    );
+    assert!(machine.process(connect_event(1, 99, 0), start, false).is_empty());
+    assert_eq!(machine.state(), ImportState::Full);
 }
 
 #[test]
 fn reconnecting_waits_if_the_last_connection_never_worked() {
-    let t = Instant::now();
-    let mut m = connected_machine(t);
-    reconnect(&mut m, t, 77, MSG_CONNECT_RECONNECT);
+    let start = Instant::now();
+    let mut machine = connected_machine(start);
+    reconnect(&mut machine, start, 77, MSG_CONNECT_RECONNECT);
     assert_eq!(
-        m.on(Event::Broken { conn_cnt: 2 }, t, false),
+        machine.process(Event::Broken { conn_cnt: 2 }, start, false),
         [Action::AnnounceDisconnected]
     );
-    assert_eq!(m.wake_at(false), Some(t + Duration::from_millis(250)));
+    assert_eq!(machine.wake_at(false), Some(start + Duration::from_millis(250)));
 }
 
 #[test]
 fn probe_if_silent_pings_only_a_silent_server() {
-    let t = Instant::now();
-    let mut m = connected_machine(t);
+    let start = Instant::now();
+    let mut machine = connected_machine(start);
     let quiet = Duration::from_secs(1);
-    let probe_if_silent = |m: &mut Machine, after: u64| {
-        m.on(
+    let probe_if_silent = |machine: &mut Machine, after: u64| {
+        machine.process(
             Event::ProbeIfSilent { quiet },
-            t + Duration::from_millis(after),
+            start + Duration::from_millis(after),
             false,
         )
     };
-    assert_eq!(probe_if_silent(&mut m, 999), []);
-    assert_eq!(probe_if_silent(&mut m, 1000), [Action::Ping]);
-    assert_eq!(probe_if_silent(&mut m, 3000), [], "a ping is in flight");
-    m.on(Event::PingDone, t + Duration::from_secs(3), false);
-    assert_eq!(probe_if_silent(&mut m, 3500), []);
-    assert_eq!(probe_if_silent(&mut m, 4000), [Action::Ping]);
+    assert_eq!(probe_if_silent(&mut machine, 999), []);
+    assert_eq!(probe_if_silent(&mut machine, 1000), [Action::Ping]);
+    assert_eq!(probe_if_silent(&mut machine, 3000), [], "a ping is in flight");
+    machine.process(Event::PingDone, start + Duration::from_secs(3), false);
+    assert_eq!(probe_if_silent(&mut machine, 3500), []);
+    assert_eq!(probe_if_silent(&mut machine, 4000), [Action::Ping]);
 }
 
 #[test]
 fn an_idle_import_pings_and_one_with_uncommitted_work_pings_soon() {
-    let t = Instant::now();
-    let mut m = connected_machine(t);
-    assert_eq!(m.wake_at(false), Some(t + Duration::from_secs(25)));
-    assert_eq!(m.wake_at(true), Some(t + Duration::from_secs(7)));
-    let ping_time = t + Duration::from_secs(7);
-    assert!(m.on(Event::Tick, ping_time, false).is_empty());
-    assert_eq!(m.on(Event::Tick, ping_time, true), [Action::Ping]);
-    assert_eq!(m.wake_at(true), None);
-    m.on(Event::Heard { ping: true }, ping_time, true);
-    m.on(Event::PingDone, ping_time, true);
-    assert_eq!(m.wake_at(true), Some(ping_time + Duration::from_secs(7)));
+    let start = Instant::now();
+    let mut machine = connected_machine(start);
+    assert_eq!(machine.wake_at(false), Some(start + Duration::from_secs(25)));
+    assert_eq!(machine.wake_at(true), Some(start + Duration::from_secs(7)));
+    let ping_time = start + Duration::from_secs(7);
+    assert!(machine.process(Event::Tick, ping_time, false).is_empty());
+    assert_eq!(machine.process(Event::Tick, ping_time, true), [Action::Ping]);
+    assert_eq!(machine.wake_at(true), None);
+    machine.process(Event::Reply { ping: true }, ping_time, true);
+    machine.process(Event::PingDone, ping_time, true);
+    assert_eq!(machine.wake_at(true), Some(ping_time + Duration::from_secs(7)));
 }
 
 #[test]
 fn an_unused_import_disconnects_and_reconnects_on_demand() {
-    let t = Instant::now();
-    let mut m = connected_machine(t);
-    m.set_idle_timeout(Some(Duration::from_secs(20)), t);
-    let last_request = t + Duration::from_secs(10);
-    m.on(Event::Heard { ping: false }, last_request, false);
-    m.on(
-        Event::Heard { ping: true },
+    let start = Instant::now();
+    let mut machine = connected_machine(start);
+    machine.set_idle_timeout(Some(Duration::from_secs(20)), start);
+    let last_request = start + Duration::from_secs(10);
+    machine.process(Event::Reply { ping: false }, last_request, false);
+    machine.process(
+        Event::Reply { ping: true },
         last_request + Duration::from_secs(9),
         false,
     );
-    assert_eq!(m.wake_at(false), Some(last_request + Duration::from_secs(20)));
+    assert_eq!(
+        machine.wake_at(false),
+        Some(last_request + Duration::from_secs(20))
+    );
     let idle_time = last_request + Duration::from_secs(20);
-    assert_eq!(m.on(Event::Tick, idle_time, false), [Action::CheckIdle]);
+    assert_eq!(
+        machine.process(Event::Tick, idle_time, false),
+        [Action::CheckIdle]
+    );
     // The owner holds locks: the machine checks again soon.
-    assert_eq!(m.wake_at(false), Some(idle_time + Duration::from_secs(5)));
-    m.on(Event::IdleDisconnect, idle_time, false);
-    assert_eq!((m.state(), m.wake_at(false)), (ImportState::Idle, None));
-    let attempt = attempt_of(&m.on(Event::Open, idle_time, false));
+    assert_eq!(machine.wake_at(false), Some(idle_time + Duration::from_secs(5)));
+    machine.process(Event::IdleDisconnect, idle_time, false);
+    assert_eq!(
+        (machine.state(), machine.wake_at(false)),
+        (ImportState::Idle, None)
+    );
+    let attempt = attempt_of(&machine.process(Event::Open, idle_time, false));
     assert_eq!((attempt.conn_cnt, attempt.handle), (2, 0));
     assert_eq!(
-        m.on(connect_event(2, 99, 0), idle_time, false),
+        machine.process(connect_event(2, 99, 0), idle_time, false),
         [Action::AnnounceConnected]
     );
-    assert_eq!(m.evictions(), 0);
+    assert_eq!(machine.evictions(), 0);
 }
 
 #[test]
 fn a_request_overtaken_by_the_disconnect_reconnects() {
-    let t = Instant::now();
-    let mut m = connected_machine(t);
-    m.on(Event::IdleDisconnect, t, false);
-    let attempt = attempt_of(&m.on(Event::Broken { conn_cnt: 1 }, t, false));
+    let start = Instant::now();
+    let mut machine = connected_machine(start);
+    machine.process(Event::IdleDisconnect, start, false);
+    let attempt = attempt_of(&machine.process(Event::Broken { conn_cnt: 1 }, start, false));
     assert_eq!((attempt.conn_cnt, attempt.handle), (2, 0));
 }
 
 #[test]
 fn a_closed_import_stays_closed() {
-    let t = Instant::now();
-    let mut m = connected_machine(t);
-    assert_eq!(m.on(Event::Close, t, false), [Action::AnnounceClosed]);
-    assert!(m.on(Event::Close, t, false).is_empty());
-    assert!(m.on(Event::Open, t, false).is_empty());
-    assert_eq!(m.wake_at(false), None);
+    let start = Instant::now();
+    let mut machine = connected_machine(start);
+    assert_eq!(
+        machine.process(Event::Close, start, false),
+        [Action::AnnounceClosed]
+    );
+    assert!(machine.process(Event::Close, start, false).is_empty());
+    assert!(machine.process(Event::Open, start, false).is_empty());
+    assert_eq!(machine.wake_at(false), None);
 }

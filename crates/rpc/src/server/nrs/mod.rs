@@ -45,7 +45,7 @@ impl Policy {
     }
 
     /// Executes a command on the rules (`nrs_tbf_rule`).
-    pub(super) fn command(&mut self, text: &str, default_rate: u64) -> Result<(), String> {
+    pub(super) fn execute(&mut self, text: &str, default_rate: u64) -> Result<(), String> {
         let mut words = text.split_whitespace().peekable();
         let first = words.peek().copied().unwrap_or_default();
         skip_reg(&mut words)?;
@@ -56,12 +56,12 @@ impl Policy {
         };
         match self {
             Policy::Fifo => Err("the policy is fifo: set nrs_policies to tbf first".into()),
-            Policy::Tbf { kind, rules } => rules.command(text, *kind, default_rate),
+            Policy::Tbf { kind, rules } => rules.execute(text, *kind, default_rate),
         }
     }
 }
 
-/// Skips `reg`; refuses `hp`.
+/// Skips the word `reg` (ordinary requests); refuses `hp` (high-priority requests).
 fn skip_reg<'a>(words: &mut std::iter::Peekable<impl Iterator<Item = &'a str>>) -> Result<(), String> {
     if words.peek() == Some(&"hp") {
         return Err("high-priority requests are always fifo and never throttled".into());
@@ -97,15 +97,15 @@ mod tests {
     #[test]
     fn rules_need_the_tbf_policy_and_ordinary_requests() {
         let mut tbf = Policy::parse("tbf uid", 1).unwrap();
-        tbf.command("reg start a uid={1} rate=5", 1).unwrap();
+        tbf.execute("reg start a uid={1} rate=5", 1).unwrap();
         assert!(
-            tbf.command("hp start b uid={1}", 1)
+            tbf.execute("hp start b uid={1}", 1)
                 .unwrap_err()
                 .contains("never throttled")
         );
         assert!(
             Policy::Fifo
-                .command("start a uid={1}", 1)
+                .execute("start a uid={1}", 1)
                 .unwrap_err()
                 .contains("tbf first")
         );

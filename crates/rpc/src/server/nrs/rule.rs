@@ -29,8 +29,8 @@ pub(crate) struct Rule {
     pub(crate) name: String,
     /// The text of the condition.
     pub(crate) conditions: String,
-    /// The parsed condition: any of these conjunctions; empty matches everything.
-    any: Vec<Vec<Expression>>,
+    /// The parsed condition: one of these conjunctions must match. Empty matches all requests.
+    alternatives: Vec<Vec<Expression>>,
     /// Requests per second.
     pub(crate) rate: u64,
 }
@@ -52,18 +52,19 @@ enum Expression {
 impl Rules {
     /// The default rule alone.
     pub(crate) fn new(rate: u64) -> Rules {
-        let (name, conditions, any) = (DEFAULT.to_owned(), "*".to_owned(), Vec::new());
+        let (name, conditions, alternatives) = (DEFAULT.to_owned(), "*".to_owned(), Vec::new());
         Rules(vec![Rule {
             name,
             conditions,
-            any,
+            alternatives,
             rate,
         }])
     }
 
     /// The index of the rule that matches a class.
     pub(crate) fn index_for(&self, key: &Key) -> usize {
-        let matches = |r: &Rule| r.any.is_empty() || r.any.iter().any(|all| all.iter().all(|e| e.holds(key)));
+        let holds = |conjunction: &Vec<Expression>| conjunction.iter().all(|e| e.matches_class(key));
+        let matches = |r: &Rule| r.alternatives.is_empty() || r.alternatives.iter().any(holds);
         self.0.iter().position(matches).unwrap_or(self.0.len() - 1)
     }
 
@@ -78,9 +79,9 @@ impl Rules {
 
     /// Executes a command. `kind` is the field that distinguishes the policy's classes; `rate` is
     /// the default of a new rule.
-    pub(crate) fn command(&mut self, text: &str, kind: KeyKind, rate: u64) -> Result<(), String> {
-        let (verb, rest) = word(text);
-        let (name, rest) = word(rest);
+    pub(crate) fn execute(&mut self, text: &str, kind: KeyKind, rate: u64) -> Result<(), String> {
+        let (verb, rest) = split_first_word(text);
+        let (name, rest) = split_first_word(rest);
         let is_valid = name.len() <= NAME_MAX && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
         if !matches!(verb, "start" | "change" | "stop") {
             return Err("expected start NAME CONDITION [rate=N] [rank=NAME], change NAME [rate=N] [rank=NAME], or stop NAME".into());
@@ -109,33 +110,33 @@ impl Rules {
         let end = rest
             .rfind('}')
             .ok_or("expected a condition such as nid={10.0.0.*@tcp}")?;
-        let (conditions, values) = rest.split_at(end + 1);
-        if !values.is_empty() && !values.starts_with(' ') {
-            return Err(format!("expected a space after '}}', found '{values}'"));
+        let (conditions, options) = rest.split_at(end + 1);
+        if !options.is_empty() && !options.starts_with(' ') {
+            return Err(format!("expected a space after '}}', found '{options}'"));
         }
-        let values = Values::parse(values)?;
-        let any = conditions
+        let options = RuleOptions::parse(options)?;
+        let alternatives = conditions
             .split(',')
-            .map(|all| conjunction(all, kind))
+            .map(|all| parse_conjunction(all, kind))
             .collect::<Result<_, _>>()?;
         let rule = Rule {
             name: name.to_owned(),
             conditions: conditions.trim().to_owned(),
-            any,
-            rate: values.rate.unwrap_or(rate),
+            alternatives,
+            rate: options.rate.unwrap_or(rate),
         };
-        let index = values.rank.map_or(Ok(0), |other| self.position(&other))?;
+        let index = options.rank.map_or(Ok(0), |other| self.position(&other))?;
         self.0.insert(index, rule);
         Ok(())
     }
 
     fn change(&mut self, name: &str, rest: &str) -> Result<(), String> {
-        let values = Values::parse(rest)?;
+        let options = RuleOptions::parse(rest)?;
         let index = self.position(name)?;
-        if values.rate.is_none() && values.rank.is_none() {
+        if options.rate.is_none() && options.rank.is_none() {
             return Err("expected rate=N or rank=NAME".into());
         }
-        if let Some(other) = values.rank {
+        if let Some(other) = options.rank {
             if name == DEFAULT || other == name {
                 return Err(format!("rule '{name}' cannot be placed before '{other}'"));
             }
@@ -144,7 +145,7 @@ impl Rules {
             let before = self.position(&other)?;
             self.0.insert(before, rule);
         }
-        if let Some(rate) = values.rate {
+        if let Some(rate) = options.rate {
             let index = self.position(name)?;
             self.0[index].rate = rate;
         }
@@ -166,36 +167,38 @@ impl Rules {
     }
 }
 
-/// The values after the condition.
+/// The options after the condition.
 #[derive(Default)]
-struct Values {
+struct RuleOptions {
     rate: Option<u64>,
     rank: Option<String>,
 }
 
-impl Values {
-    fn parse(text: &str) -> Result<Values, String> {
-        let mut values = Values::default();
+impl RuleOptions {
+    fn parse(text: &str) -> Result<RuleOptions, String> {
+        let mut options = RuleOptions::default();
         for pair in text.split_whitespace() {
             match pair.split_once('=') {
                 Some(("rate", n)) => {
                     let n = n.parse().ok().filter(|n| (1..=RATE_MAX).contains(n));
-                    values.rate =
+                    options.rate =
                         Some(n.ok_or_else(|| format!("expected a rate from 1 to {RATE_MAX}: '{pair}'"))?);
                 }
-                Some(("rank", name)) => values.rank = Some(name.to_owned()),
+                Some(("rank", name)) => options.rank = Some(name.to_owned()),
                 _ => return Err(format!("expected rate=N or rank=NAME, found '{pair}'")),
             }
         }
-        Ok(values)
+        Ok(options)
     }
 }
 
-fn conjunction(text: &str, kind: KeyKind) -> Result<Vec<Expression>, String> {
-    text.split('&').map(|e| expression(e.trim(), kind)).collect()
+fn parse_conjunction(text: &str, kind: KeyKind) -> Result<Vec<Expression>, String> {
+    text.split('&')
+        .map(|e| parse_expression(e.trim(), kind))
+        .collect()
 }
 
-fn expression(text: &str, kind: KeyKind) -> Result<Expression, String> {
+fn parse_expression(text: &str, kind: KeyKind) -> Result<Expression, String> {
     let malformed =
         || format!("expected an expression such as nid={{10.0.0.*@tcp}} or uid={{500 501}}, found '{text}'");
     let (field, set) = text.split_once('=').ok_or_else(malformed)?;
@@ -231,7 +234,7 @@ fn expression(text: &str, kind: KeyKind) -> Result<Expression, String> {
 }
 
 impl Expression {
-    fn holds(&self, key: &Key) -> bool {
+    fn matches_class(&self, key: &Key) -> bool {
         match self {
             Expression::Nid(nids) => key.nid.is_some_and(|nid| nids.has(nid)),
             Expression::Jobid(patterns) => key.jobid.as_ref().is_some_and(|j| {
@@ -248,25 +251,27 @@ impl Expression {
 
 /// Whether `name` matches a pattern in which `*` matches any text, including none.
 fn matches_pattern(pattern: &[u8], name: &[u8]) -> bool {
-    let (mut p, mut n, mut star) = (0, 0, None);
-    while n < name.len() {
-        if pattern.get(p) == Some(&b'*') {
-            star = Some((p + 1, n));
-            p += 1;
-        } else if pattern.get(p) == name.get(n) {
-            (p, n) = (p + 1, n + 1);
-        } else if let Some((after, taken)) = star {
-            star = Some((after, taken + 1));
-            (p, n) = (after, taken + 1);
+    let (mut pattern_at, mut name_at) = (0, 0);
+    // After the last `*`: the positions in the pattern and in the name to try again from.
+    let mut retry = None;
+    while name_at < name.len() {
+        if pattern.get(pattern_at) == Some(&b'*') {
+            retry = Some((pattern_at + 1, name_at));
+            pattern_at += 1;
+        } else if pattern.get(pattern_at) == name.get(name_at) {
+            (pattern_at, name_at) = (pattern_at + 1, name_at + 1);
+        } else if let Some((after_star, matched)) = retry {
+            retry = Some((after_star, matched + 1));
+            (pattern_at, name_at) = (after_star, matched + 1);
         } else {
             return false;
         }
     }
-    pattern[p..].iter().all(|&c| c == b'*')
+    pattern[pattern_at..].iter().all(|&c| c == b'*')
 }
 
 /// The first word, and the rest of the text.
-fn word(text: &str) -> (&str, &str) {
+fn split_first_word(text: &str) -> (&str, &str) {
     let text = text.trim();
     match text.split_once(char::is_whitespace) {
         Some((first, rest)) => (first, rest.trim_start()),
@@ -296,7 +301,7 @@ mod tests {
         let mut rules = Rules::new(10_000);
         commands
             .iter()
-            .for_each(|c| rules.command(c, KeyKind::Generic, 10_000).unwrap());
+            .for_each(|c| rules.execute(c, KeyKind::Generic, 10_000).unwrap());
         rules
     }
 
@@ -320,7 +325,7 @@ mod tests {
     #[test]
     fn rules_change_and_stop() {
         let mut rules = rules_from(&["start a uid={1}", "start b uid={1} rate=2"]);
-        let mut run = |c: &str| rules.command(c, KeyKind::Generic, 10_000);
+        let mut run = |c: &str| rules.execute(c, KeyKind::Generic, 10_000);
         run("change a rate=7 rank=b").unwrap();
         run("change default rate=3").unwrap();
         run("stop b").unwrap();
@@ -353,17 +358,17 @@ mod tests {
             ("change default rank=default", "cannot be placed"),
             ("stop default", "other than default"),
         ] {
-            let error = Rules::new(1).command(command, KeyKind::Generic, 1).unwrap_err();
+            let error = Rules::new(1).execute(command, KeyKind::Generic, 1).unwrap_err();
             assert!(error.contains(why), "{command}: {error}");
         }
         let error = Rules::new(1)
-            .command("start a uid={1}", KeyKind::Nid, 1)
+            .execute("start a uid={1}", KeyKind::Nid, 1)
             .unwrap_err();
         assert!(error.contains("expected nid"), "{error}");
     }
 
     #[test]
-    fn a_star_stands_for_anything() {
+    fn a_star_matches_any_text() {
         assert!(
             matches_pattern(b"dd.*", b"dd.0")
                 && matches_pattern(b"*", b"")

@@ -77,7 +77,7 @@ impl<W> Tbf<W> {
                 "{key} rule {rule} requests {} throttled {} wait_usec {} queued {waiting}",
                 c.requests,
                 c.throttled,
-                c.waited.as_micros()
+                c.wait_time.as_micros()
             );
         }
         out
@@ -112,7 +112,7 @@ mod tests {
     #[test]
     fn rules_are_shown_as_lustre_shows_them() {
         let mut policy = Policy::parse("tbf uid", 10_000).unwrap();
-        policy.command("start slow uid={500 501} rate=7", 10_000).unwrap();
+        policy.execute("start slow uid={500 501} rate=7", 10_000).unwrap();
         let Policy::Tbf { rules, .. } = policy else {
             panic!()
         };

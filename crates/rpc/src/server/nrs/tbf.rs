@@ -1,11 +1,11 @@
 //! The token bucket filter: requests wait in classes, and each class has a bucket that tokens drop
 //! into at the rate of its rule. A request takes a token; without a token the class waits.
 //!
-//! Pure: the time is an argument. A bucket is stored as the time at which it will be full; it holds
-//! at most `depth` tokens. Classes with a token are served in the order in which they got it, so
-//! that none starves; within a class the order is that of arrival. A class without requests and
-//! with a full bucket has no state but counters: such classes are dropped when there are many.
-//! Above [`CLASSES_MAX`], new classes share one.
+//! Pure: the time is an argument. A bucket holds at most `depth` tokens; the filter stores the time
+//! at which it will be full. Classes with a token are served in the order in which they got it, so
+//! none starves. The requests of a class are served in the order of arrival. A class without
+//! requests and with a full bucket has only counters left: such classes are dropped when there are
+//! many. If there are [`CLASSES_MAX`] classes, further requests go into one shared class.
 
 use super::key::Key;
 use super::rule::Rules;
@@ -26,13 +26,13 @@ pub(crate) struct Counters {
     /// Requests that had to wait for a token.
     pub(crate) throttled: u64,
     /// Total time of the throttled requests in the queue.
-    pub(crate) waited: Duration,
+    pub(crate) wait_time: Duration,
 }
 
 #[derive(Debug)]
 struct QueuedRequest<W> {
     request: W,
-    arrived: Instant,
+    arrived_at: Instant,
     /// Whether no token was available on arrival.
     throttled: bool,
 }
@@ -40,6 +40,9 @@ struct QueuedRequest<W> {
 /// Nanoseconds: a time since the filter was created, or a duration. Numbers of tokens have this
 /// type too, since they are multiplied by durations.
 type Nanos = i64;
+
+/// Nanoseconds in a second.
+const NANOS_PER_SEC: Nanos = 1_000_000_000;
 
 /// A class's position among classes with requests: the time since which it has had a token, or at
 /// which it will get one; and a sequence number.
@@ -62,7 +65,7 @@ struct Class<W> {
 /// Queued requests by class.
 #[derive(Debug)]
 pub(crate) struct Tbf<W> {
-    began: Instant,
+    created_at: Instant,
     classes: HashMap<Key, Class<W>>,
     /// The classes with requests.
     order: BTreeMap<Place, Key>,
@@ -81,7 +84,7 @@ impl<W> Tbf<W> {
     /// A filter with these rules and at most `depth` tokens per bucket.
     pub(crate) fn new(rules: Rules, depth: u32, now: Instant) -> Tbf<W> {
         Tbf {
-            began: now,
+            created_at: now,
             classes: HashMap::new(),
             order: BTreeMap::new(),
             sequence: 0,
@@ -99,7 +102,7 @@ impl<W> Tbf<W> {
 
     /// Queues a request of a class.
     pub(crate) fn push(&mut self, key: Key, request: W, now: Instant) {
-        let (t, key) = (self.ns(now), self.admit(key, now));
+        let (t, key) = (self.nanos(now), self.class_for(key, now));
         let (rules, depth) = (&self.rules, self.depth);
         let class = self
             .classes
@@ -109,7 +112,7 @@ impl<W> Tbf<W> {
         let throttled = class.tokens(t, depth) <= Nanos::try_from(class.waiting.len()).unwrap_or(Nanos::MAX);
         class.waiting.push_back(QueuedRequest {
             request,
-            arrived: now,
+            arrived_at: now,
             throttled,
         });
         self.len += 1;
@@ -121,18 +124,17 @@ impl<W> Tbf<W> {
         }
     }
 
-    /// Takes the next request of a class with a token that `may` run; `may` is called with the
-    /// first request of a class.
-    pub(crate) fn pop(&mut self, now: Instant, may: impl Fn(&W) -> bool) -> Option<W> {
-        let (place, key) = self.first(now, may)?;
-        let t = self.ns(now);
+    /// Takes the first request of the next class with a token, if `is_allowed` accepts the request.
+    pub(crate) fn pop(&mut self, now: Instant, is_allowed: impl Fn(&W) -> bool) -> Option<W> {
+        let (place, key) = self.first_ready(now, is_allowed)?;
+        let t = self.nanos(now);
         let class = self.classes.get_mut(&key)?;
         let next = class.waiting.pop_front()?;
         self.len -= 1;
         class.full_at = class.full_at.max(t) + class.token_time;
         if next.throttled {
             class.counters.throttled += 1;
-            class.counters.waited += now.saturating_duration_since(next.arrived);
+            class.counters.wait_time += now.saturating_duration_since(next.arrived_at);
         }
         self.order.remove(&place);
         class.place = None;
@@ -146,21 +148,21 @@ impl<W> Tbf<W> {
     }
 
     /// Whether [`Tbf::pop`] would return a request.
-    pub(crate) fn has_ready(&self, now: Instant, may: impl Fn(&W) -> bool) -> bool {
-        self.first(now, may).is_some()
+    pub(crate) fn has_ready(&self, now: Instant, is_allowed: impl Fn(&W) -> bool) -> bool {
+        self.first_ready(now, is_allowed).is_some()
     }
 
     /// When the first class that waits for a token gets it.
-    pub(crate) fn next_at(&self, now: Instant) -> Option<Instant> {
-        let waiting = self.order.range((self.ns(now) + 1, 0)..).next();
+    pub(crate) fn next_token_at(&self, now: Instant) -> Option<Instant> {
+        let waiting = self.order.range((self.nanos(now) + 1, 0)..).next();
         waiting.map(|((ready_at, _), _)| {
-            self.began + Duration::from_nanos(u64::try_from(*ready_at).unwrap_or(0))
+            self.created_at + Duration::from_nanos(u64::try_from(*ready_at).unwrap_or(0))
         })
     }
 
     /// Replaces the rules, also for queued requests.
     pub(crate) fn set_rules(&mut self, rules: Rules, now: Instant) {
-        let t = self.ns(now);
+        let t = self.nanos(now);
         self.rules = rules;
         self.order.clear();
         for (key, class) in &mut self.classes {
@@ -194,7 +196,7 @@ impl<W> Tbf<W> {
         self.classes.values_mut().for_each(|c| c.place = None);
         self.order.clear();
         self.len = 0;
-        all.sort_by_key(|w| w.arrived);
+        all.sort_by_key(|w| w.arrived_at);
         all.into_iter().map(|w| w.request).collect()
     }
 
@@ -217,18 +219,18 @@ impl<W> Tbf<W> {
             (*key, rule, c.waiting.len(), c.counters)
         };
         let mut all: Vec<_> = self.classes.iter().map(row).collect();
-        all.sort_by_key(|(_, _, _, c)| std::cmp::Reverse((c.waited, c.throttled, c.requests)));
+        all.sort_by_key(|(_, _, _, c)| std::cmp::Reverse((c.wait_time, c.throttled, c.requests)));
         all
     }
 
-    /// The first class with a token and a first request that may run.
-    fn first(&self, now: Instant, may: impl Fn(&W) -> bool) -> Option<(Place, Key)> {
-        let ready = self.order.range(..=(self.ns(now), u64::MAX));
+    /// The first class with a token and a first request that `is_allowed` accepts.
+    fn first_ready(&self, now: Instant, is_allowed: impl Fn(&W) -> bool) -> Option<(Place, Key)> {
+        let ready = self.order.range(..=(self.nanos(now), u64::MAX));
         let may_run = |key: &Key| {
             self.classes
                 .get(key)
                 .and_then(|c| c.waiting.front())
-                .is_some_and(|w| may(&w.request))
+                .is_some_and(|w| is_allowed(&w.request))
         };
         ready
             .map(|(place, key)| (*place, *key))
@@ -236,11 +238,11 @@ impl<W> Tbf<W> {
     }
 
     /// The class to queue a request in: its own, or the shared one if there are too many classes.
-    fn admit(&mut self, key: Key, now: Instant) -> Key {
+    fn class_for(&mut self, key: Key, now: Instant) -> Key {
         if self.classes.contains_key(&key) || self.classes.len() < self.sweep_at {
             return key;
         }
-        let t = self.ns(now);
+        let t = self.nanos(now);
         self.classes.retain(|_, c| !c.waiting.is_empty() || c.full_at > t);
         self.sweep_at = (2 * self.classes.len()).clamp(CLASSES_KEPT, CLASSES_MAX);
         if self.classes.len() < self.sweep_at {
@@ -250,8 +252,8 @@ impl<W> Tbf<W> {
         }
     }
 
-    fn ns(&self, now: Instant) -> Nanos {
-        Nanos::try_from(now.saturating_duration_since(self.began).as_nanos()).unwrap_or(Nanos::MAX / 4)
+    fn nanos(&self, now: Instant) -> Nanos {
+        Nanos::try_from(now.saturating_duration_since(self.created_at).as_nanos()).unwrap_or(Nanos::MAX / 4)
     }
 }
 
@@ -273,7 +275,7 @@ impl<W> Class<W> {
         self.rule = rules.index_for(key);
         let rate = Nanos::try_from(rules.get(self.rule).rate).unwrap_or(1).max(1);
         // Rounded up, so that the rate is never exceeded.
-        self.token_time = (1_000_000_000 + rate - 1) / rate;
+        self.token_time = (NANOS_PER_SEC + rate - 1) / rate;
     }
 
     /// The time since which the class has had a token, or at which it gets one.
@@ -308,7 +310,7 @@ mod tests {
         let mut rules = Rules::new(10_000);
         commands
             .iter()
-            .for_each(|c| rules.command(c, KeyKind::Uid, 10_000).unwrap());
+            .for_each(|c| rules.execute(c, KeyKind::Uid, 10_000).unwrap());
         rules
     }
 
@@ -328,13 +330,13 @@ mod tests {
         }
         at_once.sort_unstable();
         assert_eq!(at_once, [0, 1, 2, 10, 11, 12, 13, 14]);
-        assert_eq!(tbf.next_at(t + ms(1)), Some(t + ms(100)));
+        assert_eq!(tbf.next_token_at(t + ms(1)), Some(t + ms(100)));
         assert!(!tbf.has_ready(t + ms(99), |_| true));
         assert_eq!(tbf.pop(t + ms(100), |_| true), Some(3));
         assert_eq!(tbf.pop(t + ms(250), |_| true), Some(4));
         let counters = tbf.classes()[0].3;
         assert_eq!(
-            (counters.requests, counters.throttled, counters.waited),
+            (counters.requests, counters.throttled, counters.wait_time),
             (5, 2, ms(350))
         );
         assert_eq!(tbf.len(), 0);
@@ -403,9 +405,10 @@ mod tests {
                 now += ms(wait);
                 take(&mut tbf, now, &mut taken);
             }
-            // Each queued request has a time, at most that of the tokens before it.
+            // Each queued request gets a token. The next token comes within 51 ms, because the
+            // lowest rate is 20 per second.
             while tbf.len() > 0 {
-                let next = tbf.next_at(now);
+                let next = tbf.next_token_at(now);
                 prop_assert!(next.is_some_and(|at| at > now && at <= now + ms(51)));
                 now = next.unwrap();
                 prop_assert!(tbf.has_ready(now, |_| true));

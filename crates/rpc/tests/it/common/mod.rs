@@ -34,7 +34,7 @@ pub struct TestTarget {
     pub gone: Mutex<Vec<bool>>,
     /// The NID that the target admits as a server.
     pub server_nid: Mutex<Option<Nid>>,
-    /// Number of calls of `last_request_done`.
+    /// Number of calls of `last_request_done` so far.
     pub last_done: AtomicU64,
 }
 
@@ -131,7 +131,7 @@ pub async fn next_reply(buffer: &mut MdHandle) -> (u32, Message) {
     }
 }
 
-/// A request's body, of a client that waits 11 s.
+/// The body of a request; its client waits 11 s for the reply.
 pub fn body(opc: u32, version: u32, handle: u64) -> PtlrpcBody {
     PtlrpcBody {
         pb_handle: LustreHandle { cookie: handle },
