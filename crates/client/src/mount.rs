@@ -201,7 +201,7 @@ impl MountContext<'_> {
             let mdc = Arc::new(self.new_mdc(target, &owner, &kernel));
             owner.set_mdc(&mdc);
             let name = format!("{}-mdc-{}", target.name, self.instance);
-            param_groups.push(mdc.locks.show(&self.opts.params, &name));
+            param_groups.push(mdc.locks.register_params(&self.opts.params, &name));
             mdcs.push(mdc);
             owners.push(owner);
         }

@@ -38,11 +38,11 @@ pub struct LockRequest {
     pub discard: bool,
     /// The client accepts a deadlock report after the lock was queued (`OBD_CONNECT_FLOCK_DEAD`).
     pub report_deadlock: bool,
-    /// The client that the server takes the lock for: its locks do not conflict with this one.
-    /// [`Holder::SERVER`] if there is no such client.
+    /// The client for which the server takes the lock: that client's locks do not conflict with
+    /// this one. [`Holder::SERVER`] if there is no such client.
     pub on_behalf: Holder,
     /// The holder's node, for deadlock detection among flocks: a process of the node may request
-    /// them through several mounts.
+    /// flocks through several mounts.
     pub node: Option<Nid>,
 }
 
@@ -103,8 +103,8 @@ pub enum Placement {
 /// Why a request is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// The lock would have to wait and the request forbids waiting, or the request has only
-    /// optional bits and none is free.
+    /// The lock would have to wait, and the request forbids waiting. Or the request has only
+    /// optional bits, and none is free.
     #[error("the lock would have to wait")]
     WouldBlock,
     /// The flock would wait for an owner that waits, directly or indirectly, for the requesting

@@ -2,10 +2,10 @@
 //!
 //! A client numbers the owners of its flocks. A process that locks through two mounts has an owner
 //! in each, so two processes can wait for each other although no owner waits for itself. The search
-//! therefore continues from an owner to the waits of its process through other clients, matched by
-//! node and process id. A process that waits directly for its own lock, held through another mount,
-//! is no deadlock, as in Lustre: another thread may release that lock. A cycle back to the starting
-//! process therefore counts only if it includes another wait.
+//! therefore continues from an owner to the waits of its process through other clients, which it
+//! matches by node and process id. As in Lustre, it is no deadlock if a process waits directly for
+//! its own lock of another mount: another thread may release that lock. So a cycle back to the
+//! starting process counts only if it includes another wait.
 
 use crate::conflict::conflict;
 use crate::lock::{Holder, Lock, LockId};
@@ -113,7 +113,7 @@ fn remove_wait<K: std::hash::Hash + Eq>(waits: &mut HashMap<K, Vec<LockId>>, key
 impl Namespace {
     /// Whether the owner of a waiting flock waits for itself or its process, through the owners of
     /// conflicting flocks and the flocks for which those wait.
-    pub(crate) fn deadlocks(&self, id: LockId) -> bool {
+    pub(crate) fn would_deadlock(&self, id: LockId) -> bool {
         let Some(start) = self
             .locks
             .get(id)
@@ -195,11 +195,11 @@ mod tests {
             owner,
             pid,
         });
-        let new = LockRequest {
+        let request = LockRequest {
             node: Some(node),
             ..LockRequest::new(Holder(client), owner, res, LockMode::Pw, policy)
         };
-        let placement = ns.enqueue(Instant::now(), &new, &mut Vec::new())?;
+        let placement = ns.enqueue(Instant::now(), &request, &mut Vec::new())?;
         Ok(matches!(placement, Placement::Granted(_)))
     }
 

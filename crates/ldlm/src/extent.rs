@@ -1,9 +1,9 @@
 //! Extent locks: how far a granted extent is expanded, and which holders get a glimpse AST.
 //!
-//! Without locks of incompatible modes the whole object is granted, so that a client working alone
-//! sends one request. Otherwise the end of the extent is moved up to the next such lock, aligned
-//! like the request, so that clients that write equal blocks in turns do not take each other's
-//! blocks. Group locks and requests with `LDLM_FL_NO_EXPANSION` get exactly their extent.
+//! Without locks of incompatible modes the whole object is granted: a client that works alone sends
+//! only one request. Otherwise the extent grows up to the next such lock. Its end is aligned like
+//! the request: clients that write equal blocks in turn do not take each other's blocks. Group
+//! locks and requests with `LDLM_FL_NO_EXPANSION` get exactly their extent.
 
 use crate::lock::{Holder, Lock, LockId};
 use crate::mode::LockMode;
@@ -19,7 +19,7 @@ const EXPANSION_MAX: u64 = 32 << 20;
 const PAGE: u64 = 4096;
 
 /// The extent to grant to `want`, given the granted and waiting locks of its resource.
-pub(crate) fn expanded<'a>(
+pub(crate) fn expanded_extent<'a>(
     want: &Lock,
     requested: &Extent,
     others: impl Iterator<Item = &'a Lock>,
@@ -29,16 +29,16 @@ pub(crate) fn expanded<'a>(
     }
     let mut incompatible = 0;
     let mut end = u64::MAX;
-    for other in others.filter(|o| o.id != want.id && !o.mode.compatible(want.mode)) {
-        let Policy::Extent(o) = &other.policy else {
+    for other in others.filter(|extent| extent.id != want.id && !extent.mode.compatible(want.mode)) {
+        let Policy::Extent(extent) = &other.policy else {
             continue;
         };
         incompatible += 1;
-        if o.overlaps(requested) {
+        if extent.overlaps(requested) {
             // A waiting lock needs the same bytes: grant no more than requested.
             end = requested.end;
-        } else if o.start > requested.end {
-            end = end.min(o.start - 1);
+        } else if extent.start > requested.end {
+            end = end.min(extent.start - 1);
         }
     }
     if incompatible == 0 {
@@ -56,9 +56,9 @@ pub(crate) fn expanded<'a>(
     }
 }
 
-/// The last byte to grant: the highest up to `end` after which a multiple of the unit begins, but
-/// at least the request's last byte. The unit is the largest power of two, at least a page, that
-/// divides the start and the end of the request.
+/// The last byte to grant: the last byte of the highest whole unit up to `end`, but at least the
+/// request's last byte. The unit is the largest power of two, at least a page, that divides the
+/// start of the request and the byte after its end.
 fn aligned_end(requested: &Extent, end: u64) -> u64 {
     let Some(after) = end.checked_add(1) else {
         return end;
@@ -73,13 +73,15 @@ fn aligned_end(requested: &Extent, end: u64) -> u64 {
 pub(crate) fn writers_beyond<'a>(size: u64, granted: impl Iterator<Item = &'a Lock>) -> Vec<LockId> {
     let mut highest: HashMap<Holder, (u64, LockId)> = HashMap::new();
     for lock in granted.filter(|l| l.mode == LockMode::Pw && l.holder != Holder::SERVER) {
-        let Policy::Extent(e) = &lock.policy else { continue };
-        if e.end < size {
+        let Policy::Extent(extent) = &lock.policy else {
+            continue;
+        };
+        if extent.end < size {
             continue;
         }
-        let best = highest.entry(lock.holder).or_insert((e.end, lock.id));
-        if e.end > best.0 {
-            *best = (e.end, lock.id);
+        let best = highest.entry(lock.holder).or_insert((extent.end, lock.id));
+        if extent.end > best.0 {
+            *best = (extent.end, lock.id);
         }
     }
     highest.into_values().map(|(_, id)| id).collect()
@@ -87,7 +89,7 @@ pub(crate) fn writers_beyond<'a>(size: u64, granted: impl Iterator<Item = &'a Lo
 
 #[cfg(test)]
 mod tests {
-    use super::{EXPANSION_MAX, expanded, writers_beyond};
+    use super::{EXPANSION_MAX, expanded_extent, writers_beyond};
     use crate::action::LockRequest;
     use crate::lock::{Holder, Lock, LockId};
     use crate::mode::LockMode;
@@ -95,7 +97,7 @@ mod tests {
     use wire::{LdlmResId, OBD_OBJECT_EOF};
 
     fn lock(id: u64, mode: LockMode, start: u64, end: u64) -> Lock {
-        let new = LockRequest::new(
+        let request = LockRequest::new(
             Holder(id),
             id,
             LdlmResId::default(),
@@ -104,13 +106,13 @@ mod tests {
         );
         Lock {
             id: LockId(id),
-            ..Lock::from_request(&new)
+            ..Lock::from_request(&request)
         }
     }
 
     fn expand(mode: LockMode, start: u64, end: u64, others: &[Lock]) -> (u64, u64) {
         let requested = Extent { start, end, gid: 0 };
-        let granted = expanded(&lock(1, mode, start, end), &requested, others.iter());
+        let granted = expanded_extent(&lock(1, mode, start, end), &requested, others.iter());
         (granted.start, granted.end)
     }
 
@@ -168,7 +170,7 @@ mod tests {
             end: 6,
             gid: 0,
         };
-        assert_eq!(expanded(&exact, &requested, std::iter::empty()), requested);
+        assert_eq!(expanded_extent(&exact, &requested, std::iter::empty()), requested);
     }
 
     #[test]

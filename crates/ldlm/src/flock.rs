@@ -1,8 +1,8 @@
 //! Flocks: byte ranges of a file that owners lock, as with `fcntl` and `flock`.
 //!
-//! Ranges of one owner never conflict: a new range merges with the owner's overlapping and adjacent
-//! ranges of the same mode, and replaces the covered parts of those of the other mode. A request of
-//! mode NL unlocks. A request that would wait for an owner that waits, directly or indirectly,
+//! Ranges of one owner never conflict. A new range merges with the owner's overlapping and adjacent
+//! ranges of the same mode, and replaces the covered parts of ranges of the other mode. A request
+//! of mode NL unlocks. A request that would wait for an owner that waits, directly or indirectly,
 //! for the requesting owner fails as a deadlock (`deadlock`). Owners wait across files, so all
 //! flocks of a target are in one shard.
 
@@ -23,30 +23,30 @@ impl Namespace {
     pub(crate) fn enqueue_flock(
         &mut self,
         now: Instant,
-        new: &LockRequest,
+        request: &LockRequest,
         out: &mut Vec<Action>,
     ) -> Result<Placement, Refusal> {
-        if !matches!(new.mode, LockMode::Pr | LockMode::Pw | LockMode::Nl) {
+        if !matches!(request.mode, LockMode::Pr | LockMode::Pw | LockMode::Nl) {
             return Err(Refusal::WrongMode);
         }
-        if let Some(node) = new.node {
-            self.flock_waits.set_node(new.holder, node);
+        if let Some(node) = request.node {
+            self.flock_waits.set_node(request.holder, node);
         }
-        if new.test {
-            return self.test_flock(new);
+        if request.test {
+            return self.test_flock(request);
         }
-        if new.mode == LockMode::Nl {
+        if request.mode == LockMode::Nl {
             let id = self.locks.transient_id();
-            if self.carve(new, None)?.gave_up_range {
-                self.reprocess(now, &new.res, out);
+            if self.adjust_owner_ranges(request, None)?.gave_up_range {
+                self.reprocess(now, &request.res, out);
             }
             return Ok(Placement::Unlocked(id));
         }
-        let id = self.insert(new)?;
+        let id = self.insert(request)?;
         if self.is_blocked(id) {
-            let refusal = match new.no_wait {
+            let refusal = match request.no_wait {
                 true => Some(Refusal::WouldBlock),
-                false if self.deadlocks(id) => Some(Refusal::Deadlock),
+                false if self.would_deadlock(id) => Some(Refusal::Deadlock),
                 false => None,
             };
             if let Some(refusal) = refusal {
@@ -66,14 +66,14 @@ impl Namespace {
             self.forget(id);
         })?;
         if gave_up_range {
-            self.reprocess(now, &new.res, out);
+            self.reprocess(now, &request.res, out);
         }
         Ok(Placement::Granted(id))
     }
 
     /// Grants the waiting flocks without conflicting locks, in the order of waiting. The grants may
-    /// make other owners wait for themselves: drops such a waiting flock and reports the deadlock,
-    /// if its client accepts that.
+    /// make other owners wait for themselves. Such a waiting flock is dropped, and the deadlock
+    /// reported, if its client accepts the report.
     pub(crate) fn reprocess_flocks(&mut self, res: &LdlmResId, out: &mut Vec<Action>) {
         let mut granted_any = true;
         while std::mem::take(&mut granted_any) {
@@ -90,22 +90,22 @@ impl Namespace {
             }
         }
         for id in self.waiting_ids(res) {
-            if self.locks.get(id).is_some_and(|l| l.report_deadlock) && self.deadlocks(id) {
+            if self.locks.get(id).is_some_and(|l| l.report_deadlock) && self.would_deadlock(id) {
                 self.notify_waiter(id, true, out);
                 self.forget(id);
             }
         }
     }
 
-    fn test_flock(&mut self, new: &LockRequest) -> Result<Placement, Refusal> {
-        let id = self.insert(new)?;
+    fn test_flock(&mut self, request: &LockRequest) -> Result<Placement, Refusal> {
+        let id = self.insert(request)?;
         // Report the conflict with the lowest start, as other file systems do for `F_GETLK`.
         let start = |held: &&Lock| match held.policy {
             Policy::Flock(flock) => flock.start,
             _ => u64::MAX,
         };
         let conflict = self.locks.get(id).and_then(|want| {
-            let held = self.granted(&new.res).filter(|held| conflict(held, want));
+            let held = self.granted(&request.res).filter(|held| conflict(held, want));
             held.min_by_key(start).cloned()
         });
         self.forget(id);
@@ -122,20 +122,20 @@ impl Namespace {
     }
 
     /// Grants a flock and adjusts the owner's other ranges. Returns whether ranges of the other
-    /// mode were removed or reduced, so that waiting locks may be free.
+    /// mode were removed or reduced: waiting locks may then be granted.
     fn grant_flock(&mut self, id: LockId) -> Result<bool, Refusal> {
         let Some(lock) = self.locks.get(id) else {
             return Ok(false);
         };
         let (holder, cookie, res, mode) = (lock.holder, lock.cookie, lock.res, lock.mode);
-        let new = LockRequest {
+        let request = LockRequest {
             report_deadlock: lock.report_deadlock,
             ..LockRequest::new(holder, cookie, res, mode, lock.policy)
         };
-        let carved = self.carve(&new, Some(id))?;
+        let adjusted = self.adjust_owner_ranges(&request, Some(id))?;
         if let Some(lock) = self.locks.get_mut(id) {
             let wait = lock.clone();
-            lock.policy = Policy::Flock(carved.range);
+            lock.policy = Policy::Flock(adjusted.range);
             self.flock_waits.remove(&wait);
         }
         // Merging may have removed the resource's last lock, and the resource with it.
@@ -145,32 +145,36 @@ impl Namespace {
             .or_insert_with(|| Resource::new(LockType::Flock));
         resource.leave_queue(id);
         resource.add(id, &mut self.locks);
-        Ok(carved.gave_up_range)
+        Ok(adjusted.gave_up_range)
     }
 
     /// Adjusts the granted ranges of an owner, except lock `id`, for a new range: merges
     /// overlapping and adjacent ranges of the same mode, removes the covered parts of the others.
-    fn carve(&mut self, new: &LockRequest, id: Option<LockId>) -> Result<CarveResult, Refusal> {
-        let Policy::Flock(want) = new.policy else {
+    fn adjust_owner_ranges(
+        &mut self,
+        request: &LockRequest,
+        id: Option<LockId>,
+    ) -> Result<RangeAdjustment, Refusal> {
+        let Policy::Flock(want) = request.policy else {
             return Err(Refusal::WrongType);
         };
-        if !self.locks.has_room() {
+        if !self.locks.has_free_slot() {
             return Err(Refusal::Full);
         }
-        let mut out = CarveResult {
+        let mut out = RangeAdjustment {
             range: want,
             gave_up_range: false,
         };
         let own: Vec<(LockId, LockMode, Flock)> = self
-            .granted(&new.res)
-            .filter(|l| Some(l.id) != id && owner(l.holder, &l.policy) == Some((new.holder, want.owner)))
+            .granted(&request.res)
+            .filter(|l| Some(l.id) != id && owner(l.holder, &l.policy) == Some((request.holder, want.owner)))
             .filter_map(|l| match l.policy {
                 Policy::Flock(f) => Some((l.id, l.mode, f)),
                 _ => None,
             })
             .collect();
         for (held, mode, range) in own {
-            if mode == new.mode {
+            if mode == request.mode {
                 if range.start <= want.end.saturating_add(1) && want.start <= range.end.saturating_add(1) {
                     out.range.start = out.range.start.min(range.start);
                     out.range.end = out.range.end.max(range.end);
@@ -214,22 +218,22 @@ impl Namespace {
         let Some(lock) = self.locks.get(from) else {
             return Ok(());
         };
-        let new = LockRequest::new(
+        let request = LockRequest::new(
             lock.holder,
             lock.cookie,
             lock.res,
             lock.mode,
             Policy::Flock(range),
         );
-        let id = self.insert(&new)?;
-        if let Some(resource) = self.resources.get_mut(&new.res) {
+        let id = self.insert(&request)?;
+        if let Some(resource) = self.resources.get_mut(&request.res) {
             resource.add(id, &mut self.locks);
         }
         Ok(())
     }
 }
 
-struct CarveResult {
+struct RangeAdjustment {
     /// The new range, with the ranges merged into it.
     range: Flock,
     /// A range of another mode was removed or reduced.
@@ -274,8 +278,8 @@ mod tests {
             mode: LockMode,
             range: (u64, u64),
         ) -> Result<Placement, Refusal> {
-            let new = Files::request(file, owner, mode, range);
-            self.ns.enqueue(Instant::now(), &new, &mut self.out)
+            let request = Files::request(file, owner, mode, range);
+            self.ns.enqueue(Instant::now(), &request, &mut self.out)
         }
 
         fn request(file: u64, owner: u64, mode: LockMode, (start, end): (u64, u64)) -> LockRequest {
@@ -311,60 +315,63 @@ mod tests {
 
     #[test]
     fn adjacent_ranges_of_one_mode_merge() {
-        let mut f = Files::new();
-        f.enqueue(1, 1, Pr, (0, 9)).unwrap();
-        f.enqueue(1, 1, Pr, (20, 29)).unwrap();
-        f.enqueue(1, 1, Pr, (10, 19)).unwrap();
-        assert_eq!(f.granted_ranges(1), [(1, Pr, 0, 29)]);
+        let mut files = Files::new();
+        files.enqueue(1, 1, Pr, (0, 9)).unwrap();
+        files.enqueue(1, 1, Pr, (20, 29)).unwrap();
+        files.enqueue(1, 1, Pr, (10, 19)).unwrap();
+        assert_eq!(files.granted_ranges(1), [(1, Pr, 0, 29)]);
     }
 
     #[test]
     fn unlocking_the_middle_leaves_both_ends() {
-        let mut f = Files::new();
-        f.enqueue(1, 1, Pw, (0, 99)).unwrap();
-        f.enqueue(1, 1, Nl, (40, 59)).unwrap();
-        assert_eq!(f.granted_ranges(1), [(1, Pw, 0, 39), (1, Pw, 60, 99)]);
-        f.enqueue(1, 1, Nl, (0, u64::MAX)).unwrap();
-        assert_eq!(f.ns.lock_count(), 0);
-        assert_eq!(f.ns.resource_count(), 0);
+        let mut files = Files::new();
+        files.enqueue(1, 1, Pw, (0, 99)).unwrap();
+        files.enqueue(1, 1, Nl, (40, 59)).unwrap();
+        assert_eq!(files.granted_ranges(1), [(1, Pw, 0, 39), (1, Pw, 60, 99)]);
+        files.enqueue(1, 1, Nl, (0, u64::MAX)).unwrap();
+        assert_eq!(files.ns.lock_count(), 0);
+        assert_eq!(files.ns.resource_count(), 0);
     }
 
     #[test]
     fn another_mode_replaces_the_covered_part() {
-        let mut f = Files::new();
-        f.enqueue(1, 1, Pw, (0, 99)).unwrap();
-        f.enqueue(1, 1, Pr, (50, 149)).unwrap();
-        assert_eq!(f.granted_ranges(1), [(1, Pw, 0, 49), (1, Pr, 50, 149)]);
-        f.enqueue(1, 1, Pr, (0, 49)).unwrap();
-        assert_eq!(f.granted_ranges(1), [(1, Pr, 0, 149)]);
+        let mut files = Files::new();
+        files.enqueue(1, 1, Pw, (0, 99)).unwrap();
+        files.enqueue(1, 1, Pr, (50, 149)).unwrap();
+        assert_eq!(files.granted_ranges(1), [(1, Pw, 0, 49), (1, Pr, 50, 149)]);
+        files.enqueue(1, 1, Pr, (0, 49)).unwrap();
+        assert_eq!(files.granted_ranges(1), [(1, Pr, 0, 149)]);
     }
 
     #[test]
     fn a_waiting_flock_is_granted_when_its_range_is_free() {
-        let mut f = Files::new();
-        f.enqueue(1, 1, Pw, (0, 99)).unwrap();
+        let mut files = Files::new();
+        files.enqueue(1, 1, Pw, (0, 99)).unwrap();
         assert!(matches!(
-            f.enqueue(1, 2, Pw, (50, 60)),
+            files.enqueue(1, 2, Pw, (50, 60)),
             Ok(Placement::Queued { .. })
         ));
-        f.enqueue(1, 1, Nl, (0, 49)).unwrap();
-        assert!(f.out.is_empty());
-        f.enqueue(1, 1, Nl, (50, 70)).unwrap();
-        assert!(matches!(&f.out[..], [Action::Completion { deadlock: false, .. }]));
-        assert_eq!(f.granted_ranges(1), [(2, Pw, 50, 60), (1, Pw, 71, 99)]);
+        files.enqueue(1, 1, Nl, (0, 49)).unwrap();
+        assert!(files.out.is_empty());
+        files.enqueue(1, 1, Nl, (50, 70)).unwrap();
+        assert!(matches!(
+            &files.out[..],
+            [Action::Completion { deadlock: false, .. }]
+        ));
+        assert_eq!(files.granted_ranges(1), [(2, Pw, 50, 60), (1, Pw, 71, 99)]);
     }
 
     #[test]
     fn a_test_reports_the_conflict_and_changes_nothing() {
-        let mut f = Files::new();
-        f.enqueue(1, 1, Pw, (10, 19)).unwrap();
+        let mut files = Files::new();
+        files.enqueue(1, 1, Pw, (10, 19)).unwrap();
         let test = LockRequest {
             test: true,
             ..Files::request(1, 2, Pr, (0, 99))
         };
         let Ok(Placement::Tested {
             conflict: Some(held), ..
-        }) = f.ns.enqueue(Instant::now(), &test, &mut f.out)
+        }) = files.ns.enqueue(Instant::now(), &test, &mut files.out)
         else {
             panic!("no conflict found")
         };
@@ -382,15 +389,15 @@ mod tests {
             ..Files::request(1, 1, Pr, (0, 99))
         };
         assert!(matches!(
-            f.ns.enqueue(Instant::now(), &own, &mut f.out),
+            files.ns.enqueue(Instant::now(), &own, &mut files.out),
             Ok(Placement::Tested { conflict: None, .. })
         ));
-        assert_eq!(f.granted_ranges(1), [(1, Pw, 10, 19)]);
+        assert_eq!(files.granted_ranges(1), [(1, Pw, 10, 19)]);
         // Of two conflicts, the first in the file.
-        f.enqueue(1, 3, Pw, (3, 4)).unwrap();
+        files.enqueue(1, 3, Pw, (3, 4)).unwrap();
         let Ok(Placement::Tested {
             conflict: Some(held), ..
-        }) = f.ns.enqueue(Instant::now(), &test, &mut f.out)
+        }) = files.ns.enqueue(Instant::now(), &test, &mut files.out)
         else {
             panic!("no conflict found")
         };
@@ -402,49 +409,49 @@ mod tests {
 
     #[test]
     fn a_cycle_of_three_owners_over_three_files_is_refused() {
-        let mut f = Files::new();
+        let mut files = Files::new();
         for owner in 1..=3 {
-            f.enqueue(owner, owner, Pw, (0, 9)).unwrap();
+            files.enqueue(owner, owner, Pw, (0, 9)).unwrap();
         }
         assert!(matches!(
-            f.enqueue(2, 1, Pw, (0, 9)),
+            files.enqueue(2, 1, Pw, (0, 9)),
             Ok(Placement::Queued { .. })
         ));
         assert!(matches!(
-            f.enqueue(3, 2, Pw, (0, 9)),
+            files.enqueue(3, 2, Pw, (0, 9)),
             Ok(Placement::Queued { .. })
         ));
-        assert_eq!(f.enqueue(1, 3, Pw, (0, 9)).err(), Some(Refusal::Deadlock));
-        f.enqueue(3, 3, Nl, (0, 9)).unwrap();
-        assert_eq!(f.granted_ranges(3), [(2, Pw, 0, 9)]);
+        assert_eq!(files.enqueue(1, 3, Pw, (0, 9)).err(), Some(Refusal::Deadlock));
+        files.enqueue(3, 3, Nl, (0, 9)).unwrap();
+        assert_eq!(files.granted_ranges(3), [(2, Pw, 0, 9)]);
     }
 
     #[test]
     fn a_deadlock_closed_by_a_grant_is_reported_to_the_waiter() {
-        let mut f = Files::new();
+        let mut files = Files::new();
         // Owner 1 holds file 1, owner 2 file 2. Owners 3 and 1 wait for file 2; owner 3 also waits
         // for file 1, with another thread.
-        f.enqueue(1, 1, Pw, (0, 9)).unwrap();
-        f.enqueue(2, 2, Pw, (0, 9)).unwrap();
+        files.enqueue(1, 1, Pw, (0, 9)).unwrap();
+        files.enqueue(2, 2, Pw, (0, 9)).unwrap();
         assert!(matches!(
-            f.enqueue(2, 3, Pw, (0, 9)),
+            files.enqueue(2, 3, Pw, (0, 9)),
             Ok(Placement::Queued { .. })
         ));
         assert!(matches!(
-            f.enqueue(2, 1, Pw, (0, 9)),
+            files.enqueue(2, 1, Pw, (0, 9)),
             Ok(Placement::Queued { .. })
         ));
         assert!(matches!(
-            f.enqueue(1, 3, Pw, (0, 9)),
+            files.enqueue(1, 3, Pw, (0, 9)),
             Ok(Placement::Queued { .. })
         ));
-        f.enqueue(2, 2, Nl, (0, 9)).unwrap();
-        let deadlocks: Vec<bool> = f
+        files.enqueue(2, 2, Nl, (0, 9)).unwrap();
+        let deadlocks: Vec<bool> = files
             .out
             .iter()
             .map(|a| matches!(a, Action::Completion { deadlock: true, .. }))
             .collect();
         assert_eq!(deadlocks, [false, true]);
-        assert_eq!(f.granted_ranges(2), [(3, Pw, 0, 9)]);
+        assert_eq!(files.granted_ranges(2), [(3, Pw, 0, 9)]);
     }
 }

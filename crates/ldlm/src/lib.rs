@@ -10,9 +10,9 @@
 //! takes locks for the server itself. [`LockClient`] requests locks, caches them, and cancels them
 //! when the server revokes them, when there are too many, or when they expire.
 //!
-//! Timeouts: a client has `ldlm_enqueue_min` (100 s by default), or one and a half times the
-//! longest recent cancel if that is longer, to answer a blocking callback and cancel the lock; each
-//! read or write under the lock restarts that time. A client waits for a queued lock without a
+//! Timeouts: a client has `ldlm_enqueue_min` (100 s by default) to answer a blocking callback and
+//! cancel the lock. If one and a half times the longest recent cancel is longer, it has that time.
+//! Each read or write under the lock restarts the time. A client waits for a queued lock without a
 //! timeout, because the server evicts holders that exceed theirs.
 
 mod action;

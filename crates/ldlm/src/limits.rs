@@ -32,8 +32,8 @@ pub struct LockLimits {
     reclaim_mib: Arc<AtomicU64>,
     limit_mib: Arc<AtomicU64>,
     /// Notified when the count rises above the threshold, or a new threshold is below the count.
-    /// The reclaimers then poll until the count is no longer above it.
-    pub(crate) exceeded: Notify,
+    /// The reclaimers then poll until the count is at most the threshold.
+    pub(crate) over_threshold: Notify,
 }
 
 impl Default for LockLimits {
@@ -48,7 +48,7 @@ impl Default for LockLimits {
             locks: AtomicU64::new(0),
             reclaim_mib: share(RECLAIM_PERCENT),
             limit_mib: share(LIMIT_PERCENT),
-            exceeded: Notify::new(),
+            over_threshold: Notify::new(),
         }
     }
 }
@@ -58,17 +58,17 @@ impl LockLimits {
     pub fn set(&self, reclaim_mib: u64, limit_mib: u64) {
         self.reclaim_mib.store(reclaim_mib, Relaxed);
         self.limit_mib.store(limit_mib, Relaxed);
-        self.limits_changed();
+        self.handle_new_limits();
     }
 
     /// Registers the parameters below `ldlm.` until the group is dropped.
-    pub fn show(self: &Arc<Self>, registry: &Registry) -> Group {
+    pub fn register_params(self: &Arc<Self>, registry: &Registry) -> Group {
         let mut group = registry.group("ldlm".to_owned());
         let limits = self.clone();
         let count = Param::read_only(move || limits.locks().to_string());
         let mib = |value: &Arc<AtomicU64>| {
             let limits = self.clone();
-            Param::atomic(value.clone(), 1..=MIB_MAX).when_set(move || limits.limits_changed())
+            Param::atomic(value.clone(), 1..=MIB_MAX).when_set(move || limits.handle_new_limits())
         };
         group
             .add(
@@ -94,14 +94,14 @@ impl LockLimits {
     }
 
     /// Updates the count after a server's number of locks has changed.
-    pub(crate) fn count_changed(&self, before: usize, after: usize) {
+    pub(crate) fn update_count(&self, before: usize, after: usize) {
         if after > before {
             let added = (after - before) as u64;
             let previous = self.locks.fetch_add(added, SeqCst);
             // Notify only when the count crosses the threshold: notifying takes a mutex that all
             // partitions share.
             if (previous..previous + added).contains(&self.threshold()) {
-                self.exceeded.notify_waiters();
+                self.over_threshold.notify_waiters();
             }
         } else if after < before {
             self.locks.fetch_sub((before - after) as u64, Relaxed);
@@ -110,10 +110,10 @@ impl LockLimits {
 
     /// Notifies the reclaimers if the count is above a new threshold. The fence ensures that either
     /// this thread sees new locks, or the thread that creates them sees the new threshold.
-    fn limits_changed(&self) {
+    fn handle_new_limits(&self) {
         fence(SeqCst);
         if self.surplus() > 0 {
-            self.exceeded.notify_waiters();
+            self.over_threshold.notify_waiters();
         }
     }
 
@@ -149,16 +149,16 @@ mod tests {
     fn only_crossing_the_threshold_notifies() {
         let limits = LockLimits::default();
         limits.set(1, 2);
-        let mut waiting = Box::pin(limits.exceeded.notified());
-        limits.count_changed(0, 1024);
+        let mut waiting = Box::pin(limits.over_threshold.notified());
+        limits.update_count(0, 1024);
         assert!(!is_notified(waiting.as_mut()), "at the threshold");
-        limits.count_changed(1024, 1025);
+        limits.update_count(1024, 1025);
         assert!(is_notified(waiting.as_mut()));
-        let mut waiting = Box::pin(limits.exceeded.notified());
-        limits.count_changed(1025, 1500);
+        let mut waiting = Box::pin(limits.over_threshold.notified());
+        limits.update_count(1025, 1500);
         assert!(!is_notified(waiting.as_mut()), "above it: the reclaimer polls");
-        limits.count_changed(1500, 1000);
-        limits.count_changed(1000, 2000);
+        limits.update_count(1500, 1000);
+        limits.update_count(1000, 2000);
         assert!(is_notified(waiting.as_mut()), "crossed again, by many at once");
     }
 
@@ -166,8 +166,8 @@ mod tests {
     fn a_limit_below_the_current_count_notifies() {
         let limits = LockLimits::default();
         limits.set(2, 3);
-        limits.count_changed(0, 1500);
-        let mut waiting = Box::pin(limits.exceeded.notified());
+        limits.update_count(0, 1500);
+        let mut waiting = Box::pin(limits.over_threshold.notified());
         limits.set(2, 2);
         assert!(!is_notified(waiting.as_mut()));
         limits.set(1, 2);

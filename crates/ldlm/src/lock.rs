@@ -1,9 +1,9 @@
 //! A lock on the server, and the table of a shard's locks.
 //!
-//! A lock's id is its handle on the wire: the low byte is the shard, then comes the slot in the
-//! shard's table, then a serial number, which is never 0 and differs from those of earlier locks in
-//! the slot. The highest bit is never set. A handle thus leads to its lock without a map, and a
-//! stale handle leads nowhere.
+//! A lock's id is its handle on the wire. From the lowest bits up, it has the shard (8 bits), the
+//! slot in the shard's table (24 bits), and a serial number (31 bits), which is never 0 and differs
+//! from the numbers of earlier locks in the slot. The highest bit is never set. So a handle leads
+//! to its lock without a map, and a stale handle is recognized.
 
 use crate::action::LockRequest;
 use crate::mode::LockMode;
@@ -101,28 +101,28 @@ pub struct Lock {
     /// How the grant is reported.
     pub waiter: Waiter,
     /// Index in the resource's list of granted locks; only for granted locks.
-    pub(crate) place: u32,
+    pub(crate) granted_index: u32,
 }
 
 impl Lock {
     /// The lock of a request, not yet in a table.
-    pub(crate) fn from_request(new: &LockRequest) -> Lock {
+    pub(crate) fn from_request(request: &LockRequest) -> Lock {
         Lock {
             id: LockId(0),
-            holder: new.holder,
-            cookie: new.cookie,
-            res: new.res,
-            policy: new.policy,
-            mode: new.mode,
+            holder: request.holder,
+            cookie: request.cookie,
+            res: request.res,
+            policy: request.policy,
+            mode: request.mode,
             granted: false,
             ast_sent: false,
-            cancel_on_block: new.cancel_on_block,
-            no_expansion: new.no_expansion,
-            discard: new.discard,
-            report_deadlock: new.report_deadlock,
-            on_behalf: new.on_behalf,
-            waiter: new.waiter,
-            place: 0,
+            cancel_on_block: request.cancel_on_block,
+            no_expansion: request.no_expansion,
+            discard: request.discard,
+            report_deadlock: request.report_deadlock,
+            on_behalf: request.on_behalf,
+            waiter: request.waiter,
+            granted_index: 0,
         }
     }
 
@@ -158,7 +158,7 @@ pub(crate) struct LockTable {
 }
 
 impl LockTable {
-    /// An empty table; `seed` separates its handles from those before a restart of the server.
+    /// An empty table. Handles from before a restart of the server differ if its `seed` differed.
     pub(crate) fn new(shard: u8, seed: u64) -> LockTable {
         LockTable {
             slots: Vec::new(),
@@ -168,10 +168,10 @@ impl LockTable {
         }
     }
 
-    /// Up to `most` slots starting at `from`.
-    pub(crate) fn window(&self, from: usize, most: usize) -> &[Option<Lock>] {
+    /// Up to `max` slots starting at `from`.
+    pub(crate) fn slots_from(&self, from: usize, max: usize) -> &[Option<Lock>] {
         let (_, rest) = self.slots.split_at(from.min(self.slots.len()));
-        rest.split_at(most.min(rest.len())).0
+        rest.split_at(max.min(rest.len())).0
     }
 
     /// Number of slots, including empty ones.
@@ -184,7 +184,7 @@ impl LockTable {
     }
 
     /// Whether one more lock fits.
-    pub(crate) fn has_room(&self) -> bool {
+    pub(crate) fn has_free_slot(&self) -> bool {
         !self.free.is_empty() || self.slots.len() < SLOTS_MAX as usize - 1
     }
 

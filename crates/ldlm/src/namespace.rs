@@ -35,9 +35,9 @@ pub struct Namespace {
 }
 
 impl Namespace {
-    /// An empty shard. `seed` separates its handles from those before a restart of the server;
-    /// `timeout_min` is the minimum time that a holder has to cancel a revoked lock
-    /// (`ldlm_enqueue_min`).
+    /// An empty shard. `seed` must differ after each restart of the server, so that old handles
+    /// name no new locks. `timeout_min` is the minimum time that a holder has to cancel a revoked
+    /// lock (`ldlm_enqueue_min`).
     pub fn new(shard: u8, seed: u64, timeout_min: Duration) -> Namespace {
         Namespace {
             locks: LockTable::new(shard, seed),
@@ -57,33 +57,33 @@ impl Namespace {
     pub fn enqueue(
         &mut self,
         now: Instant,
-        new: &LockRequest,
+        request: &LockRequest,
         out: &mut Vec<Action>,
     ) -> Result<Placement, Refusal> {
-        let ty = new.policy.ty();
-        if self.resources.get(&new.res).is_some_and(|r| r.ty != ty) {
+        let ty = request.policy.ty();
+        if self.resources.get(&request.res).is_some_and(|r| r.ty != ty) {
             return Err(Refusal::WrongType);
         }
         if ty == LockType::Flock {
-            return self.enqueue_flock(now, new, out);
+            return self.enqueue_flock(now, request, out);
         }
-        let id = self.insert(new)?;
+        let id = self.insert(request)?;
         let mut queued = false;
         loop {
             let granted_conflict = self.has_granted_blocker(id);
             if !granted_conflict && !self.has_waiting_blocker(id) {
                 if self.grant(id) {
-                    if new.mode == LockMode::Group {
+                    if request.mode == LockMode::Group {
                         // The lock may have joined its group ahead of waiting locks, which it
                         // blocks now.
-                        self.reprocess(now, &new.res, out);
+                        self.reprocess(now, &request.res, out);
                     }
                     return Ok(Placement::Granted(id));
                 }
                 self.forget(id);
                 return Err(Refusal::WouldBlock);
             }
-            if new.no_wait || (new.no_group_wait && self.has_group_blocker(id)) {
+            if request.no_wait || (request.no_group_wait && self.has_group_blocker(id)) {
                 self.forget(id);
                 return Err(Refusal::WouldBlock);
             }
@@ -283,20 +283,23 @@ impl Namespace {
     }
 
     /// Creates a lock that is neither granted nor waiting.
-    pub(crate) fn insert(&mut self, new: &LockRequest) -> Result<LockId, Refusal> {
-        let id = self.locks.insert(Lock::from_request(new)).ok_or(Refusal::Full)?;
+    pub(crate) fn insert(&mut self, request: &LockRequest) -> Result<LockId, Refusal> {
+        let id = self
+            .locks
+            .insert(Lock::from_request(request))
+            .ok_or(Refusal::Full)?;
         self.resources
-            .entry(new.res)
-            .or_insert_with(|| Resource::new(new.policy.ty()));
-        if new.holder != Holder::SERVER {
+            .entry(request.res)
+            .or_insert_with(|| Resource::new(request.policy.ty()));
+        if request.holder != Holder::SERVER {
             self.cursor.skipped = 0;
-            self.by_client.insert((new.holder, new.cookie, id));
+            self.by_client.insert((request.holder, request.cookie, id));
         }
         Ok(id)
     }
 
-    /// Removes a lock from all lists, and its resource if that becomes empty. Neither processes the
-    /// queue nor stops the lock's timer.
+    /// Removes a lock from all lists, and its resource if no locks are left. Does not process the
+    /// queue or stop the lock's timer.
     pub(crate) fn forget(&mut self, id: LockId) -> Option<Lock> {
         let lock = self.locks.remove(id)?;
         self.by_client.remove(&(lock.holder, lock.cookie, id));
@@ -348,8 +351,8 @@ mod tests {
 
         fn enqueue(&mut self, holder: u64, mode: LockMode, policy: Policy) -> Result<Placement, Refusal> {
             self.cookie += 1;
-            let new = LockRequest::new(Holder(holder), self.cookie, RES, mode, policy);
-            self.ns.enqueue(self.now, &new, &mut self.out)
+            let request = LockRequest::new(Holder(holder), self.cookie, RES, mode, policy);
+            self.ns.enqueue(self.now, &request, &mut self.out)
         }
 
         fn grant(&mut self, holder: u64, mode: LockMode, policy: Policy) -> LockId {
@@ -385,64 +388,66 @@ mod tests {
 
     #[test]
     fn disjoint_bits_do_not_conflict() {
-        let mut s = Shard::new();
-        s.grant(1, Ex, Policy::ibits(1));
-        s.grant(2, Ex, Policy::ibits(2));
-        s.queue(3, Pr, Policy::ibits(3));
+        let mut shard = Shard::new();
+        shard.grant(1, Ex, Policy::ibits(1));
+        shard.grant(2, Ex, Policy::ibits(2));
+        shard.queue(3, Pr, Policy::ibits(3));
     }
 
     #[test]
     fn only_locks_with_bits_in_common_are_revoked() {
         const OTHERS: u64 = 0x13 & !2 | 0x100;
-        let mut s = Shard::new();
+        let mut shard = Shard::new();
         for holder in 0..20 {
-            s.grant(holder, Pr, Policy::ibits(OTHERS));
+            shard.grant(holder, Pr, Policy::ibits(OTHERS));
         }
-        s.grant(20, Cw, Policy::ibits(2));
-        let held = s.grant(21, Cr, Policy::ibits(3));
-        let writer = s.queue(22, Ex, Policy::ibits(2 | 0x200));
-        let blocking_asts: Vec<_> = s
+        shard.grant(20, Cw, Policy::ibits(2));
+        let held = shard.grant(21, Cr, Policy::ibits(3));
+        let writer = shard.queue(22, Ex, Policy::ibits(2 | 0x200));
+        let blocking_asts: Vec<_> = shard
             .out
             .iter()
             .filter(|a| matches!(a, Action::Blocking { .. }))
             .collect();
         assert_eq!(blocking_asts.len(), 2, "{blocking_asts:?}");
-        let first = s.ns.granted(&RES).find(|l| l.mode == Cw).unwrap().id;
-        s.cancel(first);
-        assert!(s.completions().is_empty());
-        let left = s.ns.convert(s.now, held, 1, &mut s.out);
-        assert_eq!((left, s.completions()), (Some(1), vec![(writer, false)]));
-        s.queue(23, Cw, Policy::ibits(1));
-        s.cancel(held);
-        s.queue(24, Cw, Policy::ibits(2));
+        let first = shard.ns.granted(&RES).find(|l| l.mode == Cw).unwrap().id;
+        shard.cancel(first);
+        assert!(shard.completions().is_empty());
+        let left = shard.ns.convert(shard.now, held, 1, &mut shard.out);
+        assert_eq!((left, shard.completions()), (Some(1), vec![(writer, false)]));
+        shard.queue(23, Cw, Policy::ibits(1));
+        shard.cancel(held);
+        shard.queue(24, Cw, Policy::ibits(2));
     }
 
     #[test]
     fn many_holders_get_one_ast_each_and_another_for_kept_bits() {
-        let mut s = Shard::new();
-        let held: Vec<LockId> = (0..20).map(|h| s.grant(h + 1, Pr, Policy::ibits(3))).collect();
-        let first = s.queue(30, Pw, Policy::ibits(1));
-        s.queue(31, Pw, Policy::ibits(1));
-        assert_eq!(s.out.len(), 20);
-        s.out.clear();
+        let mut shard = Shard::new();
+        let held: Vec<LockId> = (0..20)
+            .map(|h| shard.grant(h + 1, Pr, Policy::ibits(3)))
+            .collect();
+        let first = shard.queue(30, Pw, Policy::ibits(1));
+        shard.queue(31, Pw, Policy::ibits(1));
+        assert_eq!(shard.out.len(), 20);
+        shard.out.clear();
         for id in &held {
-            s.ns.convert(s.now, *id, 2, &mut s.out);
+            shard.ns.convert(shard.now, *id, 2, &mut shard.out);
         }
-        assert_eq!(s.completions(), [(first, true)]);
-        s.out.clear();
-        s.queue(32, Pw, Policy::ibits(2));
-        s.queue(33, Pw, Policy::ibits(2));
-        assert_eq!(s.out.len(), 20);
+        assert_eq!(shard.completions(), [(first, true)]);
+        shard.out.clear();
+        shard.queue(32, Pw, Policy::ibits(2));
+        shard.queue(33, Pw, Policy::ibits(2));
+        assert_eq!(shard.out.len(), 20);
     }
 
     #[test]
     fn the_blocking_ast_is_sent_once_with_the_bits_to_cancel() {
-        let mut s = Shard::new();
-        let held = s.grant(1, Pr, Policy::ibits(0x13));
-        s.queue(2, Pw, Policy::ibits(2));
-        s.queue(3, Pw, Policy::ibits(2));
-        let [Action::Blocking { lock, blocked, .. }] = &s.out[..] else {
-            panic!("{:?}", s.out)
+        let mut shard = Shard::new();
+        let held = shard.grant(1, Pr, Policy::ibits(0x13));
+        shard.queue(2, Pw, Policy::ibits(2));
+        shard.queue(3, Pw, Policy::ibits(2));
+        let [Action::Blocking { lock, blocked, .. }] = &shard.out[..] else {
+            panic!("{:?}", shard.out)
         };
         assert_eq!(lock.id, held);
         assert_eq!(
@@ -453,70 +458,76 @@ mod tests {
 
     #[test]
     fn a_lock_on_behalf_of_a_client_does_not_conflict_with_its_locks() {
-        let mut s = Shard::new();
-        let own = s.grant(1, Pr, Policy::ibits(2));
-        let others = s.grant(2, Pr, Policy::ibits(2));
-        let new = LockRequest::local(Holder::SERVER, 0, RES, Pw, Policy::ibits(2));
-        let new = LockRequest {
+        let mut shard = Shard::new();
+        let own = shard.grant(1, Pr, Policy::ibits(2));
+        let others = shard.grant(2, Pr, Policy::ibits(2));
+        let request = LockRequest::local(Holder::SERVER, 0, RES, Pw, Policy::ibits(2));
+        let request = LockRequest {
             on_behalf: Holder(1),
-            ..new
+            ..request
         };
-        let placement = s.ns.enqueue(s.now, &new, &mut s.out).unwrap();
+        let placement = shard.ns.enqueue(shard.now, &request, &mut shard.out).unwrap();
         assert!(matches!(placement, Placement::Queued { .. }), "{placement:?}");
-        let revoked = |s: &Shard| {
-            let revoked = s.out.iter().filter_map(|a| match a {
+        let revoked = |shard: &Shard| {
+            let revoked = shard.out.iter().filter_map(|a| match a {
                 Action::Blocking { lock, .. } => Some(lock.id),
                 _ => None,
             });
             revoked.collect::<Vec<_>>()
         };
-        assert_eq!(revoked(&s), [others]);
-        s.cancel(others);
-        assert!(matches!(s.out.last(), Some(Action::Wake { granted: true, .. })));
+        assert_eq!(revoked(&shard), [others]);
+        shard.cancel(others);
+        assert!(matches!(
+            shard.out.last(),
+            Some(Action::Wake { granted: true, .. })
+        ));
         // The lock does not block that client's new locks; other clients wait.
-        s.grant(1, Pr, Policy::ibits(2));
-        s.queue(2, Pr, Policy::ibits(2));
-        assert_eq!(revoked(&s), [others]);
-        assert!(s.ns.get(own).is_some());
+        shard.grant(1, Pr, Policy::ibits(2));
+        shard.queue(2, Pr, Policy::ibits(2));
+        assert_eq!(revoked(&shard), [others]);
+        assert!(shard.ns.get(own).is_some());
     }
 
     #[test]
     fn optional_bits_are_granted_only_if_free() {
-        let mut s = Shard::new();
-        s.grant(1, Ex, Policy::ibits(8));
-        let id = s.grant(2, Pr, optional(1, 2 | 8));
-        assert_eq!(s.ns.get(id).unwrap().policy, Policy::ibits(3));
-        assert_eq!(s.enqueue(3, Pr, optional(0, 8)).err(), Some(Refusal::WouldBlock));
-        assert!(s.out.is_empty(), "optional bits revoke no lock");
+        let mut shard = Shard::new();
+        shard.grant(1, Ex, Policy::ibits(8));
+        let id = shard.grant(2, Pr, optional(1, 2 | 8));
+        assert_eq!(shard.ns.get(id).unwrap().policy, Policy::ibits(3));
+        assert_eq!(
+            shard.enqueue(3, Pr, optional(0, 8)).err(),
+            Some(Refusal::WouldBlock)
+        );
+        assert!(shard.out.is_empty(), "optional bits revoke no lock");
     }
 
     #[test]
     fn locks_are_granted_in_the_order_of_waiting() {
-        let mut s = Shard::new();
-        let reader = s.grant(1, Pr, Policy::Plain);
-        let writer = s.queue(2, Ex, Policy::Plain);
-        let late = s.queue(3, Pr, Policy::Plain);
-        s.cancel(reader);
+        let mut shard = Shard::new();
+        let reader = shard.grant(1, Pr, Policy::Plain);
+        let writer = shard.queue(2, Ex, Policy::Plain);
+        let late = shard.queue(3, Pr, Policy::Plain);
+        shard.cancel(reader);
         assert_eq!(
-            s.completions(),
+            shard.completions(),
             [(writer, true)],
             "it already blocks the next one"
         );
-        s.out.clear();
-        s.cancel(writer);
-        assert_eq!(s.completions(), [(late, false)]);
+        shard.out.clear();
+        shard.cancel(writer);
+        assert_eq!(shard.completions(), [(late, false)]);
     }
 
     #[test]
     fn converting_a_lock_grants_waiting_ones() {
-        let mut s = Shard::new();
-        let held = s.grant(1, Pr, Policy::ibits(3));
-        let first = s.queue(2, Pw, Policy::ibits(2));
-        s.queue(3, Pw, Policy::ibits(1));
-        s.out.clear();
-        assert_eq!(s.ns.convert(s.now, held, 1, &mut s.out), Some(1));
-        assert_eq!(s.completions(), [(first, false)]);
-        let revoked_again = s
+        let mut shard = Shard::new();
+        let held = shard.grant(1, Pr, Policy::ibits(3));
+        let first = shard.queue(2, Pw, Policy::ibits(2));
+        shard.queue(3, Pw, Policy::ibits(1));
+        shard.out.clear();
+        assert_eq!(shard.ns.convert(shard.now, held, 1, &mut shard.out), Some(1));
+        assert_eq!(shard.completions(), [(first, false)]);
+        let revoked_again = shard
             .out
             .iter()
             .any(|a| matches!(a, Action::Blocking { lock, .. } if lock.id == held));
@@ -525,72 +536,79 @@ mod tests {
 
     #[test]
     fn cancel_on_block_drops_the_lock_at_once() {
-        let mut s = Shard::new();
-        s.cookie += 1;
+        let mut shard = Shard::new();
+        shard.cookie += 1;
         let droppable = LockRequest {
             cancel_on_block: true,
             ..LockRequest::new(Holder(1), 1, RES, Pr, Policy::Plain)
         };
-        s.ns.enqueue(s.now, &droppable, &mut s.out).unwrap();
-        s.grant(2, Ex, Policy::Plain);
-        assert!(matches!(&s.out[..], [Action::Blocking { .. }]));
-        assert!(!s.ns.has_revoked(), "no timer runs");
-        assert_eq!(s.ns.lock_count(), 1);
+        shard.ns.enqueue(shard.now, &droppable, &mut shard.out).unwrap();
+        shard.grant(2, Ex, Policy::Plain);
+        assert!(matches!(&shard.out[..], [Action::Blocking { .. }]));
+        assert!(!shard.ns.has_revoked(), "no timer runs");
+        assert_eq!(shard.ns.lock_count(), 1);
     }
 
     #[test]
     fn a_group_lock_joins_its_group_ahead_of_waiting_locks() {
         let group = |gid| Policy::Extent(Extent { gid, ..Extent::WHOLE });
-        let mut s = Shard::new();
-        s.grant(1, Group, group(7));
-        s.queue(2, Group, group(8));
-        s.queue(3, Pr, Policy::extent(0, 0));
-        s.grant(4, Group, group(7));
+        let mut shard = Shard::new();
+        shard.grant(1, Group, group(7));
+        shard.queue(2, Group, group(8));
+        shard.queue(3, Pr, Policy::extent(0, 0));
+        shard.grant(4, Group, group(7));
     }
 
     #[test]
     fn a_holder_is_evicted_after_the_timeout() {
-        let mut s = Shard::new();
-        let held = s.grant(1, Pw, Policy::extent(0, 0));
-        s.queue(2, Pw, Policy::extent(0, 0));
-        s.ns.expire(s.now + TIMEOUT - Duration::from_millis(1), &mut s.out);
-        assert_eq!(s.out.len(), 1);
-        s.ns.expire(s.now + TIMEOUT, &mut s.out);
-        assert!(matches!(&s.out[1..], [Action::Evict { holder: Holder(1), id, .. }] if *id == held));
-        s.ns.drop_holder(s.now, Holder(1), &mut s.out);
-        assert_eq!(s.completions().len(), 1);
-        assert!(!s.ns.has_revoked());
+        let mut shard = Shard::new();
+        let held = shard.grant(1, Pw, Policy::extent(0, 0));
+        shard.queue(2, Pw, Policy::extent(0, 0));
+        shard
+            .ns
+            .expire(shard.now + TIMEOUT - Duration::from_millis(1), &mut shard.out);
+        assert_eq!(shard.out.len(), 1);
+        shard.ns.expire(shard.now + TIMEOUT, &mut shard.out);
+        assert!(matches!(&shard.out[1..], [Action::Evict { holder: Holder(1), id, .. }] if *id == held));
+        shard.ns.drop_holder(shard.now, Holder(1), &mut shard.out);
+        assert_eq!(shard.completions().len(), 1);
+        assert!(!shard.ns.has_revoked());
     }
 
     #[test]
     fn a_resource_has_locks_of_one_type() {
-        let mut s = Shard::new();
-        s.grant(1, Pr, Policy::Plain);
-        assert_eq!(s.enqueue(1, Pr, Policy::ibits(1)).err(), Some(Refusal::WrongType));
+        let mut shard = Shard::new();
+        shard.grant(1, Pr, Policy::Plain);
+        assert_eq!(
+            shard.enqueue(1, Pr, Policy::ibits(1)).err(),
+            Some(Refusal::WrongType)
+        );
     }
 
     #[test]
     fn a_stale_handle_is_unknown() {
-        let mut s = Shard::new();
-        let old = s.grant(1, Pr, Policy::Plain);
-        s.cancel(old);
-        let new = s.grant(1, Pr, Policy::Plain);
-        assert_ne!(old, new);
-        assert!(s.ns.get(old).is_none());
-        assert_eq!(new.shard(), 1);
+        let mut shard = Shard::new();
+        let old = shard.grant(1, Pr, Policy::Plain);
+        shard.cancel(old);
+        let current = shard.grant(1, Pr, Policy::Plain);
+        assert_ne!(old, current);
+        assert!(shard.ns.get(old).is_none());
+        assert_eq!(current.shard(), 1);
     }
 
     #[test]
     fn a_writer_waits_for_the_last_of_many_readers() {
-        let mut s = Shard::new();
-        let readers: Vec<LockId> = (0..100).map(|i| s.grant(i + 1, Pr, Policy::ibits(2))).collect();
-        s.grant(200, Pr, Policy::ibits(2));
-        s.queue(201, Ex, Policy::ibits(2));
-        assert_eq!(s.out.len(), 101);
-        s.out.clear();
-        readers.into_iter().for_each(|id| s.cancel(id));
-        assert!(s.out.is_empty());
-        s.ns.drop_holder(s.now, Holder(200), &mut s.out);
-        assert_eq!(s.completions().len(), 1);
+        let mut shard = Shard::new();
+        let readers: Vec<LockId> = (0..100)
+            .map(|i| shard.grant(i + 1, Pr, Policy::ibits(2)))
+            .collect();
+        shard.grant(200, Pr, Policy::ibits(2));
+        shard.queue(201, Ex, Policy::ibits(2));
+        assert_eq!(shard.out.len(), 101);
+        shard.out.clear();
+        readers.into_iter().for_each(|id| shard.cancel(id));
+        assert!(shard.out.is_empty());
+        shard.ns.drop_holder(shard.now, Holder(200), &mut shard.out);
+        assert_eq!(shard.completions().len(), 1);
     }
 }

@@ -11,7 +11,7 @@ const ENQUEUE_MIN_MAX: u64 = 3600;
 
 impl LockServer {
     /// Registers the server's parameters below `ldlm.namespaces.<name>` until the group is dropped.
-    pub fn show(self: &Arc<Self>, registry: &Registry) -> Group {
+    pub fn register_params(self: &Arc<Self>, registry: &Registry) -> Group {
         let mut group = registry.group(format!("ldlm.namespaces.{}", self.name()));
         let read = |show: fn(&LockStats) -> u64| {
             let server = Arc::downgrade(self);
@@ -67,7 +67,7 @@ impl LockServer {
 
 impl LockClient {
     /// Registers the cache's parameters below `ldlm.namespaces.<name>` until the group is dropped.
-    pub fn show(self: &Arc<Self>, registry: &Registry, name: &str) -> Group {
+    pub fn register_params(self: &Arc<Self>, registry: &Registry, name: &str) -> Group {
         let mut group = registry.group(format!("ldlm.namespaces.{name}"));
         let read = |show: fn(&LockClient) -> usize| {
             let client = Arc::downgrade(self);

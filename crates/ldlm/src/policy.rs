@@ -136,7 +136,7 @@ impl Policy {
         }
     }
 
-    /// Reads the wire's union of a type; `None` if it is invalid (the end before the start).
+    /// Reads the wire's union for a type; `None` if its range ends before it starts.
     pub fn from_wire(ty: LockType, data: &LdlmPolicyData) -> Option<Policy> {
         let (start, end) = (data.start(), data.end());
         match ty {

@@ -1,9 +1,9 @@
 //! The queue of a resource: grants and blocking ASTs.
 //!
 //! A request is granted if no granted lock and no lock that waits longer conflicts. (A request for
-//! a group that already holds the object may overtake waiting locks.) When a lock goes, the queue
-//! is processed in order. A conflicting holder gets one blocking AST. If the completion AST of its
-//! own grant has not been sent yet, that AST also revokes the lock (`LDLM_FL_AST_SENT`).
+//! a group that already holds the object may overtake waiting locks.) When a lock is removed, the
+//! queue is processed in order. A conflicting holder gets one blocking AST. If the completion AST
+//! of its own grant has not been sent yet, that AST also revokes the lock (`LDLM_FL_AST_SENT`).
 
 use crate::action::Action;
 use crate::extent;
@@ -45,10 +45,10 @@ impl Namespace {
         };
         // A request for the group that holds the object must not wait for locks that the group
         // blocks.
-        let joins = want.mode == LockMode::Group
+        let joins_group = want.mode == LockMode::Group
             && self.granted(&want.res).any(|l| l.mode == LockMode::Group)
             && !self.has_granted_blocker(id);
-        !joins && resource.blockers_ahead(want, &self.locks).next().is_some()
+        !joins_group && resource.blockers_ahead(want, &self.locks).next().is_some()
     }
 
     /// Whether a group lock, granted or waiting longer, conflicts.
@@ -75,9 +75,9 @@ impl Namespace {
                     .chain(&resource.waiting)
                     .filter_map(|o| self.locks.get(*o));
                 if resource.waiting.iter().all(|w| *w == id) && !resource.may_block(want) {
-                    Policy::Extent(extent::expanded(want, &requested, std::iter::empty()))
+                    Policy::Extent(extent::expanded_extent(want, &requested, std::iter::empty()))
                 } else {
-                    Policy::Extent(extent::expanded(want, &requested, others))
+                    Policy::Extent(extent::expanded_extent(want, &requested, others))
                 }
             }
             Policy::Ibits(requested) => {
@@ -109,27 +109,28 @@ impl Namespace {
             policy: Policy::ibits(optional),
             ..want.clone()
         };
-        let taken = resource
+        let blockers = resource
             .blockers(&probe, &self.locks)
             .chain(resource.blockers_ahead(&probe, &self.locks));
-        optional & !taken.fold(0, |bits, l| bits | l.policy.bits())
+        optional & !blockers.fold(0, |bits, l| bits | l.policy.bits())
     }
 
-    /// Revokes the locks that block a waiting lock: adds blocking ASTs for their holders. Drops
-    /// those with `cancel_on_block`, and returns whether there were any. (The caller need not check
+    /// Revokes the locks that block a waiting lock: adds blocking ASTs for their holders. Drops the
+    /// locks with `cancel_on_block`, and returns whether there were any. (The caller need not check
     /// the locks ahead in the queue again: a dropped lock blocked none of them, or it would have
     /// been dropped earlier.)
     pub(crate) fn revoke_blockers(&mut self, now: Instant, id: LockId, out: &mut Vec<Action>) -> bool {
         let Some((want, resource)) = self.lock_and_resource(id) else {
             return false;
         };
-        let unnotified: Vec<LockId> = resource
-            .unnotified_blockers(want, &self.locks)
-            // A program releases a group lock when it likes, unless the object is destroyed.
+        let unrevoked: Vec<LockId> = resource
+            .unrevoked_blockers(want, &self.locks)
+            // Group locks are revoked only if the object is destroyed: programs release them when
+            // they like.
             .filter(|l| l.mode != LockMode::Group || want.discard)
             .map(|l| l.id)
             .collect();
-        if unnotified.is_empty() {
+        if unrevoked.is_empty() {
             return false;
         }
         let (res, mut blocked, discard) = (want.res, want.desc(), want.discard);
@@ -138,7 +139,7 @@ impl Namespace {
             blocked.l_policy_data = wire::LdlmPolicyData::inodebits(i.bits, i.bits);
         }
         let mut cancelled = false;
-        for held in unnotified {
+        for held in unrevoked {
             let (Some(lock), Some(resource)) = (self.locks.get_mut(held), self.resources.get_mut(&res))
             else {
                 continue;
@@ -185,16 +186,16 @@ impl Namespace {
         while self.process_queue(now, res, out) {}
     }
 
-    /// Processes the queue once. Returns true if it granted a group lock. That lock may have
-    /// overtaken others and block them now, so the queue needs another pass.
+    /// Processes the queue once. Returns true if this granted a group lock. That lock may have
+    /// overtaken waiting locks and block them now, so the queue needs another pass.
     fn process_queue(&mut self, now: Instant, res: &LdlmResId, out: &mut Vec<Action>) -> bool {
-        let mut joined = false;
+        let mut granted_group_lock = false;
         for id in self.waiting_ids(res) {
             loop {
                 // Check the queue first: most waiting locks conflict with one ahead, and there may
                 // be many granted locks.
                 if !self.has_waiting_blocker(id) && !self.has_granted_blocker(id) && self.grant(id) {
-                    joined |= self.locks.get(id).is_some_and(|l| l.mode == LockMode::Group);
+                    granted_group_lock |= self.locks.get(id).is_some_and(|l| l.mode == LockMode::Group);
                     self.notify_waiter(id, false, out);
                     break;
                 }
@@ -203,7 +204,7 @@ impl Namespace {
                 }
             }
         }
-        joined
+        granted_group_lock
     }
 
     /// The waiting locks of a resource, in order.

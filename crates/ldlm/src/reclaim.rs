@@ -30,14 +30,14 @@ pub(crate) struct ReclaimCursor {
 const SCAN_MAX: usize = 1024;
 
 impl Namespace {
-    /// One turn: scans a part of the table and revokes up to `most` locks that block no other. The
-    /// next turn continues after that part.
-    pub fn reclaim(&mut self, now: Instant, most: usize, out: &mut Vec<Action>) -> ReclaimResult {
+    /// Scans a part of the table and revokes up to `max` locks that block no other. The next call
+    /// continues after that part.
+    pub fn reclaim(&mut self, now: Instant, max: usize, out: &mut Vec<Action>) -> ReclaimResult {
         let is_reclaimable = |l: &&Lock| {
             let kind = matches!(l.policy, Policy::Extent(_) | Policy::Ibits(_)) && l.mode != LockMode::Group;
             l.granted && !l.ast_sent && l.holder != Holder::SERVER && kind
         };
-        if most == 0 {
+        if max == 0 {
             return ReclaimResult {
                 revoked: 0,
                 exhausted: false,
@@ -45,18 +45,18 @@ impl Namespace {
         }
         let mut cursor = self.cursor;
         let slots = self.locks.slot_count();
-        let scanned = self.locks.window(cursor.slot, SCAN_MAX);
+        let scanned = self.locks.slots_from(cursor.slot, SCAN_MAX);
         let chosen: Vec<LockId> = scanned
             .iter()
             .flatten()
             .filter(is_reclaimable)
-            .take(most)
+            .take(max)
             .map(|l| l.id)
             .collect();
         let end = cursor.slot + scanned.len();
         match chosen.last() {
             // The slots after the last one were not scanned.
-            Some(last) if chosen.len() == most => (cursor.slot, cursor.skipped) = (last.slot() + 1, 0),
+            Some(last) if chosen.len() == max => (cursor.slot, cursor.skipped) = (last.slot() + 1, 0),
             Some(last) => (cursor.slot, cursor.skipped) = (end, end - last.slot() - 1),
             None => (cursor.slot, cursor.skipped) = (end, cursor.skipped + scanned.len()),
         }
@@ -83,7 +83,7 @@ impl Namespace {
                 discard: false,
             });
             if drops_lock {
-                // Its client sends no cancel. The lock blocks none, so no queue changes.
+                // The lock's client sends no cancel. The lock blocks no other, so no queue changes.
                 self.forget(*id);
             } else {
                 self.timers.start(*id, now);
@@ -136,11 +136,11 @@ mod tests {
                 name: [self.created, 0, 0, 0],
             };
             let policy = Policy::Extent(Extent::WHOLE);
-            let new = LockRequest {
+            let request = LockRequest {
                 cancel_on_block,
                 ..LockRequest::new(Holder(holder), self.created, res, mode, policy)
             };
-            match self.ns.enqueue(self.now, &new, &mut self.out) {
+            match self.ns.enqueue(self.now, &request, &mut self.out) {
                 Ok(Placement::Granted(id)) => id,
                 other => panic!("not granted: {other:?}"),
             }
@@ -151,20 +151,20 @@ mod tests {
         }
 
         /// The number of locks revoked, and whether none are left to revoke.
-        fn reclaim(&mut self, most: usize) -> (usize, bool) {
-            let found = self.ns.reclaim(self.now, most, &mut self.out);
+        fn reclaim(&mut self, max: usize) -> (usize, bool) {
+            let found = self.ns.reclaim(self.now, max, &mut self.out);
             (found.revoked, found.exhausted)
         }
     }
 
     #[test]
-    fn reclaim_revokes_in_turn_except_group_and_revoked_locks() {
-        let mut s = Shard::new();
-        let held: Vec<LockId> = (1..=4).map(|n| s.grant(n, Pr)).collect();
-        assert_eq!(s.reclaim(2), (2, false));
-        assert_eq!((s.reclaim(9), s.ns.revoked_count()), ((2, false), 4));
-        assert_eq!(s.reclaim(9), (0, true));
-        let revoked: Vec<LockId> = s
+    fn reclaim_revokes_each_lock_once_and_never_group_locks() {
+        let mut shard = Shard::new();
+        let held: Vec<LockId> = (1..=4).map(|n| shard.grant(n, Pr)).collect();
+        assert_eq!(shard.reclaim(2), (2, false));
+        assert_eq!((shard.reclaim(9), shard.ns.revoked_count()), ((2, false), 4));
+        assert_eq!(shard.reclaim(9), (0, true));
+        let revoked: Vec<LockId> = shard
             .out
             .iter()
             .filter_map(|a| match a {
@@ -173,36 +173,38 @@ mod tests {
             })
             .collect();
         assert_eq!(revoked, held);
-        held.into_iter().for_each(|id| s.cancel(id));
-        assert_eq!((s.ns.lock_count(), s.ns.revoked_count()), (0, 0));
-        s.grant(9, Group);
-        assert_eq!(s.reclaim(9), (0, true));
+        held.into_iter().for_each(|id| shard.cancel(id));
+        assert_eq!((shard.ns.lock_count(), shard.ns.revoked_count()), (0, 0));
+        shard.grant(9, Group);
+        assert_eq!(shard.reclaim(9), (0, true));
     }
 
     #[test]
     fn reclaim_drops_locks_that_their_clients_do_not_cancel() {
-        let mut s = Shard::new();
-        let id = s.grant_with(1, Pr, true);
-        assert_eq!(s.reclaim(9).0, 1);
-        assert!(matches!(&s.out[..], [Action::Blocking { lock, .. }] if lock.id == id));
-        assert_eq!((s.ns.lock_count(), s.ns.revoked_count()), (0, 0));
-        s.out.clear();
-        s.ns.expire(s.now + Duration::from_secs(1000), &mut s.out);
-        assert!(s.out.is_empty(), "the client is not evicted");
+        let mut shard = Shard::new();
+        let id = shard.grant_with(1, Pr, true);
+        assert_eq!(shard.reclaim(9).0, 1);
+        assert!(matches!(&shard.out[..], [Action::Blocking { lock, .. }] if lock.id == id));
+        assert_eq!((shard.ns.lock_count(), shard.ns.revoked_count()), (0, 0));
+        shard.out.clear();
+        shard
+            .ns
+            .expire(shard.now + Duration::from_secs(1000), &mut shard.out);
+        assert!(shard.out.is_empty(), "the client is not evicted");
     }
 
     #[test]
     fn a_reclaim_turn_scans_a_part_and_the_next_continues_there() {
-        let mut s = Shard::new();
-        let held: Vec<LockId> = (0..3 * SCAN_MAX).map(|n| s.grant(n as u64 + 1, Pr)).collect();
+        let mut shard = Shard::new();
+        let held: Vec<LockId> = (0..3 * SCAN_MAX).map(|n| shard.grant(n as u64 + 1, Pr)).collect();
         let (last, others) = held.split_last().unwrap();
-        others.iter().for_each(|id| s.cancel(*id));
-        let turns = |s: &mut Shard| [s.reclaim(9), s.reclaim(9), s.reclaim(9)];
-        assert_eq!(turns(&mut s), [(0, false), (0, false), (1, false)]);
-        assert_eq!(turns(&mut s), [(0, false), (0, false), (0, true)]);
-        assert!(s.ns.get(*last).unwrap().ast_sent);
-        s.grant(1, Pr);
-        let found: usize = turns(&mut s).iter().map(|(revoked, _)| revoked).sum();
+        others.iter().for_each(|id| shard.cancel(*id));
+        let turns = |shard: &mut Shard| [shard.reclaim(9), shard.reclaim(9), shard.reclaim(9)];
+        assert_eq!(turns(&mut shard), [(0, false), (0, false), (1, false)]);
+        assert_eq!(turns(&mut shard), [(0, false), (0, false), (0, true)]);
+        assert!(shard.ns.get(*last).unwrap().ast_sent);
+        shard.grant(1, Pr);
+        let found: usize = turns(&mut shard).iter().map(|(revoked, _)| revoked).sum();
         assert_eq!(found, 1, "new locks are found");
     }
 }

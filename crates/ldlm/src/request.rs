@@ -18,8 +18,8 @@ pub(crate) fn dlm_req(
     desc: LdlmLockDesc,
     handles: impl ExactSizeIterator<Item = u64>,
 ) -> Bytes {
-    let n = handles.len().max(HANDLES_MIN);
-    let mut buf = BytesMut::with_capacity(HANDLES_AT + 8 * n);
+    let len = HANDLES_AT + 8 * handles.len().max(HANDLES_MIN);
+    let mut buf = BytesMut::with_capacity(len);
     let head = LdlmRequest {
         lock_flags: flags as u32,
         lock_count: count,
@@ -28,7 +28,7 @@ pub(crate) fn dlm_req(
     };
     buf.put_slice(&head.to_bytes()[..HANDLES_AT]);
     handles.for_each(|h| buf.put_u64_le(h));
-    buf.resize(HANDLES_AT + 8 * n, 0);
+    buf.resize(len, 0);
     buf.freeze()
 }
 

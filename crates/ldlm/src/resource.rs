@@ -1,8 +1,8 @@
 //! A resource: its granted and waiting locks, by handle.
 //!
-//! A resource with many granted locks counts them by mode and inode bit, so that a read of a
-//! directory with thousands of readers, or a create in it, does not scan them. Locks that are not
-//! revoked are counted separately, so that a waiting lock need not search for those to revoke.
+//! A resource with many granted locks counts them by mode and inode bit: a read of a directory with
+//! thousands of readers, or a create in it, need not scan them all. It counts the locks that are
+//! not revoked separately: often the counts show that a waiting lock has no more locks to revoke.
 
 use crate::conflict::conflict;
 use crate::lock::{Lock, LockId, LockTable};
@@ -25,21 +25,21 @@ pub(crate) struct Resource {
 #[derive(Debug, Default)]
 struct GrantedCounts {
     all: ModeCounts,
-    unnotified: ModeCounts,
+    unrevoked: ModeCounts,
 }
 
 impl GrantedCounts {
     fn add(&mut self, lock: &Lock) {
         self.all.add(lock.mode, &lock.policy);
         if !lock.ast_sent {
-            self.unnotified.add(lock.mode, &lock.policy);
+            self.unrevoked.add(lock.mode, &lock.policy);
         }
     }
 
     fn remove(&mut self, lock: &Lock) {
         self.all.remove(lock.mode, &lock.policy);
         if !lock.ast_sent {
-            self.unnotified.remove(lock.mode, &lock.policy);
+            self.unrevoked.remove(lock.mode, &lock.policy);
         }
     }
 }
@@ -64,10 +64,10 @@ impl Resource {
 
     /// Adds a lock to the granted ones.
     pub(crate) fn add(&mut self, id: LockId, locks: &mut LockTable) {
-        let place = self.granted.len() as u32;
+        let granted_index = self.granted.len() as u32;
         let Some(lock) = locks.get_mut(id) else { return };
         lock.granted = true;
-        lock.place = place;
+        lock.granted_index = granted_index;
         self.granted.push(id);
         match &mut self.counts {
             Some(counts) => counts.add(lock),
@@ -86,13 +86,13 @@ impl Resource {
         if !lock.granted {
             return self.leave_queue(lock.id);
         }
-        let place = lock.place as usize;
-        if self.granted.get(place) != Some(&lock.id) {
+        let granted_index = lock.granted_index as usize;
+        if self.granted.get(granted_index) != Some(&lock.id) {
             return;
         }
-        self.granted.swap_remove(place);
-        if let Some(moved) = self.granted.get(place).and_then(|id| locks.get_mut(*id)) {
-            moved.place = lock.place;
+        self.granted.swap_remove(granted_index);
+        if let Some(moved) = self.granted.get(granted_index).and_then(|id| locks.get_mut(*id)) {
+            moved.granted_index = lock.granted_index;
         }
         if let Some(counts) = &mut self.counts {
             counts.remove(lock);
@@ -113,7 +113,7 @@ impl Resource {
         }
     }
 
-    /// Removes a lock from the queue, of which it usually is the first.
+    /// Removes a lock from the queue; usually it is the first.
     pub(crate) fn leave_queue(&mut self, id: LockId) {
         if self.waiting.front() == Some(&id) {
             self.waiting.pop_front();
@@ -134,12 +134,12 @@ impl Resource {
     }
 
     /// The granted locks that conflict with `want` and are not revoked.
-    pub(crate) fn unnotified_blockers<'a>(
+    pub(crate) fn unrevoked_blockers<'a>(
         &'a self,
         want: &'a Lock,
         locks: &'a LockTable,
     ) -> impl Iterator<Item = &'a Lock> + 'a {
-        let may_conflict = self.counts.as_ref().is_none_or(|c| c.unnotified.may_block(want));
+        let may_conflict = self.counts.as_ref().is_none_or(|c| c.unrevoked.may_block(want));
         self.granted_if(may_conflict, locks)
             .filter(move |held| !held.ast_sent && conflict(held, want))
     }

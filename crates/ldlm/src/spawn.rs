@@ -1,5 +1,5 @@
-//! Spawns the lock manager's tasks on the current partition. Threads outside of any runtime also
-//! drop locks; their tasks run on the runtime that created the lock manager.
+//! Spawns the lock manager's tasks on the current partition. Threads outside of any runtime drop
+//! locks, too: their tasks run on the runtime that created the lock manager.
 
 use tokio::runtime::Handle;
 

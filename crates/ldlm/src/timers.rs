@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 #[derive(Debug)]
 struct RevokeTimer {
     /// When the lock was revoked.
-    since: Instant,
+    revoked_at: Instant,
     deadline: Instant,
 }
 
@@ -21,7 +21,7 @@ pub(crate) struct Timers {
     running: HashMap<LockId, RevokeTimer>,
     /// The running timers by deadline.
     due: BTreeSet<(Instant, LockId)>,
-    /// The longest recent cancel time: each faster cancel reduces it by a tenth.
+    /// The longest recent cancel time. Each faster cancel reduces this estimate by a tenth.
     estimate: Duration,
     /// Minimum of [`Timers::cancel_timeout`].
     min: Duration,
@@ -63,7 +63,13 @@ impl Timers {
         self.remove(id);
         let deadline = now + self.cancel_timeout();
         self.due.insert((deadline, id));
-        self.running.insert(id, RevokeTimer { since: now, deadline });
+        self.running.insert(
+            id,
+            RevokeTimer {
+                revoked_at: now,
+                deadline,
+            },
+        );
     }
 
     /// Extends the deadline of a running timer, because the holder does I/O under the lock.
@@ -82,14 +88,14 @@ impl Timers {
     /// estimate.
     pub(crate) fn stop(&mut self, id: LockId, now: Instant) {
         if let Some(timer) = self.remove(id) {
-            let took = now.saturating_duration_since(timer.since);
-            self.estimate = took.max(self.estimate.mul_f32(0.9));
+            let elapsed = now.saturating_duration_since(timer.revoked_at);
+            self.estimate = elapsed.max(self.estimate.mul_f32(0.9));
         }
     }
 
     /// The locks that were revoked before `cutoff` and have running timers.
     pub(crate) fn revoked_before(&self, cutoff: Instant) -> impl Iterator<Item = LockId> {
-        let before = move |(id, timer): (&LockId, &RevokeTimer)| (timer.since < cutoff).then_some(*id);
+        let before = move |(id, timer): (&LockId, &RevokeTimer)| (timer.revoked_at < cutoff).then_some(*id);
         self.running.iter().filter_map(before)
     }
 
@@ -107,7 +113,7 @@ impl Timers {
                 break;
             }
             if let Some(timer) = self.remove(id) {
-                out.push((id, now.saturating_duration_since(timer.since)));
+                out.push((id, now.saturating_duration_since(timer.revoked_at)));
             }
         }
         out
@@ -124,43 +130,43 @@ mod tests {
 
     #[test]
     fn a_timer_runs_for_the_minimum_and_expires_once() {
-        let mut t = Timers::new(MIN);
-        let begun = Instant::now();
-        t.start(LockId(1), begun);
-        assert!(t.expired(begun + Duration::from_secs(99)).is_empty());
-        assert_eq!(t.expired(begun + MIN), [(LockId(1), MIN)]);
-        assert!(t.expired(begun + MIN).is_empty());
-        assert!(t.is_empty());
+        let mut timers = Timers::new(MIN);
+        let started_at = Instant::now();
+        timers.start(LockId(1), started_at);
+        assert!(timers.expired(started_at + Duration::from_secs(99)).is_empty());
+        assert_eq!(timers.expired(started_at + MIN), [(LockId(1), MIN)]);
+        assert!(timers.expired(started_at + MIN).is_empty());
+        assert!(timers.is_empty());
     }
 
     #[test]
     fn prolong_extends_the_deadline() {
-        let mut t = Timers::new(MIN);
-        let begun = Instant::now();
-        t.start(LockId(1), begun);
-        t.prolong(LockId(1), begun + Duration::from_secs(50));
-        assert!(t.expired(begun + Duration::from_secs(149)).is_empty());
-        assert_eq!(t.expired(begun + Duration::from_secs(150)).len(), 1);
+        let mut timers = Timers::new(MIN);
+        let started_at = Instant::now();
+        timers.start(LockId(1), started_at);
+        timers.prolong(LockId(1), started_at + Duration::from_secs(50));
+        assert!(timers.expired(started_at + Duration::from_secs(149)).is_empty());
+        assert_eq!(timers.expired(started_at + Duration::from_secs(150)).len(), 1);
     }
 
     #[test]
     fn locks_revoked_before_a_time_are_found() {
-        let mut t = Timers::new(MIN);
-        let begun = Instant::now();
-        t.start(LockId(1), begun);
-        t.start(LockId(2), begun + Duration::from_secs(1));
-        let cutoff = begun + Duration::from_secs(1);
-        assert_eq!(t.revoked_before(cutoff).collect::<Vec<_>>(), [LockId(1)]);
-        t.stop(LockId(1), cutoff);
-        assert_eq!(t.revoked_before(cutoff).count(), 0);
+        let mut timers = Timers::new(MIN);
+        let started_at = Instant::now();
+        timers.start(LockId(1), started_at);
+        timers.start(LockId(2), started_at + Duration::from_secs(1));
+        let cutoff = started_at + Duration::from_secs(1);
+        assert_eq!(timers.revoked_before(cutoff).collect::<Vec<_>>(), [LockId(1)]);
+        timers.stop(LockId(1), cutoff);
+        assert_eq!(timers.revoked_before(cutoff).count(), 0);
     }
 
     #[test]
     fn slow_cancels_extend_later_timeouts() {
-        let mut t = Timers::new(MIN);
-        let begun = Instant::now();
-        t.start(LockId(1), begun);
-        t.stop(LockId(1), begun + Duration::from_secs(90));
-        assert_eq!(t.cancel_timeout(), Duration::from_secs(135));
+        let mut timers = Timers::new(MIN);
+        let started_at = Instant::now();
+        timers.start(LockId(1), started_at);
+        timers.stop(LockId(1), started_at + Duration::from_secs(90));
+        assert_eq!(timers.cancel_timeout(), Duration::from_secs(135));
     }
 }

@@ -194,7 +194,7 @@ pub(crate) fn register(mdt: &Arc<Mdt>, exports: &Arc<TargetExports>, registry: &
             "parallel directory operations: ON: operations on different names of a directory run concurrently; OFF: each locks the whole directory",
         ),
     );
-    vec![own, mdd, lod, mdt.locks.server().show(registry), store]
+    vec![own, mdd, lod, mdt.locks.server().register_params(registry), store]
 }
 
 /// The value of `target_obd`: a line for each OST.

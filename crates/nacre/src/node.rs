@@ -188,7 +188,7 @@ impl Node {
         let node = Node {
             selftest,
             console: None,
-            _lock_params: locks.show(&registry),
+            _lock_params: locks.register_params(&registry),
             locks,
             endpoint,
             lnet,

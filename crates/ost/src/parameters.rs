@@ -50,7 +50,7 @@ pub(crate) fn register(ost: &Arc<Ost>, exports: &Arc<TargetExports>, registry: &
         );
     vec![
         own,
-        ost.locks.show(registry),
+        ost.locks.register_params(registry),
         ost.space.register_params(registry, &ost.svname),
     ]
 }

@@ -181,7 +181,10 @@ impl Osc {
         // Set here only, before another task can use the OSC.
         let _ = osc.locks.set(locks);
         let _ = osc.import.set(import.clone());
-        *osc.params.lock() = vec![osc.show(&cfg.params), osc.locks().show(&cfg.params, &target.name)];
+        *osc.params.lock() = vec![
+            osc.show(&cfg.params),
+            osc.locks().register_params(&cfg.params, &target.name),
+        ];
         let task = tokio::spawn(write_back(Arc::downgrade(&osc)));
         *osc.write_back_task.lock() = Some(task.abort_handle());
         import.set_idle_timeout(Some(DEFAULT_IDLE_TIMEOUT));

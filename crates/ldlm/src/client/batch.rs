@@ -1,9 +1,9 @@
-//! Batched intents (`MDS_BATCH`). The server refuses a lock that would have to wait. A wait would
-//! delay the whole reply, and with it the cancels of the batch's granted locks that other clients
-//! wait for.
+//! Batched intents (`MDS_BATCH`). The server refuses a lock that would have to wait: a wait would
+//! delay the whole reply. The client could not cancel the batch's other locks before the reply, and
+//! other clients may wait for them.
 
 use super::LockClient;
-use super::enqueue::{Enqueue, EnqueueReply, PendingEnqueue, closed};
+use super::enqueue::{Enqueue, EnqueueReply, PendingEnqueue, closed_error};
 use bytes::Bytes;
 use rpc::{ReplyMsg, Request, RpcError};
 use wire::batch::{BatchBody, parse_replies};
@@ -16,20 +16,21 @@ impl LockClient {
     ///
     /// # Errors
     ///
-    /// If the whole batch failed or its reply is malformed.
+    /// [`RpcError::Status`] if the server refused the whole batch, [`RpcError::Protocol`] if the
+    /// reply is malformed, or an error of the RPC.
     pub async fn enqueue_batch(
         &self,
-        all: Vec<Enqueue>,
+        enqueues: Vec<Enqueue>,
     ) -> Result<Vec<Result<EnqueueReply, RpcError>>, RpcError> {
-        let client = self.me.upgrade().ok_or_else(closed)?;
-        let import = client.import.get().ok_or_else(closed)?;
-        let mut enqueues = Vec::with_capacity(all.len());
-        let (mut requests, mut reply_len) = (Vec::with_capacity(all.len()), 0);
-        for e in all {
-            let enqueue = PendingEnqueue::begin(client.clone(), &e);
-            let (bufs, request) = enqueue.pack(e);
+        let client = self.me.upgrade().ok_or_else(closed_error)?;
+        let import = client.import.get().ok_or_else(closed_error)?;
+        let mut pending_enqueues = Vec::with_capacity(enqueues.len());
+        let (mut requests, mut reply_len) = (Vec::with_capacity(enqueues.len()), 0);
+        for enqueue in enqueues {
+            let pending = PendingEnqueue::begin(client.clone(), &enqueue);
+            let (bufs, request) = pending.pack(enqueue);
             reply_len += request.reply_len;
-            enqueues.push(enqueue);
+            pending_enqueues.push(pending);
             requests.push(Message {
                 opc: BUT_GETATTR,
                 repsize: request.reply_len,
@@ -61,10 +62,10 @@ impl LockClient {
             }
         };
         let mut answers = answers.into_iter();
-        let mut results = Vec::with_capacity(enqueues.len());
-        for mut enqueue in enqueues {
+        let mut results = Vec::with_capacity(pending_enqueues.len());
+        for mut pending in pending_enqueues {
             results.push(match answers.next() {
-                Some(answer) => enqueue.finish(single_reply(&reply, answer)).await,
+                Some(answer) => pending.finish(single_reply(&reply, answer)).await,
                 None => Err(RpcError::Status(Errno::ECANCELED)),
             });
         }

@@ -62,12 +62,12 @@ impl UnusedLockBudget {
 
     /// Number of locks that a lock client with `unused` unused ones must cancel.
     pub(super) fn surplus(&self, unused: usize) -> usize {
-        let over = self.unused.load(Relaxed).saturating_sub(self.max);
-        if over == 0 {
+        let excess = self.unused.load(Relaxed).saturating_sub(self.max);
+        if excess == 0 {
             return 0;
         }
         let share = self.max / self.clients.load(Relaxed).max(1);
-        over.min(unused.saturating_sub(share))
+        excess.min(unused.saturating_sub(share))
     }
 }
 

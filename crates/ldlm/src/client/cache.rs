@@ -221,14 +221,14 @@ impl LockClient {
 
     /// Adds a granted lock to the cache, with one reference. Opens and lookups often bring
     /// inode-bits locks that are already cached, as a whole or in part. If a cached lock includes
-    /// the new one, the cached lock is used instead. Unused cached locks that the new one includes
-    /// are cancelled, so that locks do not pile up. `None` if the request no longer exists.
+    /// the new one, the cached lock is used instead. If the new lock includes unused cached ones,
+    /// these are cancelled, so that locks do not pile up. `None` if the request no longer exists.
     pub(super) fn insert(&self, res: LdlmResId, lock: CachedLock, lvb: &[u8]) -> Option<LockRef> {
         let client = self.me.upgrade()?;
         if matches!(lock.policy, Policy::Ibits(_))
             && let Some(cached) = self.find(&res, lock.mode, lock.policy)
         {
-            // An eviction in the meantime has removed both.
+            // `None`: an eviction in the meantime has removed the request and the cached lock.
             match self.cookie_shard(lock.cookie).lock().remove(&lock.cookie)? {
                 // The server has revoked the new lock and waits for its cancel.
                 CookieState::Pending(p) if lock.revoked_bits | p.revoked_bits != 0 => {

@@ -20,7 +20,8 @@ const DEFERRED_MAX: usize = 64;
 /// Maximum number of locks that one [`LockClient::cancel_locks`] writes back concurrently.
 const CONCURRENT_MAX: usize = 64;
 
-/// Handles to send to the server: those added while a request is in flight go with the next one.
+/// The queue of handles to cancel. Handles that are added while a request is in flight go with the
+/// next one.
 #[derive(Debug, Default)]
 pub(super) struct Canceller {
     state: Mutex<Cancels>,
@@ -46,20 +47,20 @@ enum CancelKind {
 }
 
 /// The inode bits of those `locks` that are not revoked and not being cancelled, include `mode` and
-/// satisfy `which`.
-fn covered(locks: &[CachedLock], mode: LockMode, which: impl Fn(&CachedLock) -> bool) -> u64 {
+/// satisfy `condition`.
+fn covered_bits(locks: &[CachedLock], mode: LockMode, condition: impl Fn(&CachedLock) -> bool) -> u64 {
     locks
         .iter()
-        .filter(|l| l.revoked_bits == 0 && !l.cancelling && l.mode.covers(mode) && which(l))
+        .filter(|l| l.revoked_bits == 0 && !l.cancelling && l.mode.covers(mode) && condition(l))
         .fold(0, |bits, l| bits | l.policy.bits())
 }
 
 impl LockClient {
     /// Early lock cancel: removes the unused inode-bits locks with any of `bits` from the cache,
-    /// because the caller's request would revoke them. Their handles go into that request's
-    /// `DLM_REQ`, which saves a callback and a cancel. A lock with further bits is removed only
-    /// with `whole`, if other locks have those bits, or if the server cannot convert locks:
-    /// otherwise a later conversion is cheaper. Returns the server's handles.
+    /// because the caller's request would revoke them. Returns their server handles for that
+    /// request's `DLM_REQ`, which saves a callback and a cancel. A lock with further bits is
+    /// removed only with `whole`, if other locks have those bits, or if the server cannot convert
+    /// locks; otherwise a later conversion is cheaper.
     pub fn elc(&self, res: &LdlmResId, bits: u64, whole: bool) -> Vec<u64> {
         let whole = whole || !self.can_convert();
         let mut removed: Vec<LockInfo> = Vec::new();
@@ -69,7 +70,7 @@ impl LockClient {
             let further = l.policy.bits() & !bits;
             l.can_cancel()
                 && l.policy.bits() & bits != 0
-                && (whole || further & !covered(locks, l.mode, |o| o.policy.bits() & bits == 0) == 0)
+                && (whole || further & !covered_bits(locks, l.mode, |o| o.policy.bits() & bits == 0) == 0)
         };
         let cookies: Vec<LockHandle> = locks.iter().filter(is_removable).map(|l| l.cookie).collect();
         for cookie in cookies {
@@ -79,7 +80,7 @@ impl LockClient {
         let remaining = shard.by_res.get(res).map_or(&[][..], Vec::as_slice);
         let uncovered: Vec<u64> = removed
             .iter()
-            .map(|info| info.policy.bits() & !covered(remaining, info.mode, |_| true))
+            .map(|info| info.policy.bits() & !covered_bits(remaining, info.mode, |_| true))
             .collect();
         drop(shard);
         for (info, bits) in removed.iter().zip(uncovered) {
@@ -93,8 +94,8 @@ impl LockClient {
     }
 
     /// Cancels the unused locks of a resource that the client does not need any more, without
-    /// writing back. The client sends the cancels later; if the server revokes such a lock before,
-    /// the reply to the callback ends the lock.
+    /// writing back. The client sends the cancels later. If the server revokes such a lock before
+    /// that, the client replies that it does not know the lock, and the server drops it.
     pub fn cancel_unused_of(&self, res: &LdlmResId) {
         let mut removed: Vec<CachedLock> = Vec::new();
         {
@@ -174,8 +175,8 @@ impl LockClient {
         self.removed.notify_waiters();
     }
 
-    /// Marks a whole lock as revoked. Returns true if the caller has to start the cancel; else the
-    /// release of the last reference does, or a task is cancelling the lock already.
+    /// Marks a whole lock as revoked. Returns true if the caller has to start the cancel. Otherwise
+    /// the release of the last reference starts it, or a task is cancelling the lock already.
     pub(super) fn mark_cancelling(
         &self,
         shard: &mut super::cache::Shard,
@@ -192,13 +193,13 @@ impl LockClient {
         begin_cancel
     }
 
-    /// Cancels locks, which the caller has marked, in a separate task.
+    /// Cancels locks that the caller has marked ([`CachedLock::cancelling`]), in a separate task.
     pub(super) fn start_cancelling(&self, locks: Vec<(LdlmResId, LockHandle)>) {
         let Some(client) = self.me.upgrade() else { return };
         self.tasks.spawn(async move { client.cancel_locks(locks).await });
     }
 
-    /// Cancels locks, which the caller has marked. Returns when their owner has written back and
+    /// Cancels locks that the caller has marked. Returns when their owner has written back and
     /// dropped the data under them.
     async fn cancel_locks(&self, locks: Vec<(LdlmResId, LockHandle)>) {
         let Some(client) = self.me.upgrade() else { return };
@@ -258,8 +259,9 @@ impl LockClient {
             .is_some_and(|i| i.has2(wire::OBD_CONNECT2_LOCK_CONVERT))
     }
 
-    /// A lock; those of the bits to give up that no other lock covers ([`ALL_BITS`] for other types
-    /// of locks); and how to cancel the lock. `None` if the lock is gone.
+    /// The lock, the inode bits of which the owner must drop the data, and how to cancel the lock;
+    /// `None` if the lock is gone. The bits are those that the client gives up and that no other
+    /// lock covers; [`ALL_BITS`] for other types of locks.
     fn cancel_kind(&self, res: &LdlmResId, cookie: LockHandle) -> Option<(LockInfo, u64, CancelKind)> {
         let shard = self.cache_shard(res).lock();
         let locks = shard.by_res.get(res)?;
@@ -268,7 +270,7 @@ impl LockClient {
         let Policy::Ibits(held) = lock.policy else {
             return Some((info, ALL_BITS, CancelKind::Cancel));
         };
-        let uncovered = !covered(locks, lock.mode, |o| o.cookie != cookie);
+        let uncovered = !covered_bits(locks, lock.mode, |o| o.cookie != cookie);
         let keep = held.bits & !lock.revoked_bits;
         Some(if keep != 0 && self.can_convert() {
             (

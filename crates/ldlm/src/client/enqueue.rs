@@ -88,7 +88,7 @@ pub struct EnqueueReply {
 
 /// The callbacks that have arrived for a lock request in flight.
 #[derive(Debug, Default)]
-pub(super) struct Pending {
+pub(super) struct EarlyCallbacks {
     /// [`ALL_BITS`] if the server has revoked the lock already, else 0.
     pub(super) revoked_bits: u64,
     /// Dirty data under the lock is discarded.
@@ -114,24 +114,24 @@ impl LockClient {
     ///
     /// [`RpcError::Status`] with the server's errno, such as `EAGAIN` or `EDEADLK`, or an error of
     /// the RPC.
-    pub async fn enqueue(&self, e: Enqueue) -> Result<EnqueueReply, RpcError> {
-        let client = self.me.upgrade().ok_or_else(closed)?;
-        if e.policy.ty() == LockType::Flock {
-            return client.enqueue_flock(e).await;
+    pub async fn enqueue(&self, enqueue: Enqueue) -> Result<EnqueueReply, RpcError> {
+        let client = self.me.upgrade().ok_or_else(closed_error)?;
+        if enqueue.policy.ty() == LockType::Flock {
+            return client.enqueue_flock(enqueue).await;
         }
-        let mut pending = PendingEnqueue::begin(client, &e);
-        let reply = pending.send(e).await?;
+        let mut pending = PendingEnqueue::begin(client, &enqueue);
+        let reply = pending.send(enqueue).await?;
         pending.finish(reply).await
     }
 
-    /// The server never revokes a flock, so this client has to cancel a flock if its caller stops
-    /// waiting. The request therefore runs in a separate task.
-    async fn enqueue_flock(self: Arc<Self>, e: Enqueue) -> Result<EnqueueReply, RpcError> {
+    /// Requests a flock in a separate task, because the client has to cancel the flock if the
+    /// caller stops waiting: the server never revokes it.
+    async fn enqueue_flock(self: Arc<Self>, enqueue: Enqueue) -> Result<EnqueueReply, RpcError> {
         let (mut tx, rx) = oneshot::channel();
         let client = self.clone();
-        let mut pending = PendingEnqueue::begin(client.clone(), &e);
+        let mut pending = PendingEnqueue::begin(client.clone(), &enqueue);
         self.tasks.spawn(async move {
-            let reply = match pending.send(e).await {
+            let reply = match pending.send(enqueue).await {
                 Ok(reply) => reply,
                 // After an error there is no lock to cancel, so a dropped receiver does not matter.
                 Err(why) => return drop(tx.send(Err(why))),
@@ -144,11 +144,11 @@ impl LockClient {
                 client.cancel_handles(&[unwanted.rep.lock_handle.cookie]);
             }
         });
-        rx.await.unwrap_or_else(|_| Err(closed()))
+        rx.await.unwrap_or_else(|_| Err(closed_error()))
     }
 }
 
-pub(super) fn closed() -> RpcError {
+pub(super) fn closed_error() -> RpcError {
     RpcError::Closed("lock client".to_owned())
 }
 
@@ -163,29 +163,30 @@ pub(super) struct PendingEnqueue {
 }
 
 impl PendingEnqueue {
-    pub(super) fn begin(client: Arc<LockClient>, e: &Enqueue) -> PendingEnqueue {
+    pub(super) fn begin(client: Arc<LockClient>, enqueue: &Enqueue) -> PendingEnqueue {
         let cookie = client.new_cookie();
         client
             .cookie_shard(cookie)
             .lock()
             .insert(cookie, CookieState::Pending(Box::default()));
-        let cancel_on_block = e.flags & wire::LDLM_FL_CANCEL_ON_BLOCK != 0;
+        let cancel_on_block = enqueue.flags & wire::LDLM_FL_CANCEL_ON_BLOCK != 0;
         PendingEnqueue {
             client,
             cookie,
             handle: 0,
             cancel_on_block,
-            has_intent: e.intent.is_some(),
+            has_intent: enqueue.intent.is_some(),
         }
     }
 
-    /// Sends the request with deferred cancels, as far as they fit.
-    async fn send(&mut self, mut e: Enqueue) -> Result<ReplyMsg, RpcError> {
-        let import = self.client.import.get().ok_or_else(closed)?;
-        e.elc.truncate(HANDLES_MAX - 1);
-        e.elc
-            .extend(self.client.take_deferred(HANDLES_MAX - 1 - e.elc.len()));
-        let (bufs, request) = self.pack(e);
+    /// Sends the request, with as many deferred cancels as fit.
+    async fn send(&mut self, mut enqueue: Enqueue) -> Result<ReplyMsg, RpcError> {
+        let import = self.client.import.get().ok_or_else(closed_error)?;
+        enqueue.elc.truncate(HANDLES_MAX - 1);
+        enqueue
+            .elc
+            .extend(self.client.take_deferred(HANDLES_MAX - 1 - enqueue.elc.len()));
+        let (bufs, request) = self.pack(enqueue);
         import
             .call(Request {
                 bufs,
@@ -196,33 +197,33 @@ impl PendingEnqueue {
     }
 
     /// Builds the buffers of the request.
-    pub(super) fn pack(&self, e: Enqueue) -> (Vec<Bytes>, Request) {
+    pub(super) fn pack(&self, enqueue: Enqueue) -> (Vec<Bytes>, Request) {
         let desc = LdlmLockDesc {
             l_resource: LdlmResourceDesc {
-                lr_type: e.policy.ty().wire(),
+                lr_type: enqueue.policy.ty().wire(),
                 lr_pad: 0,
-                lr_name: e.res,
+                lr_name: enqueue.res,
             },
-            l_req_mode: e.mode.wire(),
+            l_req_mode: enqueue.mode.wire(),
             l_granted_mode: 0,
-            l_policy_data: e.policy.to_wire(),
+            l_policy_data: enqueue.policy.to_wire(),
         };
-        let mut flags = e.flags;
-        let mut bufs = Vec::with_capacity(2 + e.intent.as_ref().map_or(0, |i| i.bufs.len()));
-        if e.intent.is_some() {
+        let mut flags = enqueue.flags;
+        let mut bufs = Vec::with_capacity(2 + enqueue.intent.as_ref().map_or(0, |i| i.bufs.len()));
+        if enqueue.intent.is_some() {
             flags |= wire::LDLM_FL_HAS_INTENT;
         }
         let mut handles = vec![self.cookie.0];
-        handles.extend(e.elc);
+        handles.extend(enqueue.elc);
         bufs.push(dlm_req(flags, handles.len() as u32, desc, handles.into_iter()));
-        if let Some(intent) = e.intent {
+        if let Some(intent) = enqueue.intent {
             bufs.push(LdlmIntent { opc: intent.opc }.to_bytes());
             bufs.extend(intent.bufs);
-        } else if !e.capability.is_empty() {
+        } else if !enqueue.capability.is_empty() {
             // The capability follows an empty intent buffer.
-            bufs.extend([Bytes::new(), e.capability]);
+            bufs.extend([Bytes::new(), enqueue.capability]);
         }
-        (bufs, e.request)
+        (bufs, enqueue.request)
     }
 
     /// Handles the reply: waits for the completion AST of a queued lock, and caches the lock unless
@@ -251,7 +252,7 @@ impl PendingEnqueue {
         self.handle = rep.lock_handle.cookie;
         let mut flags = u64::from(rep.lock_flags);
         if flags & wire::LDLM_FL_BLOCKED_MASK != 0 {
-            let completion = self.completion().await?;
+            let completion = self.wait_for_completion().await?;
             if completion.flags & wire::LDLM_FL_FLOCK_DEADLOCK != 0 {
                 self.handle = 0;
                 return Err(RpcError::Status(Errno::EDEADLK));
@@ -308,7 +309,7 @@ impl PendingEnqueue {
     }
 
     /// Waits for the completion AST, which may have arrived already.
-    async fn completion(&self) -> Result<Completion, RpcError> {
+    async fn wait_for_completion(&self) -> Result<Completion, RpcError> {
         let evicted = || RpcError::Evicted("lock client".to_owned());
         let rx = {
             let mut cookies = self.client.cookie_shard(self.cookie).lock();
@@ -322,13 +323,13 @@ impl PendingEnqueue {
             pending.waiter = Some(tx);
             rx
         };
-        self.wait_probing(rx).await.map_err(|_| evicted())
+        self.wait_with_probes(rx).await.map_err(|_| evicted())
     }
 
-    /// Waits for a completion. A server does not notify evicted clients, and then no completion
-    /// comes. The client therefore pings [`PROBES`] times, less and less often; then the import's
-    /// regular pings must suffice.
-    async fn wait_probing(&self, mut rx: oneshot::Receiver<Completion>) -> Result<Completion, RecvError> {
+    /// Waits for a completion. None comes if the server has evicted this client, and servers do not
+    /// notify evicted clients. The client therefore pings [`PROBES`] times, each time after a
+    /// longer pause; later the import's regular pings must suffice.
+    async fn wait_with_probes(&self, mut rx: oneshot::Receiver<Completion>) -> Result<Completion, RecvError> {
         for quiet in (0..PROBES).map(|n| FIRST_PROBE * 2u32.pow(n)) {
             match timeout(quiet, &mut rx).await {
                 Ok(completed) => return completed,

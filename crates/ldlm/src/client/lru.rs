@@ -14,7 +14,7 @@ const SWEEP_INTERVAL_MIN: Duration = Duration::from_secs(1);
 const SWEEP_INTERVAL_MAX: Duration = Duration::from_secs(60);
 /// Maximum number of locks that the client cancels in a shard before it searches again for the
 /// shard with the oldest lock.
-const CHUNK: usize = 256;
+const CANCELS_PER_SEARCH: usize = 256;
 
 impl LockClient {
     /// `lru_size`: limit of unused locks.
@@ -46,8 +46,8 @@ impl LockClient {
     }
 
     /// Cancels the oldest unused locks if there are more than `lru_size`, or more than this
-    /// client's share of the mount's budget. Cancels many of a shard at once, so that one request
-    /// carries many handles.
+    /// client's share of the mount's budget. Cancels many locks of a shard at once (an eighth of
+    /// its average), so that one request carries many handles.
     pub(super) fn enforce_limits(&self) {
         let unused = self.unused_count();
         let surplus = unused
@@ -98,7 +98,7 @@ impl LockClient {
         while surplus > 0
             && let Some(shard) = self.oldest_shard()
         {
-            let cancelling = self.take_unused(shard, surplus.min(CHUNK), |_| true);
+            let cancelling = self.take_unused(shard, surplus.min(CANCELS_PER_SEARCH), |_| true);
             surplus -= cancelling.len();
             if !cancelling.is_empty() {
                 self.start_cancelling(cancelling);
@@ -106,8 +106,8 @@ impl LockClient {
         }
     }
 
-    /// The shard with the least recently used lock. (Cancelling in the shard of the last released
-    /// lock instead would drop recently used locks while other shards keep older ones.)
+    /// The shard with the least recently used lock. (The shard of the last released lock would not
+    /// do: its locks may all be newer than those of other shards.)
     fn oldest_shard(&self) -> Option<&Mutex<Shard>> {
         let oldest = |shard: &Mutex<Shard>| shard.lock().unused.keys().next().copied();
         let last_uses = self

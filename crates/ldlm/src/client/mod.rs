@@ -6,8 +6,8 @@
 //! writes back and drops the data that the lock protected. Only then the client sends the cancel.
 //!
 //! There are two tables: `cookies` maps a cookie, which callbacks carry, to a request in flight or
-//! to a resource; `cache` has the locks of each resource. Both are sharded. Code that needs the
-//! mutexes of both takes that of `cookies` first.
+//! to a resource; `cache` has the locks of each resource. Both are sharded. Code that needs mutexes
+//! of both locks `cookies` first.
 
 mod batch;
 mod budget;
@@ -26,7 +26,7 @@ use crate::policy::{LockType, Policy};
 use crate::spawn::Spawner;
 use cache::{CachedLock, Shard};
 use cancel::Canceller;
-use enqueue::Pending;
+use enqueue::EarlyCallbacks;
 use foldhash::HashMap;
 use parking_lot::Mutex;
 use rpc::{BoxFuture, Import};
@@ -146,14 +146,14 @@ pub struct LockClient {
 /// The state of a cookie.
 enum CookieState {
     /// A request in flight, or a queued lock.
-    Pending(Box<Pending>),
+    Pending(Box<EarlyCallbacks>),
     /// A cached lock of this resource.
     Cached(LdlmResId),
 }
 
 impl LockClient {
-    /// A client without locks; must be called within a runtime. The import is set later, because it
-    /// needs the owner of the callbacks first.
+    /// A client without locks; must be called within a runtime. The caller sets the import later,
+    /// because the import needs the owner of its callbacks first.
     pub fn new(owner: Arc<dyn LockOwner>, cfg: LockClientConfig) -> Arc<LockClient> {
         cfg.budget.join();
         Arc::new_cyclic(|me| LockClient {

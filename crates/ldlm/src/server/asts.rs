@@ -122,9 +122,9 @@ impl LockServer {
         self.handle_ast_reply(&export, &lock, reply).await;
     }
 
-    /// Handles the reply to a callback. Drops a lock unknown to the client. Evicts the client after
-    /// other errors, except if the client is stopping (`ENODEV`, `ESHUTDOWN`) or gone, or the lock
-    /// is gone.
+    /// Handles the reply to a callback. Drops a lock that the client does not know. Evicts the
+    /// client after other errors, unless the client is stopping (`ENODEV`, `ESHUTDOWN`) or gone, or
+    /// the lock is gone.
     pub(super) async fn handle_ast_reply(
         &self,
         export: &Arc<Export>,
@@ -151,7 +151,7 @@ impl LockServer {
     async fn evict(&self, export: &Arc<Export>, why: &str) {
         self.counters.evicted.fetch_add(1, Ordering::Relaxed);
         export.evict(why).await;
-        // `Target::export_gone` usually has dropped the locks already; a second call is harmless.
+        // `Target::export_gone` has usually dropped the locks already; a second call is harmless.
         self.drop_export(export).await;
     }
 

@@ -31,26 +31,26 @@ impl LockServer {
             &req.export,
             &request::handles(req.buf(bufs::DLM_REQ), wire::LDLM_ENQUEUE_CANCEL_OFF as usize),
         );
-        let new = self.parse_request(req, &dlm)?;
+        let lock_request = self.parse_request(req, &dlm)?;
         self.register_export(&req.export)?;
-        if let Some(lock) = self.find_earlier_attempt(req, &dlm, &new) {
+        if let Some(lock) = self.find_earlier_attempt(req, &dlm, &lock_request) {
             return self.lock_reply(&req.export, &dlm, &lock, 0).await;
         }
         let flags = u64::from(dlm.lock_flags);
-        if flags & wire::LDLM_FL_HAS_INTENT != 0 && new.policy.ty() == LockType::Extent {
-            return self.glimpse(req, &dlm, new).await;
+        if flags & wire::LDLM_FL_HAS_INTENT != 0 && lock_request.policy.ty() == LockType::Extent {
+            return self.glimpse(req, &dlm, lock_request).await;
         }
         self.wait_below_limit().await?;
-        let placement = self.enqueue_in_shard(&new).map_err(errno_of)?;
+        let placement = self.enqueue_in_shard(&lock_request).map_err(errno_of)?;
         match placement {
             Placement::Granted(id) => {
                 self.check_connected(&req.export, id)?;
                 match self.lock_of(id) {
                     Some(lock) => self.lock_reply(&req.export, &dlm, &lock, 0).await,
-                    // Revoked and cancelled before this reply: the client handles that like any
-                    // other revoked lock.
+                    // The lock was revoked and cancelled before this reply: the client handles it
+                    // like any other revoked lock.
                     None => {
-                        self.lock_reply(&req.export, &dlm, &transient_lock(&new, id, true), 0)
+                        self.lock_reply(&req.export, &dlm, &transient_lock(&lock_request, id, true), 0)
                             .await
                     }
                 }
@@ -62,25 +62,31 @@ impl LockServer {
                 } else {
                     wire::LDLM_FL_BLOCK_WAIT
                 };
-                if new.policy.ty() == LockType::Extent {
+                if lock_request.policy.ty() == LockType::Extent {
                     flags |= wire::LDLM_FL_NO_TIMEOUT;
                 }
                 // If the lock is granted by now, the completion AST is on its way.
-                self.lock_reply(&req.export, &dlm, &transient_lock(&new, id, false), flags)
-                    .await
+                self.lock_reply(
+                    &req.export,
+                    &dlm,
+                    &transient_lock(&lock_request, id, false),
+                    flags,
+                )
+                .await
             }
             Placement::Unlocked(id) => {
-                self.lock_reply(&req.export, &dlm, &transient_lock(&new, id, true), 0)
+                self.lock_reply(&req.export, &dlm, &transient_lock(&lock_request, id, true), 0)
                     .await
             }
             Placement::Tested { id, conflict } => self.test_reply(&dlm, id, conflict),
         }
     }
 
-    fn enqueue_in_shard(&self, new: &LockRequest) -> Result<Placement, Refusal> {
-        self.with_shard(shard_of(&new.res, new.policy.ty()), |ns, now, out| {
-            ns.enqueue(now, new, out)
-        })
+    fn enqueue_in_shard(&self, lock_request: &LockRequest) -> Result<Placement, Refusal> {
+        self.with_shard(
+            shard_of(&lock_request.res, lock_request.policy.ty()),
+            |ns, now, out| ns.enqueue(now, lock_request, out),
+        )
     }
 
     /// Parses and checks the request.
@@ -121,20 +127,20 @@ impl LockServer {
     }
 
     /// The lock that an earlier attempt of the same request created. (Not for granted flocks: the
-    /// range may have been merged into another, and granting it is_repeated changes nothing.)
+    /// range may have been merged into another, and granting it again changes nothing.)
     fn find_earlier_attempt(
         &self,
         req: &ServerRequest,
         dlm: &LdlmRequest,
-        new: &LockRequest,
+        lock_request: &LockRequest,
     ) -> Option<Lock> {
         let is_repeated = req.is_resent() || u64::from(dlm.lock_flags) & wire::LDLM_FL_REPLAY != 0;
         if !is_repeated {
             return None;
         }
-        let shard = self.shards[shard_of(&new.res, new.policy.ty())].lock();
-        let found = shard.ns.find(new.holder, new.cookie)?;
-        (found.res == new.res && !(found.granted && new.policy.ty() == LockType::Flock))
+        let shard = self.shards[shard_of(&lock_request.res, lock_request.policy.ty())].lock();
+        let found = shard.ns.find(lock_request.holder, lock_request.cookie)?;
+        (found.res == lock_request.res && !(found.granted && lock_request.policy.ty() == LockType::Flock))
             .then(|| found.clone())
     }
 
@@ -184,13 +190,13 @@ impl LockServer {
     }
 }
 
-/// The requested lock as the reply describes it, if it is not in the table or may be in another
-/// state there.
-fn transient_lock(new: &LockRequest, id: LockId, granted: bool) -> Lock {
+/// The lock that a reply describes if the table has no such lock, or has it in another state by
+/// now.
+fn transient_lock(lock_request: &LockRequest, id: LockId, granted: bool) -> Lock {
     Lock {
         id,
         granted,
-        ..Lock::from_request(new)
+        ..Lock::from_request(lock_request)
     }
 }
 

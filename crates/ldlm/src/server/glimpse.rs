@@ -23,12 +23,19 @@ impl LockServer {
         &self,
         req: &ServerRequest,
         dlm: &LdlmRequest,
-        new: LockRequest,
+        lock_request: LockRequest,
     ) -> Result<Reply, Errno> {
-        let res = new.res;
-        let shard = super::shard_of(&res, new.policy.ty());
+        let res = lock_request.res;
+        let shard = super::shard_of(&res, lock_request.policy.ty());
         let placement = self.with_shard(shard, |ns, now, out| {
-            ns.enqueue(now, &LockRequest { no_wait: true, ..new }, out)
+            ns.enqueue(
+                now,
+                &LockRequest {
+                    no_wait: true,
+                    ..lock_request
+                },
+                out,
+            )
         });
         match placement {
             Ok(Placement::Granted(id)) => {
@@ -53,8 +60,8 @@ impl LockServer {
         while let Some(reply) = replies.join_next().await {
             reports.extend(reply.ok().flatten());
         }
-        // Read again: a writer that has just written back and cancelled reports nothing, but the
-        // object has the size.
+        // Read the object again: a writer that has just written back and cancelled reports nothing,
+        // but the object has its data.
         let own = self.value_block(&res).await;
         let lvb = reports.into_iter().chain(own).reduce(|a, b| merge_lvbs(&a, &b));
         let bytes = lvb.map_or(Bytes::new(), |l| with_client_precision(&req.export, l.to_bytes()));
@@ -67,9 +74,9 @@ impl LockServer {
         OstLvb::from_bytes(&bytes).ok()
     }
 
-    /// Sends a glimpse AST to the holder of a write lock. Returns the value block that the client
-    /// reports, after passing it to [`LvbOps::update`](super::LvbOps::update). `None`: the client
-    /// reported none, its export is gone, or the callback failed.
+    /// Sends a glimpse AST to the holder of a write lock. Passes the value block that the client
+    /// reports to [`LvbOps::update`](super::LvbOps::update), and returns it. `None` if the client
+    /// reports none, its export is gone, or the callback failed.
     async fn send_glimpse(self: Arc<Self>, lock: Lock) -> Option<OstLvb> {
         let export = self.export(lock.holder)?;
         let state = export.ext::<ExportState>();

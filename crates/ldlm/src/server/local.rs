@@ -2,7 +2,7 @@
 //! Requests wait here, in this process, until the conflicting locks are cancelled.
 //!
 //! Each wait is bounded. It ends when the client of the request is evicted or disconnects, and at
-//! the latest after three times a holder's time to cancel: a holder that blocked the request from
+//! the latest after three times a holder's time to cancel. A holder that blocked the request from
 //! the beginning, without I/O under its lock, has been evicted by then.
 
 use super::{LockServer, holder, shard_of};
@@ -34,7 +34,7 @@ impl Drop for LocalLock {
     }
 }
 
-/// A lock granted to a client, to be returned in the reply. All zero without a lock.
+/// A lock that the reply to an intent returns to the client. All fields are zero without a lock.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct GrantedLock {
     /// The server's handle; 0 if no lock was granted.
@@ -77,7 +77,7 @@ impl LockServer {
         mode: LockMode,
         policy: Policy,
     ) -> Result<LocalLock, Errno> {
-        self.lock_as(client, LockRequest::local(Holder::SERVER, 0, res, mode, policy))
+        self.take_lock(client, LockRequest::local(Holder::SERVER, 0, res, mode, policy))
             .await
     }
 
@@ -94,12 +94,12 @@ impl LockServer {
         mode: LockMode,
         policy: Policy,
     ) -> Result<LocalLock, Errno> {
-        let new = LockRequest::local(Holder::SERVER, 0, res, mode, policy);
-        let new = LockRequest {
+        let request = LockRequest::local(Holder::SERVER, 0, res, mode, policy);
+        let request = LockRequest {
             on_behalf: holder(client),
-            ..new
+            ..request
         };
-        self.lock_as(Some(client), new).await
+        self.take_lock(Some(client), request).await
     }
 
     /// Revokes all clients' locks of an object before it is destroyed; the clients discard dirty
@@ -110,8 +110,15 @@ impl LockServer {
     /// As [`LockServer::lock`].
     pub async fn lock_to_destroy(&self, client: Option<&Export>, res: LdlmResId) -> Result<LocalLock, Errno> {
         let whole = Policy::Extent(crate::policy::Extent::WHOLE);
-        let new = LockRequest::local(Holder::SERVER, 0, res, LockMode::Pw, whole);
-        self.lock_as(client, LockRequest { discard: true, ..new }).await
+        let request = LockRequest::local(Holder::SERVER, 0, res, LockMode::Pw, whole);
+        self.take_lock(
+            client,
+            LockRequest {
+                discard: true,
+                ..request
+            },
+        )
+        .await
     }
 
     /// Takes a lock for the server itself if no lock conflicts, else returns `None`. Revokes no
@@ -126,17 +133,26 @@ impl LockServer {
         mode: LockMode,
         policy: Policy,
     ) -> Result<Option<LocalLock>, Errno> {
-        let new = LockRequest::local(Holder::SERVER, 0, res, mode, policy);
-        match self.lock_as(None, LockRequest { no_wait: true, ..new }).await {
+        let request = LockRequest::local(Holder::SERVER, 0, res, mode, policy);
+        match self
+            .take_lock(
+                None,
+                LockRequest {
+                    no_wait: true,
+                    ..request
+                },
+            )
+            .await
+        {
             Ok(lock) => Ok(Some(lock)),
             Err(Errno::EAGAIN) => Ok(None),
             Err(e) => Err(e),
         }
     }
 
-    async fn lock_as(&self, client: Option<&Export>, new: LockRequest) -> Result<LocalLock, Errno> {
+    async fn take_lock(&self, client: Option<&Export>, request: LockRequest) -> Result<LocalLock, Errno> {
         let server = self.me.upgrade().ok_or(Errno::ESHUTDOWN)?;
-        let id = self.wait_for(client, &new).await?.ok_or(Errno::EAGAIN)?;
+        let id = self.wait_for(client, &request).await?.ok_or(Errno::EAGAIN)?;
         Ok(LocalLock { server, id })
     }
 
@@ -164,8 +180,8 @@ impl LockServer {
         }
         self.wait_below_limit().await?;
         let policy = Policy::Ibits(Ibits { bits, try_bits });
-        let new = LockRequest::local(holder(export), client_cookie, res, mode, policy);
-        self.grant(export, &new).await
+        let request = LockRequest::local(holder(export), client_cookie, res, mode, policy);
+        self.grant(export, &request).await
     }
 
     /// Like [`LockServer::grant_to`] without waiting: grants no lock if `bits` are not free at
@@ -189,12 +205,19 @@ impl LockServer {
             return Ok(GrantedLock::default());
         }
         let policy = Policy::Ibits(Ibits { bits, try_bits });
-        let new = LockRequest::local(holder(export), client_cookie, res, mode, policy);
-        self.grant(export, &LockRequest { no_wait: true, ..new }).await
+        let request = LockRequest::local(holder(export), client_cookie, res, mode, policy);
+        self.grant(
+            export,
+            &LockRequest {
+                no_wait: true,
+                ..request
+            },
+        )
+        .await
     }
 
-    async fn grant(&self, export: &Arc<Export>, new: &LockRequest) -> Result<GrantedLock, Errno> {
-        let Some(id) = self.wait_for(Some(export), new).await? else {
+    async fn grant(&self, export: &Arc<Export>, request: &LockRequest) -> Result<GrantedLock, Errno> {
+        let Some(id) = self.wait_for(Some(export), request).await? else {
             return Ok(GrantedLock::default());
         };
         self.check_connected(export, id)?;
@@ -206,8 +229,8 @@ impl LockServer {
         })
     }
 
-    /// A resent intent requests its lock again: cancels the lock of the first attempt, granted or
-    /// waiting, so that the client's cookie never names two locks.
+    /// Cancels the lock, granted or waiting, that an earlier attempt of a resent intent requested,
+    /// so that the client's cookie never names two locks.
     fn cancel_earlier_attempt(&self, export: &Arc<Export>, cookie: u64, res: &LdlmResId) {
         let holder = holder(export);
         self.with_shard(shard_of(res, crate::policy::LockType::Ibits), |ns, now, out| {
@@ -219,9 +242,13 @@ impl LockServer {
 
     /// Waits for a lock that a request of `client` needs. `None` if no lock is available at once,
     /// and the request must not wait or has only optional bits.
-    async fn wait_for(&self, client: Option<&Export>, new: &LockRequest) -> Result<Option<LockId>, Errno> {
-        let shard = shard_of(&new.res, new.policy.ty());
-        let placement = self.with_shard(shard, |ns, now, out| ns.enqueue(now, new, out));
+    async fn wait_for(
+        &self,
+        client: Option<&Export>,
+        request: &LockRequest,
+    ) -> Result<Option<LockId>, Errno> {
+        let shard = shard_of(&request.res, request.policy.ty());
+        let placement = self.with_shard(shard, |ns, now, out| ns.enqueue(now, request, out));
         let id = match placement {
             Ok(Placement::Granted(id)) => return Ok(Some(id)),
             Ok(Placement::Queued { id, .. }) => id,
@@ -250,7 +277,7 @@ impl LockServer {
             }
         };
         let granted = match waiter {
-            Some(rx) => self.wait_granted(client, new, rx).await?,
+            Some(rx) => self.wait_granted(client, request, rx).await?,
             None => true,
         };
         guard.abandoned = false;
@@ -267,10 +294,10 @@ impl LockServer {
     async fn wait_granted(
         &self,
         client: Option<&Export>,
-        new: &LockRequest,
+        request: &LockRequest,
         granted: oneshot::Receiver<bool>,
     ) -> Result<bool, Errno> {
-        let limit = self.wait_max(shard_of(&new.res, new.policy.ty()));
+        let limit = self.wait_max(shard_of(&request.res, request.policy.ty()));
         let client_gone = async {
             match client {
                 Some(client) => client.gone().await,
@@ -283,7 +310,7 @@ impl LockServer {
             () = client_gone => Err(Errno::ENOTCONN),
             () = sleep(limit) => {
                 let client = client.map_or("the server itself", |c| &c.client_uuid);
-                let (ns, res, mode, secs) = (&self.name, &new.res.name, new.mode, limit.as_secs());
+                let (ns, res, mode, secs) = (&self.name, &request.res.name, request.mode, limit.as_secs());
                 lnet::warn_rate_limited!(ns, client, ?res, ?mode, secs, "request failed: its lock was not granted in time");
                 Err(Errno::ETIMEDOUT)
             }

@@ -141,8 +141,8 @@ pub struct LockStats {
 
 impl LockServer {
     /// A lock server without locks. `name` is for messages and parameters, such as
-    /// `mdt-testfs-MDT0000_UUID`. Must be called within a runtime, because callers of other methods
-    /// outside of any runtime start their tasks on that one.
+    /// `mdt-testfs-MDT0000_UUID`. Must be called within a runtime: methods that are called outside
+    /// of any runtime start their tasks on this one.
     pub fn new(name: &str, lvb: Arc<dyn LvbOps>, cfg: LdlmConfig) -> Arc<LockServer> {
         let shard = |i: usize| Shard {
             ns: Namespace::new(i as u8, cfg.seed.wrapping_add(i as u64), cfg.enqueue_min),
@@ -297,13 +297,13 @@ impl LockServer {
         Ok(Reply::new(vec![rep.to_bytes()]))
     }
 
-    /// Cancels a lock if `wanted` returns true for it.
-    fn cancel_if(&self, id: LockId, wanted: impl FnOnce(&Lock) -> bool) -> Option<Lock> {
+    /// Cancels a lock if `condition` returns true for the lock.
+    fn cancel_if(&self, id: LockId, condition: impl FnOnce(&Lock) -> bool) -> Option<Lock> {
         if id.shard() >= self.shards.len() {
             return None;
         }
         self.with_shard(id.shard(), |ns, now, out| {
-            ns.get(id).filter(|l| wanted(l))?;
+            ns.get(id).filter(|l| condition(l))?;
             ns.cancel(now, id, out)
         })
     }
@@ -322,7 +322,7 @@ impl LockServer {
         let mut guard = self.shards[shard].lock();
         let before = guard.ns.lock_count();
         let result = f(&mut guard.ns, now(), &mut actions);
-        self.limits.count_changed(before, guard.ns.lock_count());
+        self.limits.update_count(before, guard.ns.lock_count());
         guard.wake(&mut actions);
         drop(guard);
         if !actions.is_empty() {

@@ -20,9 +20,9 @@ pub(super) fn watch(server: &Arc<LockServer>) {
     let (limits, server): (_, Weak<LockServer>) = (server.limits.clone(), Arc::downgrade(server));
     tokio::spawn(async move {
         loop {
-            let exceeded = limits.exceeded.notified();
-            tokio::pin!(exceeded);
-            exceeded.as_mut().enable();
+            let over_threshold = limits.over_threshold.notified();
+            tokio::pin!(over_threshold);
+            over_threshold.as_mut().enable();
             loop {
                 let Some(pause) = server.upgrade().map(|s| s.reclaim_surplus()) else {
                     return;
@@ -30,14 +30,14 @@ pub(super) fn watch(server: &Arc<LockServer>) {
                 let Some(pause) = pause else { break };
                 tokio::time::sleep(pause).await;
             }
-            exceeded.await;
+            over_threshold.await;
         }
     });
 }
 
 impl LockServer {
     /// Revokes this server's share of the surplus, less the locks that it has already revoked.
-    /// Returns when to check again; `None` without a surplus.
+    /// Returns the time until the next check; `None` without a surplus.
     fn reclaim_surplus(&self) -> Option<Duration> {
         let (mut own, mut revoked) = (0, 0);
         for shard in &self.shards {
@@ -54,16 +54,16 @@ impl LockServer {
             return Some(IDLE_INTERVAL);
         }
         let share = (u128::from(surplus) * u128::from(own) / u128::from(all)) as u64 + 1;
-        let mut more = share.min(REVOKED_MAX).saturating_sub(revoked);
-        let (wanted, mut exhausted) = (more > 0, true);
+        let mut to_revoke = share.min(REVOKED_MAX).saturating_sub(revoked);
+        let (has_share, mut exhausted) = (to_revoke > 0, true);
         for shard in 0..SHARDS {
-            let part = more.div_ceil((SHARDS - shard) as u64);
-            let found = self.with_shard(shard, |ns, now, out| ns.reclaim(now, part as usize, out));
-            more -= (found.revoked as u64).min(more);
-            exhausted &= found.exhausted;
+            let part = to_revoke.div_ceil((SHARDS - shard) as u64);
+            let result = self.with_shard(shard, |ns, now, out| ns.reclaim(now, part as usize, out));
+            to_revoke -= (result.revoked as u64).min(to_revoke);
+            exhausted &= result.exhausted;
         }
         // The remaining locks may be of kinds that are never revoked.
-        Some(if wanted && exhausted {
+        Some(if has_share && exhausted {
             IDLE_INTERVAL
         } else {
             POLL_INTERVAL
@@ -73,9 +73,9 @@ impl LockServer {
     /// At the limit, waits until clients have cancelled locks. Fails with `ENOMEM` if the limit is
     /// still reached after [`LIMIT_WAIT_MAX`].
     pub(super) async fn wait_below_limit(&self) -> Result<(), Errno> {
-        let begun = now();
+        let started_at = now();
         while self.limits.is_full() {
-            if now().duration_since(begun) > LIMIT_WAIT_MAX {
+            if now().duration_since(started_at) > LIMIT_WAIT_MAX {
                 warn_rate_limited!(
                     ns = self.name,
                     locks = self.limits.locks(),

@@ -8,10 +8,10 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 /// Interval of checks.
-const TICK: Duration = Duration::from_millis(100);
+const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 /// A holder is reported if it has not cancelled a lock within this time after the revocation.
 const REPORT_AFTER: Duration = Duration::from_secs(1);
-/// Number of ticks between reports.
+/// Number of checks between reports.
 const REPORT_TICKS: u32 = 10;
 
 pub(super) fn watch(server: &Arc<LockServer>) {
@@ -21,7 +21,7 @@ pub(super) fn watch(server: &Arc<LockServer>) {
             revoking.notified().await;
             let mut ticks = 0u32;
             while server.upgrade().is_some_and(|s| s.expire()) {
-                tokio::time::sleep(TICK).await;
+                tokio::time::sleep(CHECK_INTERVAL).await;
                 ticks = ticks.wrapping_add(1);
                 if ticks.is_multiple_of(REPORT_TICKS)
                     && let Some(server) = server.upgrade()
@@ -69,9 +69,9 @@ impl LockServer {
 impl Drop for LockServer {
     fn drop(&mut self) {
         for shard in &self.shards {
-            self.limits.count_changed(shard.lock().ns.lock_count(), 0);
+            self.limits.update_count(shard.lock().ns.lock_count(), 0);
         }
         self.revoking.notify_one();
-        self.limits.exceeded.notify_waiters();
+        self.limits.over_threshold.notify_waiters();
     }
 }

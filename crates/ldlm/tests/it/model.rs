@@ -48,7 +48,7 @@ fn flock_mode() -> impl Strategy<Value = LockMode> {
 }
 
 /// A resource with a mode and a policy that suit its type.
-fn want() -> impl Strategy<Value = (LdlmResId, LockMode, Policy)> {
+fn resource_and_policy() -> impl Strategy<Value = (LdlmResId, LockMode, Policy)> {
     prop_oneof![
         mode().prop_map(|m| (PLAIN, m, Policy::Plain)),
         (mode(), 0..16u64, 0..16u64).prop_map(|(m, bits, try_bits)| (
@@ -88,7 +88,7 @@ fn want() -> impl Strategy<Value = (LdlmResId, LockMode, Policy)> {
 }
 
 fn enqueue() -> impl Strategy<Value = LockRequest> {
-    (0..4u64, want(), any::<u64>(), any::<[bool; 5]>()).prop_map(
+    (0..4u64, resource_and_policy(), any::<u64>(), any::<[bool; 5]>()).prop_map(
         |(holder, (res, mode, policy), cookie, flags)| LockRequest {
             waiter: if flags[0] || holder == 0 {
                 Waiter::Local
@@ -115,7 +115,7 @@ fn event() -> impl Strategy<Value = Event> {
     ]
 }
 
-/// The published compatibility table, written down independently.
+/// The published compatibility table, written independently of the code under test.
 fn compatible(a: LockMode, b: LockMode) -> bool {
     let row = |m| match m {
         LockMode::Ex => "NL",
@@ -130,7 +130,7 @@ fn compatible(a: LockMode, b: LockMode) -> bool {
     row(a).split(' ').any(|n| n == name)
 }
 
-fn exclude(a: &Lock, b: &Lock) -> bool {
+fn conflict(a: &Lock, b: &Lock) -> bool {
     match (a.policy, b.policy) {
         (Policy::Plain, Policy::Plain) => !compatible(a.mode, b.mode),
         (Policy::Ibits(x), Policy::Ibits(y)) => !compatible(a.mode, b.mode) && x.bits & y.bits != 0,
@@ -178,10 +178,10 @@ impl Model {
         let mut newly_granted: Vec<LockId> = Vec::new();
         let mut removed: Vec<LockId> = Vec::new();
         match event {
-            Event::Enqueue(new) => match ns.enqueue(now, new, &mut out) {
+            Event::Enqueue(request) => match ns.enqueue(now, request, &mut out) {
                 Ok(Placement::Granted(id)) => newly_granted.push(id),
                 Ok(Placement::Queued { id, .. }) => {
-                    prop_assert!(!new.no_wait);
+                    prop_assert!(!request.no_wait);
                     self.order += 1;
                     self.waiting.insert(id, self.order);
                 }
@@ -201,11 +201,16 @@ impl Model {
                     lock.granted && matches!(lock.policy, Policy::Ibits(_))
                 );
             }
-            Event::DropHolder(h) => {
-                removed.extend(before.iter().filter(|l| l.holder == Holder(*h)).map(|l| l.id));
-                prop_assert_eq!(ns.drop_holder(now, Holder(*h), &mut out), removed.len());
+            Event::DropHolder(holder) => {
+                removed.extend(
+                    before
+                        .iter()
+                        .filter(|l| l.holder == Holder(*holder))
+                        .map(|l| l.id),
+                );
+                prop_assert_eq!(ns.drop_holder(now, Holder(*holder), &mut out), removed.len());
             }
-            Event::Prolong(h) => ns.prolong(now, Holder(*h), &EXTENT),
+            Event::Prolong(holder) => ns.prolong(now, Holder(*holder), &EXTENT),
             Event::Wait(secs) => {
                 self.now += Duration::from_secs(*secs);
                 ns.expire(self.now, &mut out);
@@ -254,26 +259,30 @@ impl Model {
             for (i, a) in granted.iter().enumerate() {
                 prop_assert!(a.granted);
                 for b in &granted[..i] {
-                    prop_assert!(!exclude(a, b), "both granted: {a:?} {b:?}");
+                    prop_assert!(!conflict(a, b), "both granted: {a:?} {b:?}");
                 }
             }
-            for (i, w) in queue.iter().enumerate() {
-                prop_assert!(self.waiting.contains_key(&w.id));
-                let blockers: Vec<&&Lock> = granted.iter().filter(|g| exclude(g, w)).collect();
-                let ahead = queue[..i].iter().any(|a| exclude(a, w));
+            for (i, waiting_lock) in queue.iter().enumerate() {
+                prop_assert!(self.waiting.contains_key(&waiting_lock.id));
+                let blockers: Vec<&&Lock> = granted.iter().filter(|g| conflict(g, waiting_lock)).collect();
+                let ahead = queue[..i].iter().any(|a| conflict(a, waiting_lock));
                 prop_assert!(
                     !blockers.is_empty() || (ahead && !flocks),
-                    "waits for nothing: {w:?}"
+                    "waits for nothing: {waiting_lock:?}"
                 );
                 prop_assert!(
                     flocks || blockers.iter().all(|b| b.ast_sent != (b.mode == LockMode::Group)),
-                    "no blocking AST: {w:?} {blockers:?}"
+                    "no blocking AST: {waiting_lock:?} {blockers:?}"
                 );
-                let overtakes =
-                    |g: &&&Lock| newly_granted.contains(&g.id) && exclude(g, w) && g.mode != LockMode::Group;
+                let overtakes = |g: &&&Lock| {
+                    newly_granted.contains(&g.id) && conflict(g, waiting_lock) && g.mode != LockMode::Group
+                };
                 prop_assert!(
-                    flocks || !granted.iter().any(|g| overtakes(&g) && self.arrived_later(g, w)),
-                    "overtaken: {w:?}"
+                    flocks
+                        || !granted
+                            .iter()
+                            .any(|g| overtakes(&g) && self.arrived_later(g, waiting_lock)),
+                    "overtaken: {waiting_lock:?}"
                 );
             }
         }
@@ -282,8 +291,8 @@ impl Model {
         Ok(())
     }
 
-    /// Whether a granted lock arrived after one that still waits: the serial numbers in handles
-    /// increase.
+    /// Whether a granted lock arrived after one that still waits. Compares the serial numbers in
+    /// their handles, which increase.
     fn arrived_later(&self, granted: &Lock, waits: &Lock) -> bool {
         granted.id.0 >> 32 > waits.id.0 >> 32
     }

@@ -45,70 +45,88 @@ async fn cancels_crossing_callbacks_are_harmless() {
 impl Client {
     /// Requests a lock, and cancels the client's own locks on `bits` with the request.
     async fn enqueue_with_early_cancel(&self, res: wire::LdlmResId, bits: u64) {
-        let mut e = Enqueue::new(res, LockMode::Pr, Policy::ibits(bits));
-        e.elc = self.locks.elc(&res, bits, true);
-        self.locks.enqueue(e).await.unwrap();
+        let mut enqueue = Enqueue::new(res, LockMode::Pr, Policy::ibits(bits));
+        enqueue.elc = self.locks.elc(&res, bits, true);
+        self.locks.enqueue(enqueue).await.unwrap();
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_request_cancels_conflicting_own_locks_without_a_callback() {
     let cluster = Cluster::new().await;
-    let a = cluster.client("a").await;
+    let client_a = cluster.client("a").await;
     drop(
-        a.enqueue(directory(1), LockMode::Pr, Policy::ibits(UPDATE))
+        client_a
+            .enqueue(directory(1), LockMode::Pr, Policy::ibits(UPDATE))
             .await
             .unwrap(),
     );
-    a.enqueue_with_early_cancel(directory(1), UPDATE).await;
+    client_a.enqueue_with_early_cancel(directory(1), UPDATE).await;
     let stats = cluster.server.stats();
     assert_eq!((stats.locks, stats.blocking_asts), (1, 0));
-    assert_eq!(a.owner.dropped_count(), 1);
+    assert_eq!(client_a.owner.dropped_count(), 1);
 }
 
 #[tokio::test(start_paused = true)]
 async fn repeated_opens_do_not_pile_up_locks() {
     let cluster = Cluster::new().await;
-    let (a, b) = (cluster.client("a").await, cluster.client("b").await);
+    let (client_a, client_b) = (cluster.client("a").await, cluster.client("b").await);
     let (some, all) = (Policy::ibits(UPDATE), Policy::ibits(LOOKUP | UPDATE));
     for _ in 0..200 {
         // The same lock again; a part of the cached lock; a lock that includes the cached one.
         for (file, policy) in [(1, some), (2, some), (2, all)] {
-            drop(a.enqueue(directory(file), LockMode::Pr, policy).await.unwrap());
+            drop(
+                client_a
+                    .enqueue(directory(file), LockMode::Pr, policy)
+                    .await
+                    .unwrap(),
+            );
         }
-        assert_eq!(a.locks.lock_count(), 2);
+        assert_eq!(client_a.locks.lock_count(), 2);
         assert!(cluster.server.stats().locks <= 4);
     }
     // A lock with a deferred cancel blocks no other client.
     for file in [1, 2] {
-        drop(b.enqueue(directory(file), LockMode::Ex, all).await.unwrap());
+        drop(
+            client_b
+                .enqueue(directory(file), LockMode::Ex, all)
+                .await
+                .unwrap(),
+        );
     }
     let stats = cluster.server.stats();
-    assert_eq!((a.locks.lock_count(), stats.locks, stats.evictions), (0, 2, 0));
+    assert_eq!(
+        (client_a.locks.lock_count(), stats.locks, stats.evictions),
+        (0, 2, 0)
+    );
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_lock_revoked_before_its_reply_is_cancelled_despite_a_duplicate() {
     let cluster = Cluster::new().await;
-    let a = cluster.client("a").await;
+    let client_a = cluster.client("a").await;
     let bits = Policy::ibits(UPDATE);
-    let first = a.enqueue(directory(1), LockMode::Pr, bits).await.unwrap();
+    let first = client_a.enqueue(directory(1), LockMode::Pr, bits).await.unwrap();
     // The client sends the lost request again, so the callback below arrives before the reply.
     cluster.rpc.faults().lose_requests(wire::LDLM_ENQUEUE, 1);
-    let mut enqueue = Box::pin(a.enqueue(directory(1), LockMode::Pr, bits));
+    let mut enqueue = Box::pin(client_a.enqueue(directory(1), LockMode::Pr, bits));
     tokio::select! {
         biased;
         _ = &mut enqueue => unreachable!("the request is lost"),
         () = std::future::ready(()) => {}
     }
     let pending = LockHandle(first.info().cookie.0 + 2);
-    assert!(a.locks.is_pending(pending));
+    assert!(client_a.locks.is_pending(pending));
     let blocking = LdlmRequest {
         lock_handle: [pending.0, 0],
         ..LdlmRequest::default()
     };
     let blocking = Message::new(&PtlrpcBody::default(), [blocking.to_bytes()]);
-    a.locks.ast(wire::LDLM_BL_CALLBACK, blocking).await.unwrap();
+    client_a
+        .locks
+        .ast(wire::LDLM_BL_CALLBACK, blocking)
+        .await
+        .unwrap();
     assert_eq!(enqueue.await.unwrap().info().cookie, first.info().cookie);
     let cancelled = cluster.until(|stats| stats.locks == 1);
     tokio::time::timeout(Duration::from_secs(10), cancelled)
@@ -121,31 +139,31 @@ async fn a_lock_revoked_before_its_reply_is_cancelled_despite_a_duplicate() {
 #[tokio::test(start_paused = true)]
 async fn a_queued_lock_is_pending_after_the_reply() {
     let cluster = Cluster::new().await;
-    let (a, b) = (cluster.client("a").await, cluster.client("b").await);
+    let (client_a, client_b) = (cluster.client("a").await, cluster.client("b").await);
     let bits = Policy::ibits(UPDATE);
-    let held = a.enqueue(directory(1), LockMode::Ex, bits).await.unwrap();
+    let held = client_a.enqueue(directory(1), LockMode::Ex, bits).await.unwrap();
     let waiting = tokio::spawn({
-        let b = b.clone();
-        async move { b.enqueue(directory(1), LockMode::Ex, bits).await.map(drop) }
+        let client_b = client_b.clone();
+        async move { client_b.enqueue(directory(1), LockMode::Ex, bits).await.map(drop) }
     });
     cluster.until(|stats| stats.blocking_asts == 1).await;
     tokio::time::sleep(Duration::from_secs(1)).await;
-    assert!(b.locks.has_pending() && b.locks.lock_count() == 0);
+    assert!(client_b.locks.has_pending() && client_b.locks.lock_count() == 0);
     drop(held);
     waiting.await.unwrap().unwrap();
-    assert!(!b.locks.has_pending());
+    assert!(!client_b.locks.has_pending());
 }
 
 /// The server sends no completion, and the import's next regular ping is far away.
 #[tokio::test(start_paused = true)]
 async fn a_client_evicted_while_waiting_for_a_lock_fails_within_a_second() {
     let cluster = Cluster::new().await;
-    let (a, b) = (cluster.client("a").await, cluster.client("b").await);
+    let (client_a, client_b) = (cluster.client("a").await, cluster.client("b").await);
     let bits = Policy::ibits(UPDATE);
-    let held = a.enqueue(directory(1), LockMode::Ex, bits).await.unwrap();
+    let held = client_a.enqueue(directory(1), LockMode::Ex, bits).await.unwrap();
     let waiting = tokio::spawn({
-        let b = b.clone();
-        async move { b.enqueue(directory(1), LockMode::Ex, bits).await.map(drop) }
+        let client_b = client_b.clone();
+        async move { client_b.enqueue(directory(1), LockMode::Ex, bits).await.map(drop) }
     });
     cluster.until(|stats| stats.blocking_asts == 1).await;
     cluster.export_of("b").evict("by the test").await;

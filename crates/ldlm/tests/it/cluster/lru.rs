@@ -11,19 +11,24 @@ use std::time::Duration;
 #[tokio::test(start_paused = true)]
 async fn unused_locks_are_cancelled_by_number_and_age() {
     let cluster = Cluster::new().await;
-    let a = cluster.client("a").await;
-    a.locks.set_lru_size(10);
+    let client_a = cluster.client("a").await;
+    client_a.locks.set_lru_size(10);
     for i in 0..100 {
         drop(
-            a.enqueue(directory(i), LockMode::Pr, Policy::ibits(LOOKUP))
+            client_a
+                .enqueue(directory(i), LockMode::Pr, Policy::ibits(LOOKUP))
                 .await
                 .unwrap(),
         );
     }
-    a.wait_for_write_backs().await;
-    assert!(a.locks.unused_count() <= 10, "{}", a.locks.unused_count());
+    client_a.wait_for_write_backs().await;
+    assert!(
+        client_a.locks.unused_count() <= 10,
+        "{}",
+        client_a.locks.unused_count()
+    );
     cluster.until(|s| s.locks <= 10).await;
-    tokio::time::sleep(a.locks.lru_max_age() + Duration::from_secs(60)).await;
+    tokio::time::sleep(client_a.locks.lru_max_age() + Duration::from_secs(60)).await;
     cluster.until(|s| s.locks == 0).await;
 }
 
@@ -53,13 +58,14 @@ async fn imports_share_a_budget_of_unused_locks() {
 #[tokio::test(start_paused = true)]
 async fn locks_in_constant_use_stay_cached() {
     let cluster = Cluster::new().await;
-    let a = cluster.client("a").await;
+    let client_a = cluster.client("a").await;
     let bits = Policy::ibits(LOOKUP);
-    a.locks.set_lru_size(64);
+    client_a.locks.set_lru_size(64);
     let mut used = Vec::new();
     for i in 0..4 {
         used.push(
-            a.enqueue(directory(1000 + i), LockMode::Pr, bits)
+            client_a
+                .enqueue(directory(1000 + i), LockMode::Pr, bits)
                 .await
                 .unwrap()
                 .info()
@@ -67,46 +73,55 @@ async fn locks_in_constant_use_stay_cached() {
         );
     }
     for i in 0..500 {
-        drop(a.enqueue(directory(i), LockMode::Pr, bits).await.unwrap());
+        drop(client_a.enqueue(directory(i), LockMode::Pr, bits).await.unwrap());
         for res in &used {
-            assert!(a.locks.find(res, LockMode::Pr, bits).is_some(), "{i}: {res:?}");
+            assert!(
+                client_a.locks.find(res, LockMode::Pr, bits).is_some(),
+                "{i}: {res:?}"
+            );
         }
     }
-    a.wait_for_write_backs().await;
-    assert_eq!(a.locks.unused_count(), 64);
+    client_a.wait_for_write_backs().await;
+    assert_eq!(client_a.locks.unused_count(), 64);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_revoked_lock_does_not_wait_for_others_being_cancelled() {
+async fn a_revoked_lock_does_not_wait_for_slow_cancels_of_others() {
     const SLOW: u64 = 5;
     let cluster = Cluster::new().await;
-    let (a, b) = (cluster.client("a").await, cluster.client("b").await);
+    let (client_a, client_b) = (cluster.client("a").await, cluster.client("b").await);
     let bits = Policy::ibits(LOOKUP);
     for i in 0..50 {
-        drop(a.enqueue(directory(i), LockMode::Pr, bits).await.unwrap());
+        drop(client_a.enqueue(directory(i), LockMode::Pr, bits).await.unwrap());
     }
     for i in 0..50 {
         // Long enough for the server to revoke all locks before the first write-back ends.
         let write_back_time = Duration::from_millis(if i == SLOW { 60_000 } else { 100 });
-        a.owner.set_write_back_time(directory(i), write_back_time);
+        client_a.owner.set_write_back_time(directory(i), write_back_time);
     }
     let cancelling = tokio::spawn({
-        let a = a.clone();
-        async move { a.locks.cancel_all().await }
+        let client_a = client_a.clone();
+        async move { client_a.locks.cancel_all().await }
     });
-    let begun = tokio::time::Instant::now();
+    let started_at = tokio::time::Instant::now();
     let mut enqueues = tokio::task::JoinSet::new();
     for i in (0..50).filter(|i| *i != SLOW) {
-        let b = b.clone();
-        enqueues.spawn(async move { drop(b.enqueue(directory(i), LockMode::Ex, bits).await.unwrap()) });
+        let client_b = client_b.clone();
+        enqueues
+            .spawn(async move { drop(client_b.enqueue(directory(i), LockMode::Ex, bits).await.unwrap()) });
     }
     enqueues.join_all().await;
     assert!(
-        begun.elapsed() < Duration::from_secs(1),
+        started_at.elapsed() < Duration::from_secs(1),
         "{:?} of virtual time",
-        begun.elapsed()
+        started_at.elapsed()
     );
-    drop(b.enqueue(directory(SLOW), LockMode::Ex, bits).await.unwrap());
-    assert!(begun.elapsed() >= Duration::from_secs(60));
+    drop(
+        client_b
+            .enqueue(directory(SLOW), LockMode::Ex, bits)
+            .await
+            .unwrap(),
+    );
+    assert!(started_at.elapsed() >= Duration::from_secs(60));
     cancelling.await.unwrap();
 }

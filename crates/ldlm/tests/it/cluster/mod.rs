@@ -34,8 +34,8 @@ fn flock(owner: u64) -> Policy {
 #[tokio::test(start_paused = true)]
 async fn a_lock_without_conflicts_is_granted_whole_and_cached() {
     let cluster = Cluster::new().await;
-    let a = cluster.client("a").await;
-    let got = a
+    let client_a = cluster.client("a").await;
+    let got = client_a
         .locks
         .enqueue(Enqueue::new(OBJECT, LockMode::Pw, Policy::extent(0, 4095)))
         .await
@@ -45,12 +45,13 @@ async fn a_lock_without_conflicts_is_granted_whole_and_cached() {
     assert_eq!(got.rep.lock_flags & wire::LDLM_FL_LOCK_CHANGED as u32, 1);
     drop(lock);
     assert!(
-        a.locks
+        client_a
+            .locks
             .find(&OBJECT, LockMode::Pr, Policy::extent(1 << 30, 1 << 31))
             .is_some()
     );
     assert_eq!(cluster.server.stats().locks, 1);
-    a.locks.cancel_all().await;
+    client_a.locks.cancel_all().await;
     assert_eq!(cluster.server.stats().locks, 0);
 }
 
@@ -172,15 +173,15 @@ fn next_random(seed: &mut u64) -> u64 {
 #[tokio::test(start_paused = true)]
 async fn a_queued_lock_is_granted_when_the_conflict_is_cancelled() {
     let cluster = Cluster::new().await;
-    let (a, b) = (cluster.client("a").await, cluster.client("b").await);
-    let held = a.enqueue(OBJECT, LockMode::Pw, WHOLE).await.unwrap();
-    let waiting = tokio::spawn(async move { b.enqueue(OBJECT, LockMode::Pr, WHOLE).await });
+    let (client_a, client_b) = (cluster.client("a").await, cluster.client("b").await);
+    let held = client_a.enqueue(OBJECT, LockMode::Pw, WHOLE).await.unwrap();
+    let waiting = tokio::spawn(async move { client_b.enqueue(OBJECT, LockMode::Pr, WHOLE).await });
     while !held.is_revoked() {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
     assert!(!waiting.is_finished());
     assert!(
-        a.locks.find(&OBJECT, LockMode::Pr, WHOLE).is_none(),
+        client_a.locks.find(&OBJECT, LockMode::Pr, WHOLE).is_none(),
         "a revoked lock gets no new users"
     );
     drop(held);
@@ -192,10 +193,11 @@ async fn a_queued_lock_is_granted_when_the_conflict_is_cancelled() {
 #[tokio::test(start_paused = true)]
 async fn only_conflicting_inode_bits_are_cancelled() {
     let cluster = Cluster::new().await;
-    let a = cluster.client("a").await;
+    let client_a = cluster.client("a").await;
     let dir = directory(1);
     drop(
-        a.enqueue(dir, LockMode::Pr, Policy::ibits(LOOKUP | UPDATE | PERM))
+        client_a
+            .enqueue(dir, LockMode::Pr, Policy::ibits(LOOKUP | UPDATE | PERM))
             .await
             .unwrap(),
     );
@@ -204,15 +206,21 @@ async fn only_conflicting_inode_bits_are_cancelled() {
         .lock(None, dir, LockMode::Pw, Policy::ibits(UPDATE))
         .await
         .unwrap();
-    assert_eq!(a.owner.revoked(), [(dir, UPDATE)]);
+    assert_eq!(client_a.owner.revoked(), [(dir, UPDATE)]);
     // The server continues as soon as the bits are free; the client updates its lock afterwards.
-    a.wait_for_write_backs().await;
+    client_a.wait_for_write_backs().await;
     assert!(
-        a.locks
+        client_a
+            .locks
             .find(&dir, LockMode::Pr, Policy::ibits(LOOKUP | PERM))
             .is_some()
     );
-    assert!(a.locks.find(&dir, LockMode::Pr, Policy::ibits(UPDATE)).is_none());
+    assert!(
+        client_a
+            .locks
+            .find(&dir, LockMode::Pr, Policy::ibits(UPDATE))
+            .is_none()
+    );
     drop(server);
     drop(
         cluster
@@ -221,18 +229,19 @@ async fn only_conflicting_inode_bits_are_cancelled() {
             .await
             .unwrap(),
     );
-    a.wait_for_write_backs().await;
-    assert_eq!(a.locks.lock_count(), 0);
+    client_a.wait_for_write_backs().await;
+    assert_eq!(client_a.locks.lock_count(), 0);
     assert_eq!(cluster.server.stats().locks, 0);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_client_without_conversion_cancels_the_whole_lock() {
     let cluster = Cluster::new().await;
-    let a = cluster.client_with_flags2("a", 0).await;
+    let client_a = cluster.client_with_flags2("a", 0).await;
     let dir = directory(1);
     drop(
-        a.enqueue(dir, LockMode::Pr, Policy::ibits(LOOKUP | UPDATE))
+        client_a
+            .enqueue(dir, LockMode::Pr, Policy::ibits(LOOKUP | UPDATE))
             .await
             .unwrap(),
     );
@@ -243,22 +252,22 @@ async fn a_client_without_conversion_cancels_the_whole_lock() {
             .await
             .unwrap(),
     );
-    assert_eq!(a.owner.revoked(), [(dir, LOOKUP | UPDATE)]);
+    assert_eq!(client_a.owner.revoked(), [(dir, LOOKUP | UPDATE)]);
     assert_eq!(cluster.server.stats().locks, 0);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_client_that_never_replies_is_evicted() {
     let cluster = Cluster::new().await;
-    let (a, b) = (cluster.client("a").await, cluster.client("b").await);
-    let held = a.enqueue(OBJECT, LockMode::Pw, WHOLE).await.unwrap();
-    a.owner.mute();
-    let begun = Instant::now();
-    b.enqueue(OBJECT, LockMode::Pr, WHOLE).await.unwrap();
-    let took = begun.elapsed();
+    let (client_a, client_b) = (cluster.client("a").await, cluster.client("b").await);
+    let held = client_a.enqueue(OBJECT, LockMode::Pw, WHOLE).await.unwrap();
+    client_a.owner.mute();
+    let started_at = Instant::now();
+    client_b.enqueue(OBJECT, LockMode::Pr, WHOLE).await.unwrap();
+    let elapsed = started_at.elapsed();
     assert!(
-        (fixture::ENQUEUE_MIN..fixture::ENQUEUE_MIN * 2).contains(&took),
-        "{took:?}"
+        (fixture::ENQUEUE_MIN..fixture::ENQUEUE_MIN * 2).contains(&elapsed),
+        "{elapsed:?}"
     );
     assert_eq!(cluster.server.stats().evictions, 1);
     drop(held);
@@ -267,19 +276,21 @@ async fn a_client_that_never_replies_is_evicted() {
 #[tokio::test(start_paused = true)]
 async fn a_client_that_keeps_a_revoked_lock_is_evicted_and_drops_its_cache() {
     let cluster = Cluster::new().await;
-    let (a, b) = (cluster.client("a").await, cluster.client("b").await);
-    let held = a.enqueue(OBJECT, LockMode::Pw, WHOLE).await.unwrap();
-    b.enqueue(OBJECT, LockMode::Pr, WHOLE).await.unwrap();
+    let (client_a, client_b) = (cluster.client("a").await, cluster.client("b").await);
+    let held = client_a.enqueue(OBJECT, LockMode::Pw, WHOLE).await.unwrap();
+    client_b.enqueue(OBJECT, LockMode::Pr, WHOLE).await.unwrap();
     assert_eq!(cluster.server.stats().evictions, 1);
     // The client learns of the eviction by its next request.
-    a.import
+    client_a
+        .import
         .call(rpc::Request::new(wire::OBD_PING, Vec::new()))
         .await
         .ok();
-    a.until(|| !held.is_valid()).await;
-    assert_eq!(a.owner.dropped_count(), 1);
+    client_a.until(|| !held.is_valid()).await;
+    assert_eq!(client_a.owner.dropped_count(), 1);
     drop(held);
-    a.enqueue(directory(1), LockMode::Pr, Policy::ibits(LOOKUP))
+    client_a
+        .enqueue(directory(1), LockMode::Pr, Policy::ibits(LOOKUP))
         .await
         .unwrap();
 }
@@ -287,10 +298,10 @@ async fn a_client_that_keeps_a_revoked_lock_is_evicted_and_drops_its_cache() {
 #[tokio::test(start_paused = true)]
 async fn io_under_a_lock_extends_its_timeout() {
     let cluster = Cluster::new().await;
-    let (a, b) = (cluster.client("a").await, cluster.client("b").await);
-    let held = a.enqueue(OBJECT, LockMode::Pw, WHOLE).await.unwrap();
+    let (client_a, client_b) = (cluster.client("a").await, cluster.client("b").await);
+    let held = client_a.enqueue(OBJECT, LockMode::Pw, WHOLE).await.unwrap();
     let export = cluster.export_of("a");
-    let waiting = tokio::spawn(async move { b.enqueue(OBJECT, LockMode::Pr, WHOLE).await });
+    let waiting = tokio::spawn(async move { client_b.enqueue(OBJECT, LockMode::Pr, WHOLE).await });
     for _ in 0..10 {
         tokio::time::sleep(fixture::ENQUEUE_MIN / 2).await;
         cluster.server.prolong(&export, OBJECT);
@@ -304,57 +315,73 @@ async fn io_under_a_lock_extends_its_timeout() {
 #[tokio::test(start_paused = true)]
 async fn flocks_wait_for_each_other_and_a_deadlock_is_refused() {
     let cluster = Cluster::new().await;
-    let (a, b) = (cluster.client("a").await, cluster.client("b").await);
-    a.flock(FILE_A, LockMode::Pw, flock(1)).await.unwrap();
-    b.flock(FILE_B, LockMode::Pw, flock(2)).await.unwrap();
+    let (client_a, client_b) = (cluster.client("a").await, cluster.client("b").await);
+    client_a.flock(FILE_A, LockMode::Pw, flock(1)).await.unwrap();
+    client_b.flock(FILE_B, LockMode::Pw, flock(2)).await.unwrap();
     let mut nowait = Enqueue::new(FILE_A, LockMode::Pr, flock(2));
     nowait.flags = wire::LDLM_FL_BLOCK_NOWAIT;
     assert!(matches!(
-        b.locks.enqueue(nowait).await,
+        client_b.locks.enqueue(nowait).await,
         Err(RpcError::Status(Errno::EAGAIN))
     ));
 
     let waiting = {
-        let a = a.clone();
-        tokio::spawn(async move { a.flock(FILE_B, LockMode::Pw, flock(1)).await })
+        let client_a = client_a.clone();
+        tokio::spawn(async move { client_a.flock(FILE_B, LockMode::Pw, flock(1)).await })
     };
     cluster.until(|s| s.waiting == 1).await;
-    let deadlock = b.flock(FILE_A, LockMode::Pw, flock(2)).await;
+    let deadlock = client_b.flock(FILE_A, LockMode::Pw, flock(2)).await;
     assert!(
         matches!(deadlock, Err(RpcError::Status(Errno::EDEADLK))),
         "{deadlock:?}"
     );
-    b.flock(FILE_B, LockMode::Nl, flock(2)).await.unwrap();
+    client_b.flock(FILE_B, LockMode::Nl, flock(2)).await.unwrap();
     waiting.await.unwrap().unwrap();
 
     let mut test = Enqueue::new(FILE_A, LockMode::Pw, flock(2));
     test.flags = wire::LDLM_FL_TEST_LOCK;
-    let found = b.locks.enqueue(test).await.unwrap().rep.lock_desc;
+    let found = client_b.locks.enqueue(test).await.unwrap().rep.lock_desc;
     assert_eq!(found.l_req_mode, wire::LCK_PW);
     assert_eq!(found.l_policy_data.owner(), 1);
-    a.flock(FILE_A, LockMode::Nl, flock(1)).await.unwrap();
-    a.flock(FILE_B, LockMode::Nl, flock(1)).await.unwrap();
+    client_a.flock(FILE_A, LockMode::Nl, flock(1)).await.unwrap();
+    client_a.flock(FILE_B, LockMode::Nl, flock(1)).await.unwrap();
     assert_eq!(cluster.server.stats().locks, 0);
 }
 
 #[tokio::test(start_paused = true)]
 async fn nonblocking_request_revokes_extent_locks_and_waits_for_no_group() {
     let cluster = Cluster::new().await;
-    let (a, b) = (cluster.client("a").await, cluster.client("b").await);
+    let (client_a, client_b) = (cluster.client("a").await, cluster.client("b").await);
     let nonblocking = |mode, gid| Enqueue {
         flags: wire::LDLM_FL_BLOCK_NOWAIT,
         ..Enqueue::new(OBJECT, mode, group(gid))
     };
-    drop(a.enqueue(OBJECT, LockMode::Pw, WHOLE).await.unwrap());
-    drop(b.locks.enqueue(nonblocking(LockMode::Pr, 0)).await.unwrap());
-    let held = a.locks.enqueue(nonblocking(LockMode::Group, 7)).await.unwrap();
+    drop(client_a.enqueue(OBJECT, LockMode::Pw, WHOLE).await.unwrap());
+    drop(
+        client_b
+            .locks
+            .enqueue(nonblocking(LockMode::Pr, 0))
+            .await
+            .unwrap(),
+    );
+    let held = client_a
+        .locks
+        .enqueue(nonblocking(LockMode::Group, 7))
+        .await
+        .unwrap();
     for (mode, gid) in [(LockMode::Pr, 0), (LockMode::Group, 8)] {
         assert!(matches!(
-            b.locks.enqueue(nonblocking(mode, gid)).await,
+            client_b.locks.enqueue(nonblocking(mode, gid)).await,
             Err(RpcError::Status(Errno::EAGAIN))
         ));
     }
-    drop(b.locks.enqueue(nonblocking(LockMode::Group, 7)).await.unwrap());
+    drop(
+        client_b
+            .locks
+            .enqueue(nonblocking(LockMode::Group, 7))
+            .await
+            .unwrap(),
+    );
     drop(held);
     assert_eq!(cluster.server.stats().evictions, 0);
 }
@@ -362,24 +389,24 @@ async fn nonblocking_request_revokes_extent_locks_and_waits_for_no_group() {
 #[tokio::test(start_paused = true)]
 async fn holder_of_a_group_lock_may_keep_it() {
     let cluster = Cluster::new().await;
-    let (a, b) = (cluster.client("a").await, cluster.client("b").await);
-    let held = a.enqueue(OBJECT, LockMode::Group, group(7)).await.unwrap();
-    let waiting = tokio::spawn(async move { b.enqueue(OBJECT, LockMode::Pw, WHOLE).await });
+    let (client_a, client_b) = (cluster.client("a").await, cluster.client("b").await);
+    let held = client_a.enqueue(OBJECT, LockMode::Group, group(7)).await.unwrap();
+    let waiting = tokio::spawn(async move { client_b.enqueue(OBJECT, LockMode::Pw, WHOLE).await });
     cluster.until(|s| s.waiting == 1).await;
     tokio::time::sleep(10 * fixture::ENQUEUE_MIN).await;
     assert!(!waiting.is_finished());
     let stats = cluster.server.stats();
     assert_eq!((stats.blocking_asts, stats.evictions), (0, 0));
     drop(held);
-    a.locks.cancel_all().await;
+    client_a.locks.cancel_all().await;
     waiting.await.unwrap().unwrap();
 }
 
 #[tokio::test(start_paused = true)]
 async fn destroying_an_object_revokes_its_group_locks() {
     let cluster = Cluster::new().await;
-    let a = cluster.client("a").await;
-    let held = a.enqueue(OBJECT, LockMode::Group, group(7)).await.unwrap();
+    let client_a = cluster.client("a").await;
+    let held = client_a.enqueue(OBJECT, LockMode::Group, group(7)).await.unwrap();
     let destroy = cluster.server.lock_to_destroy(None, OBJECT);
     let (destroyed, ()) = tokio::join!(destroy, async {
         cluster.until(|s| s.blocking_asts == 1).await;
@@ -392,13 +419,17 @@ async fn destroying_an_object_revokes_its_group_locks() {
 #[tokio::test(start_paused = true)]
 async fn an_abandoned_wait_leaves_no_waiting_lock() {
     let cluster = Cluster::new().await;
-    let (a, b) = (cluster.client("a").await, cluster.client("b").await);
-    a.flock(FILE_A, LockMode::Pw, flock(1)).await.unwrap();
-    let held = a.enqueue(OBJECT, LockMode::Pw, WHOLE).await.unwrap();
+    let (client_a, client_b) = (cluster.client("a").await, cluster.client("b").await);
+    client_a.flock(FILE_A, LockMode::Pw, flock(1)).await.unwrap();
+    let held = client_a.enqueue(OBJECT, LockMode::Pw, WHOLE).await.unwrap();
     for (res, policy) in [(FILE_A, flock(2)), (OBJECT, WHOLE)] {
-        let b = b.clone();
-        let waiting =
-            tokio::spawn(async move { b.locks.enqueue(Enqueue::new(res, LockMode::Pw, policy)).await });
+        let client_b = client_b.clone();
+        let waiting = tokio::spawn(async move {
+            client_b
+                .locks
+                .enqueue(Enqueue::new(res, LockMode::Pw, policy))
+                .await
+        });
         cluster.until(|s| s.waiting == 1).await;
         // The reply that reports "queued" is still on its way.
         tokio::time::sleep(Duration::from_millis(10)).await;
@@ -406,15 +437,15 @@ async fn an_abandoned_wait_leaves_no_waiting_lock() {
         cluster.until(|s| s.waiting == 0).await;
     }
     drop(held);
-    b.flock(FILE_B, LockMode::Pw, flock(2)).await.unwrap();
+    client_b.flock(FILE_B, LockMode::Pw, flock(2)).await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_resent_enqueue_creates_one_lock() {
     let cluster = Cluster::new().await;
-    let a = cluster.client("a").await;
-    let first = a.raw_enqueue(directory(1), 4711, 0).await;
-    let second = a.raw_enqueue(directory(1), 4711, wire::MSG_RESENT).await;
+    let client_a = cluster.client("a").await;
+    let first = client_a.raw_enqueue(directory(1), 4711, 0).await;
+    let second = client_a.raw_enqueue(directory(1), 4711, wire::MSG_RESENT).await;
     assert_eq!(first.lock_handle, second.lock_handle);
     assert_ne!(first.lock_handle.cookie, 0);
     assert_eq!(cluster.server.stats().locks, 1);
@@ -423,8 +454,8 @@ async fn a_resent_enqueue_creates_one_lock() {
 #[tokio::test(start_paused = true)]
 async fn a_lock_unknown_to_the_client_is_dropped_when_revoked() {
     let cluster = Cluster::new().await;
-    let a = cluster.client("a").await;
-    a.raw_enqueue(directory(1), 4711, 0).await;
+    let client_a = cluster.client("a").await;
+    client_a.raw_enqueue(directory(1), 4711, 0).await;
     drop(
         cluster
             .server
@@ -439,39 +470,39 @@ async fn a_lock_unknown_to_the_client_is_dropped_when_revoked() {
 #[tokio::test(start_paused = true)]
 async fn a_glimpse_sees_dirty_data_of_the_writer() {
     let cluster = Cluster::new().await;
-    let (a, b) = (cluster.client("a").await, cluster.client("b").await);
+    let (client_a, client_b) = (cluster.client("a").await, cluster.client("b").await);
     assert_eq!(
-        b.glimpse(OBJECT).await,
+        client_b.glimpse(OBJECT).await,
         (0, true),
         "no client has a write lock: the lock is granted"
     );
-    b.locks.cancel_all().await;
-    let held = a.enqueue(OBJECT, LockMode::Pw, WHOLE).await.unwrap();
+    client_b.locks.cancel_all().await;
+    let held = client_a.enqueue(OBJECT, LockMode::Pw, WHOLE).await.unwrap();
     for _ in 0..5 {
-        a.owner.add_one(held.info());
+        client_a.owner.add_one(held.info());
     }
-    assert_eq!(b.glimpse(OBJECT).await, (5, false));
+    assert_eq!(client_b.glimpse(OBJECT).await, (5, false));
     assert!(!held.is_revoked(), "a glimpse does not revoke the lock");
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_intent_waits_for_required_bits_and_takes_free_optional_ones() {
     let cluster = Cluster::new().await;
-    let (a, b) = (cluster.client("a").await, cluster.client("b").await);
-    let held = a
+    let (client_a, client_b) = (cluster.client("a").await, cluster.client("b").await);
+    let held = client_a
         .enqueue(directory(1), LockMode::Ex, Policy::ibits(UPDATE))
         .await
         .unwrap();
-    let got = b
+    let got = client_b
         .intent(directory(1), LockMode::Pr, LOOKUP, UPDATE | PERM)
         .await
         .unwrap();
     assert_eq!(*got.policy(), Policy::ibits(LOOKUP | PERM));
     let waiting = {
-        let b = b.clone();
-        tokio::spawn(async move { b.intent(directory(1), LockMode::Pr, UPDATE, 0).await })
+        let client_b = client_b.clone();
+        tokio::spawn(async move { client_b.intent(directory(1), LockMode::Pr, UPDATE, 0).await })
     };
-    a.until(|| held.is_revoked()).await;
+    client_a.until(|| held.is_revoked()).await;
     drop(held);
     assert_eq!(*waiting.await.unwrap().unwrap().policy(), Policy::ibits(UPDATE));
 }
@@ -479,23 +510,27 @@ async fn an_intent_waits_for_required_bits_and_takes_free_optional_ones() {
 #[tokio::test(start_paused = true)]
 async fn an_intent_revokes_its_own_clients_locks_too() {
     let cluster = Cluster::new().await;
-    let a = cluster.client("a").await;
+    let client_a = cluster.client("a").await;
     drop(
-        a.enqueue(directory(1), LockMode::Pr, Policy::ibits(LOOKUP | UPDATE))
+        client_a
+            .enqueue(directory(1), LockMode::Pr, Policy::ibits(LOOKUP | UPDATE))
             .await
             .unwrap(),
     );
-    let got = a.intent(directory(1), LockMode::Ex, UPDATE, 0).await.unwrap();
+    let got = client_a
+        .intent(directory(1), LockMode::Ex, UPDATE, 0)
+        .await
+        .unwrap();
     assert_eq!(*got.policy(), Policy::ibits(UPDATE));
-    assert_eq!(a.owner.revoked(), [(directory(1), UPDATE)]);
+    assert_eq!(client_a.owner.revoked(), [(directory(1), UPDATE)]);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_destroy_discards_dirty_data() {
     let cluster = Cluster::new().await;
-    let a = cluster.client("a").await;
-    let lock = a.enqueue(OBJECT, LockMode::Pw, WHOLE).await.unwrap();
-    a.owner.add_one(lock.info());
+    let client_a = cluster.client("a").await;
+    let lock = client_a.enqueue(OBJECT, LockMode::Pw, WHOLE).await.unwrap();
+    client_a.owner.add_one(lock.info());
     drop(lock);
     drop(cluster.server.lock_to_destroy(None, OBJECT).await.unwrap());
     assert_eq!(cluster.disk.size(&OBJECT), 0);
@@ -506,13 +541,14 @@ async fn a_destroy_discards_dirty_data() {
 async fn parameters_show_locks_and_set_the_cache() {
     let registry = params::Registry::default();
     let cluster = Cluster::new().await;
-    let a = cluster.client("a").await;
-    let _shown = (
-        cluster.server.show(&registry),
-        a.locks.show(&registry, "testfs-MDT0000-mdc-a"),
+    let client_a = cluster.client("a").await;
+    let _params = (
+        cluster.server.register_params(&registry),
+        client_a.locks.register_params(&registry, "testfs-MDT0000-mdc-a"),
     );
     drop(
-        a.enqueue(directory(1), LockMode::Pr, Policy::ibits(LOOKUP))
+        client_a
+            .enqueue(directory(1), LockMode::Pr, Policy::ibits(LOOKUP))
             .await
             .unwrap(),
     );
@@ -525,17 +561,17 @@ async fn parameters_show_locks_and_set_the_cache() {
     registry.set("ldlm.namespaces.*mdc*.lru_size", "clear").unwrap();
     cluster.until(|s| s.locks == 0).await;
     registry.set("ldlm.namespaces.*.lru_max_age", "1500").unwrap();
-    assert_eq!(a.locks.lru_max_age(), Duration::from_millis(1500));
+    assert_eq!(client_a.locks.lru_max_age(), Duration::from_millis(1500));
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_disconnect_releases_the_clients_locks() {
     let cluster = Cluster::new().await;
-    let (a, b) = (cluster.client("a").await, cluster.client("b").await);
-    let held = a.enqueue(OBJECT, LockMode::Pw, WHOLE).await.unwrap();
-    let waiting = tokio::spawn(async move { b.enqueue(OBJECT, LockMode::Pr, WHOLE).await });
+    let (client_a, client_b) = (cluster.client("a").await, cluster.client("b").await);
+    let held = client_a.enqueue(OBJECT, LockMode::Pw, WHOLE).await.unwrap();
+    let waiting = tokio::spawn(async move { client_b.enqueue(OBJECT, LockMode::Pr, WHOLE).await });
     cluster.until(|s| s.waiting == 1).await;
-    a.import.disconnect().await;
+    client_a.import.disconnect().await;
     waiting.await.unwrap().unwrap();
     assert_eq!(cluster.server.stats().evictions, 0);
     drop(held);
@@ -544,11 +580,11 @@ async fn a_disconnect_releases_the_clients_locks() {
 #[tokio::test(start_paused = true)]
 async fn invalid_request_flags_are_refused() {
     let cluster = Cluster::new().await;
-    let a = cluster.client("a").await;
-    let mut e = Enqueue::new(directory(1), LockMode::Pr, Policy::ibits(LOOKUP));
-    e.flags = wire::LDLM_FL_AST_SENT;
+    let client_a = cluster.client("a").await;
+    let mut enqueue = Enqueue::new(directory(1), LockMode::Pr, Policy::ibits(LOOKUP));
+    enqueue.flags = wire::LDLM_FL_AST_SENT;
     assert!(matches!(
-        a.locks.enqueue(e).await,
+        client_a.locks.enqueue(enqueue).await,
         Err(RpcError::Status(Errno::EPROTO))
     ));
     assert_eq!(cluster.server.stats().locks, 0);

@@ -1,4 +1,5 @@
-//! Waits for a lock on the server end after an eviction or a timeout; refused locks do not wait.
+//! A wait for a lock on the server ends with the client's eviction or a timeout. Refused locks do
+//! not wait.
 
 use crate::cluster::{
     UPDATE,
@@ -12,9 +13,9 @@ use wire::{Errno, LdlmResId};
 #[tokio::test(start_paused = true)]
 async fn a_request_of_an_evicted_client_stops_waiting() {
     let cluster = Cluster::new().await;
-    let a = cluster.client("a").await;
+    let client_a = cluster.client("a").await;
     let bits = Policy::ibits(UPDATE);
-    drop(a.enqueue(directory(2), LockMode::Pr, bits).await.unwrap());
+    drop(client_a.enqueue(directory(2), LockMode::Pr, bits).await.unwrap());
     let held = cluster.server.lock(None, directory(1), LockMode::Ex, bits).await;
     let export = cluster.export_of("a");
     let waiting = tokio::spawn({
@@ -25,10 +26,10 @@ async fn a_request_of_an_evicted_client_stops_waiting() {
         }
     });
     cluster.until(|stats| stats.waiting == 1).await;
-    let begun = Instant::now();
+    let started_at = Instant::now();
     export.evict("by the test").await;
     assert_eq!(waiting.await.unwrap(), Err(Errno::ENOTCONN));
-    assert!(begun.elapsed() < ENQUEUE_MIN);
+    assert!(started_at.elapsed() < ENQUEUE_MIN);
     assert_eq!(cluster.server.stats().waiting, 0);
     drop(held);
 }
@@ -39,10 +40,13 @@ async fn a_lock_that_is_never_free_times_out_and_leaves_no_waiting_lock() {
     let bits = Policy::ibits(UPDATE);
     let server = &cluster.server;
     let held = server.lock(None, directory(1), LockMode::Ex, bits).await.unwrap();
-    let begun = Instant::now();
+    let started_at = Instant::now();
     let refused = server.lock(None, directory(1), LockMode::Pw, bits).await;
     assert_eq!(refused.map(drop), Err(Errno::ETIMEDOUT));
-    assert!(begun.elapsed() > ENQUEUE_MIN, "not before the holder's timeout");
+    assert!(
+        started_at.elapsed() > ENQUEUE_MIN,
+        "not before the holder's timeout"
+    );
     assert_eq!(server.stats().locks, 1);
     drop(held);
     server.lock(None, directory(1), LockMode::Pw, bits).await.unwrap();
@@ -51,10 +55,10 @@ async fn a_lock_that_is_never_free_times_out_and_leaves_no_waiting_lock() {
 #[tokio::test]
 async fn a_client_cannot_lock_a_resource_of_the_servers_own_locks() {
     let cluster = Cluster::new().await;
-    let a = cluster.client("a").await;
+    let client_a = cluster.client("a").await;
     let mut name = directory(1).name;
     name[3] = 7;
-    let refused = a
+    let refused = client_a
         .enqueue(LdlmResId { name }, LockMode::Ex, Policy::ibits(UPDATE))
         .await;
     assert!(matches!(refused, Err(RpcError::Status(Errno::EINVAL))));
