@@ -147,7 +147,11 @@ async fn random_writes(m: Mounts) {
             &model,
             "the other mount reads the written data",
         );
-        assert_same(&fs::read(a.join("big")).unwrap(), &model, "the writing mount reads its data");
+        assert_same(
+            &fs::read(a.join("big")).unwrap(),
+            &model,
+            "the writing mount reads its data",
+        );
     })
     .await;
     m.stop().await;

@@ -177,7 +177,8 @@ impl Peer {
     /// several in one write.
     fn push(&self, conn: &Conn, tx: Tx) {
         let small = tx.msg.payload.len() <= DIRECT_WRITE_MAX;
-        if small && self.last_arrived_alone.load(Ordering::Relaxed) && self.shared.cpts.may_run_here(conn.cpt) {
+        if small && self.last_arrived_alone.load(Ordering::Relaxed) && self.shared.cpts.may_run_here(conn.cpt)
+        {
             writer::send_directly(conn, tx);
         } else {
             conn.push(tx);
