@@ -5,14 +5,12 @@
 
 use crate::convert::{enoent_to_estale, errno, open_flags, set_time};
 use crate::creds::cred;
-use crate::flock;
-use crate::init;
 use crate::inode_flags::FlagsIoctl;
 use crate::pending_open::PendingOpen;
-use crate::readdir;
 use crate::reply::{reply_ioctl, reply_xattr};
 use crate::requester::Requester;
 use crate::state::State;
+use crate::{flock, init, readdir};
 use bytes::Bytes;
 use client::{Client, Cred, DirHandle, DirItem, Fallocate, FoundFile, Seek, SetAttr, StatFs};
 use fuser::{

@@ -2,12 +2,9 @@
 //!
 //! The MGS keeps the table in its log `nodemaps`, with a record `nodemap.NAME.PROPERTY=VALUE` for
 //! each property of each map, and the targets follow that log. Names and meanings are Lustre's,
-//! with three differences:
-//!
-//! - The map `default`, for clients outside of all ranges, grants all rights until the
-//!   administrator changes it.
-//! - No switch disables nodemaps.
-//! - Lustre does not have the property `capabilities`.
+//! with three differences. The map `default`, for clients outside of all ranges, grants all rights
+//! until the administrator changes it. No switch disables nodemaps. Lustre does not have the
+//! property `capabilities`.
 //!
 //! The table ([`NodemapTable`]) is a plain value. Targets look rights up in [`Nodemaps`] with each
 //! request.

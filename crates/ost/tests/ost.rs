@@ -25,7 +25,6 @@ const SEEK_DATA: u32 = 3;
 const SEEK_HOLE: u32 = 4;
 /// `FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE`.
 const PUNCH_HOLE: u32 = 3;
-/// A mode of fallocate that OSTs do not support.
 const FALLOC_FL_UNSHARE_RANGE: u32 = 0x40;
 
 fn pattern(len: usize, salt: u8) -> Vec<u8> {

@@ -53,7 +53,7 @@ const DEFAULT_DIRTY_MIB_MAX: u64 = 64;
 const DIRTY_MEMORY_DIVISOR: u64 = 16;
 /// Largest bulk of one RPC in bytes.
 const BRW_BYTES_MAX: u32 = 4 << 20;
-/// Least bulk of one RPC in bytes: a page. Also the bulk for targets without `OBD_CONNECT_BRW_SIZE`.
+/// Least bulk of one RPC in bytes: a page. Targets without `OBD_CONNECT_BRW_SIZE` get this bulk.
 const BRW_BYTES_MIN: u32 = 4096;
 /// Grant to request at connect, in bytes.
 const GRANT_REQUESTED: u32 = 32 << 20;
