@@ -37,20 +37,17 @@ const FLAGS: u64 = OBD_CONNECT_VERSION
     | OBD_CONNECT_LVB_TYPE
     | OBD_CONNECT_BULK_MBITS
     | OBD_CONNECT_FLAGS2;
-/// Maximum number of concurrent requests. Few suffice: requests to the MGS are rare and small.
+/// Maximum number of concurrent requests, which are rare and small.
 const RPCS_IN_FLIGHT: u32 = 8;
-/// Size of the reply buffer of a registration, bytes: the target's information, and the reason of a
-/// refusal.
+/// Reply buffer of a registration in bytes, for the target's information or a refusal's reason.
 const REGISTER_REPLY_LEN: u32 = 8192;
-/// First pause between attempts to register a target while MDT0000 is missing; doubled each time.
+/// Shortest and longest pause between attempts to register while MDT0000 is missing; doubles.
 const REGISTER_PAUSE_MIN: Duration = Duration::from_millis(20);
-/// Longest pause between attempts to register a target while MDT0000 is missing.
 const REGISTER_PAUSE_MAX: Duration = Duration::from_secs(1);
 /// Pause after a failed connection to the MGS, before a registration waits for the next one.
 const CONNECT_POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// The log of nodemaps, which also has the MGS's list of server NIDs. Lustre stores its nodemaps in
-/// another format under another name.
+/// The log of nodemaps, and of the MGS's list of server NIDs. The log's format is not Lustre's.
 pub const NODEMAPS: &str = "nodemaps";
 /// The log of the keys of object capabilities, and the name of its only parameter. The MGS lets
 /// only registered targets read it.

@@ -22,12 +22,11 @@ use rpc::{
     Import, ImportConfig, ImportEvent, ImportKind, ImportOwner, Ptlrpc, Reply, ReplyMsg, Request, RpcError,
 };
 use std::collections::{BTreeMap, VecDeque};
-use std::fmt;
-use std::future::Future;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
+use std::{fmt, future::Future};
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::task::AbortHandle;
@@ -48,8 +47,7 @@ use wire::{
 const DEFAULT_RPCS_IN_FLIGHT: u32 = 8;
 /// Largest default of `osc.*.max_dirty_mb`, in MiB.
 const DEFAULT_DIRTY_MIB_MAX: u64 = 64;
-/// The default of `osc.*.max_dirty_mb` is at most the process's memory divided by this, but at
-/// least 1 MiB.
+/// The default of `osc.*.max_dirty_mb` is at most this part of the memory, but at least 1 MiB.
 const DIRTY_MEMORY_DIVISOR: u64 = 16;
 /// Largest bulk of one RPC in bytes.
 const BRW_BYTES_MAX: u32 = 4 << 20;

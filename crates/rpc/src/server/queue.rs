@@ -69,7 +69,7 @@ struct PeerUsage {
     bytes: usize,
 }
 
-/// A request that a slot has taken; the caller passes it to [`Queue::finished`].
+/// A request that a slot has taken; the caller passes it to [`Queue::finish`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct HandlingToken {
     /// The peer, if it counts against a quota.
