@@ -304,7 +304,7 @@ pub fn csv(figures: &[Figure], windows: usize) -> String {
         .collect()
 }
 
-/// The rows of [`csv`] as a JSON array.
+/// The rows of [`csv()`] as a JSON array.
 ///
 /// # Errors
 ///
