@@ -63,6 +63,10 @@ pub(super) fn parse(args: &[OsString]) -> Result<Cli, clap::Error> {
         .display_name(tool)
         .version(env!("CARGO_PKG_VERSION"))
         .propagate_version(true);
+    if word == "mount" {
+        // `insert_subcommand` adds the option, so a usage line would show it.
+        command = command.mut_arg("quiet", |quiet| quiet.hide(true));
+    }
     if word == "lfs" {
         command = command.mut_subcommand("find", |find| find.override_usage("lfs find PATH.. [TEST..]"));
     }
