@@ -356,7 +356,7 @@ fn only_sizes_and_data_on_a_dead_ost_wait() {
         fs::File::create(path_of(&format!("probe{probes}"))).unwrap();
         fs::read_to_string(&mdt_log)
             .unwrap()
-            .contains("lus-OST0001-osc-MDT0000: does not answer")
+            .contains("lus-OST0001-osc-MDT0000: no reply to statfs")
     });
     assert!(is_detected);
     sh_within_limit(&format!(
