@@ -50,7 +50,7 @@ pub struct MountOptions {
     pub diratime: bool,
     /// The directory to mount, as a path from the file system's root. Empty: the root.
     pub subdir: String,
-    /// The mounting user, who needs access to `subdir` and may use FIDs ([`Client::fid2path`])
+    /// The mounting user. This user needs access to `subdir` and may use FIDs ([`Client::fid2path`])
     /// like the superuser.
     pub mounter: Cred,
     /// Whether every user may use FIDs (mount option `user_fid2path`).
@@ -91,7 +91,7 @@ pub struct Client {
     pub(crate) kernel: Kernel,
     pub(crate) clock: Clock,
     pub(crate) atime: AtimeRules,
-    /// UID of the mounting user, who may use FIDs.
+    /// UID of the mounting user. This user may use FIDs.
     pub(crate) mounter: u32,
     /// Whether every user may use FIDs.
     pub(crate) user_fid2path: bool,
