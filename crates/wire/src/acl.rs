@@ -46,11 +46,11 @@ impl PosixAcl {
                 found: head.a_version.into(),
             });
         }
-        let (entries, left) = r.rest().as_chunks::<8>();
+        let (entries, left) = r.rest().as_chunks::<{ PosixAclXattrEntry::SIZE }>();
         if !left.is_empty() {
             return Err(WireError::Short {
                 what: "posix_acl entry",
-                expected: 8,
+                expected: PosixAclXattrEntry::SIZE,
                 found: left.len(),
             });
         }

@@ -100,7 +100,7 @@ impl BatchBody {
 pub fn parse_requests(part: &Bytes) -> Result<Vec<Message>> {
     let head = BatchUpdateRequest::from_bytes(part)?;
     check_magic(BatchUpdateRequest::NAME, head.burq_magic, BUT_REQUEST_MAGIC)?;
-    messages(part, BatchUpdateRequest::SIZE, head.burq_count)
+    parse_messages(part, BatchUpdateRequest::SIZE, head.burq_count)
 }
 
 /// Builds a part with these requests.
@@ -122,7 +122,7 @@ pub fn build_requests(requests: &[Message]) -> Bytes {
 pub fn parse_replies(bytes: &Bytes) -> Result<Vec<Message>> {
     let head = BatchUpdateReply::from_bytes(bytes)?;
     check_magic(BatchUpdateReply::NAME, head.burp_magic, BUT_REPLY_MAGIC)?;
-    messages(bytes, BatchUpdateReply::SIZE, head.burp_count)
+    parse_messages(bytes, BatchUpdateReply::SIZE, head.burp_count)
 }
 
 /// Collects the replies of a batch.
@@ -168,7 +168,7 @@ fn check_magic(what: &'static str, found: u32, expected: u32) -> Result<()> {
     })
 }
 
-fn messages(bytes: &Bytes, mut offset: usize, count: u16) -> Result<Vec<Message>> {
+fn parse_messages(bytes: &Bytes, mut offset: usize, count: u16) -> Result<Vec<Message>> {
     let (limit, found) = (BATCH_MAX, usize::from(count));
     if found > limit {
         return Err(WireError::TooLong {

@@ -32,8 +32,8 @@ pub const CAPA_OPC_META_READ: u64 = 1 << 10;
 pub const OBD_MD_FLOSSCAPA: u64 = 0x400_0000_0000;
 
 /// The rights of which a request to an OST needs at least one, and the index of its capability in
-/// [`Message::bufs`](crate::Message). `writes`: the mode of the requested lock allows writing.
-/// `None`: the request needs no capability.
+/// [`Message::bufs`](crate::Message); `None` if the request needs no capability. `writes` says
+/// whether the mode of the requested lock allows writing.
 pub fn capability_needed(opc: u32, writes: bool) -> Option<(u64, usize)> {
     match opc {
         OST_READ => Some((CAPA_OPC_OSS_READ, 4)),

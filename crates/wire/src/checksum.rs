@@ -62,7 +62,7 @@ impl ChecksumType {
         }
     }
 
-    /// The bit in `o_flags`.
+    /// The bits in `o_flags`.
     pub fn flags(self) -> u32 {
         self.flags_bit_and_name().0
     }

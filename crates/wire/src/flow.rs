@@ -104,14 +104,14 @@ impl Flows {
 type Emit<'a> = &'a mut dyn FnMut(u64, StreamItem, Bytes);
 
 impl Direction {
-    /// Appends a segment, or keeps it until the bytes before it arrive.
+    /// Appends a segment if it is in order, otherwise stores it until the bytes before it arrive.
     fn receive(&mut self, segment: Segment, emit: Emit<'_>) {
         let next = *self.next.get_or_insert(segment.seq);
         let ahead = segment.seq.wrapping_sub(next) as i32;
         if ahead > 0 {
             self.waiting.insert(segment.seq, segment);
             if self.waiting.len() > WAITING_MAX {
-                self.give_up(emit);
+                self.skip_gap(emit);
             }
             return;
         }
@@ -127,9 +127,9 @@ impl Direction {
             self.buffer.extend_from_slice(&segment.data[old as usize..]);
             self.parse(segment.time_us, emit);
         }
-        let cut = segment.cut.saturating_sub(old.saturating_sub(captured));
-        if cut > 0 {
-            self.skip(cut);
+        let cut_bytes = segment.cut.saturating_sub(old.saturating_sub(captured));
+        if cut_bytes > 0 {
+            self.skip(cut_bytes);
         }
     }
 
@@ -147,7 +147,7 @@ impl Direction {
     }
 
     /// Counts the missing bytes as lost and continues with the earliest waiting segment.
-    fn give_up(&mut self, emit: Emit<'_>) {
+    fn skip_gap(&mut self, emit: Emit<'_>) {
         let next = self.next.unwrap_or(0);
         let Some(seq) = self.waiting.keys().copied().min_by_key(|s| s.wrapping_sub(next)) else {
             return;
@@ -198,8 +198,8 @@ impl Direction {
         }
     }
 
-    /// Drops bytes up to the next possible start of an item. Without one, keeps as many bytes as an
-    /// incomplete header may have, and returns `false`.
+    /// Drops bytes up to the next possible start of an item. If there is none, keeps as many bytes
+    /// as an incomplete header may have and returns `false`.
     fn resync(&mut self) -> bool {
         let found = (0..self.buffer.len()).find(|at| may_start_item(&self.buffer[*at..]));
         let keep = KsockMsgHdr::SIZE + LnetHdrNid4::SIZE - 1;
@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn cut_segment_ends_only_its_frame() {
+    fn a_segment_cut_by_the_capture_loses_only_its_frame() {
         let kept = [&b"one"[..], b"three"];
         assert_eq!(payloads_with_a_cut_frame([0, 1, 2, 3, 3]), kept);
         assert_eq!(payloads_with_a_cut_frame([0, 2, 1, 3, 3]), kept, "behind a gap");

@@ -2,8 +2,8 @@
 //! frames.
 //!
 //! A frame is a header of 24 bytes and, unless it is a NOOP, an LNet header and its payload. Only
-//! the formats for IPv4 (protocol versions 2 and 3) are supported. Nacre refuses version 4, so that
-//! a peer falls back to version 3.
+//! the formats for IPv4 (protocol versions 2 and 3) are supported. Nacre refuses version 4; the
+//! peer then uses version 3.
 
 use crate::codec::{Reader, Result, WireError, Writer};
 use crate::consts::lnet::{
@@ -23,6 +23,9 @@ use bytes::Bytes;
 
 /// Length of both headers of a frame with an LNet message, in bytes.
 pub const FRAME_HEAD: usize = KsockMsgHdr::SIZE + LnetHdrNid4::SIZE;
+
+/// Size of the operation in an LNet header, in bytes: a union of the four operations.
+const OPERATION_BYTES: usize = 40;
 
 /// Maximum number of IP addresses in a hello.
 const HELLO_IPS_MAX: u32 = 16;
@@ -136,7 +139,7 @@ impl LnetOp {
     }
 
     fn write(&self, w: &mut Writer) {
-        let end = w.len() + 40;
+        let end = w.len() + OPERATION_BYTES;
         match self {
             LnetOp::Ack(m) => m.write(w),
             LnetOp::Put(m) => m.write(w),
@@ -185,9 +188,9 @@ impl LnetHdrNid4 {
 
     /// The header of a message from `src` to `dest`, each a NID and a process id.
     pub fn new(src: (Nid, u32), dest: (Nid, u32), msg: &LnetOp, payload_length: u32) -> Self {
-        let mut w = Writer::with_capacity(40);
+        let mut w = Writer::with_capacity(OPERATION_BYTES);
         msg.write(&mut w);
-        let mut union = [0; 40];
+        let mut union = [0; OPERATION_BYTES];
         union.copy_from_slice(&w.finish());
         LnetHdrNid4 {
             dest_nid: dest.0,
@@ -289,10 +292,11 @@ pub struct PingReply {
 }
 
 impl PingReply {
-    /// The reply of a node with all `nids` up; `sequence` is the status of `0@lo`. The features
-    /// lack discovery, so that peers push nothing to the node and use the NID that they know. The
-    /// features include multi-rail, because Lustre logs an error for each configured server without
-    /// it. Without `router` the features say that routing is disabled.
+    /// The reply of a node with all `nids` up; `sequence` is the status of `0@lo`.
+    ///
+    /// The features lack discovery: peers push nothing to the node and keep using the NID that they
+    /// know. They include multi-rail, because Lustre logs an error for each configured server
+    /// without this feature. If `router` is false, they say that routing is disabled.
     pub fn up(pid: u32, sequence: u32, nids: &[Nid], router: bool) -> PingReply {
         let lo = LnetNiStatus {
             ns_nid: Nid::LO,
@@ -316,7 +320,7 @@ impl PingReply {
         }
     }
 
-    /// Parses a reply; bytes after the listed interfaces are ignored.
+    /// Parses a reply. Ignores bytes after the listed interfaces.
     ///
     /// # Errors
     ///
@@ -333,8 +337,8 @@ impl PingReply {
                 found,
             });
         }
-        // A short buffer holds as many interfaces as fit: a ping may request fewer bytes than the
-        // whole reply.
+        // A ping may request fewer bytes than the whole reply: the buffer then has only the first
+        // interfaces.
         let fit = (info.pi_nnis as usize).min(r.rest().len() / LnetNiStatus::SIZE);
         let nis = (0..fit)
             .map(|_| LnetNiStatus::read(&mut r))

@@ -75,7 +75,7 @@ impl LuFid {
         self.f_seq >= FID_SEQ_NORMAL
     }
 
-    /// The version in the upper 32 bits and the object id in the lower, as in lock resources.
+    /// The version in the upper 32 bits and the object id in the lower ones, as in lock resources.
     pub fn ver_oid(&self) -> u64 {
         u64::from(self.f_ver) << 32 | u64::from(self.f_oid)
     }
@@ -238,8 +238,8 @@ impl LdlmRequest {
     /// Size without the handles, in bytes.
     pub const FIXED: usize = Self::SIZE - 16;
 
-    /// The handles in the buffer. In an enqueue the first is the new lock's, the others are of
-    /// locks to cancel.
+    /// The handles in the buffer. In an enqueue, the first is the new lock's handle; the others
+    /// name locks to cancel.
     ///
     /// Their number is `lock_count`, but at least one: callbacks and enqueues may leave
     /// `lock_count` 0.
@@ -267,8 +267,8 @@ impl LdlmRequest {
         Ok(words[..count].iter().map(|w| u64::from_le_bytes(*w)).collect())
     }
 
-    /// The request with these handles, padded to space for two handles, the smallest buffer that
-    /// peers accept.
+    /// The request with these handles, padded to space for at least two handles: peers refuse
+    /// smaller buffers.
     pub fn to_bytes_with(&self, handles: &[u64]) -> Bytes {
         let mut w = Writer::with_capacity(Self::FIXED + 8 * handles.len().max(2));
         self.lock_flags.write_field(&mut w);
@@ -353,7 +353,7 @@ pub fn nul_terminated(s: &[u8]) -> Bytes {
     w.finish()
 }
 
-/// The bytes of a string's buffer before the first NUL; all bytes without one.
+/// The bytes of a string's buffer before the first NUL, or all bytes if it has none.
 pub fn before_nul(buf: &[u8]) -> &[u8] {
     let end = buf.iter().position(|&b| b == 0).unwrap_or(buf.len());
     &buf[..end]

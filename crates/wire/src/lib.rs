@@ -2,9 +2,9 @@
 //!
 //! The crate has structures with sizes and offsets, constants, request formats, functions that
 //! parse and build messages, and readers of captures ([`pcap`], [`flow`], [`trace`]). It does no
-//! I/O and reads no clock. Names are Lustre's (`mdt_body` is [`MdtBody`] with the field
-//! `mbo_fid1`), so that documentation, captures and debug logs can be read beside the code. Parsers
-//! check each length before use; malformed input is an error and never causes a panic.
+//! I/O and reads no clock. Names are Lustre's, as in its documentation, captures and debug logs:
+//! `mdt_body` is [`MdtBody`] with the field `mbo_fid1`. Parsers check each length before use;
+//! malformed input is an error and never causes a panic.
 //!
 //! Structures and constants are also exported at the crate's root: `wire::MdtBody`,
 //! `wire::MDS_REINT`.

@@ -20,7 +20,10 @@ pub const CHUNK: usize = LLOG_MIN_CHUNK_SIZE as usize;
 /// Size of a record's header and tail, in bytes.
 const RECORD_OVERHEAD: usize = LLOG_MIN_REC_SIZE as usize;
 
-/// The largest index in the header's bitmap.
+/// Offset of `llh_bitmap` in the header, in bytes.
+const BITMAP_OFFSET: u32 = 88;
+
+/// The largest index in the header's bitmap of 2024 words with 32 bits.
 const INDEX_MAX: u32 = 2024 * 32 - 1;
 
 /// One record: fields of its header, and its data.
@@ -200,7 +203,7 @@ impl Log {
             },
             llh_timestamp: timestamp,
             llh_count: 1,
-            llh_bitmap_offset: 88,
+            llh_bitmap_offset: BITMAP_OFFSET,
             llh_flags: LLOG_F_IS_PLAIN,
             llh_tgtuuid: uuid,
             llh_tail: LlogRecTail {
@@ -216,7 +219,7 @@ impl Log {
         }
     }
 
-    /// Parses a log file with all its records; zeros behind the last record are dropped.
+    /// Parses a log file with all its records. Ignores zeros behind the last record.
     ///
     /// # Errors
     ///
@@ -356,9 +359,9 @@ impl Log {
     }
 }
 
-/// The offset in `body` behind the last record. Records must be complete: contiguous and numbered
-/// from 1 to `last`, the last index of the header. Only zeros may follow. The last chunk must be
-/// full or have space for a record, so that a reader finds the next one.
+/// The offset in `body` behind the last record. Records must be contiguous and numbered from 1 to
+/// `last`, the last index of the header. Only zeros may follow. The last chunk must be full or have
+/// space for a record; otherwise readers would not find a record appended later.
 fn end_of_records(body: &[u8], last: u32) -> Result<usize> {
     let (mut end, mut index) = (0, 0);
     for chunk in body.chunks(CHUNK) {

@@ -56,29 +56,29 @@ impl Message {
         }
     }
 
-    /// Parses a message; bytes after it are ignored.
+    /// Parses a message. Ignores bytes after it.
     ///
     /// # Errors
     ///
     /// A wrong magic, no buffers, too many or too long buffers, or a header or buffers beyond the
     /// end of `bytes`.
     pub fn parse(bytes: &Bytes) -> Result<Message> {
-        let h = LustreMsgV2::from_bytes(bytes)?;
-        if h.lm_magic != LUSTRE_MSG_MAGIC_V2 {
-            let what = match h.lm_magic {
+        let header = LustreMsgV2::from_bytes(bytes)?;
+        if header.lm_magic != LUSTRE_MSG_MAGIC_V2 {
+            let what = match header.lm_magic {
                 LUSTRE_MSG_MAGIC_V2_SWABBED => "lustre_msg_v2 of a big-endian peer",
                 _ => "lustre_msg_v2",
             };
-            let (expected, found) = (LUSTRE_MSG_MAGIC_V2.into(), h.lm_magic.into());
+            let (expected, found) = (LUSTRE_MSG_MAGIC_V2.into(), header.lm_magic.into());
             return Err(WireError::Magic {
                 what,
                 expected,
                 found,
             });
         }
-        let count = h.lm_bufcount as usize;
+        let count = header.lm_bufcount as usize;
         if count == 0 || count > MAX_BUFFERS {
-            let found = h.lm_bufcount.into();
+            let found = header.lm_bufcount.into();
             return Err(WireError::Value {
                 what: "lm_bufcount",
                 expected: "1 to 32",
@@ -111,11 +111,11 @@ impl Message {
             offset += round_up8(len);
         }
         Ok(Message {
-            secflvr: h.lm_secflvr,
-            repsize: h.lm_repsize,
-            cksum: h.lm_cksum,
-            flags: h.lm_flags,
-            opc: h.lm_opc,
+            secflvr: header.lm_secflvr,
+            repsize: header.lm_repsize,
+            cksum: header.lm_cksum,
+            flags: header.lm_flags,
+            opc: header.lm_opc,
             bufs,
         })
     }

@@ -1,4 +1,4 @@
-//! Numbers of the protocol as types, so that the compiler tells them apart.
+//! One type for each kind of number in the protocol: the compiler refuses one kind for another.
 //!
 //! Wire structures hold plain integers. Code that reads a structure wraps the integers; code that
 //! writes one unwraps them by `.0`.

@@ -41,7 +41,7 @@ pub struct Capture {
 }
 
 /// Length of the file's header, in bytes.
-const HEADER: usize = 24;
+const FILE_HEADER: usize = 24;
 /// Length of a packet's header, in bytes.
 const PACKET_HEADER: usize = 16;
 
@@ -74,10 +74,10 @@ impl Capture {
     pub fn open(file: Bytes) -> Result<Capture> {
         let short = WireError::Short {
             what: "pcap header",
-            expected: HEADER,
+            expected: FILE_HEADER,
             found: file.len(),
         };
-        if file.len() < HEADER {
+        if file.len() < FILE_HEADER {
             return Err(short);
         }
         let (big_endian, nanoseconds) = match be32(&file, 0).unwrap_or(0) {
@@ -95,7 +95,7 @@ impl Capture {
         };
         let mut capture = Capture {
             file,
-            offset: HEADER,
+            offset: FILE_HEADER,
             big_endian,
             nanoseconds,
             link: 0,

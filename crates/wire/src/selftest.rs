@@ -29,7 +29,7 @@ pub struct Selftest {
     pub version: u32,
     /// `msg_ses_feats`: the features of the session.
     pub feats: u32,
-    /// The body.
+    /// The body; its variant is the message's type.
     pub body: SrpcBody,
 }
 
@@ -121,7 +121,8 @@ impl SrpcBody {
         })
     }
 
-    /// The session in a reply of the framework; `None` for other messages.
+    /// The session in a reply of a framework service (not a ping or BRW); `None` for other
+    /// messages.
     pub fn reply_sid(&self) -> Option<LstSid> {
         Some(match self {
             SrpcBody::MksnReply(r) => r.mksn_sid,

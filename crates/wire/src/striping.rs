@@ -101,9 +101,9 @@ impl PlainLayout {
             }
             other => return Err(bad_magic(other)),
         };
-        // A layout without created objects lists none. A user's request may be longer
-        // than its layout.
-        let objects = r.rest().as_chunks::<24>().0;
+        // A layout whose objects do not exist yet lists none. A user's request may be longer than
+        // its layout.
+        let objects = r.rest().as_chunks::<{ LovOstDataV1::SIZE }>().0;
         let count = objects.len().min(head.lmm_stripe_count.into());
         Ok(PlainLayout {
             magic,
@@ -167,7 +167,7 @@ pub enum LovLayout {
 }
 
 impl LovLayout {
-    /// Parses a layout; bytes after it are ignored.
+    /// Parses a layout. Ignores bytes after it.
     ///
     /// # Errors
     ///
@@ -298,7 +298,7 @@ impl LmvLayout {
                 found,
             });
         }
-        let fids = r.rest().as_chunks::<16>().0;
+        let fids = r.rest().as_chunks::<{ Fid::SIZE }>().0;
         Ok(LmvLayout {
             head,
             stripes: fids.iter().map(|f| Fid::from_bytes(f)).collect::<Result<_>>()?,

@@ -3,15 +3,15 @@
 //! Lustre's attributes have whole seconds; only `ost_lvb` has fields for nanoseconds, which Lustre
 //! leaves zero. Two Nacre peers agree at connect to use words that Lustre leaves unused: the client
 //! sets [`NANOSECONDS_REQUESTED`] in `paddingF` of its `obd_connect_data`, and the server replies
-//! with [`NANOSECONDS_GRANTED`]. A server that echoes the request, clears it, or has shorter
-//! connect data has not agreed. Nacre applies [`Precision::of`] to each time that it sends or
-//! receives, so messages to other peers have whole seconds in Lustre's fields and zeros in these
-//! words, and the words in messages of other peers are ignored. See
-//! `docs/decisions/002-nanosecond-times.md`.
+//! with [`NANOSECONDS_GRANTED`]. Any other value means that the server has not agreed, also the
+//! echoed request and connect data without this word. Nacre applies [`Precision::of`] to each time
+//! that it sends or receives. Thus, without an agreement, it sends whole seconds and zeros in these
+//! words, and ignores the words that it receives. See `docs/decisions/002-nanosecond-times.md`.
 //!
 //! | structure | nanoseconds of atime | mtime | ctime | others |
 //! |---|---|---|---|---|
-//! | `mdt_body`, of a reply | `mbo_unused3` | `mbo_padding_10`, low half | high half | btime: `mbo_suppgid` |
+//! | `mdt_body`, of a reply | `mbo_unused3` | `mbo_padding_10`, low half | high half | btime:
+//! `mbo_suppgid` |
 //! | `mdt_body`, of a request that reads | `mbo_unused3` | | | |
 //! | `mdt_rec_setattr` | `sa_padding_2` | `sa_padding_4` | `sa_padding_5` | |
 //! | records of create, link, unlink, rename, setxattr | | | | time of the change: the last word |
@@ -59,7 +59,7 @@ impl Time {
         self.sec == 0 && self.ns == 0
     }
 
-    /// The later of two times; an unset one is ignored.
+    /// The later of two times. If only one is set, that one.
     pub fn or_later(self, other: Time) -> Time {
         match (self.is_none(), other.is_none()) {
             (true, _) => other,
@@ -107,8 +107,8 @@ impl From<SystemTime> for Time {
 }
 
 impl From<Time> for SystemTime {
-    /// Where the system cannot represent the second, the result is 1970; where it cannot represent
-    /// the nanoseconds, they are dropped.
+    /// The result is 1970 if the system cannot represent the second, and a whole second if it
+    /// cannot represent the nanoseconds.
     fn from(t: Time) -> SystemTime {
         let secs = Duration::from_secs(t.sec.unsigned_abs());
         let second = if t.sec < 0 {

@@ -39,7 +39,7 @@ pub struct Request {
     pub portal: u32,
     /// The xid, taken from the match bits of the PUT.
     pub xid: u64,
-    /// The body.
+    /// The message's `ptlrpc_body`.
     pub body: PtlrpcBody,
     /// The whole message.
     pub msg: Message,
@@ -54,7 +54,7 @@ pub enum MessageKind {
     Request(Arc<Request>),
     /// A reply.
     Reply {
-        /// The body.
+        /// The message's `ptlrpc_body`.
         body: Box<PtlrpcBody>,
         /// The whole message.
         msg: Message,
@@ -66,8 +66,8 @@ pub enum MessageKind {
     /// Bulk data, or a GET for bulk data (with an empty payload), and its request, if it was
     /// captured.
     Bulk(Option<Arc<Request>>, Bytes),
-    /// A ping: a GET, with an empty payload, or a reply or push with its payload. A GET for any
-    /// portal but those of bulk data counts as a ping.
+    /// A ping: its GET (empty payload), its reply, or a push of a ping reply. Each GET outside the
+    /// portals of bulk data counts as a ping.
     Ping(Bytes),
     /// A message of LNet selftest, or its bulk data.
     Selftest(Bytes),

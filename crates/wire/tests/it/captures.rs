@@ -32,7 +32,7 @@ struct Counts {
     messages: BTreeMap<String, usize>,
     buffers: usize,
     fields: usize,
-    /// Messages with other bytes than zeros between their buffers.
+    /// Messages with nonzero bytes between their buffers.
     nonzero_gaps: usize,
     log_records: usize,
     layouts: usize,
@@ -61,7 +61,7 @@ fn captures() -> Vec<PathBuf> {
 }
 
 impl Counts {
-    /// Records a difference if `built` is not `original`.
+    /// Records a difference if `built` is an error or differs from `original`.
     fn compare(&mut self, what: &str, built: Result<Bytes, wire::WireError>, original: &[u8]) {
         let why = match built {
             Ok(built) if built == original => return,
@@ -88,7 +88,7 @@ impl Counts {
         };
         *self.messages.entry(what.to_owned()).or_default() += 1;
         for (i, buf) in msg.bufs.iter().enumerate() {
-            // A message may have fewer buffers than its format; further ones must be empty.
+            // Buffers beyond the format must be empty.
             let Some(rmf) = formats.get(i) else {
                 if !buf.is_empty() {
                     self.differences.push(format!(
@@ -105,8 +105,7 @@ impl Counts {
         self.fields += captured::fields(formats, opcode, &msg.bufs).len();
     }
 
-    /// The message with zeros in the gaps behind its buffers, where some senders leave old memory
-    /// content.
+    /// The message with zeros in the gaps behind its buffers: some senders leave old memory there.
     fn with_zeroed_gaps(&mut self, msg: &Message, payload: &Bytes) -> Vec<u8> {
         let mut clean = payload.to_vec();
         let mut at = wire::LustreMsgV2::size_of_header(msg.bufs.len());
@@ -218,18 +217,20 @@ impl Counts {
                     let page = Bytes::copy_from_slice(page);
                     self.pages += 1;
                     match DirPage::parse(&page) {
-                        Ok(read) => {
-                            self.compare("directory page", Ok(read.build()), &clean_page(&read, &page))
-                        }
+                        Ok(read) => self.compare(
+                            "directory page",
+                            Ok(read.build()),
+                            &with_zeroed_padding(&read, &page),
+                        ),
                         Err(e) => self.differences.push(format!("directory page: {e}")),
                     }
                 }
             }
             MessageKind::Ping(data) if !data.is_empty() => {
                 self.pings += 1;
-                let whole = PingReply::parse(&data).map(|p| p.build());
-                let len = whole.as_ref().map_or(0, |w| w.len()).min(data.len());
-                self.compare("ping", whole, &data[..len]);
+                let built = PingReply::parse(&data).map(|p| p.build());
+                let len = built.as_ref().map_or(0, |b| b.len()).min(data.len());
+                self.compare("ping", built, &data[..len]);
             }
             MessageKind::Selftest(data) if data.len() == SrpcMsg::SIZE => {
                 self.selftest += 1;
@@ -240,9 +241,9 @@ impl Counts {
     }
 }
 
-/// The page with zeros in the padding of each entry and behind the last entry, where a server may
-/// have left a removed entry.
-fn clean_page(read: &DirPage, page: &[u8]) -> Vec<u8> {
+/// The page with zeros in the padding of each entry and behind the last entry: a server may leave
+/// removed entries there.
+fn with_zeroed_padding(read: &DirPage, page: &[u8]) -> Vec<u8> {
     let mut clean = vec![0; PAGE];
     let mut at = LuDirpage::SIZE;
     clean[..at].copy_from_slice(&page[..at]);

@@ -2,9 +2,9 @@
 //! explains no difference.
 //!
 //! A line is `CAPTURE MESSAGE FIELD : REASON`. The first three are patterns in which `*` matches
-//! anything; a field is a path of `wire::format::leaves`. Empty lines and lines that start with `#`
-//! are ignored. A line that starts with `?` describes a difference that depends on timing, and may
-//! explain none.
+//! anything; a field is a path of `wire::format::leaves`. The parser ignores empty lines and lines
+//! that start with `#`. A line that starts with `?` describes a difference that depends on timing;
+//! it may explain none.
 
 use std::cell::Cell;
 
@@ -15,7 +15,7 @@ struct Row {
     /// The patterns of capture, message and field.
     patterns: [String; 3],
     /// Number of differences that the row has explained.
-    used: Cell<usize>,
+    uses: Cell<usize>,
     /// Whether the row may explain no difference.
     optional: bool,
 }
@@ -45,7 +45,7 @@ impl Table {
             Row {
                 line: line.to_owned(),
                 patterns,
-                used: Cell::new(0),
+                uses: Cell::new(0),
                 optional,
             }
         });
@@ -58,7 +58,7 @@ impl Table {
         for row in &self.0 {
             let [in_capture, in_message, in_field] = &row.patterns;
             if matches(in_capture, capture) && matches(in_message, message) && matches(in_field, field) {
-                row.used.set(row.used.get() + 1);
+                row.uses.set(row.uses.get() + 1);
                 found = true;
             }
         }
@@ -67,13 +67,13 @@ impl Table {
 
     /// The rows without `?` that explained no difference: they should be removed.
     pub fn unused(&self) -> Vec<&str> {
-        let unused = self.0.iter().filter(|r| r.used.get() == 0 && !r.optional);
+        let unused = self.0.iter().filter(|r| r.uses.get() == 0 && !r.optional);
         unused.map(|r| r.line.as_str()).collect()
     }
 
     /// Each row and the number of differences that it explained.
     pub fn uses(&self) -> impl Iterator<Item = (&str, usize)> {
-        self.0.iter().map(|r| (r.line.as_str(), r.used.get()))
+        self.0.iter().map(|r| (r.line.as_str(), r.uses.get()))
     }
 }
 
