@@ -1,5 +1,7 @@
-//! The figures that all tasks measured in a phase, and lists of figures as CSV and JSON. The
-//! subject's processes are [`Subject::processes`](crate::Subject::processes), such as servers.
+//! The figures that all tasks measured in a phase, and lists of figures as CSV and JSON.
+//!
+//! The subject is the measured file system. Its own processes, such as servers
+//! ([`Subject::processes`](crate::Subject::processes)), are the `others` of fields and columns.
 
 use crate::time_series::{PhaseParts, TimeSeries, Window, windows};
 use hdrhistogram::Histogram;
@@ -79,7 +81,7 @@ pub struct Quantiles {
     pub max: f64,
 }
 
-/// The totals of an operation over all its phases so far with one number of tasks.
+/// The totals of one operation with one number of tasks, over all phases so far.
 #[derive(Clone, Debug)]
 pub(crate) struct OperationTotals {
     /// Latencies of all operations.
@@ -119,7 +121,7 @@ pub struct Figure {
     pub task_rates: Vec<f64>,
     /// Latencies of this phase.
     pub latencies: Quantiles,
-    /// Resident bytes at the end of the tasks' processes, and of the subject's processes.
+    /// Resident bytes at the end of the phase: of the tasks' processes, and of the subject's.
     pub resident: (u64, u64),
     /// Totals of this operation up to this figure; `None` after a later figure has taken them over,
     /// or without operations.
@@ -132,8 +134,8 @@ impl Figure {
         (self.operation, self.tasks) == (other.operation, other.tasks)
     }
 
-    /// Takes over the totals of the previous figures, so that only the last figure of an operation
-    /// and a number of tasks holds them.
+    /// Takes over the totals of the previous figures, so that for each operation and number of
+    /// tasks only the last figure holds them.
     pub(crate) fn accumulate(&mut self, previous: &mut [Figure]) {
         if self.operations == 0 {
             self.totals = None;

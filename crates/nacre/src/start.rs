@@ -29,7 +29,7 @@ const CPT: &[StartParam<CptConfig>] = &[
     StartParam {
         module: "libcfs",
         name: "cpu_npartitions",
-        about: "number of CPU partitions; 0: from cpu_pattern; auto: as in the published measurements",
+        about: "number of CPU partitions; 0: from cpu_pattern; auto: by the rule of Lustre 2.3",
         show: |c| {
             if c.published_rule {
                 "auto".to_owned()

@@ -67,8 +67,8 @@ impl Transactions {
     /// values (0, 0 for a new store). The new epoch must be durable before its first number is
     /// used.
     pub fn restore(committed: Transno, epoch: u64) -> Arc<Transactions> {
-        // The last run's uncommitted numbers can reach into the epoch that follows the one of
-        // `committed`.
+        // A run of more than 2^32 numbers passes into the epoch after that of `committed`, and its
+        // uncommitted numbers may lie there. So the new run skips that epoch too.
         let epoch = match (committed, epoch) {
             (Transno::NONE, 0) => 1,
             _ => epoch.max(committed.0 >> 32) + 2,

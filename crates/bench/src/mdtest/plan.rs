@@ -9,9 +9,9 @@ use crate::BenchError;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// The most directories of a tree.
+/// Maximum number of directories of a tree.
 const TREE_MAX: u64 = 1 << 20;
-/// The most items of one task.
+/// Maximum number of items of one task.
 const ITEMS_MAX: u64 = 1 << 40;
 
 /// mdtest's options, with their names on the command line.
@@ -152,6 +152,8 @@ impl Plan {
     /// Checks the combination of options, as mdtest does.
     pub(crate) fn new(options: &Options, tasks: usize) -> Result<Plan, BenchError> {
         let mut options = options.clone();
+        // From here on, as in mdtest, an option with `only` means that these items or this phase
+        // are included, so several can be set.
         let all_phases = !(options.create_only
             || options.stat_only
             || options.read_only
@@ -215,7 +217,9 @@ impl Plan {
         if let Some((first, last, step)) = options.task_counts
             && (first == 0 || last < first || last > tasks || step == 0)
         {
-            return invalid("-f, -l and -s must choose numbers of tasks from 1 to the number of tasks");
+            return invalid(
+                "-f and -l must be numbers of tasks from 1 to the number of available tasks, -f at most -l; -s must be at least 1",
+            );
         }
         let Some((dirs, leaves)) =
             tree_size(options.branch_factor, options.depth).filter(|(dirs, _)| *dirs <= TREE_MAX)
@@ -288,7 +292,8 @@ impl Plan {
             .collect()
     }
 
-    /// The directory and the number of the item at place `i` in the order of numbers, from 0.
+    /// The directory and the number of item `i`, from 0. With `leaf_only`, the numbers start at
+    /// the first leaf's items.
     pub(crate) fn item(&self, i: u64) -> (u64, u64) {
         let first = match self.options.leaf_only {
             true => self.first_leaf * self.items_per_dir,
@@ -405,9 +410,13 @@ mod tests {
     }
 
     #[test]
-    fn items_and_items_per_dir_give_several_trees() {
+    fn items_and_items_per_dir_give_several_test_dirs() {
         let plan = plan(|options| (options.items, options.items_per_dir) = (21, 7));
         assert_eq!((plan.test_dir_count, plan.items_per_tree()), (3, 7));
+    }
+
+    #[test]
+    fn task_counts_after_one_are_multiples_of_the_step() {
         let counts = |first, last, step| {
             let options = Options {
                 items: 1,

@@ -118,8 +118,8 @@ pub(crate) struct Net {
 /// Parameters that a process reads only at its start.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct StartArgs {
-    /// Number of CPU partitions, or "auto" for the rule of the published measurements [default: one
-    /// for each NUMA node]
+    /// Number of CPU partitions, or "auto" for the rule of Lustre 2.3 [default: one for each NUMA
+    /// node]
     #[arg(long, value_name = "N")]
     pub(crate) cpu_npartitions: Option<String>,
     /// CPUs or NUMA nodes of each CPU partition, such as `0[0-3] 1[4-7]` or `N 0[0] 1[1]`

@@ -1,5 +1,5 @@
-//! Checks the engine's journals (`N.jnl` in the index's directory) before the engine opens them,
-//! repairs damaged ones, and syncs them.
+//! Checks the journals of the index's storage engine, fjall (`N.jnl` in the index's directory),
+//! before the engine opens them, repairs damaged ones, and syncs them.
 //!
 //! At the first unreadable bytes of a journal the engine assumes the torn tail of a crash, and
 //! truncates the journal there. If the bytes were damaged instead, it would delete good batches.

@@ -58,8 +58,8 @@ pub struct Library {
 }
 
 impl Library {
-    /// The exchanges of `client` in the captures of one file system: those with names that begin
-    /// with `z`, or all others.
+    /// Reads the exchanges of `client`. With `single_server`: from the captures of the file system
+    /// with one server, whose names begin with `z`; otherwise from all other captures.
     pub fn read(client: Nid, single_server: bool) -> Library {
         let mut library = Library::default();
         let mut found = Vec::new();
@@ -78,7 +78,7 @@ impl Library {
         library
     }
 
-    /// The exchanges that have a key, in order of time.
+    /// Indexes of the exchanges that have a key, in order of time.
     pub fn exchanges_with(&self, key: &str) -> &[usize] {
         self.by_key.get(key).map_or(&[], Vec::as_slice)
     }
@@ -191,9 +191,9 @@ impl Library {
             let lock = key::lock_request(&e.request.msg).map(|r| r.lock_desc.l_resource.lr_name);
             *e.capture == *capture && e.format.name == "RQF_LDLM_ENQUEUE" && lock.as_ref() == Some(res)
         };
-        let returns_lvb = || self.exchanges.iter().filter(about);
-        let first = returns_lvb().find(|e| e.request.time_us >= from_us);
-        first.or(returns_lvb().next_back()).map(|e| e.reply.bytes(2))
+        let enqueues = || self.exchanges.iter().filter(about);
+        let first = enqueues().find(|e| e.request.time_us >= from_us);
+        first.or(enqueues().next_back()).map(|e| e.reply.bytes(2))
     }
 
     /// The data that a capture's reads returned for an object.

@@ -1,10 +1,10 @@
 //! Checks that a history of one directory is linearizable: that its operations have an order, each
 //! placed between its start and end, in which every result is right.
 //!
-//! The search uses the algorithm of Wing and Gong with memoization (Lowe). It checks operations
-//! that share no name and no file separately. A listing counts as one lookup of each name, each at
-//! its own moment during the listing. So the listing must have a name that existed all the time,
-//! must not have a name that never existed, and may have any other name.
+//! The search uses the algorithm of Wing and Gong with memoization (Lowe). Operations that
+//! share no name and no file are checked separately. A listing counts as one lookup of each name,
+//! each at its own moment during the listing. So the listing must have each name that existed all
+//! the time, must not have names that never existed, and may have any other name.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt::Write;
@@ -151,7 +151,7 @@ fn root(parents: &[usize], mut node: usize) -> usize {
 }
 
 /// For each event of a part: whether the search has placed the event in the order.
-type Order = Vec<bool>;
+type Placed = Vec<bool>;
 
 struct Search<'a> {
     directory: &'a Directory<'a>,
@@ -164,20 +164,20 @@ impl<'a> Search<'a> {
         Search { directory, events }
     }
 
-    /// Searches for an order of all events. If there is none, describes the longest order found.
+    /// Searches for an order of all events. If there is none, reports the longest order found.
     fn run(&self) -> Result<(), String> {
         let start = (vec![false; self.events.len()], vec![None; self.directory.names]);
         let mut best = (0, start.clone());
         let (mut visited, mut stack) = (HashSet::from([start.clone()]), vec![start]);
-        while let Some((order, names)) = stack.pop() {
-            let count = order.iter().filter(|p| **p).count();
+        while let Some((placed, names)) = stack.pop() {
+            let count = placed.iter().filter(|p| **p).count();
             if count == self.events.len() {
                 return Ok(());
             }
             if count > best.0 {
-                best = (count, (order.clone(), names.clone()));
+                best = (count, (placed.clone(), names.clone()));
             }
-            for next in self.next_steps(&order, &names) {
+            for next in self.next_steps(&placed, &names) {
                 if visited.insert(next.clone()) {
                     stack.push(next);
                 }
@@ -188,32 +188,32 @@ impl<'a> Search<'a> {
 
     /// The possible next steps: events that started before every other remaining event ended, with
     /// the right result.
-    fn next_steps(&self, order: &Order, names: &Names) -> Vec<(Order, Names)> {
+    fn next_steps(&self, placed: &Placed, names: &Names) -> Vec<(Placed, Names)> {
         let mut steps = Vec::new();
         let mut first_end = u64::MAX;
-        for (i, event) in self.events.iter().enumerate().filter(|(i, _)| !order[*i]) {
+        for (i, event) in self.events.iter().enumerate().filter(|(i, _)| !placed[*i]) {
             if event.start > first_end {
                 break;
             }
             first_end = first_end.min(event.end);
             if let Some(after) = self.directory.after(names, event) {
-                let mut order = order.clone();
-                order[i] = true;
+                let mut placed = placed.clone();
+                placed[i] = true;
                 if event.is_read_only() {
                     // A read-only event with the right result can be placed at once: it changes
                     // nothing for the other events.
-                    return vec![(order, after)];
+                    return vec![(placed, after)];
                 }
-                steps.push((order, after));
+                steps.push((placed, after));
             }
         }
         steps
     }
 
-    /// Describes the longest order found and the events that do not fit.
-    fn report(&self, (order, names): &(Order, Names)) -> String {
+    /// Lists the events, and marks those that the longest order found does not contain.
+    fn report(&self, (placed, names): &(Placed, Names)) -> String {
         let mut report = String::from("not linearizable; * could not be put in order:\n");
-        for (event, is_placed) in self.events.iter().zip(order) {
+        for (event, is_placed) in self.events.iter().zip(placed) {
             let mark = if *is_placed { ' ' } else { '*' };
             let _ = writeln!(report, "{mark} {event}");
         }
@@ -296,15 +296,21 @@ mod tests {
         ];
         assert!(is_linearizable(&sequential(&good)));
         for (fault, bad) in [
-            ("the name exists", vec![mknod(0, A), (lookup(0), ABSENT)]),
+            (
+                "an existing name not found",
+                vec![mknod(0, A), (lookup(0), ABSENT)],
+            ),
             (
                 "the name leads to another file",
                 vec![mknod(0, A), (lookup(0), Answer::Is(B))],
             ),
-            ("the name does not exist", vec![(lookup(0), Answer::Is(A))]),
+            ("an absent name found", vec![(lookup(0), Answer::Is(A))]),
             ("created twice", vec![mknod(0, A), mknod(0, B)]),
             ("one file created under two names", vec![mknod(0, A), mknod(1, A)]),
-            ("a directory", vec![(Op::Mkdir { name: 0 }, Answer::Is(A))]),
+            (
+                "mkdir created a file",
+                vec![(Op::Mkdir { name: 0 }, Answer::Is(A))],
+            ),
             (
                 "removed twice",
                 vec![
