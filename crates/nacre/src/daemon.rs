@@ -29,8 +29,8 @@ const PARENT_POLL: Duration = Duration::from_millis(200);
 enum Report {
     /// The start waits for another process: the text to print.
     Waiting(String),
-    /// The process is ready: the text to print, if not empty.
-    Ready(String),
+    /// The process is ready: the text to print, if any.
+    Ready(Option<String>),
     /// The process exits: the error.
     Failed(String),
     /// The request failed, but the process continues, because other commands have mounted through
@@ -65,7 +65,7 @@ pub(crate) fn spawn(log: &Path) -> Result<ExitCode> {
         match serde_json::from_str(&line) {
             Ok(Report::Waiting(text)) => errln!("{text}"),
             Ok(Report::Ready(text)) => {
-                print_ready(&text);
+                print_ready(text);
                 return Ok(ExitCode::SUCCESS);
             }
             Ok(Report::Failed(why)) => {
@@ -115,18 +115,17 @@ pub(crate) fn report_waiting(text: &str) {
     }
 }
 
-/// Reports readiness to the waiting parent; in the foreground, prints the text. A quiet command has
-/// an empty text.
-pub(crate) fn report_ready(text: &str) {
+/// Reports readiness to the waiting parent; in the foreground, prints the text, if any.
+pub(crate) fn report_ready(text: Option<String>) {
     if is_child() {
-        send_last_report(&Report::Ready(text.to_owned()))
+        send_last_report(&Report::Ready(text))
     } else {
         print_ready(text);
     }
 }
 
-fn print_ready(text: &str) {
-    if !text.is_empty() {
+fn print_ready(text: Option<String>) {
+    if let Some(text) = text {
         outln!("{text}");
     }
 }

@@ -48,15 +48,15 @@ pub(crate) struct DaemonSpec {
 pub(crate) struct AfterStart {
     /// Mount this file system before the process is ready.
     pub(crate) mount: Option<MountRequest>,
-    /// Returns the text to print when the process is ready; nothing is printed if it is empty.
-    pub(crate) ready_text: Box<dyn FnOnce() -> String>,
+    /// Returns the text to print when the process is ready; `None` if the command is quiet.
+    pub(crate) ready_text: Box<dyn FnOnce() -> Option<String>>,
 }
 
 impl From<String> for AfterStart {
     fn from(text: String) -> AfterStart {
         AfterStart {
             mount: None,
-            ready_text: Box::new(move || text),
+            ready_text: Box::new(move || Some(text)),
         }
     }
 }
@@ -131,12 +131,12 @@ impl DaemonSpec {
             let mut after_start: AfterStart = work.into();
             if cpts.shares_cpus() {
                 let (ready_text, count) = (after_start.ready_text, cpts.len());
-                after_start.ready_text = Box::new(move || match ready_text() {
-                    quiet if quiet.is_empty() => quiet,
-                    text => format!(
+                after_start.ready_text = Box::new(move || {
+                    let text = ready_text()?;
+                    Some(format!(
                         "{text}\n  {count} CPU partitions are forced to share CPUs: \
                          suitable for tests, not for measurements",
-                    ),
+                    ))
                 });
             }
             let result = self.serve(node, after_start, signals).await;
@@ -199,9 +199,9 @@ impl DaemonSpec {
                     }
                 },
                 result = &mut first_mount, if ready_text.is_some() => {
-                    let text = ready_text.take().map(|ready_text| ready_text());
+                    let text = ready_text.take().and_then(|ready_text| ready_text());
                     match result {
-                        Ok(()) => crate::daemon::report_ready(&text.unwrap_or_default()),
+                        Ok(()) => crate::daemon::report_ready(text),
                         // Another command has mounted through this process meanwhile, so this
                         // process must continue.
                         Err(e) if self.role == MOUNT_ROLE && !daemon.node.lock().await.close_if_unused() => {

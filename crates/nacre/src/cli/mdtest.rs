@@ -87,8 +87,8 @@ pub(crate) struct Mdtest {
     /// All tasks use the same files
     #[arg(short = 'S')]
     pub(crate) shared_file: bool,
-    /// In each phase, let each task work on the items of the task this many places further than in
-    /// the phase before, to bypass the client's cache
+    /// After each phase, let each task go on with the items of the task this many ranks further, to
+    /// bypass the client's cache
     #[arg(short = 'N', value_name = "STRIDE", default_value_t = 0)]
     pub(crate) stride: usize,
     /// Stat and read in random order

@@ -42,12 +42,12 @@ pub(crate) struct Cli {
 impl Cli {
     /// Parses the command line. After help, or an error in the command line, ends the process.
     pub(crate) fn parse_args(args: impl Iterator<Item = OsString>) -> Cli {
-        let args = tool_names::insert_subcommand(args);
+        let (args, is_inserted) = tool_names::insert_subcommand(args);
         if let Some(refusal) = lustre::refusal(&args) {
             errln!("nacre: {refusal}");
             std::process::exit(1);
         }
-        let error = match tool_names::parse(&args) {
+        let error = match tool_names::parse(&args, is_inserted) {
             Ok(cli) => return cli,
             Err(error) => error,
         };
@@ -303,10 +303,10 @@ pub(crate) struct Mount {
     #[arg(short = 'n', long = "no-mtab", hide_short_help = true)]
     no_mtab: bool,
     /// Print nothing on success, as mount(8) expects of its helpers
-    #[arg(short, long, overrides_with = "verbose")]
+    #[arg(short, long, overrides_with_all = ["quiet", "verbose"])]
     pub(crate) quiet: bool,
-    /// Undo --quiet; `mount -v` passes this option to its helper
-    #[arg(short, long, hide_short_help = true, overrides_with = "quiet")]
+    /// As a helper of mount(8), print the message of success
+    #[arg(short, long, hide_short_help = true, overrides_with_all = ["quiet", "verbose"])]
     verbose: bool,
     /// No effect: the type that mount(8) passes on
     #[arg(short = 't', value_name = "TYPE", hide_short_help = true)]

@@ -21,9 +21,9 @@ pub(crate) const TOOLS: [(&str, &str); 7] = [
 
 /// Inserts the subcommand for a binary that is called by a tool's name. Also inserts `mount` if the
 /// first argument is a mount source, since mount(8) mounts the type `fuse.nacre` by
-/// `nacre 10.0.0.1@tcp:/testfs /mnt -o OPTIONS`. Adds `--quiet` to an inserted `mount`: mount(8)
-/// prints nothing on success, and scripts rely on that.
-pub(super) fn insert_subcommand(args: impl Iterator<Item = OsString>) -> Vec<OsString> {
+/// `nacre 10.0.0.1@tcp:/testfs /mnt -o OPTIONS`. Returns the command line, and whether it has an
+/// inserted subcommand.
+pub(super) fn insert_subcommand(args: impl Iterator<Item = OsString>) -> (Vec<OsString>, bool) {
     let mut args: Vec<OsString> = args.collect();
     let is_source = |arg: &OsString| arg.to_str().is_some_and(|a| client::parse_source(a).is_ok());
     let word = match args.first().and_then(|program| tool_of(program.as_ref())) {
@@ -33,11 +33,8 @@ pub(super) fn insert_subcommand(args: impl Iterator<Item = OsString>) -> Vec<OsS
     };
     if let Some(word) = word {
         args.insert(1, word.into());
-        if word == "mount" {
-            args.insert(2, "--quiet".into());
-        }
     }
-    args
+    (args, word.is_some())
 }
 
 /// The tool that has the name of this program, and the subcommand for it.
@@ -46,9 +43,18 @@ fn tool_of(program: &Path) -> Option<(&'static str, &'static str)> {
     TOOLS.into_iter().find(|(tool, _)| *tool == name)
 }
 
-/// Parses a command line with an inserted subcommand. If the binary is called by a tool's name,
-/// help and errors have that name.
-pub(super) fn parse(args: &[OsString]) -> Result<Cli, clap::Error> {
+/// Parses the result of [`insert_subcommand`]. If the binary is called by a tool's name, help and
+/// errors have that name. An inserted `mount` is quiet unless it is verbose: mount(8) prints
+/// nothing on success, and scripts rely on that.
+pub(super) fn parse(args: &[OsString], is_inserted: bool) -> Result<Cli, clap::Error> {
+    let mut cli = parse_by_name(args)?;
+    if let Command::Mount(mount) = &mut cli.command {
+        mount.quiet |= is_inserted && !mount.verbose;
+    }
+    Ok(cli)
+}
+
+fn parse_by_name(args: &[OsString]) -> Result<Cli, clap::Error> {
     let tool = args.first().and_then(|program| tool_of(program.as_ref()));
     let mut nacre = Cli::command();
     let Some((tool, word)) = tool else {
@@ -63,10 +69,6 @@ pub(super) fn parse(args: &[OsString]) -> Result<Cli, clap::Error> {
         .display_name(tool)
         .version(env!("CARGO_PKG_VERSION"))
         .propagate_version(true);
-    if word == "mount" {
-        // `insert_subcommand` adds the option, so a usage line would show it.
-        command = command.mut_arg("quiet", |quiet| quiet.hide(true));
-    }
     if word == "lfs" {
         command = command.mut_subcommand("find", |find| find.override_usage("lfs find PATH.. [TEST..]"));
     }
@@ -92,7 +94,8 @@ mod tests {
     use clap::error::ErrorKind;
 
     fn parse_line(line: &str) -> Result<Command, clap::Error> {
-        parse(&insert_subcommand(line.split(' ').map(Into::into))).map(|cli| cli.command)
+        let (args, is_inserted) = insert_subcommand(line.split(' ').map(Into::into));
+        parse(&args, is_inserted).map(|cli| cli.command)
     }
 
     #[test]
@@ -127,16 +130,17 @@ mod tests {
 
     #[test]
     fn tool_parses_arguments_as_its_subcommand_does() {
+        let source = "10.0.0.1@tcp:/testfs /mnt";
         for line in [
             "lfs df -h",
             "lctl --dir d get_param a.b",
             "lnetctl net show",
             "lst show_session",
             "mkfs.lustre --mgs d",
-            "mount.lustre -o ro 10.0.0.1@tcp:/testfs /mnt",
-            "mount.nacre 10.0.0.1@tcp:/testfs /mnt",
+            &format!("mount.lustre -q -o ro {source}"),
+            &format!("mount.nacre -q {source}"),
         ] {
-            let inserted = insert_subcommand(line.split(' ').map(Into::into));
+            let (inserted, _) = insert_subcommand(line.split(' ').map(Into::into));
             let words = inserted[1..].join(" ".as_ref()).into_string().unwrap();
             let expected = parse_line(&format!("nacre {words}")).unwrap();
             let command = parse_line(line).unwrap();
@@ -145,7 +149,7 @@ mod tests {
     }
 
     fn insert_into_line(line: &str) -> String {
-        let args = insert_subcommand(line.split(' ').map(Into::into));
+        let (args, _) = insert_subcommand(line.split(' ').map(Into::into));
         args.join(" ".as_ref()).to_string_lossy().into_owned()
     }
 
@@ -157,16 +161,22 @@ mod tests {
             "mkfs.lustre mkfs --mgs d"
         );
         let helper = "mount.lustre -o ro 10.0.0.1@tcp:/testfs /mnt";
-        assert_eq!(
-            insert_into_line(helper),
-            helper.replacen(' ', " mount --quiet ", 1)
-        );
+        assert_eq!(insert_into_line(helper), helper.replacen(' ', " mount ", 1));
     }
 
     #[test]
     fn mount_helper_is_quiet_without_the_verbose_option() {
-        for (options, quiet) in [("-o ro", true), ("-v -o ro", false), ("-o ro -v", false)] {
-            let line = format!("mount.lustre 10.0.0.1@tcp:/testfs /mnt {options}");
+        for (program, options, quiet) in [
+            ("mount.lustre", "-o ro", true),
+            ("mount.lustre", "-o ro -v", false),
+            ("mount.lustre", "-v -v", false),
+            ("mount.nacre", "-q", true),
+            ("nacre", "-o ro", true),
+            ("nacre", "-o ro -v", false),
+            ("nacre mount", "-o ro", false),
+            ("nacre mount", "-q", true),
+        ] {
+            let line = format!("{program} 10.0.0.1@tcp:/testfs /mnt {options}");
             let Ok(Command::Mount(mount)) = parse_line(&line) else {
                 panic!("{line} is no mount");
             };
@@ -178,7 +188,7 @@ mod tests {
     fn mount_source_as_first_argument_becomes_a_mount() {
         assert_eq!(
             insert_into_line("nacre 10.0.0.1@tcp:/testfs /mnt"),
-            "nacre mount --quiet 10.0.0.1@tcp:/testfs /mnt"
+            "nacre mount 10.0.0.1@tcp:/testfs /mnt"
         );
         assert_eq!(insert_into_line("nacre lfs df"), "nacre lfs df");
     }

@@ -25,7 +25,7 @@ use crate::start::StartConfig;
 /// Time limit for an answer of the console, in addition to the command's own `--timeout`.
 const ANSWER_MAX: Duration = Duration::from_secs(180);
 /// Time limit for the console's exit after its session has ended.
-const EXIT_MAX: Duration = Duration::from_secs(30);
+const CONSOLE_EXIT_MAX: Duration = Duration::from_secs(30);
 /// Role of the process of a node under test.
 const NODE_ROLE: &str = "lst node";
 /// Role of the process of a console.
@@ -236,7 +236,7 @@ fn default_session_name() -> String {
 /// Ends the session of a console and waits for the console's exit.
 fn end_session_of(console: &ProcessRecord) -> Result<CommandOutput> {
     let output = ask(console, Command::EndSession)?;
-    if !console.wait_for_exit(EXIT_MAX) {
+    if !console.wait_for_exit(CONSOLE_EXIT_MAX) {
         bail!(
             "the console (process {}) does not exit; its log is {}",
             console.pid,

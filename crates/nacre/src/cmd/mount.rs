@@ -139,17 +139,15 @@ fn mount_in_own_process(
     spec.run(async move |cpts| {
         let choose = || net::client_endpoint(&args.net, &start.lnet, mgs);
         let node = Node::start(cpts, start, args.net.listen.is_none(), choose).await?;
-        let text = match args.quiet {
-            true => String::new(),
-            false => format!(
-                "{} is mounted on {}",
-                request.source,
-                request.mountpoint.display()
-            ),
-        };
+        let text = format!(
+            "{} is mounted on {}",
+            request.source,
+            request.mountpoint.display()
+        );
+        let quiet = args.quiet;
         let after_start = AfterStart {
             mount: Some(request),
-            ..AfterStart::from(text)
+            ready_text: Box::new(move || (!quiet).then_some(text)),
         };
         Ok((node, after_start))
     })

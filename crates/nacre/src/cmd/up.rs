@@ -82,7 +82,10 @@ pub(crate) fn run(args: Up) -> Result<ExitCode> {
             mountpoint,
             options: args.options.clone(),
         });
-        let ready_text = move || summary(&instance, &dir, mountpoint.as_deref(), &nids, port, start_time);
+        let ready_text = move || {
+            let text = summary(&instance, &dir, mountpoint.as_deref(), &nids, port, start_time);
+            Some(text)
+        };
         Ok((
             node,
             AfterStart {

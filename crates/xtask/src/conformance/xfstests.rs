@@ -18,7 +18,8 @@ pub(super) const EXCEPTIONS: &str = include_str!("../../exceptions/xfstests.txt"
 const GROUPS: &str = "quick,auto";
 
 /// generic/003 expects the last access time after a new mount. As in Lustre, the MDT stores access
-/// times at least 60 seconds apart by default, so that reads cause few changes on its disk.
+/// times at least 60 seconds apart by default, so that reads cause few changes on its disk. All
+/// tests run with this setting.
 const STORE_EACH_ATIME: &str = "mdd.*.atime_diff=0";
 
 /// Runs `check` in a mount namespace of its own. mount(8) runs Nacre's mount helper with a PATH of

@@ -19,7 +19,7 @@ use crate::hostile::attacked_fs::{AttackedFs, MDT, OST};
 use crate::hostile::by_hand::{body, connect_to, next_reply, reply_buffer, send};
 use crate::hostile::sockets::{LIMIT, addresses, node};
 
-/// The portals of requests.
+/// The portals of requests that the attacks use.
 const REQUEST_PORTALS: [u32; 6] = [
     MDS_REQUEST_PORTAL,
     LDLM_CANCEL_REQUEST_PORTAL,
