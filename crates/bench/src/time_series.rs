@@ -94,7 +94,7 @@ impl PhaseParts {
         add(&mut self.others, others.iter().copied());
     }
 
-    /// Resident bytes at the end of the tasks' processes, and of the subject's processes.
+    /// Resident bytes at the end: of the tasks' processes, and of the subject's processes.
     pub(crate) fn resident(&self) -> (u64, u64) {
         let last = |values: &[f64]| values.last().map_or(0, |v| *v as u64);
         (last(&self.own), last(&self.others))
@@ -192,7 +192,7 @@ impl TimeSeries {
     }
 }
 
-/// Resident bytes at the end of each part of this process, and of the subject's processes.
+/// Resident bytes at the end of each part: of this process, and of the subject's processes.
 pub(crate) fn memory_parts(samples: &[MemorySample], seconds: f64) -> (Vec<f64>, Vec<f64>) {
     // A sample is valid until the next one.
     let ends = samples.iter().skip(1).map(|s| s.seconds).chain([seconds]);

@@ -18,7 +18,9 @@ use std::time::Duration;
 use wire::{Fid, LockTerms, Nid, Precision, Time};
 
 /// The longest time that one step of an unmount waits for an MDT or the MGS.
-pub(crate) const UMOUNT_STEP_MAX: Duration = Duration::from_secs(10);
+const SERVER_UMOUNT_STEP_MAX: Duration = Duration::from_secs(10);
+/// The longest time that a statfs waits for an OST, or for an MDT other than MDT0000.
+pub(crate) const STATFS_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Largest length of a file system's name, in bytes: the MGS's lock resources hold 8 bytes of it.
 const FSNAME_MAX: usize = 8;
@@ -160,30 +162,32 @@ impl Client {
         }
         self.lov.umount().await;
         for mdc in self.lmv.all() {
-            if tokio::time::timeout(UMOUNT_STEP_MAX, mdc.locks.cancel_all())
+            if tokio::time::timeout(SERVER_UMOUNT_STEP_MAX, mdc.locks.cancel_all())
                 .await
                 .is_err()
             {
                 tracing::warn!(
                     target = mdc.index,
-                    "unmount: locks not cancelled within {UMOUNT_STEP_MAX:?}; the server will drop them"
+                    "unmount: locks not cancelled within {SERVER_UMOUNT_STEP_MAX:?}; the server will drop them"
                 );
             }
-            if tokio::time::timeout(UMOUNT_STEP_MAX, mdc.import.disconnect())
+            if tokio::time::timeout(SERVER_UMOUNT_STEP_MAX, mdc.import.disconnect())
                 .await
                 .is_err()
             {
                 tracing::warn!(
                     target = mdc.index,
-                    "unmount: the MDT did not answer MDS_DISCONNECT within {UMOUNT_STEP_MAX:?}"
+                    "unmount: the MDT did not answer MDS_DISCONNECT within {SERVER_UMOUNT_STEP_MAX:?}"
                 );
             }
         }
-        if tokio::time::timeout(UMOUNT_STEP_MAX, self.mgc.disconnect())
+        if tokio::time::timeout(SERVER_UMOUNT_STEP_MAX, self.mgc.disconnect())
             .await
             .is_err()
         {
-            tracing::warn!("unmount: the MGS did not answer MGS_DISCONNECT within {UMOUNT_STEP_MAX:?}");
+            tracing::warn!(
+                "unmount: the MGS did not answer MGS_DISCONNECT within {SERVER_UMOUNT_STEP_MAX:?}"
+            );
         }
         self.inodes.clear();
         self.param_groups.lock().clear();

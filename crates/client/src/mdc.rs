@@ -283,8 +283,8 @@ impl Mdc {
     /// Collects the client's own locks that an operation would revoke; the request carries their
     /// handles. Includes locks on the changed directories on Lustre's terms only. Adds deferred
     /// closes, first the closes of `files`. Names that the operation does not touch stay cached: to
-    /// remove them, the client would have to invalidate them in the kernel first, which may hold
-    /// their directory.
+    /// remove them, the client would have to invalidate them in the kernel first, and the kernel
+    /// may hold their directory.
     pub(crate) fn elc(&self, dirs: &[Fid], files: &[(Fid, u64)]) -> Elc {
         let own_locks = |(fid, bits): (Fid, u64)| {
             // A file that loses a name loses its locks with all their bits.

@@ -1,5 +1,5 @@
-//! Credits limit the number of concurrent messages. A pool also counts what Lustre shows: the
-//! credits left (negative while messages wait), and their minimum so far.
+//! Credits limit the number of concurrent messages. A pool also counts the numbers that Lustre
+//! shows: the credits left (negative while messages wait), and their minimum so far.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};

@@ -1,9 +1,9 @@
 //! The identity of a request, and its permissions on an inode.
 //!
 //! The client sends the identity (`fsuid`, `fsgid`, capabilities, up to two relevant supplementary
-//! groups), and [`crate::squash`] may replace it; there is no identity upcall. Permissions follow
-//! POSIX: of the owner, else by the access ACL, else of the group, else of others. Capabilities
-//! override the permissions as in Linux.
+//! groups), and [`crate::squash`] may replace it; there is no identity upcall. As in
+//! POSIX, the owner's permissions apply to the owner, else those of the access ACL, else the
+//! group's, else others'. Capabilities override the permissions as in Linux.
 
 use wire::Errno;
 

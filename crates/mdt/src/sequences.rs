@@ -137,7 +137,7 @@ impl Sequences {
                 || locations.len() >= RANGES_MAX
             {
                 lnet::warn_rate_limited!(
-                    "super-sequence refused: server {} (flags {:#x}) has {RANGES_PER_SERVER} ranges, or the FLDB has {RANGES_MAX}: the limit",
+                    "super-sequence refused: server {} (flags {:#x}) has the limit of {RANGES_PER_SERVER} ranges, or the FLDB the limit of {RANGES_MAX}",
                     request.lsr_index,
                     request.lsr_flags
                 );

@@ -41,8 +41,9 @@ const FLAGS: u64 = OBD_CONNECT_VERSION
 const RPCS_IN_FLIGHT: u32 = 8;
 /// Reply buffer of a registration in bytes, for the target's information or a refusal's reason.
 const REGISTER_REPLY_LEN: u32 = 8192;
-/// Shortest and longest pause between attempts to register while MDT0000 is missing; doubles.
+/// First pause between attempts to register while MDT0000 is missing; doubled each time.
 const REGISTER_PAUSE_MIN: Duration = Duration::from_millis(20);
+/// Longest pause between attempts to register.
 const REGISTER_PAUSE_MAX: Duration = Duration::from_secs(1);
 /// Pause after a failed connection to the MGS, before a registration waits for the next one.
 const CONNECT_POLL_INTERVAL: Duration = Duration::from_millis(100);
@@ -75,8 +76,7 @@ struct CallbackRouter {
 }
 
 impl CallbackRouter {
-    /// Notifies the followers of the logs with the resource `changed`; all followers if it is
-    /// `None`.
+    /// Notifies the followers of logs with the resource `changed`; `None`: all followers.
     fn notify_followers(&self, changed: Option<LdlmResId>) {
         self.followers.lock().retain(|(res, follower)| {
             let follower = follower.upgrade();

@@ -269,8 +269,7 @@ impl Space {
     /// Releases reserved memory.
     pub(crate) fn release(&self, bytes: u64) {
         if let Backing::Memory { used_bytes, .. } = &self.backing {
-            // Two concurrent replacements of a value may both release it, so the sum can go below
-            // 0.
+            // Two concurrent replacements of a value may both release it: stop at 0.
             let reduced = |used: u64| Some(used.saturating_sub(bytes));
             let _ = used_bytes.fetch_update(Relaxed, Relaxed, reduced);
         }

@@ -37,7 +37,7 @@ impl ImportOwner for LwpOwner {
 }
 
 /// Requests a super-sequence until the target has one. Gives up if the configuration has no MDT0
-/// and its sender is dropped.
+/// and the configuration's sender is dropped.
 pub(crate) async fn fetch(
     rpc: Arc<Ptlrpc>,
     mut config: watch::Receiver<Arc<FsConfig>>,

@@ -4,6 +4,9 @@ use crate::ServicesTuning;
 use params::Registry;
 use std::time::Duration;
 
+/// Maximum interval of pings while transactions are uncommitted, as in Lustre.
+const UNCOMMITTED_PING_INTERVAL_MAX: Duration = Duration::from_secs(7);
+
 /// The configuration of a [`crate::Ptlrpc`].
 #[derive(Debug, Clone)]
 pub struct RpcConfig {
@@ -79,6 +82,3 @@ impl RpcConfig {
         self.ping_interval.min(UNCOMMITTED_PING_INTERVAL_MAX)
     }
 }
-
-/// Maximum interval of pings while transactions are uncommitted, as in Lustre.
-const UNCOMMITTED_PING_INTERVAL_MAX: Duration = Duration::from_secs(7);

@@ -103,7 +103,7 @@ fn random_op(cfg: &Config, rng: &mut Rng) -> Op {
     let offset = round_down(rng.u64(..cfg.size_max));
     let len =
         round_down(rng.u64(1..=cfg.length_max)).clamp(unit, cfg.size_max - offset.min(cfg.size_max - unit));
-    // The length of a range is the weight of its operation: of 400, or of 600 with mappings.
+    // The length of each range below, out of 400 (600 with mappings), is the operation's weight.
     match rng.u32(..if cfg.mapped { 600 } else { 400 }) {
         0..100 => Op::Read { offset, len },
         100..200 => Op::Write { offset, len },

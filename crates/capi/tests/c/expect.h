@@ -21,8 +21,8 @@
 #define FAILS(call, error)                                                                                 \
     do {                                                                                                   \
         errno = 0;                                                                                         \
-        long expect_returned = (long)(call);                                                                    \
-        if (expect_returned != -1 || errno != (error)) {                                                        \
+        long expect_returned = (long)(call);                                                               \
+        if (expect_returned != -1 || errno != (error)) {                                                   \
             fprintf(stderr, "%s:%d: %s: returned %ld, errno %d (%s), not %s\n", __FILE__, __LINE__, #call, expect_returned, \
                     errno, strerror(errno), #error);                                                       \
             exit(1);                                                                                       \

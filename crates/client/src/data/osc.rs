@@ -11,7 +11,7 @@ use super::cache_limit::CacheLimit;
 use super::losses::Losses;
 use super::lov::DataConfig;
 use super::object::{DIRTY_AGE_MAX, Object, resource};
-use crate::client::Clock;
+use crate::client::{Clock, STATFS_TIMEOUT};
 use crate::kernel::Kernel;
 use crate::lmv::Lmv;
 use cpt::BoxFuture;
@@ -59,10 +59,8 @@ const GRANT_REQUESTED: u32 = 32 << 20;
 const DEFAULT_IDLE_TIMEOUT: Duration = Duration::from_secs(20);
 /// Longest wait of the write-back task between two rounds while data is dirty.
 const FLUSH_PERIOD: Duration = Duration::from_millis(100);
-/// The longest time that a statfs waits for one OST.
-const STATFS_TIMEOUT: Duration = Duration::from_secs(5);
 /// The longest time of each step of an unmount for one OST.
-const UMOUNT_STEP_MAX: Duration = Duration::from_secs(20);
+const OST_UMOUNT_STEP_MAX: Duration = Duration::from_secs(20);
 
 /// Identity of an OST and its client.
 #[derive(Clone, Debug)]
@@ -423,7 +421,7 @@ impl Osc {
     }
 
     /// Writes dirty data, cancels locks and disconnects. Each step is bounded by
-    /// [`UMOUNT_STEP_MAX`].
+    /// [`OST_UMOUNT_STEP_MAX`].
     pub(super) async fn umount(&self) {
         let write_and_cancel = async {
             for object in self.all_objects() {
@@ -431,25 +429,25 @@ impl Osc {
             }
             self.locks().cancel_all().await;
         };
-        if tokio::time::timeout(UMOUNT_STEP_MAX, write_and_cancel)
+        if tokio::time::timeout(OST_UMOUNT_STEP_MAX, write_and_cancel)
             .await
             .is_err()
         {
             tracing::error!(
                 import = self.name(),
-                "unmount: the OST did not take the dirty data and lock cancellations within {UMOUNT_STEP_MAX:?}; data that was not synced may be lost"
+                "unmount: the OST did not take the dirty data and lock cancellations within {OST_UMOUNT_STEP_MAX:?}; data that was not synced may be lost"
             );
         }
         if let Some(task) = self.write_back_task.lock().take() {
             task.abort();
         }
-        if tokio::time::timeout(UMOUNT_STEP_MAX, self.import().disconnect())
+        if tokio::time::timeout(OST_UMOUNT_STEP_MAX, self.import().disconnect())
             .await
             .is_err()
         {
             tracing::warn!(
                 import = self.name(),
-                "unmount: the OST did not answer OST_DISCONNECT within {UMOUNT_STEP_MAX:?}"
+                "unmount: the OST did not answer OST_DISCONNECT within {OST_UMOUNT_STEP_MAX:?}"
             );
         }
         self.params.lock().clear();

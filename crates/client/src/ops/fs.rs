@@ -1,6 +1,6 @@
 //! Space and file counts of the file system.
 
-use crate::client::Client;
+use crate::client::{Client, STATFS_TIMEOUT};
 use crate::mdc::Mdc;
 use rpc::Request;
 use std::time::Duration;
@@ -11,8 +11,6 @@ use wire::{Errno, MDS_STATFS, MdtBody, OBD_CONNECT2_SUM_STATFS, ObdStatfs, OstIn
 
 /// How long a statfs result is cached.
 const STATFS_AGE: Duration = Duration::from_secs(1);
-/// How long a statfs waits for a metadata target other than the first.
-const STATFS_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Space and file counts of a file system.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

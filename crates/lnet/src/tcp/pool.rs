@@ -17,7 +17,7 @@ const PAYLOAD_MIN: usize = BUFFER_SIZE / 2;
 /// Maximum number of free buffers to keep.
 const FREE_MAX: usize = 16;
 /// Interval at which a pool is emptied if no buffer was taken since the previous check.
-const UNUSED_MAX: Duration = Duration::from_secs(5);
+const UNUSED_CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
 /// A pool of free buffers.
 #[derive(Debug, Default)]
@@ -76,7 +76,7 @@ impl Pool {
 
 async fn empty_when_unused(pool: Arc<Pool>) {
     loop {
-        sleep(UNUSED_MAX).await;
+        sleep(UNUSED_CHECK_INTERVAL).await;
         let mut free = pool.0.lock();
         if !std::mem::replace(&mut free.used, false) {
             *free = FreeList::default();
@@ -119,7 +119,7 @@ impl Drop for Buffer {
 
 #[cfg(test)]
 mod tests {
-    use super::{BUFFER_SIZE, FREE_MAX, Pool, UNUSED_MAX};
+    use super::{BUFFER_SIZE, FREE_MAX, Pool, UNUSED_CHECK_INTERVAL};
     use bytes::BufMut;
     use std::sync::Arc;
 
@@ -137,7 +137,7 @@ mod tests {
         assert_eq!((reused.as_ref().as_ptr(), reused.len()), (address, 0));
         drop((reused, other));
         assert_eq!(pool.0.lock().buffers.len(), 2);
-        tokio::time::sleep(3 * UNUSED_MAX).await;
+        tokio::time::sleep(3 * UNUSED_CHECK_INTERVAL).await;
         assert!(pool.0.lock().buffers.is_empty());
     }
 

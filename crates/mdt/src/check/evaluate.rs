@@ -1,4 +1,4 @@
-//! Compares what the walks counted: links, names and parents of each inode, and whether each
+//! Compares the counts of the walks (links, names and parents of each inode). Checks that each
 //! directory is below the root. A second walk collects the names of inconsistent inodes.
 
 use std::collections::HashMap;

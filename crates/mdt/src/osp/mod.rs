@@ -188,7 +188,7 @@ impl Osts {
 
     /// Allocates the objects of a new file and returns its layout: as many objects as requested, or
     /// fewer if some OSTs have none. Waits while no OST has an object, or while one that the user
-    /// chose has none. `ENOSPC` after [`ALLOCATE_TIMEOUT`], or at once if the OSTs are full.
+    /// chose has none. `ENOSPC` after [`ALLOCATE_TIMEOUT`], or earlier if the OSTs are full.
     pub(crate) async fn allocate(&self, file: Fid, striping: &StripeRequest) -> Result<Bytes, Errno> {
         let striping = &striping.clone().with_defaults(&self.default_striping.request());
         // Each file takes one turn: a retry must not change the OSTs of later files.

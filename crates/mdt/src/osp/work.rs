@@ -332,7 +332,7 @@ async fn send(ost: &Ost, job: &Job) -> Result<Transno, Errno> {
                 work, first, count, ..
             } = job;
             tracing::error!(
-                "{}: the OST rejected {work:?} of {count} objects from {first} on, which is dropped: {e}. 'nacre fsck' finds objects that belong to no file",
+                "{}: the OST rejected {work:?} of {count} objects from {first} on, which is dropped: {e}. 'nacre fsck' compares the objects with the files",
                 ost.name()
             );
             Ok(Transno::NONE)

@@ -1,10 +1,10 @@
 //! The target's store: inodes, entries, attributes and settings, as keys and values of an index.
 //!
 //! Readers read single records. An operation that changes an inode holds it first
-//! ([`Store::hold`]): it locks the inode's mutex, reads and changes the inode, and applies the
-//! change in one atomic batch. It never holds the mutex across an `await`. The same mutex protects
-//! the counts of open handles: of a last unlink and a last close at the same time, the second one
-//! must destroy the inode.
+//! ([`Store::hold`]): it locks the mutex of the inode's shard, reads and changes the inode, and
+//! applies the change in one atomic batch. It never holds the mutex across an `await`. The same
+//! mutex protects the counts of open handles: of a last unlink and a last close at the same time,
+//! the second one must destroy the inode.
 //!
 //! The caller's locks protect names and the permissions of a directory. An operation on names does
 //! not hold the directory: it changes the directory's record (times, links, size) last, together

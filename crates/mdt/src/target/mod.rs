@@ -276,7 +276,7 @@ impl Mdt {
     }
 }
 
-/// A reply of `count` buffers, the number in the request's format: `bufs`, then empty ones.
+/// A reply of at least `count` buffers, the number in the format: `bufs`, then empty ones.
 pub(crate) fn reply(count: usize, bufs: impl IntoIterator<Item = Bytes>) -> Reply {
     let mut bufs: Vec<Bytes> = bufs.into_iter().collect();
     bufs.resize(count.max(bufs.len()), Bytes::new());

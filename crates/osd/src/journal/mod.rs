@@ -1,7 +1,7 @@
 //! Checks the journals of the index's storage engine, fjall (`N.jnl` in the index's directory),
 //! before the engine opens them, repairs damaged ones, and syncs them.
 //!
-//! At the first unreadable bytes of a journal the engine assumes the torn tail of a crash, and
+//! The engine takes the first unreadable bytes of a journal for the torn tail of a crash, and
 //! truncates the journal there. If the bytes were damaged instead, it would delete good batches.
 //! This module therefore reads the journals before the engine ([`scan`]): it truncates torn tails,
 //! and reports damage as an error.
@@ -154,7 +154,7 @@ fn damage_in<'a>(path: &'a Path, scan: &'a Scan) -> impl Iterator<Item = Damage>
         Damage {
             journal: path.into(),
             bytes: bytes.clone(),
-            complete_after: batches_after.map(|bytes| bytes.end - bytes.start).sum(),
+            complete_after: batches_after.map(|batches| batches.end - batches.start).sum(),
         }
     })
 }

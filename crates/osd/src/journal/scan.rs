@@ -98,9 +98,9 @@ fn follows(before: Option<u64>, sequence: u64) -> bool {
 pub(crate) fn scan(path: &Path, before: Option<u64>) -> io::Result<Scan> {
     let mut journal = Journal::open(path)?;
     let mut runs: Vec<BatchRun> = Vec::new();
-    // The checksum does not cover the sequence number, so a batch is accepted only when the next
-    // one follows it. Otherwise one of the two is damaged: the one that does not follow the last
-    // accepted batch.
+    // The checksum does not cover the sequence number, so a batch is accepted when the next one
+    // follows it, or when it is the last. Otherwise one of the two is damaged: the one that does
+    // not follow the last accepted batch.
     let mut accepted = before;
     let mut last: Option<Batch> = None;
     let (mut pos, mut damaged_to) = (0, 0);

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 use wire::OBD_CONNECT_PINGLESS;
 
-/// Time by which each check comes later than necessary, so that one check covers several clients.
+/// Delay of each check, so that one check covers several clients.
 const CHECK_DELAY: Duration = Duration::from_secs(1);
 
 /// Starts the evictor, which ends with the `Ptlrpc`.

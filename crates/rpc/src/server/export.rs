@@ -222,7 +222,7 @@ impl Export {
     /// request and drops all locks and caches.
     pub async fn evict(self: &Arc<Self>, why: &str) {
         if self.retire_for(why) {
-            self.spawn_drop_state(true).await;
+            self.drop_state_in_task(true).await;
         }
     }
 
@@ -234,7 +234,7 @@ impl Export {
         {
             let export = self.clone();
             rpc.cpt_of(self.peer())
-                .spawn(async move { export.spawn_drop_state(true).await });
+                .spawn(async move { export.drop_state_in_task(true).await });
         }
     }
 
@@ -360,7 +360,7 @@ impl Export {
     /// Ends the connection and waits until the target has dropped the client's state.
     pub(crate) async fn end(&self, evicted: bool) {
         if self.retire() {
-            self.spawn_drop_state(evicted).await;
+            self.drop_state_in_task(evicted).await;
         }
     }
 
@@ -377,7 +377,7 @@ impl Export {
     }
 
     /// Makes the target drop the state of a retired client, in a separate task, and waits for it.
-    async fn spawn_drop_state(&self, evicted: bool) {
+    async fn drop_state_in_task(&self, evicted: bool) {
         let (Some(rpc), Some(me)) = (self.rpc(), self.me.upgrade()) else {
             return;
         };

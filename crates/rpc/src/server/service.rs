@@ -45,8 +45,8 @@ pub(crate) struct Service {
     bind: bool,
     /// Minimum of threads per partition.
     pub(super) threads_min: usize,
-    /// The limit of threads per partition when the service started; `threads_max` can exceed it
-    /// eight times.
+    /// The limit of threads per partition when the service started; `threads_max` can be at
+    /// most eight times this.
     pub(super) threads_at_start: usize,
     /// The scheduling policy, for display and changes; the queues have copies.
     pub(super) policy: Mutex<Policy>,

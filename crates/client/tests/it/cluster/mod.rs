@@ -141,8 +141,8 @@ impl Cluster {
 
     /// Starts a cluster with the given index for the metadata target.
     pub async fn start_with(lnet: Arc<Lnet>, osts: u32, index: Arc<dyn Index>) -> Cluster {
-        // With RUST_LOG=debug, a failing test prints its log. Fails for the second test of a
-        // process, because a process has one subscriber.
+        // With RUST_LOG=debug, a failing test prints its log. A process has one subscriber, so
+        // `try_init` fails for its second test; this does not matter.
         let log =
             tracing_subscriber::fmt().with_env_filter(tracing_subscriber::EnvFilter::from_default_env());
         let _ = log.with_test_writer().try_init();

@@ -5,7 +5,7 @@
 //! at which it will be full. Classes with a token are served in the order in which they got it, so
 //! none starves. The requests of a class are served in the order of arrival. A class without
 //! requests and with a full bucket has only counters left: such classes are dropped when there are
-//! many. If there are [`CLASSES_MAX`] classes, further requests go into one shared class.
+//! many. If there are [`CLASSES_MAX`] classes, the requests of new ones go into one shared class.
 
 use super::key::Key;
 use super::rule::Rules;
