@@ -27,11 +27,15 @@ pub fn add(ea: &[u8], parent: Fid, name: &[u8], now: i64) -> Bytes {
     links.build()
 }
 
-/// Removes a link from an attribute.
+/// Removes a link from an attribute. The attribute ends with the last link: an orphan has none
+/// (Lustre's sanity 102q). It remains if links did not fit.
 pub fn remove(ea: &[u8], parent: Fid, name: &[u8]) -> Bytes {
     let mut links = parse(ea);
     links.remove(&parent, name);
-    links.build()
+    match links.links.is_empty() && links.overflow_time == 0 {
+        true => Bytes::new(),
+        false => links.build(),
+    }
 }
 
 /// The parent of a directory, from its only link.
@@ -51,6 +55,7 @@ mod tests {
         assert_eq!(parse(&ab).links.len(), 2);
         assert_eq!(remove(&ab, Fid::ROOT, b"b"), a);
         assert_eq!(remove(&a, Fid::ROOT, b"other"), a);
+        assert!(remove(&a, Fid::ROOT, b"a").is_empty());
         assert_eq!(parent_of_dir(&a), Some(Fid::ROOT));
         assert_eq!(parent_of_dir(b"garbage"), None);
     }
@@ -63,5 +68,9 @@ mod tests {
         }
         assert!(ea.len() <= MAX_BYTES);
         assert_eq!(parse(&ea).overflow_time, 77);
+        for (parent, name) in parse(&ea).links {
+            ea = remove(&ea, parent, &name);
+        }
+        assert_eq!(parse(&ea).overflow_time, 77, "the record of the overflow remains");
     }
 }

@@ -1,10 +1,10 @@
 //! Tests of extended attributes.
 
 use bytes::Bytes;
-use wire::Errno;
+use wire::{Errno, MDS_FMODE_READ, XATTR_NAME_LINK, XATTR_NAME_LMA};
 
 use super::{
-    super::xattr::{getxattr, listxattr},
+    super::xattr::{cacheable_xattrs, getxattr, listxattr},
     Fixture, ROOT,
 };
 
@@ -52,6 +52,23 @@ fn xattrs_are_set_listed_and_removed() {
         f.setxattr(ROOT, b"trusted.a", Some(b"1"), 0).unwrap_err(),
         Errno::EPERM
     );
+}
+
+/// Lustre's sanity 102q.
+#[test]
+fn orphan_has_no_link_attribute() {
+    let mut f = Fixture::new();
+    let file = f.file(ROOT, "x");
+    let names = |f: &Fixture| {
+        let all = cacheable_xattrs(&f.store, file).unwrap();
+        all.into_iter().map(|(name, _)| name).collect::<Vec<_>>()
+    };
+    assert_eq!(names(&f), [XATTR_NAME_LINK, XATTR_NAME_LMA]);
+    f.open(file, MDS_FMODE_READ).unwrap();
+    f.unlink(ROOT, "x").unwrap();
+    assert_eq!(names(&f), [XATTR_NAME_LMA]);
+    let link = getxattr(&f.store, &f.cred, file, XATTR_NAME_LINK.as_bytes());
+    assert_eq!(link.unwrap_err(), Errno::ENODATA);
 }
 
 #[test]
