@@ -100,7 +100,10 @@ fn check_setattr(cred: &Cred, inode: &Inode, args: SetattrArgs<'_>) -> Result<()
         return Err(Errno::EPERM);
     }
     let only_flags = valid & !(MDS_ATTR_ATTR_FLAG | IMPLICIT) == 0;
-    if inode.flags & PRIVILEGED_FLAGS != 0 && !only_flags {
+    // As on Linux, the times of an append-only inode may become "now", but no other time.
+    let only_times = valid & !(MDS_ATTR_ATIME | MDS_ATTR_MTIME | IMPLICIT) == 0;
+    let touches_append_only = only_times && inode.flags & IMMUTABLE == 0;
+    if inode.flags & PRIVILEGED_FLAGS != 0 && !only_flags && !touches_append_only {
         return Err(Errno::EPERM);
     }
     if changes(MDS_ATTR_ATTR_FLAG | MDS_ATTR_PROJID) && !cred.owns(inode) {

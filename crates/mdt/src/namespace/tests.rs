@@ -8,6 +8,7 @@ mod concurrent;
 mod crash;
 mod model;
 mod rename_flags;
+mod times;
 mod visibility;
 mod xattrs;
 
@@ -16,14 +17,14 @@ use std::sync::Arc;
 use bytes::Bytes;
 use osd::MemoryIndex;
 use wire::{
-    Errno, Fid, HasTimes, LuSeqRange, MDS_ATTR_ATIME, MDS_ATTR_GID, MDS_ATTR_MODE, MDS_ATTR_MTIME,
-    MDS_ATTR_SIZE, MDS_ATTR_UID, MDS_FMODE_EXEC, MDS_FMODE_READ, MDS_FMODE_WRITE, MDS_OPEN_DIRECTORY,
-    MDS_OPEN_TRUNC, MdtRecSetattr, OstIndex, RenameFlags, Time, Times, Transno, WireStruct,
+    Errno, Fid, LuSeqRange, MDS_ATTR_GID, MDS_ATTR_MODE, MDS_ATTR_MTIME, MDS_ATTR_SIZE, MDS_ATTR_UID,
+    MDS_FMODE_EXEC, MDS_FMODE_READ, MDS_FMODE_WRITE, MDS_OPEN_DIRECTORY, MDS_OPEN_TRUNC, MdtRecSetattr,
+    OstIndex, RenameFlags, Time, Transno, WireStruct,
 };
 
 use super::{
-    ChangeResult, CloseAttrs, NewInode, OpenMode, RenameArgs, SetattrArgs, UnlinkArgs, apply_close_attrs,
-    close, create, destroy_orphan, link, lookup, make_root, open, release_handle, rename, setattr, unlink,
+    ChangeResult, NewInode, OpenMode, RenameArgs, SetattrArgs, UnlinkArgs, close, create, destroy_orphan,
+    link, lookup, make_root, open, release_handle, rename, setattr, unlink,
     xattr::{SetxattrArgs, setxattr},
 };
 use crate::{
@@ -543,43 +544,6 @@ fn only_the_owner_changes_the_mode_and_only_root_the_owner() {
             .unwrap_err(),
         Errno::EACCES
     );
-}
-
-#[test]
-fn close_keeps_an_access_time_set_in_the_same_second() {
-    let before = Inode {
-        mode: 0o100644,
-        atime: Time::secs(50),
-        mtime: Time::secs(40),
-        ctime: Time::new(100, 500_000_000),
-        ..Inode::default()
-    };
-    let atime_after_close = |read: Time| {
-        let mut rec = MdtRecSetattr {
-            sa_valid: MDS_ATTR_ATIME,
-            ..MdtRecSetattr::default()
-        };
-        rec.set_times(Times {
-            atime: read,
-            ..Times::default()
-        });
-        let (mut inode, atime_diff) = (before.clone(), 60);
-        apply_close_attrs(
-            &mut inode,
-            CloseAttrs {
-                rec: &rec,
-                atime_diff,
-            },
-            false,
-        );
-        inode.atime
-    };
-    // The kernel's Lustre client sends whole seconds: the read may have preceded the change.
-    assert_eq!(atime_after_close(Time::secs(100)), Time::secs(50));
-    assert_eq!(atime_after_close(Time::secs(101)), Time::secs(101));
-    assert_eq!(atime_after_close(Time::new(100, 400_000_000)), Time::secs(50));
-    let after_change = Time::new(100, 600_000_000);
-    assert_eq!(atime_after_close(after_change), after_change);
 }
 
 #[test]

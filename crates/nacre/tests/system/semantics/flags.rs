@@ -23,7 +23,7 @@ fn immutable_and_append_only_flags_hold_on_all_mounts() {
             for t in 'echo > f' 'rm -f f' 'truncate -s 1 f'; do
                 if bash -c \"$t\" 2> /dev/null; then echo \"done: $t\"; exit 1; fi
             done
-            echo more >> f
+            echo more >> f; touch f; test \"$(stat -c %Y f)\" -gt 1000000000
         ";
         run_script_in(mount, script);
     }
