@@ -354,11 +354,10 @@ impl Filesystem for Fs {
         };
         let fid = or_reply!(self.0.fid(ino), reply);
         let (client, cred) = (self.0.client.clone(), cred(req, 0));
-        let owners = self.0.lock_owners.take(fh.0);
+        // Before the next request is read: it may be one for a lock.
+        let locks = self.0.lock_owners.begin_release(fid, fh);
         let work = async move {
-            for owner in owners {
-                let _ = client.release_locks(&cred, fid, owner, cred.pid).await;
-            }
+            flock::complete(locks, &client, &cred).await;
             client.release(&file).await
         };
         self.0.run_to_completion(Requester::Kernel, reply, work, reply_ok);
@@ -520,8 +519,8 @@ impl Filesystem for Fs {
     ) {
         let fid = or_reply!(self.0.fid(ino), reply);
         let range = or_reply!(flock::lock_range(typ, (start, end), lock_owner, pid), reply);
-        let (client, cred) = (self.0.client.clone(), cred(req, 0));
-        let work = async move { client.getlk(&cred, fid, range).await };
+        let (state, cred) = (self.0.clone(), cred(req, 0));
+        let work = async move { flock::find_conflict(&state, &cred, fid, range).await };
         let answer = move |_: &State, conflict, reply| flock::reply_conflict(conflict, (start, end), reply);
         self.0.run_interruptible(requester(req), reply, work, answer);
     }

@@ -37,7 +37,7 @@ pub(crate) struct State {
     pub(crate) nodes: Arc<Nodes>,
     pub(crate) files: Handles<OpenFile>,
     pub(crate) dirs: Handles<DirHandle>,
-    pub(crate) lock_owners: FileLockOwners,
+    pub(crate) lock_owners: Arc<FileLockOwners>,
     pub(crate) runtime: Handle,
     /// Whether reads and writes bypass the kernel's page cache, which then serves only mappings.
     direct_io: AtomicBool,
@@ -57,7 +57,7 @@ impl State {
             client,
             files: Handles::new(),
             dirs: Handles::new(),
-            lock_owners: FileLockOwners::default(),
+            lock_owners: Arc::default(),
             runtime,
             direct_io: AtomicBool::new(direct_io),
             detach_permits: Arc::new(Semaphore::new(DETACHED_MAX)),

@@ -205,6 +205,21 @@ fn flock_belongs_to_the_open_file() {
     set_lock(&b, FlockOperation::LockExclusive).unwrap();
 }
 
+/// The kernel does not wait for the release at the last close; the next lock request must.
+#[test]
+fn last_close_releases_the_locks_of_the_open_file_before_the_next_request() {
+    let env = TwoMounts::new();
+    for i in 0..300 {
+        let f = open(&env.a);
+        match i % 2 {
+            0 => flock(&f, FlockOperation::NonBlockingLockExclusive).unwrap(),
+            _ => ofd_setlk(&f, F_WRLCK, 0, 10).unwrap(),
+        }
+        drop(f);
+        assert_eq!(conflicting_lock(open(&env.a), F_WRLCK, 0, 10), None, "{i}");
+    }
+}
+
 #[test]
 fn open_file_description_locks_have_ranges() {
     let env = TwoMounts::new();
