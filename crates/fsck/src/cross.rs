@@ -2,10 +2,10 @@
 //! each object belongs to a stripe.
 //!
 //! An OST stores an object when it is first written, so a stripe without an object is correct. Two
-//! kinds of objects without a stripe are correct too: precreated ones, with an id above the MDT's
-//! last used id, and ones queued for destruction. A claim is a stripe's reference to an object.
-//! Objects arrive in the order of FIDs and the claims are sorted the same way: one pass is enough,
-//! and it keeps no list of objects.
+//! kinds of objects without a stripe are correct too: ones with an id above the MDT's last used id,
+//! which orphan cleanup destroys when the MDT connects, and ones queued for destruction. A claim is
+//! a stripe's reference to an object. Objects arrive in the order of FIDs and the claims are sorted
+//! the same way: one pass is enough, and it keeps no list of objects.
 
 use std::collections::BTreeMap;
 
@@ -98,14 +98,14 @@ pub(crate) struct CrossCheck<'a> {
     /// The sequence in which the MDT allocates objects of this OST (0: none), and the last id that
     /// it used.
     last_used: (u64, u32),
-    /// The highest object id in use of each sequence.
+    /// The highest claimed object id of each sequence.
     highest_ids: BTreeMap<u64, u32>,
     mismatches: Vec<Mismatch>,
 }
 
 impl<'a> CrossCheck<'a> {
-    /// Starts the comparison. The claims in `examined` must be sorted; without it nothing is
-    /// compared.
+    /// Starts the comparison. The claims in `examined` must be sorted. If `examined` is `None`,
+    /// nothing is compared.
     pub(crate) fn new(
         ost: OstIndex,
         sequences: &'a SequenceTable,
@@ -140,8 +140,8 @@ impl<'a> CrossCheck<'a> {
             self.take_claims_on(id, object.parent);
             return;
         }
-        let is_precreated = id.0 == self.last_used.0 && id.1 > self.last_used.1;
-        if !is_precreated && !self.is_queued_for_destroy(examined, object.fid) {
+        let is_above_last_used = id.0 == self.last_used.0 && id.1 > self.last_used.1;
+        if !is_above_last_used && !self.is_queued_for_destroy(examined, object.fid) {
             self.mismatches.push(Mismatch::Orphan {
                 ost: self.ost,
                 object: object.fid,

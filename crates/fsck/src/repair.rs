@@ -97,14 +97,14 @@ impl<'a> Repairer<'a> {
         self.set_parent(ost, object, (file, 0)).await
     }
 
-    /// Stores the file and stripe with an object.
+    /// Stores a file and its stripe as the parent of an object.
     async fn set_parent(&self, ost: OstIndex, object: Fid, (file, stripe): (Fid, u16)) -> Result<(), Errno> {
         let parent = Fid::new(file.f_seq, file.f_oid, stripe.into());
         Ok(self.ost(ost)?.store.set_parent(object, parent).await?)
     }
 
-    /// Allocates an object in the sequence that the MDT uses on this OST, with an id above all
-    /// existing ones.
+    /// Allocates an object in the sequence that the MDT uses on this OST, with an id above the last
+    /// used and the last created one.
     fn new_object(&mut self, ost: OstIndex) -> Result<Fid, Errno> {
         let (seq, highest) = match self.allocated.get(&ost) {
             Some(last) => *last,

@@ -109,8 +109,8 @@ impl Targets {
                             damage.bytes.start, damage.bytes.end, damage.complete_after
                         ),
                         repair: Some(
-                            "removes the damaged bytes; the changes in them are lost; a copy of the journal is kept as \
-                             damaged-N-NUMBER.jnl in the target's directory",
+                            "removes the damaged bytes; the changes in them are lost; a copy of journal M is kept as \
+                             damaged-N-M.jnl in the target's directory",
                         ),
                     },
                 });
@@ -207,9 +207,9 @@ impl Stores {
         }
         let mut examined = None;
         match &self.mdt {
-            None => summary
-                .unchecked
-                .push("no MDT was given: names and the owners of objects are not checked".into()),
+            None => summary.unchecked.push(
+                "no MDT was given: names are not checked, and objects are not compared with files".into(),
+            ),
             Some(mdt) => {
                 summary.targets.push(mdt.svname.clone());
                 let mut found =
@@ -246,8 +246,8 @@ impl Stores {
             });
             objects.map_err(store_error(&ost.svname))?;
             for problem in ost_problems {
-                // A crash can leave the record of a destroyed object without a file. If no layout
-                // names the object, do not report it.
+                // A crash can leave the record of a destroyed object without its data file. If no
+                // layout names the object, do not report it.
                 if let (ost::check::Problem::DamagedFile { fid, .. }, Some(found)) = (&problem, &examined)
                     && !is_claimed(found, *index, fid)
                 {
