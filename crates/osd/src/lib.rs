@@ -3,8 +3,8 @@
 //!
 //! Two small traits, [`Index`] and [`Objects`], each have an implementation in memory and one on
 //! the local file system. [`target`] is the target's directory: its label, written by `mkfs`, and
-//! the lock that lets only one process open it. A store behind the traits may have slow commits and
-//! no local path.
+//! the lock that lets only one process open it. Users of the traits must not assume fast commits or
+//! a local path.
 
 mod boot_id;
 pub mod check;

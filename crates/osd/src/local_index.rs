@@ -40,7 +40,8 @@ use crate::{
 
 const TRANSACTIONS_VERSION: u32 = 1;
 /// Above these numbers of unwritten memory tables or unsorted runs, new changes wait in
-/// [`Index::throttle`]. The engine itself blocks its callers for whole milliseconds at 4 and 20.
+/// [`Index::throttle`]. The engine itself blocks its callers for whole milliseconds, at 4 tables
+/// and at 20 runs.
 const SEALED_TABLES_MAX: usize = 2;
 const UNSORTED_RUNS_MAX: usize = 14;
 /// Target size of a sorted table, bytes. Compaction temporarily needs about ten times as much
@@ -380,7 +381,7 @@ impl Shared {
         // Read the count before the commit: batches applied later may miss this commit.
         let batches = self.applied.load(SeqCst);
         let transno = self.transactions.applied().max(self.transactions.committed());
-        // Numbers of this start begin above its epoch; before the first one there is nothing to
+        // Numbers of this start begin above `epoch << 32`; before the first one there is nothing to
         // commit.
         let transno = if transno.0 == self.transactions.epoch() << 32 {
             self.transactions.committed()

@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn directory_that_cannot_be_locked_is_an_error() {
+    fn locked_or_removed_directory_is_none_and_other_failures_are_errors() {
         let temporary = tempfile::tempdir().unwrap();
         let copy = new_dir(temporary.path()).unwrap();
         assert!(try_lock(copy.path()).unwrap().is_none(), "it is locked");

@@ -81,7 +81,7 @@ async fn scan_locates_a_flipped_bit_anywhere_before_the_last_batch() {
     let path = dir.path().join("1.jnl");
     let starts = starts(&path, &bytes);
     let last = *starts.last().unwrap();
-    // Like on disk, the journal has preallocated zeros at its end.
+    // As on disk, the journal has preallocated zeros at its end.
     let mut flipped = bytes.clone();
     flipped.resize(bytes.len() + 10_000, 0);
     fs::write(&path, &flipped).unwrap();

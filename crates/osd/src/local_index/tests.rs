@@ -74,10 +74,10 @@ fn interrupted_creation_is_restarted() {
 }
 
 /// All files below a directory except journals.
-fn tables(dir: &Path) -> Vec<PathBuf> {
+fn files_except_journals(dir: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(dir).unwrap().map(|e| e.unwrap().path());
     let below = entries.flat_map(|path| match path.is_dir() {
-        true => tables(&path),
+        true => files_except_journals(&path),
         false => vec![path],
     });
     below
@@ -86,7 +86,7 @@ fn tables(dir: &Path) -> Vec<PathBuf> {
 }
 
 #[test]
-fn damaged_tables_cause_errors_and_no_panic() {
+fn damaged_files_cause_no_panic() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("index");
     let index = open(&path);
@@ -97,7 +97,7 @@ fn damaged_tables_cause_errors_and_no_panic() {
     }
     index.shared.keyspace.rotate_memtable_and_wait().unwrap();
     drop(index);
-    for file in tables(&path) {
+    for file in files_except_journals(&path) {
         let whole = fs::read(&file).unwrap();
         for at in (0..whole.len()).step_by(whole.len() / 20 + 1) {
             let mut flipped = whole.clone();

@@ -1,5 +1,5 @@
 //! Simulates power cuts: random changes and syncs, then a random one of the states that the disk
-//! can have. The store must never report an object as damaged that was not destroyed.
+//! can have. The store must never report damage of an object that was not destroyed.
 
 #![allow(clippy::unwrap_used)]
 
