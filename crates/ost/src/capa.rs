@@ -33,8 +33,8 @@ impl Ost {
     ///
     /// # Errors
     ///
-    /// `EACCES`; `EINPROGRESS` if the signing key is not yet known here; `EPROTO` if the request is
-    /// malformed.
+    /// `EACCES` if it carries none, or an invalid one; `EINPROGRESS` if the signing key is not yet
+    /// known here; `EPROTO` if the request is malformed.
     pub(crate) fn check_capability(&self, req: &ServerRequest) -> Result<(), Errno> {
         let Some((rights, buffer)) = capability_needed(req.opc, enqueues_write_lock(req)?) else {
             return Ok(());

@@ -29,9 +29,9 @@ use crate::OstError;
 /// The longest time from a change to the start of its commit.
 pub(crate) const COMMIT_INTERVAL: Duration = Duration::from_secs(2);
 /// More written data than this, bytes, starts a commit at once, because clients and the kernel hold
-/// data in memory until it is committed.
+/// data in memory until it is committed. [`MEMORY_DIVISOR`] can set a lower limit.
 const UNCOMMITTED_BYTES_MAX: u64 = 64 << 20;
-/// More written data than the process's memory divided by this starts a commit at once.
+/// More written data than the process's memory divided by this also starts a commit at once.
 const MEMORY_DIVISOR: u64 = 16;
 
 /// Key of the record. Its value: last committed u64 LE, epoch u64 LE, boot id of the machine (16

@@ -60,7 +60,7 @@ impl Ost {
         self.committer.end(transaction, 0);
         result.map_err(|e| self.store_error("create objects", wanted, &e))?;
         if destroys_orphans {
-            // The MDT uses no object above `last`, and a file system has only one MDT.
+            // The MDT uses no object above `plan.last`, and a file system has only one MDT.
             sequence.confirm_up_to(plan.last);
         }
         self.sequences.mark_in_use(&sequence);

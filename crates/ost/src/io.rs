@@ -65,7 +65,7 @@ impl Ost {
             .await
             .map_err(|e| self.store_error("read attributes", fid, &e))?;
         self.check_parent(req, &brw.oa, fid, before.as_ref())?;
-        // Fetching the data may last long. If the client was evicted meanwhile, its locks are gone
+        // Fetching the data may take long. If the client was evicted meanwhile, its locks are gone
         // and nothing may be written.
         let change = req.export.change()?;
         let transaction = self.committer.begin().await;
@@ -245,8 +245,8 @@ impl Ost {
             .grow(grant, wanted, chunk, 1 << self.offer.block_bits, free)
     }
 
-    /// Takes the lock that the client requests (`SRVLOCK`). A client that requests none holds locks
-    /// itself: prolongs their timeouts.
+    /// Takes the lock that the client requests (`SRVLOCK`). If the client requests none, it holds
+    /// locks itself: prolongs their timeouts.
     async fn take_requested_lock(
         &self,
         req: &ServerRequest,

@@ -84,12 +84,12 @@ impl Ost {
             .map_err(|e| self.store_error("read attributes", fid, &e))
     }
 
-    /// Checks the file that a change names for its object. Only an MDT may move an object to
+    /// Checks the parent FID in a change: the object's file. Only an MDT may assign an object to
     /// another file.
     ///
     /// # Errors
     ///
-    /// `EPERM` if a client names another file than the object's.
+    /// `EPERM` if a client's parent FID differs from the object's.
     pub(crate) fn check_parent(
         &self,
         req: &ServerRequest,
@@ -105,7 +105,7 @@ impl Ost {
             return Ok(());
         }
         let client = &req.export.client_uuid;
-        lnet::warn_rate_limited!(ost = %self.svname, %client, peer = %req.peer, object = %fid, %expected, %found, "change refused: the client names another file than the object's");
+        lnet::warn_rate_limited!(ost = %self.svname, %client, peer = %req.peer, object = %fid, %expected, %found, "change refused: the client's parent FID differs from the object's");
         Err(Errno::EPERM)
     }
 

@@ -2,9 +2,9 @@
 //! still write to a destroyed object. The first write creates an object's file, so such a write
 //! would create an orphan.
 //!
-//! Tombstones are only in memory, and their number is limited. Kept are the latest destroyed
-//! objects, in two generations, and the latest ranges of ids that were precreated but never given
-//! to a file.
+//! Tombstones are only in memory, and their number is limited. The OST keeps those of the latest
+//! destroyed objects, in two generations, and of the latest ranges of ids that were precreated but
+//! never given to a file.
 
 use std::collections::{HashSet, VecDeque};
 

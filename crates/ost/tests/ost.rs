@@ -264,7 +264,7 @@ async fn grants_follow_the_clients_reports() {
 }
 
 #[tokio::test]
-async fn truncate_shrinks_and_extends() {
+async fn punch_truncates_extends_and_frees_a_hole() {
     let (_node, _ost, _osp, client, fid) = with_object().await;
     client.write(fid, 0, b"0123456789").await;
     let punch = async |size: u64, end: u64| {

@@ -40,7 +40,7 @@ async fn peer_is_a_server_only_at_an_mdts_nid() {
     }
     assert_eq!(admit("10.0.0.1@tcp", 0), Ok(Role::Client));
     assert_eq!(admit("10.0.0.2@tcp", 0), Ok(Role::Client));
-    // The MDT has moved: its old NID is no server any more.
+    // The MDT has moved: a peer at the MDT's old NID is no longer accepted as a server.
     node.move_mdt0("10.0.0.2@tcp".parse().unwrap());
     assert_eq!(admit("10.0.0.1@tcp", OBD_CONNECT_MDS), Err(Errno::EAGAIN));
     assert_eq!(admit("10.0.0.2@tcp", OBD_CONNECT_MDS), Ok(Role::Server));
@@ -119,19 +119,19 @@ async fn client_with_deny_mount_is_evicted() {
 }
 
 #[tokio::test]
-async fn change_that_names_another_file_fails() {
+async fn change_with_another_parent_fid_fails() {
     let (_node, _ost, osp, client, fid) = with_object().await;
-    let naming_file = |f_oid| Obdo {
+    let with_parent = |f_oid| Obdo {
         o_valid: OBD_MD_FLID | OBD_MD_FLGROUP | OBD_MD_FLFID | OBD_MD_FLSIZE | OBD_MD_FLBLOCKS,
         o_parent_seq: 0x2_0000_0401,
         o_parent_oid: f_oid,
         o_blocks: OBD_OBJECT_EOF,
         ..obdo(fid)
     };
-    client.call_body(OST_SETATTR, naming_file(1)).await.unwrap();
+    client.call_body(OST_SETATTR, with_parent(1)).await.unwrap();
     for opc in [OST_SETATTR, OST_PUNCH] {
-        client.call_body(opc, naming_file(1)).await.unwrap();
-        let refused = client.call_body(opc, naming_file(2)).await;
+        client.call_body(opc, with_parent(1)).await.unwrap();
+        let refused = client.call_body(opc, with_parent(2)).await;
         assert!(
             matches!(refused, Err(RpcError::Status(Errno::EPERM))),
             "{refused:?}"
@@ -146,9 +146,9 @@ async fn change_that_names_another_file_fails() {
     let refused = client.write_with(fid, &data, other).await;
     assert_eq!(refused.status, Errno::EPERM.status());
     assert_eq!(client.read(fid, 0, 18).await, b"no parent is named");
-    // The MDT may change the file of an object.
-    osp.call_body(OST_SETATTR, naming_file(2)).await.unwrap();
-    client.call_body(OST_SETATTR, naming_file(2)).await.unwrap();
+    // The MDT may assign an object to another file.
+    osp.call_body(OST_SETATTR, with_parent(2)).await.unwrap();
+    client.call_body(OST_SETATTR, with_parent(2)).await.unwrap();
 }
 
 #[tokio::test]
