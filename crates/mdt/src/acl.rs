@@ -1,10 +1,10 @@
 //! POSIX access control lists, in the format of the `system.posix_acl_*` attributes.
 //!
 //! The MDT checks an ACL when a user sets it, and stores it in the same format (version 2; entries
-//! of tag, permissions and id). The rules are those of POSIX 1003.1e as implemented by Linux. Three
-//! entries equal the bits of the mode: owner, others, and for the group bits the mask, or without a
-//! mask the owning group. The mask limits named users and all groups. An ACL without mask and named
-//! entries is equivalent to the mode.
+//! of tag, permissions and id). The rules are those of POSIX 1003.1e as implemented by Linux. The
+//! mode's bits equal three entries: the owner's, others', and for the group bits the mask's or,
+//! without a mask, the owning group's. The mask limits named users and all groups. An ACL with
+//! neither mask nor named entries is equivalent to the mode.
 
 use bytes::Bytes;
 use wire::{
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn mask_limits_a_named_user_and_is_the_mode_of_the_group() {
+    fn mask_limits_named_entries_and_equals_the_group_bits() {
         let mut file = Inode {
             mode: 0o100640,
             uid: 1,

@@ -104,8 +104,8 @@ pub(crate) fn attrs(fid: Fid, inode: &Inode, request: AttrRequest) -> Attrs {
         body.mbo_valid |= OBD_MD_FLEASIZE;
         out.md = inode.lov.clone();
     }
-    // With one of these bits, the client requests the directory's layout over MDTs instead of the
-    // default layout of its files.
+    // With OBD_MD_MEA or OBD_MD_DEFAULT_MEA, the client requests the directory's layout over MDTs
+    // instead of the default layout of its files.
     let wants_default_lov =
         request.has(OBD_MD_FLDIREA) && request.valid & (OBD_MD_MEA | OBD_MD_DEFAULT_MEA) == 0;
     if inode.is_dir() && wants_default_lov && !inode.lov.is_empty() {

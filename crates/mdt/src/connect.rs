@@ -90,7 +90,8 @@ pub(crate) fn negotiate(req: &ConnectRequest, instance: u32) -> Result<ObdConnec
         data.ocd_brw_size = request.ocd_brw_size.min(BRW_SIZE_MAX);
     }
     if has(OBD_CONNECT_IBITS) {
-        // Nacre does not implement data on MDT.
+        // Nacre does not implement data on MDT. Between Nacre's peers the bit has another meaning,
+        // which they agree on separately (`LockTerms`).
         data.ocd_ibits_known = request.ocd_ibits_known & (MDS_INODELOCK_FULL & !MDS_INODELOCK_DOM);
     }
     if has(OBD_CONNECT_MAX_EASIZE) {
@@ -107,11 +108,10 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::{FLAGS, negotiate};
     use rpc::ConnectRequest;
-    use wire::{Nid, OBD_CONNECT_ATTRFID, OBD_CONNECT_FID, OBD_CONNECT_FULL20, ObdConnectData};
+    use wire::{Errno, Nid, OBD_CONNECT_ATTRFID, OBD_CONNECT_FID, OBD_CONNECT_FULL20, ObdConnectData};
 
-    #[test]
-    fn lustre_client_gets_the_flags_it_requires_and_none_it_did_not_request() {
-        // The request of capture b1_client_mount.
+    /// The request of capture b1_client_mount.
+    fn captured_request() -> ConnectRequest {
         let data = ObdConnectData {
             ocd_connect_flags: 0xae7e_7e7b_e374_d3b8,
             ocd_brw_size: 0x10_0000,
@@ -119,27 +119,34 @@ mod tests {
             ocd_connect_flags2: 0xa4_6cde_ffbd,
             ..ObdConnectData::default()
         };
-        let req = ConnectRequest {
+        ConnectRequest {
             client_uuid: "c".into(),
             peer: Nid::LO,
             reconnects: false,
             data,
-        };
+        }
+    }
+
+    #[test]
+    fn lustre_client_gets_the_flags_it_requires_and_none_it_did_not_request() {
+        let req = captured_request();
         let granted = negotiate(&req, 7).unwrap();
         for required in [OBD_CONNECT_FID, OBD_CONNECT_ATTRFID, OBD_CONNECT_FULL20] {
             assert_ne!(granted.ocd_connect_flags & required, 0);
         }
-        assert_eq!(granted.ocd_connect_flags & !(data.ocd_connect_flags & FLAGS), 0);
-        assert_eq!(granted.ocd_connect_flags2 & !data.ocd_connect_flags2, 0);
+        assert_eq!(
+            granted.ocd_connect_flags & !(req.data.ocd_connect_flags & FLAGS),
+            0
+        );
+        assert_eq!(granted.ocd_connect_flags2 & !req.data.ocd_connect_flags2, 0);
         assert_eq!((granted.ocd_brw_size, granted.ocd_ibits_known), (0x10_0000, 0x3f));
         assert_eq!((granted.ocd_maxmodrpcs, granted.ocd_instance), (8, 7));
-        let bad = ConnectRequest {
-            data: ObdConnectData {
-                ocd_brw_size: 1,
-                ..data
-            },
-            ..req
-        };
-        assert!(negotiate(&bad, 7).is_err());
+    }
+
+    #[test]
+    fn bulk_size_below_a_page_is_eproto() {
+        let mut req = captured_request();
+        req.data.ocd_brw_size = 1;
+        assert_eq!(negotiate(&req, 7).unwrap_err(), Errno::EPROTO);
     }
 }

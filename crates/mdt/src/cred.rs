@@ -20,8 +20,8 @@ const CAP_DAC_OVERRIDE: u32 = 1 << 1;
 const CAP_DAC_READ_SEARCH: u32 = 1 << 2;
 /// `CAP_FOWNER`: act as owner.
 const CAP_FOWNER: u32 = 1 << 3;
-/// `CAP_FSETID`: keep set-ID bits when writing; keep or set the set-group-ID bit for a group of
-/// others.
+/// `CAP_FSETID`: keep set-ID bits when writing; keep or set the set-group-ID bit for a group that
+/// the user is not in.
 const CAP_FSETID: u32 = 1 << 4;
 /// `CAP_LINUX_IMMUTABLE`: set and clear the immutable and append-only flags.
 const CAP_LINUX_IMMUTABLE: u32 = 1 << 9;

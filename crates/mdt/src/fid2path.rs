@@ -63,7 +63,9 @@ pub(crate) fn path(store: &Store, fid: Fid, link: u32, root: Fid) -> Result<(Vec
         if names.is_empty() {
             has_next = index + 1 < recorded.len();
         }
-        // A client requests link after link. The last link, sent again, ends its loop.
+        // A client requests link after link until the number in the answer stays the same. If a
+        // link was removed meanwhile, the requested number may be too high: the last link ends the
+        // client's loop.
         let found = recorded.get(index).or(recorded.last());
         let (parent, name) = found.cloned().ok_or(Errno::ENOENT)?;
         names.push(name);

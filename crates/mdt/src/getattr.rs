@@ -1,5 +1,5 @@
-//! Requests that change nothing and grant the client no lock: attributes, extended attributes,
-//! directory pages, the root directory, statfs and sync.
+//! Requests that grant the client no lock and change nothing except access times of directories:
+//! attributes, extended attributes, directory pages, the root directory, statfs and sync.
 
 use bytes::Bytes;
 use rpc::ServerRequest;
@@ -189,8 +189,8 @@ impl Mdt {
         Ok(reply(1, [answer.to_bytes()]))
     }
 
-    /// Executes `MDS_SYNC`: waits until all changes with replies so far are on disk. The reply has
-    /// the attributes of a file if the request names one.
+    /// Executes `MDS_SYNC`: waits until all changes made so far are on disk. The reply has the
+    /// attributes of a file if the request names one.
     pub(crate) async fn sync(&self, req: &ServerRequest) -> HandlerResult {
         let request: MdtBody = req.get(bufs::MDT_BODY)?;
         self.store.index().sync().await?;

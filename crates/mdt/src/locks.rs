@@ -7,9 +7,12 @@
 //! an inode locks the inode itself, which revokes it from the clients' caches.
 //!
 //! A client that changes names keeps its own lock of the directory if it negotiated
-//! [`wire::LockTerms::Nacre`] (`keeps_own_locks` below). The creator of a file may hold the file's
-//! DOM bit: while it does, no other client writes to the file. An open for write and a change of
-//! the size revoke the bit.
+//! [`wire::LockTerms::Nacre`] (`keeps_own_locks` below).
+//!
+//! Lustre's DOM bit protects data on the MDT. Nacre has none, and uses the bit for its own purpose
+//! (docs/decisions/004-own-locks.md): with the same lock terms, the creator of a file may hold the
+//! file's DOM bit, and while it does, no other client writes to the file. An open for write and a
+//! change of the size revoke the bit.
 //!
 //! With parallel directory operations (`pdo`) off, the lock of the directory excludes all other
 //! changes and lookups of its names. Operations still take the lock of the name: `pdo` may change
@@ -25,9 +28,9 @@
 //! 3. the inodes that the names lead to: directories first, each kind by FID;
 //! 4. the lock granted to the client with the reply.
 //!
-//! Unrelated directories (neither is above the other) have no order that survives renames. So a
-//! request that locks two of them, as parents or as children, holds the rename lock. A client that
-//! cancels a lock requests no other lock for that.
+//! A rename can put one of two unrelated directories (neither is above the other) above the other,
+//! and so reverse their order. So a request that locks two of them, as parents or as children,
+//! holds the rename lock. To cancel a lock, a client never needs another lock.
 //!
 //! A request never waits for a lock that it holds itself: [`RequestLocks`] returns `EDEADLK`
 //! instead. Handlers check a request before its first lock, so this happens only in a damaged name
@@ -60,7 +63,8 @@ pub(crate) const OPEN: u64 = wire::MDS_INODELOCK_OPEN;
 pub(crate) const LAYOUT: u64 = MDS_INODELOCK_LAYOUT;
 /// PERM bit: owner, mode and ACL.
 pub(crate) const PERM: u64 = MDS_INODELOCK_PERM;
-/// DOM bit: only the client that created the file writes to it.
+/// DOM bit, in Nacre's meaning: while the creator of a file holds it, no other client writes to the
+/// file.
 pub(crate) const DOM: u64 = MDS_INODELOCK_DOM;
 /// XATTR bit: extended attributes.
 pub(crate) const XATTR: u64 = MDS_INODELOCK_XATTR;
@@ -230,7 +234,7 @@ impl RequestLocks<'_> {
         Ok(())
     }
 
-    /// Locks an inode for a change: revokes these bits from all clients.
+    /// Locks an inode for a change: revokes all clients' locks on these bits, except CR locks.
     pub(crate) async fn lock_inode(&mut self, fid: Fid, bits: u64) -> Result<(), Errno> {
         self.lock(fid.res_id(), LockMode::Pw, bits).await
     }
@@ -253,9 +257,9 @@ impl RequestLocks<'_> {
             .await
     }
 
-    /// Like [`RequestLocks::lock_for_removal`]; also revokes the OPEN bit: clients then close
+    /// Like [`RequestLocks::lock_for_removal`]; also revokes the OPEN bit, so that clients close
     /// cached handles that no process uses.
-    pub(crate) async fn lock_for_removal_if_unused(&mut self, fid: Fid) -> Result<(), Errno> {
+    pub(crate) async fn lock_for_removal_with_open(&mut self, fid: Fid) -> Result<(), Errno> {
         self.lock(fid.res_id(), LockMode::Ex, LOOKUP | UPDATE | XATTR | OPEN)
             .await
     }
@@ -276,7 +280,8 @@ impl RequestLocks<'_> {
             self.lock_renamed_names(store, src, dst).await?;
             let children = renamed_inodes(store, src, dst, flags)?;
             if !serialized && children.iter().all(|c| c.kind == S_IFDIR) && children.len() > 1 {
-                // A directory replaces another one: the two are unrelated directories.
+                // A directory replaces another one, or is exchanged with it: the two are unrelated
+                // directories.
                 self.held.clear();
                 serialized = true;
                 continue;
@@ -324,13 +329,17 @@ fn renamed_inodes(
     flags: RenameFlags,
 ) -> Result<Vec<Entry>, Errno> {
     let (moved, replaced) = (store.entry(src.dir, src.name)?, store.entry(dst.dir, dst.name)?);
-    let above_source = match flags.has(RenameFlags::EXCHANGE) {
+    let above_source_errno = match flags.has(RenameFlags::EXCHANGE) {
         true => Errno::EINVAL,
         false => Errno::ENOTEMPTY,
     };
-    for (child, other_dir, errno) in [(moved, dst.dir, Errno::EINVAL), (replaced, src.dir, above_source)] {
-        // A directory above the other name is already locked: by this request, or by another one
-        // that waits for this request. Waiting for its lock would deadlock.
+    for (child, other_dir, errno) in [
+        (moved, dst.dir, Errno::EINVAL),
+        (replaced, src.dir, above_source_errno),
+    ] {
+        // In the lock order, a directory above the other name comes before locks that this request
+        // already holds. To wait for its lock now would violate the order, and such a rename fails
+        // anyway.
         let dir = child.filter(|c| c.kind == S_IFDIR);
         if dir.is_some_and(|d| is_at_or_below(store, other_dir, d.fid).unwrap_or(true)) {
             return Err(errno);
@@ -463,8 +472,8 @@ mod tests {
         held.lock_inode(DIR, LOOKUP).await.unwrap();
     }
 
-    /// Three operations: remove `y/c`, replace `y` by `x`, move `c/f` into `x`. Without the rename
-    /// lock, each would wait for the next one.
+    /// Three operations: remove `y/c`, move `y/c/f` into `x`, replace `y` by `x`. Without the
+    /// rename lock, each would wait for the next one, and the last for the first.
     #[tokio::test]
     async fn renames_of_unrelated_directories_do_not_deadlock() {
         let store = Store::new(Arc::new(MemoryIndex::default()));

@@ -1,6 +1,7 @@
 //! Orders the OSTs for a new file's stripes: round-robin while their free space is about equal,
 //! else weighted by free space. The order omits full OSTs and OSTs without available objects; slow
-//! OSTs come last. OSTs that the user chose come first, in the user's order. This module is pure.
+//! OSTs come last. If the user lists the OSTs, the order is this list. If the user chose only the
+//! first OST, it comes first in any case. This module is pure.
 
 use wire::{Errno, OstIndex};
 

@@ -213,7 +213,7 @@ pub(crate) fn register_ost(ost: &Arc<Ost>, registry: &Registry) -> Group {
         (
             "reserved_mb_low",
             &ost.watermarks.mb_low,
-            "low watermark of free space, MiB: below it new files avoid the OST; 0: a thousandth of the OST",
+            "low watermark of free space, MiB: below it new files avoid the OST; 0: a thousandth of its size",
         ),
         (
             "reserved_mb_high",
@@ -268,7 +268,7 @@ pub(crate) fn register_ost(ost: &Arc<Ost>, registry: &Registry) -> Group {
             show(
                 ost,
                 |o| u8::from(o.is_slow()).to_string(),
-                "1: a statfs is unanswered for a while, so new files use other OSTs",
+                "1: a statfs has been unanswered for a while, so new files use other OSTs",
             ),
         )
         .add(

@@ -90,7 +90,7 @@ impl Mdt {
         let mut locks = self.locks.request_locks(Some(&req.export), false);
         locks.lock_name_write(args.parent, args.name).await?;
         let entry = checked_entry()?;
-        locks.lock_for_removal_if_unused(fid).await?;
+        locks.lock_for_removal_with_open(fid).await?;
         Ok(namespace::unlink_unused(&self.store, cred, args, entry)?.transno)
     }
 }

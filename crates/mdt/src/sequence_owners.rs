@@ -34,8 +34,8 @@ impl SequenceOwners {
         Err(Errno::ENOSPC)
     }
 
-    /// Returns whether the client owns a sequence; makes it the owner if there is none.
-    /// `was_allocated` returns whether the target may have allocated the sequence.
+    /// Returns whether the client owns a sequence. Makes it the owner if there is none, the target
+    /// may have allocated the sequence (`was_allocated`), and the client is below its limit.
     pub(crate) fn claim(&self, export: &Arc<Export>, seq: u64, was_allocated: impl FnOnce() -> bool) -> bool {
         let own = export.ext::<OwnedSequences>();
         let mut own = own.0.lock();

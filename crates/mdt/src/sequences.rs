@@ -24,7 +24,7 @@ use crate::store::{Store, keys};
 /// Name of the setting with the part of this MDT's super-sequence that is not recorded as
 /// allocated.
 pub(crate) const SUPER_SEQUENCE: &str = "seq.own";
-/// Maximum number of ranges in the FLDB: two for each possible OST and MDT.
+/// Maximum number of ranges in the FLDB.
 const RANGES_MAX: usize = 1 << 17;
 /// Maximum number of ranges per server: super-sequences, and the fixed ranges of MDT0000.
 const RANGES_PER_SERVER: usize = 16;

@@ -32,7 +32,7 @@ pub(super) fn evaluate(
         examination.problems.push(Problem::NoRoot);
     }
     let cycles = find_cycles(&mut examination.table);
-    // Inodes with names that the second walk collects.
+    // The second walk collects the names of these inodes.
     let mut suspects: HashMap<Fid, Vec<Name>> = cycles.iter().map(|fid| (*fid, Vec::new())).collect();
     for row in &examination.table.rows {
         // Ends the check if it is to stop.

@@ -84,7 +84,7 @@ pub enum Problem {
         /// The inode's type.
         kind: u32,
     },
-    /// A directory has more than one name.
+    /// A directory has more than one name, or the root has a name.
     ExtraName {
         /// The directory with the extra name.
         fid: Fid,
@@ -102,7 +102,7 @@ pub enum Problem {
         /// Its name.
         name: Bytes,
     },
-    /// An inode has no name, although it has a link count or entries.
+    /// An inode has no name, although its link count is not 0 or it has entries.
     UnnamedInode {
         /// The inode.
         fid: Fid,
@@ -159,7 +159,7 @@ pub enum Problem {
         /// The reason.
         reason: String,
     },
-    /// The FLDB does not have an inode's sequence as one of this MDT.
+    /// The FLDB does not list an inode's sequence as this MDT's.
     UnknownSequence {
         /// The sequence.
         seq: u64,
@@ -448,7 +448,7 @@ impl Problem {
                 }
             }
             Problem::UnallocatedSequence { seq } => finding(
-                "sequence in use twice",
+                "unallocated sequence in use",
                 None,
                 format!("sequence {seq:#x}"),
                 "inodes only in allocated sequences".into(),

@@ -19,7 +19,7 @@ pub(super) const ORPHAN: u8 = 2;
 pub(super) const HAS_ENTRIES: u8 = 4;
 /// The inode has the flag for extended attributes.
 pub(super) const HAS_XATTRS: u8 = 8;
-/// [`Row::link_difference`] does not count: the recorded links overflowed or are malformed.
+/// [`Row::link_difference`] has no meaning: the recorded links overflowed or are malformed.
 pub(super) const LINKS_UNSUMMED: u8 = 16;
 /// The search for cycles has ended for this directory.
 pub(super) const SEARCHED: u8 = 32;

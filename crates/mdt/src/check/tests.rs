@@ -319,7 +319,7 @@ async fn missing_root_is_created() {
 }
 
 #[tokio::test]
-async fn orphan_records_match_removed_open_inodes() {
+async fn mismatched_orphan_records_are_repaired() {
     let mut t = Tree::new();
     t.f.open(t.g, MDS_FMODE_READ).unwrap();
     t.f.unlink(t.a, "g").unwrap();
@@ -379,17 +379,17 @@ async fn invalid_layouts_and_acls_are_removed() {
 #[tokio::test]
 async fn sequences_of_inodes_must_be_in_the_fldb_and_allocated() {
     let mut t = Tree::new();
-    let left = LuSeqRange {
+    let unallocated = LuSeqRange {
         lsr_start: 0x2_0000_0400,
         lsr_end: 0x2_4000_0400,
         ..LuSeqRange::default()
     };
     t.damage(|b| {
-        b.put(keys::setting(SUPER_SEQUENCE), left.to_bytes());
+        b.put(keys::setting(SUPER_SEQUENCE), unallocated.to_bytes());
     });
     assert_eq!(
         t.findings(),
-        [("sequence in use twice", "sequence 0x200000401".into())]
+        [("unallocated sequence in use", "sequence 0x200000401".into())]
     );
     assert_eq!(t.repair_all().await, ALL_PATHS);
     t.damage(|b| {
@@ -398,15 +398,15 @@ async fn sequences_of_inodes_must_be_in_the_fldb_and_allocated() {
     });
     assert_eq!(t.kinds(), ["unknown sequence", "unreadable record"]);
     assert_eq!(t.repair_all().await, ALL_PATHS);
-    // The range of another target: the check cannot know which of the two is right.
+    // The range of another target: the check cannot know whether the FLDB or the inode is right.
     let other = LuSeqRange {
         lsr_index: 3,
         lsr_flags: LU_SEQ_RANGE_MDT,
-        ..left
+        ..unallocated
     };
     t = Tree::new();
     t.damage(|b| {
-        b.put(keys::location(left.lsr_start), other.to_bytes());
+        b.put(keys::location(unallocated.lsr_start), other.to_bytes());
     });
     assert_eq!(t.kinds(), ["unknown sequence"]);
     assert_eq!(t.examine().problems[0].finding(&t.f.store).repair, None);

@@ -1,8 +1,8 @@
 //! `MDS_BATCH`: many lookups in one request. The target executes each lookup like a separate
 //! request, but does not wait for its lock: if the lock is not available at once, the lookup fails
-//! with `EBUSY`, and the client repeats it as a separate request. Waiting could deadlock: another
-//! request may wait for a lock of the batch's earlier lookups, and the client cancels that lock
-//! only after the batch's reply.
+//! with `EBUSY`, and the client repeats it as a separate request. Waiting could deadlock: the
+//! lock's holder may itself wait for a lock of an earlier lookup of the batch, which the client
+//! cancels only after the batch's reply.
 //!
 //! Lustre's server ends a batch at the first failure; here the other lookups continue. Repeating a
 //! lookup is harmless, so a resent batch is executed again.
@@ -33,7 +33,7 @@ impl Mdt {
             let (reply, handle) = match parse_lookup(&message) {
                 Ok(lookup) => self.answer_lookup(req, &lookup).await,
                 // The client must get the locks of earlier lookups, so the reply has their results.
-                // The client counts the results.
+                // From their number, the client learns which lookups were executed.
                 Err(errno) => {
                     status = errno.status();
                     break;

@@ -33,7 +33,7 @@ pub(super) struct LookupRequest {
     pub(super) request: MdtBody,
     /// The name; empty for a lookup by FID.
     pub(super) name: Bytes,
-    /// Whether to wait for locks; if not, the lookup fails with `EBUSY`.
+    /// Whether to wait for locks; if false, the lookup fails with `EBUSY` instead of waiting.
     pub(super) wait: bool,
 }
 
@@ -124,7 +124,8 @@ impl Mdt {
             return Err(Errno::EBUSY);
         }
         drop(name_lock);
-        // Read the inode again under the lock. If the lookup is by FID, it may be destroyed by now.
+        // Read the inode again under the lock. If the lookup is by FID, the inode may be destroyed
+        // meanwhile.
         let inode = match self.store.inode(fid) {
             Ok(inode) => inode,
             Err(e) => {

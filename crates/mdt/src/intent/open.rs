@@ -88,7 +88,8 @@ struct OpenTarget<'a> {
     fid: Fid,
     /// The change that created the file, and the creator's lock; `None` for an existing file.
     created: Option<(ChangeResult, GrantedLock)>,
-    /// The locks on the name; for a writer, also a lock that prevents leases of other clients.
+    /// The locks on the name; for an open for write without `MDS_OPEN_LOCK`, also a lock that
+    /// prevents leases of other clients.
     held: RequestLocks<'a>,
 }
 
@@ -447,8 +448,8 @@ impl Mdt {
         Ok(handle)
     }
 
-    /// Grants the lock of an open; none for a directory or special file without `MDS_OPEN_LOCK`.
-    /// `creator_bit` is an additional bit for the file's creator, or 0.
+    /// Grants the lock of an open; none for a special file, and none for a directory without
+    /// `MDS_OPEN_LOCK`. `creator_bit` is an additional bit for the file's creator, or 0.
     async fn grant_open_lock(
         &self,
         req: &ServerRequest,

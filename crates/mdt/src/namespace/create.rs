@@ -199,8 +199,9 @@ pub fn create_volatile(
 ///
 /// # Errors
 ///
-/// `EEXIST` if the name is in use; `EPERM` for a directory or an immutable file; `ENOENT` if the
-/// file has no name left; `EMLINK`; or an error of the parent or the name as in [`create`].
+/// `EEXIST` if the name is in use; `EPERM` for a directory, or an immutable or append-only file;
+/// `ENOENT` if the file has no name left; `EMLINK`; or an error of the parent or the name as in
+/// [`create`].
 pub fn link(
     store: &Store,
     cred: &Cred,

@@ -106,8 +106,8 @@ impl OpenCounts {
 
 /// Opens an inode: checks permissions, and adds a handle to the counts. `created` is the
 /// transaction that just created the file. Without it, the open gets its own transaction, without
-/// changes: the client can replay the open by its number. An inode without links can be opened by
-/// its FID while another handle exists.
+/// changes: the client can replay the open by the transaction's number. An inode without links can
+/// be opened by its FID while another handle exists.
 ///
 /// # Errors
 ///
@@ -223,7 +223,8 @@ pub fn close(
     mode: OpenMode,
     attrs: Option<CloseAttrs<'_>>,
 ) -> Result<ChangeResult, Errno> {
-    // Only a reader's close with attributes can change a directory's record, which needs its turn.
+    // Only a close with attributes and without write mode can change a directory's record. Such a
+    // change needs the directory's turn.
     let mut held = match mode.writes() || attrs.is_none() {
         true => store.hold_files(&[fid]),
         false => store.hold(&[fid]),

@@ -206,7 +206,7 @@ pub fn setxattr(store: &Store, cred: &Cred, args: &SetxattrArgs<'_>) -> Result<C
 /// Checks the permission to set or remove an attribute that has its own record.
 fn check_may_set(cred: &Cred, inode: &Inode, name: &[u8]) -> Result<(), Errno> {
     if name.starts_with(b"user.") {
-        // Write permission on a symlink or a device does not permit storing data with it.
+        // Write permission on a symlink or a device does not permit storing user attributes on it.
         if !inode.is_file() && !inode.is_dir() {
             return Err(Errno::EPERM);
         }

@@ -215,7 +215,8 @@ impl Osts {
         Ok(layout::build(file, striping.stripe_size, striping.pool, &objects))
     }
 
-    /// Extends one of a layout's new objects: the file keeps the size that it had without objects.
+    /// Extends the object of a new layout that has the file's last byte: the file keeps the size
+    /// that it had without objects.
     ///
     /// # Errors
     ///
@@ -245,8 +246,8 @@ impl Osts {
             let indices: BTreeSet<OstIndex> = objects.iter().map(|o| o.ost).collect();
             let mut guards = Vec::with_capacity(indices.len());
             for index in &indices {
-                // Check all connections first: waiting for one OST with the guard of another would
-                // stop the other's work.
+                // Check all connections first: if the MDT waited for one OST with the guard of
+                // another, the other's adoptions would wait, too.
                 if !self.get(*index).ok_or(Errno::ENODEV)?.is_connected() {
                     return Err(Errno::ETIMEDOUT);
                 }
@@ -400,8 +401,8 @@ mod tests {
         )
     }
 
-    /// Stops an OST with an unused object. `failures` writes to the store fail. Returns whether the
-    /// next start scans for orphan objects.
+    /// Stops an OST with an unused object. The first `failures` writes to the store fail. Returns
+    /// whether the next start scans for orphan objects.
     async fn stop_makes_next_start_scan(failures: usize) -> bool {
         let index = Arc::new(InstrumentedIndex::default());
         let osts = osts_on(index.clone());

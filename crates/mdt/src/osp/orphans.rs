@@ -1,8 +1,8 @@
-//! After a crash: destroys the objects of new files that did not reach the disk.
+//! After a crash: destroys the objects of new files whose creation the crash undid.
 //!
 //! The ids of these objects are close to the recorded bound ([`LastUsedId`]), which is at most 255
 //! ids ahead of the last allocated one. A background task reads all inodes once and collects the
-//! files' objects in a range of ids below the bound. It queues all other ids in the range for
+//! files' objects in a range of ids up to the bound. It queues all other ids in the range for
 //! destruction, even of objects that were never written: a client that writes to one later must get
 //! an error. A clean stop makes the bounds exact and records that; the next start then skips the
 //! scan.
@@ -21,7 +21,7 @@ use crate::{
     store::{Inode, Store, keys},
 };
 
-/// Number of ids below the bound to check: enough for one step of the bound and for concurrent
+/// Number of ids to check, up to the bound: enough for one step of the bound and for concurrent
 /// creates.
 const IDS_TO_CHECK: u32 = 4 * LAST_USED_STEP;
 /// Name of the setting that records a clean stop.
@@ -34,7 +34,7 @@ pub(super) fn record_clean_stop(store: &Store) -> Result<(), Errno> {
     Ok(store.index().apply(batch)?)
 }
 
-/// The bounds below which the OSTs may have orphan objects; none after a clean stop. Removes the
+/// The bounds up to which the OSTs may have orphan objects; none after a clean stop. Removes the
 /// record of the clean stop, so the caller must not have allocated ids yet.
 pub(crate) fn unverified_bounds(store: &Store) -> Result<BTreeMap<OstIndex, LastUsedId>, Errno> {
     let clean_stop = keys::setting(CLEAN_STOP);
@@ -59,7 +59,7 @@ pub(crate) fn unverified_bounds(store: &Store) -> Result<BTreeMap<OstIndex, Last
     Ok(bounds)
 }
 
-/// Queues the destruction of the objects below the bounds that belong to no file; returns their
+/// Queues the destruction of the objects up to the bounds that belong to no file; returns their
 /// number. Blocks while it reads all inodes: must not run on a worker of the runtime.
 pub(crate) fn queue_orphans(
     store: &Store,
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn orphan_objects_just_below_the_bound_are_destroyed() {
+    fn orphan_objects_near_the_bound_are_destroyed() {
         let store = store_with_bound(5, 9);
         let bounds = unverified_bounds(&store).unwrap();
         queue_orphans(&store, &bounds, &Progress::default()).unwrap();
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn objects_further_below_the_bound_are_not_destroyed() {
+    fn objects_far_below_the_bound_are_not_destroyed() {
         let store = store_with_bound(2, 5000);
         let before = queued_ids(&store);
         queue_orphans(&store, &unverified_bounds(&store).unwrap(), &Progress::default()).unwrap();

@@ -393,7 +393,7 @@ impl Ost {
         for (opc, oa) in [(OST_SETATTR, oa), (OST_SYNC, whole)] {
             let body = OstBody { oa }.to_bytes();
             match self.call(Request::new(opc, vec![body, Bytes::new()])).await {
-                // The object was never written.
+                // ENOENT: the object was never written.
                 Ok(_) | Err(RpcError::Status(Errno::ENOENT)) => {}
                 Err(e) => return Err(e.errno()),
             }

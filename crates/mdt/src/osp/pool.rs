@@ -76,7 +76,8 @@ impl Pool {
         self.last_used.seq
     }
 
-    /// Starts a new sequence and returns its record. Its first id is never used for a file.
+    /// Starts a new sequence and returns its record. The first id of a sequence is never used for
+    /// a file.
     pub(crate) fn begin_sequence(&mut self, seq: u64) -> LastUsedId {
         *self = Pool::new(LastUsedId { seq, used: 1 });
         self.last_used
@@ -215,7 +216,7 @@ mod tests {
         assert_eq!((pool.available(), pool.last_allocated()), (2, second));
         assert_eq!(pool.take(), Some((first, None)));
         pool.put_back(second);
-        // The OST keeps the object of an allocated id over a reconnect.
+        // The OST keeps the object of an allocated id across a reconnect.
         pool.drop_precreated();
         pool.record_orphan_cleanup(second.f_oid);
         assert_eq!((pool.take(), pool.take()), (Some((second, None)), None));

@@ -1,5 +1,5 @@
 //! Decides whether an OST is too full for new files. An OST becomes full below a low watermark of
-//! space or inodes, and stays full until it reaches the high watermark: the state must not change
+//! space or inodes, and stays full until it reaches both high watermarks: the state must not change
 //! with every file. An OST is also full if its statfs reports that it cannot create objects.
 
 use std::sync::{

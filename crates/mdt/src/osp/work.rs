@@ -52,8 +52,8 @@ struct UncommittedWork {
     count: usize,
 }
 
-/// Sends the queue of one OST until the store is dropped. The queue has the order of the MDT's
-/// transactions: the MDT has sent the work of all transactions before `next`.
+/// Sends the queue of one OST, until [`Ost::stop`] aborts the task. The queue has the order of the
+/// MDT's transactions: the MDT has sent the work of all transactions before `next`.
 pub(super) async fn run(ost: Arc<Ost>) {
     let mut queued = ost.store.watch_work();
     let mut committed = ost.store.transactions().watch_committed();

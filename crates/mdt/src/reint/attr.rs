@@ -209,8 +209,8 @@ impl Mdt {
         }
     }
 
-    /// Releases the handles that a client sends with a request: cancels its locks. On Nacre's
-    /// terms, also closes open files for which the client has no attributes to send.
+    /// Releases the handles that a client sends with a request: cancels its locks. With
+    /// [`LockTerms::Nacre`], also closes open files for which the client has no attributes to send.
     pub(crate) fn release_handles(&self, req: &ServerRequest, handles: &[u64]) {
         self.locks.server().cancel(&req.export, handles);
         if lock_terms(req) != LockTerms::Nacre {

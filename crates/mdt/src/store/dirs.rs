@@ -128,7 +128,8 @@ impl Drop for Turn<'_> {
     fn drop(&mut self) {
         let mut queue = self.0.queue.lock();
         queue.turn_taken = false;
-        // Notified under the lock: otherwise a thread could take the turn before the notification.
+        // Notified under the lock: otherwise a thread could take the turn before the notification,
+        // and the notified threads would wake in vain.
         self.0.turn_ended.notify_all();
     }
 }

@@ -105,7 +105,8 @@ impl Store {
     fn scan_inodes(&self, progress: &Progress) -> Result<(), Errno> {
         let (mut from, end) = (keys::INODES.to_vec(), prefix_end(keys::INODES));
         loop {
-            // Read without the lock: transactions announce inodes that change after this read.
+            // Read without the lock: transactions announce the inodes that they create or destroy
+            // after this read, so the count below skips them.
             let rows = self.index.scan(&from, &end, INODES_PER_READ)?;
             progress.add(rows.len())?;
             let Some((last, _)) = rows.last() else {

@@ -3,8 +3,8 @@
 //! Readers read single records. An operation that changes an inode holds it first
 //! ([`Store::hold`]): it locks the mutex of the inode's shard, reads and changes the inode, and
 //! applies the change in one atomic batch. It never holds the mutex across an `await`. The same
-//! mutex protects the counts of open handles: of a last unlink and a last close at the same time,
-//! the second one must destroy the inode.
+//! mutex protects the counts of open handles: if a last unlink and a last close run at the same
+//! time, the later one must destroy the inode.
 //!
 //! The caller's locks protect names and the permissions of a directory. An operation on names does
 //! not hold the directory: it changes the directory's record (times, links, size) last, together
@@ -138,7 +138,8 @@ impl Store {
         self.work.subscribe()
     }
 
-    /// Holds inodes; takes the mutexes in an order that cannot deadlock.
+    /// Holds inodes, with the turns of the directories in their shards; takes the mutexes in an
+    /// order that cannot deadlock.
     pub fn hold(&self, fids: &[Fid]) -> HeldInodes<'_> {
         let shards = shards_in_lock_order(fids);
         HeldInodes {

@@ -215,13 +215,13 @@ async fn follow_config(
     mut config: watch::Receiver<Arc<FsConfig>>,
 ) {
     // New files use the OSTs of the first configuration at once: clients know these OSTs.
-    let mut is_first_config = config.borrow().osts.is_empty();
+    let mut expects_first_config = config.borrow().osts.is_empty();
     while config.changed().await.is_ok() {
         let (Some(mdt), Some(exports)) = (mdt.upgrade(), exports.upgrade()) else {
             return;
         };
         let new_config = config.borrow_and_update().clone();
-        let delay = match std::mem::take(&mut is_first_config) {
+        let delay = match std::mem::take(&mut expects_first_config) {
             true => Duration::ZERO,
             false => new_ost_delay(&mdt, &exports),
         };

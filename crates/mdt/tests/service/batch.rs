@@ -16,9 +16,9 @@ use crate::{
     fixture::{Fixture, wait_until},
 };
 
-/// The lock bits that a lookup grants.
+/// The lock bits that a lookup grants, except of a regular file.
 const BITS: u64 = MDS_INODELOCK_LOOKUP | MDS_INODELOCK_UPDATE | MDS_INODELOCK_PERM;
-/// The lock bits that a lookup of a file grants.
+/// The lock bits that a lookup of a regular file grants.
 const FILE_BITS: u64 = BITS | MDS_INODELOCK_LAYOUT;
 
 /// A lookup of each name.
@@ -137,7 +137,7 @@ async fn each_lookup_of_a_batch_has_its_own_result() {
 }
 
 #[tokio::test]
-async fn batch_by_bulk_has_the_same_results() {
+async fn batch_in_bulk_pieces_executes_every_lookup() {
     let f = Fixture::new(0).await;
     let c = f.client().await;
     let d = c.mkdir(Fid::ROOT, "d").await;

@@ -115,11 +115,11 @@ impl Client {
     }
 
     pub(crate) async fn connect_to(rpc: &Arc<Ptlrpc>, nid: Nid, target: &str) -> Arc<Client> {
-        Client::connect_on(rpc, nid, target, LockTerms::Lustre).await
+        Client::connect_with_terms(rpc, nid, target, LockTerms::Lustre).await
     }
 
     /// Connects a client that requests these lock terms.
-    pub(crate) async fn connect_on(
+    pub(crate) async fn connect_with_terms(
         rpc: &Arc<Ptlrpc>,
         nid: Nid,
         target: &str,

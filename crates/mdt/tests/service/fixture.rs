@@ -213,9 +213,9 @@ impl Fixture {
         Client::connect(&self.rpc).await
     }
 
-    /// Connects a client that keeps its own locks (Nacre's terms).
+    /// Connects a client that keeps its own locks ([`LockTerms::Nacre`]).
     pub(crate) async fn client_with_own_locks(&self) -> Arc<Client> {
-        Client::connect_on(&self.rpc, Nid::LO, MDT, LockTerms::Nacre).await
+        Client::connect_with_terms(&self.rpc, Nid::LO, MDT, LockTerms::Nacre).await
     }
 
     /// Puts this node's clients into a nodemap with these properties. By default, all users keep

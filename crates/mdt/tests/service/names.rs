@@ -132,8 +132,8 @@ async fn xattrs_and_modes_are_changed_and_read() {
     c.setxattr(d, "user.a", b"one").await.unwrap();
     c.setxattr(d, "user.b", b"two!").await.unwrap();
     let all = c.xattrs(d).await;
-    // `trusted.link` and `trusted.lma` are included: a client that caches all attributes requests
-    // no single one.
+    // `trusted.link` and `trusted.lma` are included: a client that caches all attributes does not
+    // request single ones.
     assert_eq!((all.bits, all.mode, all.body.mbo_max_mdsize), (XATTR, LCK_PR, 4));
     assert_eq!(all.reply.buf(5), b"user.a\0user.b\0trusted.link\0trusted.lma\0");
     let link = c.getxattr(d, "trusted.link").await.unwrap();

@@ -1,5 +1,6 @@
 //! Requests with a wrong inode, or with one inode in two roles. Each must fail before it takes a
-//! lock; otherwise it could wait for its own lock.
+//! lock; otherwise it could wait for its own lock. The last two tests send other values that the
+//! MDT refuses.
 
 use std::time::Duration;
 

@@ -348,11 +348,15 @@ async fn create_needs_a_fid_of_the_clients_sequences() {
     let mut f = Fixture::new(1).await;
     let (c, other) = (f.client().await, f.client().await);
     let foreign = [
+        // In a sequence of another client.
         Fid::new(other.seq, 1, 0),
-        // In sequences that are not allocated yet, of an OST, and of no target.
+        // In a sequence that is not allocated yet.
         Fid::new(c.seq + 1000, 1, 0),
+        // In a sequence of an OST.
         Fid::new(0x2_4000_0400, 1, 0),
+        // In a sequence of no target.
         Fid::new(u64::MAX, 1, 0),
+        // In reserved sequences.
         Fid::ROOT,
         Fid::ZERO,
         Fid::new(2, 1, 0),

@@ -8,7 +8,7 @@ use crate::cred::Cred;
 const EXCHANGE: RenameFlags = RenameFlags::EXCHANGE;
 
 #[test]
-fn exchange_swaps_a_file_and_a_directory_and_counts_their_parents_links() {
+fn exchange_swaps_a_file_and_a_directory_and_updates_the_parents_link_counts() {
     let mut f = Fixture::new();
     let (a, b) = (f.dir(ROOT, "a"), f.dir(ROOT, "b"));
     let (file, sub) = (f.file(a, "file"), f.dir(b, "sub"));
