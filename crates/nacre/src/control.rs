@@ -5,7 +5,7 @@
 //! process of root answers other requests (such as `nacre lfs df`) of every user, because every
 //! user may use its mounts; a process of an ordinary user answers only that user and root.
 //! The process limits the number of connections, the time of each transfer, and the time of answers
-//! to other users than root and the owner.
+//! to users other than root and the owner.
 
 mod limits;
 
@@ -37,7 +37,7 @@ const REQUEST_BYTES_MAX: u64 = 1 << 20;
 const ANSWER_BYTES_MAX: u64 = 16 << 20;
 /// Time limit for the process to receive a request, and again to send the answer.
 const TRANSFER_MAX: Duration = Duration::from_secs(10);
-/// Time limit for answers to other users than root and the owner.
+/// Time limit for answers to users other than root and the owner.
 const ANSWER_MAX: Duration = Duration::from_secs(60);
 /// Pause after a failure to accept a connection, for example for lack of file descriptors.
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
@@ -260,7 +260,7 @@ fn is_owner(uid: u32) -> bool {
     uid == 0 || uid == crate::process::uid()
 }
 
-/// Whether other users than root and the owner may send requests: only to a process of root,
+/// Whether users other than root and the owner may send requests: only to a process of root,
 /// because every user may use a mount of root.
 fn serves_all_users() -> bool {
     crate::process::uid() == 0

@@ -80,7 +80,7 @@ impl Instance {
     /// The instance that this directory will have after applying `options`. Changes nothing.
     ///
     /// # Errors
-    /// The present instance cannot be changed in this way.
+    /// The directory cannot hold an instance, or the present instance cannot be changed in this way.
     pub(crate) fn plan(dir: &Path, options: &InstanceOptions) -> Result<Instance> {
         let here = dir.display();
         match inspect(dir)? {
@@ -120,8 +120,8 @@ impl Instance {
         }
     }
 
-    /// The instance in this directory, if there is one. Fails if it is incomplete or half
-    /// destroyed.
+    /// The instance in this directory, if there is one; none after `nacre destroy` has marked it as
+    /// destroyed. Fails if the instance is incomplete.
     pub(crate) fn find(dir: &Path) -> Result<Option<Instance>> {
         if !dir.join(INSTANCE_FILE).exists() && !dir.join(INCOMPLETE_FILE).exists() {
             return Ok(None);
@@ -276,7 +276,7 @@ pub(crate) fn lock(dir: &Path) -> Result<Lock> {
     let file = file.with_context(|| format!("cannot write {}", path.display()))?;
     if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
         bail!(
-            "{} is locked by another nacre process that starts, stops or checks it: try again",
+            "{} is locked by another nacre process that serves, starts, stops or checks it: try again",
             dir.display()
         );
     }

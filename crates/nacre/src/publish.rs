@@ -187,8 +187,8 @@ fn file_identity(path: &Path) -> std::io::Result<(u64, u64)> {
     fs::symlink_metadata(path).map(|meta| (meta.dev(), meta.ino()))
 }
 
-/// Connects to a Unix socket with a path of any length. A socket address holds at most 107 bytes,
-/// so a longer path becomes a short one through a descriptor of the socket's directory.
+/// Calls `connect` with a path of the socket that fits into a socket address (107 bytes). A longer
+/// path becomes a short one through a descriptor of the socket's directory.
 pub(crate) fn with_short_path<T>(
     socket: &Path,
     connect: impl FnOnce(&Path) -> std::io::Result<T>,

@@ -17,8 +17,8 @@ use rpc::RpcConfig;
 
 use crate::cli::StartArgs;
 
-/// Jaro-Winkler similarity, from 0 to 1, from which an unknown name counts as a typing error of a
-/// known one.
+/// An unknown name counts as a typing error of a known one if their similarity (Jaro-Winkler, 0 to
+/// 1) is at least this.
 const SUGGESTION_SIMILARITY: f64 = 0.7;
 
 /// Maximum number of CPU partitions.
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn typing_error_gets_a_suggestion() {
+    fn invalid_start_parameter_is_explained() {
         assert!(error_of(&["mds_num_cpt=[0]"]).contains("did you mean 'mds_num_cpts'?"));
         assert!(error_of(&["xyzzy=1"]).contains("lists them"));
         assert!(error_of(&["credits"]).contains("NAME=VALUE"));

@@ -90,7 +90,7 @@ pub(crate) enum LctlCommand {
         #[arg(default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=600))]
         timeout: u64,
     },
-    /// List the devices of a process: targets and imports
+    /// List the devices of a process: targets, imports and parts of mounts
     #[command(name = "dl", visible_alias = "device_list")]
     Dl {
         /// Also show the NID of each import's target

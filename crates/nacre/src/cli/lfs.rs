@@ -170,7 +170,7 @@ pub(crate) struct Getstripe {
     /// Show directories themselves, not their contents
     #[arg(short = 'd', long)]
     pub(crate) directory: bool,
-    /// As --directory: the default that a directory gives to new files
+    /// Same as --directory; shows the default layout that a directory gives to new files
     #[arg(short = 'D', long)]
     pub(crate) default: bool,
     /// Also show all directories below

@@ -113,7 +113,7 @@ pub(crate) struct NewSession {
     pub(crate) net: Net,
     #[command(flatten)]
     pub(crate) start: StartArgs,
-    /// Name of the session (default: USER@HOST)
+    /// Name of the session [default: USER@HOST]
     pub(crate) name: Option<String>,
 }
 

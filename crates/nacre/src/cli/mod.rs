@@ -106,8 +106,8 @@ pub(crate) enum Command {
 /// The network address and port of a process.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Net {
-    /// Address to listen on, as a NID such as 10.0.0.1@tcp (default: the first free one from
-    /// 127.0.0.1@tcp)
+    /// Address to listen on, as a NID such as 10.0.0.1@tcp [default: for a server, the first free
+    /// one from 127.0.0.1@tcp; for a client, the one that reaches the MGS]
     #[arg(long, value_name = "NID")]
     pub(crate) listen: Option<wire::Nid>,
     /// TCP port of every node of this site [default: 988 where permitted, otherwise 7988]
@@ -305,7 +305,7 @@ pub(crate) struct Mount {
     /// Print nothing on success, as mount(8) expects of its helpers
     #[arg(short, long, overrides_with_all = ["quiet", "verbose"])]
     pub(crate) quiet: bool,
-    /// As a helper of mount(8), print the message of success
+    /// As a helper of mount(8), print a message on success
     #[arg(short, long, hide_short_help = true, overrides_with_all = ["quiet", "verbose"])]
     verbose: bool,
     /// No effect: the type that mount(8) passes on

@@ -24,7 +24,7 @@ const PROCESS_FILES: [&str; 5] = ["nacre.log", "nacre.lock", "run.json", ".run.j
 
 /// A file system or target to destroy.
 struct DestroyPlan {
-    /// The file system or target in words, for the confirmation prompt.
+    /// Description of the file system or target, for the confirmation prompt.
     description: String,
     /// Directories of the targets.
     targets: Vec<PathBuf>,

@@ -16,7 +16,7 @@ pub(crate) fn run(args: Down) -> Result<ExitCode> {
     daemon::leave_working_directory();
     let Some(record) = process::in_dir(&dir)? else {
         bail!(
-            "no nacre process runs in {} (`nacre status` lists them)",
+            "no nacre process runs in {} (`nacre status` lists all processes)",
             dir.display()
         );
     };

@@ -266,7 +266,7 @@ pub(super) fn find_process(dir: Option<&Path>, mount: Option<&Path>) -> Result<P
     }
     let mut all = process::all();
     match all.len() {
-        0 => bail!("no nacre is running here: start one with `nacre up`"),
+        0 => bail!("no nacre process is running: start one with `nacre up`"),
         1 => Ok(all.remove(0)),
         _ => {
             let name = |r: &ProcessRecord| match (r.dirs.first(), r.mounts.first()) {

@@ -132,7 +132,7 @@ fn run_node(args: LstNode) -> Result<ExitCode> {
             |r: &ProcessRecord| r.role == NODE_ROLE && nid.as_ref().is_none_or(|nid| r.nids.contains(nid));
         let nodes: Vec<ProcessRecord> = process::all().into_iter().filter(is_selected).collect();
         if nodes.is_empty() {
-            bail!("no matching LNet selftest node is running (`nacre status` lists them)");
+            bail!("no matching LNet selftest node is running (`nacre status` lists all processes)");
         }
         for record in nodes {
             stop(&record, true)?;

@@ -20,8 +20,8 @@ use crate::output::{outln, shell_word};
 use crate::start::StartConfig;
 use crate::{daemon, mounts, net, process};
 
-/// Number of characters from the end of a mount point that its log's name contains. At most 4 bytes
-/// each, they fit into a file name.
+/// Number of characters from the end of a mount point that its log's name contains. Each has at most
+/// 4 bytes, so they fit into a file name.
 const LOG_NAME_CHARS: usize = 60;
 
 /// Runs the command.
@@ -74,8 +74,8 @@ fn remount(mountpoint: &Path, flags: &MountFlags, quiet: bool) -> Result<ExitCod
     Ok(ExitCode::SUCCESS)
 }
 
-/// Mounts in the process that has the address; otherwise in a new process, or with `--foreground`
-/// in this one.
+/// Mounts in the process that has the address; otherwise in a new background process. With
+/// `--foreground`, or as that background process, mounts in this process.
 fn mount(args: &Mount, start: &StartConfig, mgs: &[Nid], request: &MountRequest) -> Result<ExitCode> {
     let mountpoint = &request.mountpoint;
     let mount_in_own = || mount_in_own_process(args, start, mgs, request.clone());

@@ -147,7 +147,7 @@ impl Line {
     }
 }
 
-/// A status in words: `ok`, the name of an errno, or in replies about locks the name of a lock
+/// The text of a status: `ok`, the name of an errno, or in replies about locks the name of a lock
 /// error (`ELDLM_*`). A status without a name stays a number.
 pub(super) fn status_text(opcode: Option<u32>, status: i32) -> String {
     if let Some(errno) = Errno::from_status(status) {

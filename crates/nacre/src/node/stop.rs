@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::task::JoinSet;
 
-/// Time limit of one stop step.
+/// Time limit of one stop step, and of the wait until a new node's OSTs can take files.
 pub(super) const STEP_MAX: Duration = Duration::from_secs(20);
 /// Time limit of stopping a process: longer than its nine stop steps together.
 pub(crate) const STOP_MAX: Duration = STEP_MAX.saturating_mul(10);

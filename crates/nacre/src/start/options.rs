@@ -45,7 +45,7 @@ fn parse_line(line: &str) -> Result<Vec<String>> {
     let module = words.next().unwrap_or_default();
     if !MODULES.contains(&module.as_str()) {
         bail!(
-            "module '{module}' has no parameters in Nacre (only {} have): leave the line out",
+            "module '{module}' has no parameters in Nacre; leave the line out (modules with parameters: {})",
             MODULES.join(", ")
         );
     }

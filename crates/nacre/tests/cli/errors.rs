@@ -1,5 +1,5 @@
 //! Mistakes of users and leftovers of crashes: the message of the command names the object and the
-//! problem, and the command changes nothing.
+//! problem, and a refused command changes nothing.
 
 use std::fs;
 
@@ -167,7 +167,7 @@ fn unknown_file_system_is_named() {
 }
 
 #[test]
-fn invalid_names_are_rejected() {
+fn invalid_names_and_paths_are_rejected() {
     let site = Site::new();
     let dir = site.path_str("d");
     assert!(nacre_refuses(&["up", "--dir", &dir, "--fsname", "muchtoolong"]).contains("muchtoolong"));

@@ -499,20 +499,20 @@ fn missing_targets_are_named() {
     let mount = site.up("d", &["--osts", "2"]);
     sh(&format!("for i in $(seq 10); do echo $i > {mount}/$i; done"));
     site.down("d");
-    let mount = |name: &str| site.path_str(&format!("d/{name}"));
-    let partial = nacre_ok(&["fsck", &mount("mdt0000"), &mount("ost0001")]);
+    let target = |name: &str| site.path_str(&format!("d/{name}"));
+    let partial = nacre_ok(&["fsck", &target("mdt0000"), &target("ost0001")]);
     assert!(
         partial.contains("not checked: nacre-OST0000 was not given"),
         "{partial}"
     );
-    let ost = nacre_ok(&["fsck", &mount("ost0001")]);
+    let ost = nacre_ok(&["fsck", &target("ost0001")]);
     assert!(ost.contains("not checked: no MDT was given"), "{ost}");
     let all = nacre_ok(&[
         "fsck",
-        &mount("ost0001"),
-        &mount("mgs"),
-        &mount("ost0000"),
-        &mount("mdt0000"),
+        &target("ost0001"),
+        &target("mgs"),
+        &target("ost0000"),
+        &target("mdt0000"),
     ]);
     assert!(!all.contains("not checked"), "{all}");
 }

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use crate::fixture::{CommandOutput, Site, is_root, nacre, nacre_ok, nacre_refuses, run, sh};
 
-/// Runs a shell command as a user that owns no files.
+/// Runs a shell command as an unprivileged user, which at first owns no files.
 fn run_as_user(line: &str) -> CommandOutput {
     run(Command::new("setpriv").args([
         "--reuid",
@@ -202,8 +202,8 @@ fn nodemaps_restrict_mounts_by_nid() {
     sh(&format!("test $(cat {outside}/f) = more"));
 }
 
-/// Files in a directory that other users can access, except the directory itself and its mount
-/// point.
+/// Files in a directory that other users can access, except the directory itself, its mount point
+/// and sockets.
 fn files_open_to_others(dir: &str) -> String {
     sh(&format!(
         "find {dir} -mindepth 1 -path {dir}/mnt -prune -o ! -type s -perm /077 -print"

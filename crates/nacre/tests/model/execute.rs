@@ -420,7 +420,7 @@ impl Model {
         self.find(Cred(0), path, false)
     }
 
-    /// A path of an inode; `None` if the inode has no name.
+    /// A path of an inode; `None` for the root and for an inode without a name.
     pub(crate) fn path_of(&self, ino: Ino) -> Option<String> {
         let all = self.tree().into_iter();
         all.filter(|(_, i)| *i == ino && *i != ROOT)

@@ -20,12 +20,12 @@ pub(crate) enum Answer {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Attr {
     pub(crate) kind: char,
-    /// Permissions; 0o777 of each symbolic link.
+    /// Permissions; 0o777 for each symbolic link.
     pub(crate) mode: u32,
     pub(crate) uid: u32,
     pub(crate) gid: u32,
     pub(crate) nlink: u32,
-    /// Size in bytes; 0 of each directory, because file systems differ.
+    /// Size in bytes; 0 for each directory, because file systems differ.
     pub(crate) size: u64,
 }
 

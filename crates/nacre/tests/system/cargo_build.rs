@@ -13,7 +13,7 @@ const WORKLOAD: Workload = Workload {
     check,
 };
 
-/// A program rather than an example, which would need the dependencies of tests.
+/// Builds the crate with a program in `src/bin`: an example would need the dependencies of tests.
 const BUILD: [&str; 3] = ["build", "-p", "wire"];
 
 /// Runs cargo in the copy, with the registry of this test's own build.

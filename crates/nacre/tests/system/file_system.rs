@@ -1,4 +1,5 @@
-//! A file system under test. Tests use it alike with all parts in one process and in four.
+//! A file system under test. Tests use it in the same way, whether its parts run in one process or
+//! in four.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU16, Ordering};

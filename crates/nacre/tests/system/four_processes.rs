@@ -76,7 +76,7 @@ fn four_processes_work_and_restart_in_any_order() {
     for name in ["mgs", "mdt", "ost0", "ost1"] {
         site.down(name);
     }
-    // Start the OSTs first: they wait for the MDT.
+    // Start the OSTs before the MDT: they connect to it once it runs.
     servers.serve(&mut site, "mgs", 1, &[]);
     servers.serve(&mut site, "ost1", 4, &[]);
     servers.serve(&mut site, "ost0", 3, &[]);

@@ -1,6 +1,6 @@
-//! Random operations on one file, compared with memory after each (`nacre bench fsx`): with direct
-//! I/O, through mounts of two processes in turn, and with mappings during writes of the other
-//! mount.
+//! Random operations on one file, which `nacre bench fsx` compares with a copy in memory after each
+//! operation: with direct I/O, through mounts of two processes in turn, and with mappings during
+//! writes of the other mount.
 
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::FileExt;

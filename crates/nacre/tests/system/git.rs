@@ -18,7 +18,7 @@ const WORKLOAD: Workload = Workload {
 };
 
 /// A history in the format of git fast-import: creates, changes and removes files in directories;
-/// one file is executable.
+/// one file is executable, and the last commit adds a symbolic link.
 fn history() -> String {
     let mut stream = String::new();
     // A pseudorandom sequence that is the same in each run.

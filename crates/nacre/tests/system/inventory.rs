@@ -14,7 +14,7 @@ struct FileState {
     owner: (u32, u32),
     /// Seconds and nanoseconds.
     mtime: (i64, i64),
-    /// Size and checksum of file contents or link target; the number of a device.
+    /// Size and hash of a file's contents, of a link's target, or of a character device's number.
     content: (u64, u64),
     /// The first of several names of the same file.
     same_as: Option<PathBuf>,

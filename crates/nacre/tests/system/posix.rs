@@ -1,6 +1,6 @@
 //! Third-party file system tests on a mount: pjdfstest (conformance with POSIX, case by case) and
-//! fsx (random reads, writes, mappings, truncations and holes of one file, compared with memory
-//! after each). `cargo xtask test` installs both.
+//! fsx (random reads, writes, mappings, truncations and holes of one file, compared with a copy in
+//! memory). `cargo xtask test` installs both.
 
 #![allow(clippy::unwrap_used)]
 

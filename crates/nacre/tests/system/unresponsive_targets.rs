@@ -16,7 +16,7 @@ use crate::file_system::{FileSystem, Shape, record_of_mount, text};
 use crate::fixture::{nacre, nacre_ok, sh};
 use crate::unresponsive_clients::StoppedProcess;
 
-/// Time limit for operations that do not need the dead target, on a busy machine.
+/// Time limit for operations that do not need the unresponsive target, on a busy machine.
 const COMMAND_TIME_MAX: Duration = Duration::from_secs(120);
 /// Host number of the second OST.
 const SECOND_OST: u8 = 6;
@@ -148,7 +148,7 @@ impl Drop for Program {
     }
 }
 
-/// Runs a shell command that must finish although a target is dead.
+/// Runs a shell command that must finish although a target is unresponsive.
 fn sh_within_limit(line: &str) -> String {
     let start_time = Instant::now();
     let out = sh(line);
@@ -172,7 +172,7 @@ const BLOCKING_OPERATIONS: [&str; 7] = [
 ];
 
 #[test]
-fn signals_interrupt_every_wait_for_a_dead_ost() {
+fn signals_interrupt_every_wait_for_an_unresponsive_ost() {
     let cluster = TwoOstFs::new();
     for (i, wait) in BLOCKING_OPERATIONS.into_iter().enumerate() {
         for (signal, number) in [(Signal::INT, 2), (Signal::TERM, 15), (Signal::KILL, 9)] {
@@ -257,10 +257,10 @@ fn data_is_written_after_a_kill_during_close() {
     cluster.stop();
 }
 
-/// Metadata operations wait for the MDT. An interrupted operation is done or not done, and a file
-/// that it opened is closed.
+/// Metadata operations wait for the MDT. An interrupted operation takes effect completely or not at
+/// all, and a file that it opened is closed.
 #[test]
-fn signals_interrupt_every_wait_for_a_dead_mdt() {
+fn signals_interrupt_every_wait_for_an_unresponsive_mdt() {
     let cluster = TwoOstFs::new();
     let program = cluster.mount.join("true");
     fs::copy("/bin/true", &program).unwrap();
@@ -296,7 +296,7 @@ fn signals_interrupt_every_wait_for_a_dead_mdt() {
     cluster.stop();
 }
 
-/// Number of concurrent stats of files on the dead target.
+/// Number of concurrent stats of files on the unresponsive target.
 const WAITING_STATS: usize = 200;
 
 /// Number of threads of this process that wait for an answer of a mount.
@@ -308,21 +308,21 @@ fn count_waiting_threads() -> usize {
 }
 
 #[test]
-fn only_sizes_and_data_on_a_dead_ost_wait() {
+fn only_sizes_and_data_on_an_unresponsive_ost_wait() {
     let cluster = TwoOstFs::new();
     let path_of = |name: &str| text(&cluster.mount.join(name)).to_owned();
-    let on_live_ost = cluster.create_file("on0", 0);
+    let on_first_ost = cluster.create_file("on0", 0);
     nacre_ok(&["lfs", "setstripe", "-c", "1", "-i", "1", text(&cluster.mount)]);
-    let create_on_dead_ost = |name: &str| {
+    let create_on_second_ost = |name: &str| {
         let path = cluster.mount.join(name);
         fs::write(&path, name).unwrap();
         path
     };
-    let on_dead_ost = create_on_dead_ost("on1");
-    create_on_dead_ost("to-remove");
-    create_on_dead_ost("to-move");
+    let on_second_ost = create_on_second_ost("on1");
+    create_on_second_ost("to-remove");
+    create_on_second_ost("to-move");
     let files: Vec<PathBuf> = (0..WAITING_STATS)
-        .map(|i| create_on_dead_ost(&format!("f{i:03}")))
+        .map(|i| create_on_second_ost(&format!("f{i:03}")))
         .collect();
     nacre_ok(&["lfs", "setstripe", "-d", text(&cluster.mount)]);
     cluster.drop_caches();
@@ -343,12 +343,12 @@ fn only_sizes_and_data_on_a_dead_ost_wait() {
     let objects = sh_within_limit(&format!(
         "{} lfs getstripe {}",
         env!("CARGO_BIN_EXE_nacre"),
-        text(&on_dead_ost)
+        text(&on_second_ost)
     ));
     assert!(objects.contains("lmm_stripe_offset: 1"), "{objects}");
-    assert_eq!(sh_within_limit(&format!("cat {}", text(&on_live_ost))), "on0");
-    sh_within_limit(&format!("stat {}", text(&on_live_ost)));
-    // The MDT detects the dead OST when it creates files there.
+    assert_eq!(sh_within_limit(&format!("cat {}", text(&on_first_ost))), "on0");
+    sh_within_limit(&format!("stat {}", text(&on_first_ost)));
+    // The MDT detects the unresponsive OST when it creates files there.
     let mdt_log = cluster.fs.site.path("mdt/nacre.log");
     let mut probes = 0;
     let is_detected = holds_within(SLACK, || {
@@ -366,7 +366,7 @@ fn only_sizes_and_data_on_a_dead_ost_wait() {
     sh_within_limit(&format!("cat {} {}", path_of("new1"), path_of("new4")));
     sh_within_limit(&format!("mkdir {} && rmdir {}", path_of("d"), path_of("d")));
     sh_within_limit(&format!("unlink {}", path_of("to-remove")));
-    // A new link asks for the file's permissions while the kernel holds the directory.
+    // A new link asks for the file's permissions while the kernel has the directory locked.
     let link = std::thread::spawn({
         let (from, to) = (path_of("on1"), path_of("linked"));
         move || fs::hard_link(from, to)

@@ -18,7 +18,7 @@ const GROUPS: &[Group] = &[
     differs(&["dl", "device_list"], "the reference count is always 1"),
     differs(
         &["--device"],
-        "checks that the device exists; no subcommand of Nacre needs one",
+        "limits `dl` to this device; all other subcommands only check that it exists",
     ),
     works(&["ping"]),
     differs(&["nodemap_add", "nodemap_del"], "the name is an argument"),
@@ -106,7 +106,7 @@ const GROUPS: &[Group] = &[
     ),
     refused(
         &["find_param"],
-        "this is another form of a subcommand",
+        "this is another form of `list_param`",
         "use `lctl list_param -R` and grep(1)",
     ),
     refused(
@@ -189,7 +189,7 @@ const GROUPS: &[Group] = &[
     ),
     refused(
         &["nodemap_new"],
-        "this is another name of a subcommand",
+        "this is another name of `nodemap_add`",
         "use `lctl nodemap_add`",
     ),
     refused(
@@ -224,8 +224,8 @@ const GROUPS: &[Group] = &[
     ),
     refused(
         &["nodemap_set_sepol", "nodemap_set_cap"],
-        "nodemaps of Nacre have no SELinux policies and capabilities of users",
-        "limit clients with `lctl nodemap_modify`",
+        "nodemaps of Nacre neither check SELinux policies nor limit the Linux capabilities of users",
+        "limit the rights of clients with `lctl nodemap_modify`",
     ),
     refused(
         &["nodemap_test_nid", "nodemap_test_id"],

@@ -13,7 +13,7 @@ const NO_HEALTH: &str = "Nacre's LNet keeps no health values";
 const GROUPS: &[Group] = &[
     differs(
         &["lnet configure", "lnet unconfigure"],
-        "starts or stops a process that is only a node; networks are set with --param",
+        "starts or stops a process that is only an LNet node; networks are set with --param",
     ),
     differs(&["net add"], "only networks of kind tcp"),
     works(&["net del"]),
@@ -35,11 +35,11 @@ const GROUPS: &[Group] = &[
         "Nacre chooses interfaces by networks and partitions only",
         "see docs/manual/network.md",
     ),
-    differs(&["set discovery"], "only 0"),
-    differs(&["set drop_asym_route"], "only 1"),
+    differs(&["set discovery"], "accepts only 0"),
+    differs(&["set drop_asym_route"], "accepts only 1"),
     differs(
         &["set retry_count", "set transaction_timeout"],
-        "only the present value, which --param lnet_retry_count=N or lnet_transaction_timeout=SECONDS sets at the start",
+        "accepts only the present value, which --param lnet_retry_count=N or lnet_transaction_timeout=SECONDS sets at the start",
     ),
     refused(
         &[
@@ -50,17 +50,17 @@ const GROUPS: &[Group] = &[
             "set max_recovery_ping_interval",
         ],
         NO_HEALTH,
-        "leave the setting out: a router without an answer is not used until it answers",
+        "leave the setting out: Nacre does not use a router that does not answer",
     ),
     refused(
         &["set response_tracking"],
-        "Nacre always tracks the answers of its own GETs only",
+        "Nacre always tracks the answers to its own GETs, and no others",
         "leave the setting out",
     ),
     works(&["peer list"]),
     differs(
         &["peer add"],
-        "one NID for each peer, without effect: a peer appears with its first message",
+        "accepts one NID for each peer, and has no effect: a peer appears with its first message",
     ),
     refused(
         &["peer del"],

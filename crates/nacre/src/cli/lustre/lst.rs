@@ -8,7 +8,7 @@ pub(super) const TOOL: Tool = Tool {
     groups: &[
         differs(
             &["new_session"],
-            "starts the console, a process; the options --listen and --port set its address",
+            "starts a console process; the options --listen and --port set its address",
         ),
         works(&[
             "end_session",

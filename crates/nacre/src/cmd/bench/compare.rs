@@ -54,7 +54,9 @@ fn measure(args: &Bench, dir: &Path) -> Result<ExitCode> {
             root: bindfs.mountpoint.clone(),
             processes: vec![bindfs.child.id()],
         })),
-        None => errln!("{PASS_THROUGH} is not installed: skipping the pass-through file system"),
+        None => {
+            errln!("cannot start {PASS_THROUGH} (is it installed?): skipping the pass-through file system")
+        }
     }
     subjects.push(Arc::new(PathSubject {
         name: "nacre mount".to_owned(),

@@ -2,9 +2,9 @@
 //! or a tenth of the inodes cached.
 //!
 //! Each round sets `mdt.*.lu_cache_nr`. One client creates the files and disconnects; another one
-//! stats each file and disconnects. In the server's memory, only the cached inodes remain of their
-//! work. Then the benchmark empties the cache: the memory that the process releases is the memory
-//! of the inodes. A third client removes the files.
+//! stats each file and disconnects. After that, only the cached inodes still take memory for these
+//! clients. Then the benchmark empties the cache: the memory that the process releases is the
+//! memory of the inodes. A third client removes the files.
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -59,7 +59,8 @@ pub(super) fn run(args: &InodesBench) -> Result<ExitCode> {
     let instance = BenchInstance::up(&scratch.dir.join("nacre"), 1)?;
     let mut rounds = Vec::new();
     let result: Result<()> = load::with_progress(&progress, || {
-        // The cache may drop half of its entries at once, so twice the capacity keeps all inodes.
+        // A full cache drops the older half of its inodes at once. With twice the needed capacity,
+        // it never drops an inode of this benchmark.
         for lu_cache_nr in [2 * (args.files + OTHER_INODES), args.files / 10] {
             rounds.push(measure_round(args, &instance, &progress, lu_cache_nr)?);
         }

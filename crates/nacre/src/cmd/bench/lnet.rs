@@ -155,8 +155,8 @@ struct Server {
 }
 
 impl Server {
-    /// Starts the process and waits until it accepts connections. Fails after [`START_MAX`], or if
-    /// `stop` is set.
+    /// Starts the process and waits until it accepts connections. Fails if the process exits, after
+    /// [`START_MAX`], or if `stop` is set.
     fn start(nid: Nid, port: u16, stop: &AtomicBool) -> Result<Server> {
         let binary = std::env::current_exe().context("cannot find the nacre binary")?;
         let child = Command::new(binary)

@@ -96,7 +96,9 @@ impl TaskGroup {
             Some(source) => {
                 let Source { mgs, fsname, subdir } = parse_source(source)?;
                 if !subdir.is_empty() {
-                    bail!("--mgs needs the root of a file system: select directories in it with -d");
+                    bail!(
+                        "--mgs needs the root of a file system: select directories in it with -d or --dirfmt"
+                    );
                 }
                 let mounts = mounts.or(load.mounts).map_or(tasks, |m| m as usize);
                 let library = Library::mount(&mgs, &fsname, &load.net, mounts)?;

@@ -44,8 +44,8 @@ pub(crate) fn run(args: Bench) -> Result<ExitCode> {
     }
 }
 
-/// Returns a flag that the first Ctrl-C or SIGTERM sets, so that the work stops in order. A second
-/// signal ends the process at once.
+/// Returns a flag that the first Ctrl-C or SIGTERM sets, so that the benchmark can stop and clean
+/// up. A second signal ends the process at once.
 fn stop_flag() -> Result<Arc<AtomicBool>> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -132,7 +132,7 @@ fn remove_abandoned_dirs(base: &Path) {
     let scratch_dirs = entries.filter(|e| e.file_name().to_string_lossy().starts_with(SCRATCH_PREFIX));
     for dir in scratch_dirs.map(|e| e.path()) {
         // If another process has the lock, the directory's benchmark is running. If the lock cannot
-        // be created, another user owns the directory.
+        // be created, another user probably owns the directory.
         let Ok(_lock) = instance::lock(&dir) else { continue };
         match stop_processes_in(&dir).and_then(|()| Ok(fs::remove_dir_all(&dir)?)) {
             Ok(()) => errln!("removed {}, left by a benchmark that was killed", dir.display()),

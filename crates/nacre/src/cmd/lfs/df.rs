@@ -119,7 +119,7 @@ fn cells((total, used, free): Row, inodes: bool, human: bool) -> [String; 4] {
         (true, true) => with_unit(n as f64 / 1024.0),
         (true, false) => with_unit(n as f64),
     };
-    // Like df: the used percentage of the used and available space, rounded up.
+    // Like df: used space as a percentage of used and available space, rounded up.
     let (wide_used, wide_free) = (u128::from(used), u128::from(free));
     let percent = (wide_used * 100).div_ceil((wide_used + wide_free).max(1));
     [

@@ -23,7 +23,7 @@ use test::{Candidate, Test};
 
 /// Bytes of output to collect for a file or pipe.
 const PIECE_BYTES: usize = 64 << 10;
-/// Long names of the arguments that are no tests.
+/// Long names of the options and actions, which are not tests.
 const OPTIONS: [&str; 6] = ["print", "print0", "ls", "lazy", "mindepth", "maxdepth"];
 
 /// The form of the output.

@@ -1,9 +1,9 @@
 //! `lfs getstripe`: layouts of files and default layouts of directories, in Lustre's format.
 //!
 //! A single selected field is printed without its name, several fields with their names. The values
-//! of a composite layout are the values of its last component with objects; a plain layout counts
-//! as one component. After an error, the command reports the path and continues; it fails at the
-//! end.
+//! of a composite layout are the values of its last component with objects. A plain layout has the
+//! values of a single component, but the component count 0. After an error, the command reports the
+//! path and continues; it fails at the end.
 
 mod text;
 
@@ -88,7 +88,8 @@ fn show(path: &Path, depth: usize, with_path: bool, view: &View) -> Result<bool>
     Ok(is_dir)
 }
 
-/// The text below a path; `None` if the selected OST has no object of the file.
+/// The text below a path. `None` if an OST is selected, and the path is a directory or a file
+/// without an object on this OST.
 fn body(path: &Path, layout: Option<LovLayout>, is_dir: bool, view: &View) -> Result<Option<String>> {
     let layout = match layout {
         Some(layout) => layout,

@@ -49,7 +49,9 @@ impl LayoutRequest {
             None => 0,
             Some(-1) => ANY_OST,
             Some(n @ 0..=STRIPES_MAX) => n as u16,
-            Some(n) => bail!("a stripe count is from 1 to {STRIPES_MAX}, or -1 for all OSTs, not {n}"),
+            Some(n) => bail!(
+                "a stripe count is from 1 to {STRIPES_MAX}, 0 for the default, or -1 for all OSTs, not {n}"
+            ),
         };
         let first = match index {
             None | Some(-1) => None,

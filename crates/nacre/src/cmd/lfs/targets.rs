@@ -36,8 +36,8 @@ fn mount_devices(path: Option<&Path>) -> Result<Vec<MountDevices>> {
         .collect()
 }
 
-/// Lists the targets of the imports of a kind, `osc` or `mdc`. All are active: Nacre has no
-/// administrative state of imports.
+/// Lists the targets of one kind of imports, `osc` or `mdc`. All are active: Nacre's imports cannot
+/// be deactivated.
 pub(super) fn list(path: Option<&Path>, kind: &str) -> Result<()> {
     for mount in mount_devices(path)? {
         outln!("{}", if kind == "osc" { "OBDS:" } else { "MDTS:" });

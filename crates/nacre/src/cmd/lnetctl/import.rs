@@ -5,8 +5,9 @@ use saphyr::{LoadableYamlNode, Yaml};
 
 use super::op::{NiParams, Op, Setting};
 
-/// Sections of an export that describe state, not configuration; ignored.
-const STATE_SECTIONS: [&str; 4] = ["peer", "global", "statistics", "numa"];
+/// Sections of an export that `import` ignores: state, and settings that a running process cannot
+/// change.
+const IGNORED_SECTIONS: [&str; 4] = ["peer", "global", "statistics", "numa"];
 
 /// The operations that add a configuration, or with `delete` remove it.
 pub(super) fn parse(text: &str, delete: bool) -> Result<Vec<Op>> {
@@ -22,7 +23,7 @@ pub(super) fn parse(text: &str, delete: bool) -> Result<Vec<Op>> {
                 "route" => items(value).try_for_each(|route| parse_route(route, delete, &mut ops)),
                 "routing" => items(value).try_for_each(|routing| parse_routing(routing, delete, &mut ops)),
                 "buffers" => parse_routing(value, delete, &mut ops),
-                known if STATE_SECTIONS.contains(&known) => Ok(()),
+                known if IGNORED_SECTIONS.contains(&known) => Ok(()),
                 other => bail!("section '{other}' is not supported: expected net, route, routing or buffers"),
             }?;
         }

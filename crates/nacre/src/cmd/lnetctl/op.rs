@@ -55,8 +55,8 @@ pub(crate) enum Setting {
 }
 
 impl Setting {
-    /// The value of a setting that a running process cannot change, and the remedy; `None` for
-    /// other settings.
+    /// The value of a setting that a running process cannot change, and the remedy or reason;
+    /// `None` for other settings.
     fn fixed_value(self, lnet: &Lnet) -> Option<(u64, &'static str)> {
         let config = lnet.config();
         Some(match self {

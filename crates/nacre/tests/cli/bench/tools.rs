@@ -111,10 +111,10 @@ fn mdtest_works_on_a_mount_and_with_library_clients() {
             [18, 18],
             "{operation}"
         );
-        let windows: u64 = (1..=4)
+        let in_windows: u64 = (1..=4)
             .flat_map(|w| operation_counts(&run_rows, operation, &w.to_string()))
             .sum();
-        assert!((34..=38).contains(&windows), "{operation}: {windows}");
+        assert!((34..=38).contains(&in_windows), "{operation}: {in_windows}");
     }
     assert!(run_rows.iter().all(|r| r["resident_kib"] != "0"));
 

@@ -20,8 +20,9 @@ const WAIT_MAX: Duration = Duration::from_secs(180);
 /// allocator.
 const GROWTH_MAX_MIB: u64 = 192;
 
-/// The MDT and the first OST.
+/// UUID of the MDT.
 pub(crate) const MDT: &str = "nacre-MDT0000_UUID";
+/// UUID of the first OST.
 pub(crate) const OST: &str = "nacre-OST0000_UUID";
 
 /// Servers in one process with stores in memory, and a mount in another process.

@@ -294,7 +294,7 @@ async fn send_false_transfers(rpc: &Arc<Ptlrpc>, server: Nid) -> Vec<JoinHandle<
     import.connect().await.unwrap();
     let mut object = None;
     for seq in [0x2_0000_0400, 0x2_4000_0400, 0x2_8000_0400] {
-        // An object id with the same 16 bytes as a FID.
+        // The bytes of this object id are those of the FID `[seq:0x2:0x0]`.
         let oi = OstId {
             oi_id: seq,
             oi_seq: 2,

@@ -254,7 +254,7 @@ async fn use_handles_and_names_of_others(first: &RawClient, second: &RawClient) 
         second.status(MDS_REQUEST_PORTAL, disconnect, &[]).await,
         Errno::ENOTCONN.status()
     );
-    // Connects with the other client's name: as a new client, as the reconnecting client, as a
+    // Connects with the other client's name: as the reconnecting client, as a new client, as a
     // server.
     for (flags, initial, errno) in [
         (0, false, Errno::EALREADY),

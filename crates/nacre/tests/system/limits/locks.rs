@@ -16,7 +16,8 @@ fn clients_cancel_locks_above_the_server_limit() {
     set_param(&site, "d", "ldlm.lock_reclaim_threshold_mb=1");
     set_param(&site, "d", "ldlm.lock_limit_mb=2");
     let locks = |param: &str| -> u64 { get_param(&site, "d", param).parse().unwrap() };
-    // Each file takes locks on the MDT and on an OST; together they exceed the limit many times.
+    // Each file takes locks on the MDT and on an OST, through both mounts; together they exceed the
+    // limit.
     sh(&format!(
         "mkdir {mount}/many && cd {mount}/many && for i in {{1..1200}}; do echo $i > f$i; done && cat {other}/many/* | sort -n | cmp - <(seq 1200)"
     ));
@@ -28,7 +29,7 @@ fn clients_cancel_locks_above_the_server_limit() {
     wait_until("the locks come down to the threshold", || {
         locks("ldlm.lock_granted_count") <= 1024
     });
-    // Changes are visible on the other mount, independent of the reclaimed locks.
+    // Changes are visible on the other mount, whether or not their locks were reclaimed.
     sh(&format!(
         "cd {mount}/many && for i in {{1..300}}; do echo changed$i > f$i; done && rm f30* && \
          cd {other}/many && test $(cat f1 f2 f299 | tr '\\n' ' ' | wc -w) = 3 && grep -q changed299 f299 && test ! -e f300 && ls | wc -l"

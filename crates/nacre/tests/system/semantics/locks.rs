@@ -133,7 +133,8 @@ fn deadlock_returns_edeadlk() {
     );
 }
 
-/// Each process uses both mounts, so no single lock owner waits for itself.
+/// Each process holds its lock through one mount and waits through the other, so the cycle has lock
+/// owners of both mounts.
 #[test]
 fn deadlock_through_two_mounts_returns_edeadlk() {
     let env = TwoMounts::new();

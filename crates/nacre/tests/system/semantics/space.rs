@@ -94,8 +94,7 @@ fn fallocate_allocates_and_punches() {
     assert_eq!(errno_of(fallocate(&reader, none, 0, 10)), Errno::BADF);
 }
 
-/// Through the cache, with direct I/O, and by setattr: exceeding the limit fails at once, not
-/// during write-back.
+/// A cached write, setattr or fallocate beyond the limit fails at once, not during write-back.
 #[test]
 fn file_size_is_limited_by_its_objects() {
     let env = TwoMounts::new();

@@ -152,7 +152,7 @@ fn facts(args: &DemoRun, plan: &Plan, dir: &Path) -> Vec<(String, String)> {
         (
             "size",
             format!(
-                "{}: {} runs of each, {} measurements; {} OSTs for each file system",
+                "{}: {} runs of each measurement, {} in all; {} OSTs for each file system",
                 args.size,
                 plan.runs,
                 plan.measurements(),

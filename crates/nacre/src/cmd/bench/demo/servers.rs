@@ -185,7 +185,7 @@ mod tests {
     use clap::Parser;
 
     #[test]
-    fn configuration_becomes_module_parameters() {
+    fn configuration_becomes_start_options() {
         let configuration = Configuration {
             name: String::new(),
             partitions: 4,

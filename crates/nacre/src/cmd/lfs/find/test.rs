@@ -31,7 +31,7 @@ pub(super) enum Test {
     Blocks(Bound),
     /// Bounds of a time, in seconds since 1970.
     Time(TimeKind, Bound),
-    /// Changed after this time: seconds and nanoseconds.
+    /// Modified after this time: seconds and nanoseconds.
     Newer(i64, i64),
     Uid(u32),
     Gid(u32),
@@ -59,8 +59,7 @@ pub(super) enum Perm {
     AnyOf(u32),
 }
 
-/// A range of values. By the rules of `lfs find`, `+N` means more than N units, `-N` at most N-1
-/// units, and N alone more than N-1 and at most N units.
+/// A range of values.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Bound {
     /// More than this.
@@ -93,7 +92,8 @@ impl Amount {
 }
 
 impl Bound {
-    /// The bound of a size or number.
+    /// The bound of a size or number by the rules of `lfs find`: `+N` means more than N units, `-N`
+    /// at most N-1 units, and N alone more than N-1 and at most N units.
     fn new(text: &str, unit_of: impl Fn(&str) -> Option<u64>) -> Result<Bound> {
         let Amount { sign, limit, unit } = Amount::parse(text, unit_of)?;
         Ok(match sign {
@@ -267,7 +267,8 @@ impl Perm {
 pub(super) struct Candidate<'a> {
     path: &'a Path,
     meta: Metadata,
-    /// The layout, once a test has read it. The inner `None` means that the file has none.
+    /// The layout, once a test has read it. The inner `None` means that the file has none, or a
+    /// foreign one.
     layout: Option<Option<PlainLayout>>,
 }
 
@@ -286,7 +287,8 @@ impl<'a> Candidate<'a> {
         path.file_name().unwrap_or(path.as_os_str()).as_bytes()
     }
 
-    /// The layout of a regular file, or the default of a directory.
+    /// The layout of a regular file, or the default layout of a directory; of a composite layout,
+    /// the last component.
     fn layout(&mut self) -> Result<Option<&PlainLayout>> {
         if self.layout.is_none() {
             let has_layout = self.meta.is_file() || self.meta.is_dir();

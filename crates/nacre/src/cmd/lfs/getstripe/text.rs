@@ -168,8 +168,8 @@ fn composite_text(composite: &CompositeLayout, is_dir: bool, view: &View) -> Str
     out
 }
 
-/// The lines with their names; nothing with `quiet`. Leaves out empty values, and without `verbose`
-/// its fields.
+/// The lines with their names; nothing with `quiet`. Leaves out empty values; without `verbose`,
+/// also leaves out [`Field::Detail`] and [`Field::Fid`].
 fn lines_text(lines: &[Line], indent: &str, view: &View) -> String {
     if view.quiet {
         return String::new();
@@ -182,7 +182,8 @@ fn lines_text(lines: &[Line], indent: &str, view: &View) -> String {
     lines.iter().filter(is_shown).map(line).collect()
 }
 
-/// The lines of a composite layout's head, or of a plain layout as one component.
+/// The lines of a composite layout's head; without one, the values that lfs shows for a plain
+/// layout.
 fn head_lines(composite: Option<&CompositeLayout>) -> Vec<Line> {
     let generation = composite.map_or(0, |c| c.head.lcm_layout_gen);
     let mirrors = composite.map_or(1, |c| c.head.lcm_mirror_count + 1);
@@ -230,8 +231,8 @@ fn entry_lines(entry: &LovCompMdEntryV1) -> Vec<Line> {
     ]
 }
 
-/// The lines of a plain layout or of the layout of a component. Without objects, the field of
-/// the generation holds the first OST of the request.
+/// The lines of a plain layout or of the layout of a component. Without objects, the field of the
+/// generation holds the first OST of the request; for data on an MDT, it holds the MDT's index.
 fn plain_lines(plain: &PlainLayout, has_objects: bool, is_dir: bool, view: &View) -> Vec<Line> {
     let is_default = is_dir && !view.raw;
     let count = match plain.stripe_count {
@@ -496,12 +497,12 @@ mod tests {
             text.contains("      - l_ost_idx: 0\n        l_fid:     0x240000400:0x3f2:0x0\n  - lcme_id:"),
             "{text}"
         );
-        let count = View {
+        let stripe_size = View {
             selected: vec![Field::StripeSize],
             ..View::default()
         };
         assert_eq!(
-            layout_text(&composite, false, None, &count),
+            layout_text(&composite, false, None, &stripe_size),
             "1048576\n",
             "the last one with objects"
         );
