@@ -257,7 +257,7 @@ pub(crate) fn restrict(dir: &Path) -> Result<()> {
 pub(crate) fn warn_restricted(dir: &Path, changed: u64) {
     if changed > 0 {
         tracing::warn!(
-            "{}: {changed} files and directories were accessible to other users; their modes are now 0600 and 0700",
+            "{}: {changed} files and directories were accessible to other users; their modes are now 0600 (files) or 0700 (directories)",
             dir.display()
         );
     }
@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn created_instance_is_found_and_can_grow() {
+    fn existing_instance_can_only_grow() {
         let dir = tempfile::tempdir().unwrap();
         let two = InstanceOptions {
             osts: Some(2),

@@ -2,9 +2,9 @@
 //! socket.
 //!
 //! A process publishes its record ([`crate::publish`]) in each directory that it serves and in the
-//! run directory of its user, each time beside a control socket. The run directory is an index that
-//! may be lost: its path does not depend on the environment, so `su -`, cron and a new login find
-//! the same one, and a process publishes removed files again.
+//! run directory of its user, each time beside a control socket. The path of the run directory does
+//! not depend on the environment, so `su -`, cron and a new login find the same one. Its files may
+//! be lost: a process publishes removed files again.
 //!
 //! Process ids are reused, so a record counts only while the process with its id has the recorded
 //! start time.

@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_reach_every_layer() {
+    fn settings_reach_their_layers() {
         let args = StartArgs {
             cpu_npartitions: Some("4".to_owned()),
             force_partitions: true,

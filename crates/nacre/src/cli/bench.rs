@@ -153,7 +153,7 @@ pub(crate) struct LnetBench {
     /// Requests in flight of each client
     #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [1, 64], value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub(crate) concurrency: Vec<u32>,
-    /// Seconds of each measurement
+    /// Seconds of each measurement, from 0.05 to 3600
     #[arg(long, value_name = "S", default_value_t = 0.4)]
     pub(crate) seconds: f64,
     /// Number of repetitions

@@ -47,7 +47,7 @@ pub(crate) fn run(args: Demo) -> Result<ExitCode> {
     fs::remove_dir_all(&dir).with_context(|| format!("cannot remove {}", dir.display()))?;
     outcome?;
     outln!(
-        "\nTo start your own file system:\n  nacre up                  a file system in ~/.local/share/nacre/default, mounted on mnt there\n  nacre status              running file systems and mounts\n  nacre lfs df              space of each target\n  nacre lctl get_param '*'  parameters\n  nacre down                stop it; the data stays"
+        "\nTo start your own file system:\n  nacre up                  a file system in ~/.local/share/nacre/default, mounted on its subdirectory mnt\n  nacre status              running file systems and mounts\n  nacre lfs df              space of each target\n  nacre lctl get_param '*'  parameters\n  nacre down                stop it; the data stays"
     );
     Ok(ExitCode::SUCCESS)
 }

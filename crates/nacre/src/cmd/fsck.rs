@@ -174,9 +174,9 @@ fn summary_text(summary: &Summary, repair: bool) -> String {
     ));
     out.push_str(&match (summary.found, summary.left, repair) {
         (0, ..) => "no errors".to_owned(),
-        (found, 0, _) => format!("{found} found, all repaired"),
-        (found, _, false) => format!("{found} found"),
-        (found, left, true) => format!("{found} found, {left} left"),
+        (found, 0, _) => format!("errors found: {found}, all repaired"),
+        (found, _, false) => format!("errors found: {found}"),
+        (found, left, true) => format!("errors found: {found}, left: {left}"),
     });
     out
 }

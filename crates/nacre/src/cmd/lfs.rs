@@ -3,7 +3,7 @@
 //!
 //! The command reads and sets layouts through the mount (extended attributes), so the file system
 //! checks the user's permission. It asks the process of the mount for space, FIDs, paths and names,
-//! and to remove files by FID and entries of lost files.
+//! and has this process remove files by FID and entries of lost files.
 
 mod df;
 mod find;

@@ -98,7 +98,7 @@ pub(crate) fn new_label(kind: TargetKind, fsname: &str, index: u32) -> Result<Ta
     if kind != TargetKind::Mgs {
         check_fsname(fsname)?;
         if index > INDEX_MAX {
-            bail!("index {index} is above {INDEX_MAX}");
+            bail!("index {index} is above the maximum, {INDEX_MAX}");
         }
     }
     Ok(TargetLabel::new(kind, fsname, index, &new_uuid()?))

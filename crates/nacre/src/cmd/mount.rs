@@ -85,10 +85,10 @@ fn mount(args: &Mount, start: &StartConfig, mgs: &[Nid], request: &MountRequest)
         }
         return mount_in_own();
     }
-    let report_success = |pid| {
+    let report_success = |nid: Nid, pid: u32| {
         if !args.quiet {
             outln!(
-                "{} is mounted on {} (by process {pid}, which uses this address)",
+                "{} is mounted on {} (by process {pid}, which uses the address {nid})",
                 args.source,
                 mountpoint.display()
             );
@@ -104,7 +104,7 @@ fn mount(args: &Mount, start: &StartConfig, mgs: &[Nid], request: &MountRequest)
         mounts::prepare(mountpoint)?;
         if let Some(address) = address_in_use {
             if let Some(pid) = delegate::mount(&address, request, &start.settings())? {
-                return report_success(pid);
+                return report_success(address.nid, pid);
             }
             continue;
         }

@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn values_and_file_modes_print_names() {
+    fn values_have_names_and_file_modes_the_form_of_ls() {
         assert_eq!(value_name("REINT_", 2).as_deref(), Some("CREATE"));
         assert_eq!(file_mode(0o40755), "drwxr-xr-x");
         assert_eq!(file_mode(0o100_644), "-rw-r--r--");

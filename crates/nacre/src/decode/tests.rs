@@ -32,7 +32,7 @@ fn args() -> Args {
 }
 
 #[test]
-fn mkdir_shows_names_and_reply() {
+fn mkdir_shows_request_and_reply() {
     let text = decode(
         "d1_mkdir.pcap.gz",
         Args {

@@ -52,7 +52,7 @@ impl Servers {
 }
 
 #[test]
-fn four_processes_work_and_restart_in_any_order() {
+fn files_survive_a_restart_with_osts_before_the_mdt() {
     let (mut site, servers) = (Site::new(), Servers::new(41));
     servers.start(&mut site);
     let mount = servers.mount(&mut site, "mnt");

@@ -55,7 +55,7 @@ impl BenchInstance {
             .record
             .nids
             .iter()
-            .map(|n| n.parse().context("the NID of the file system"))
+            .map(|n| n.parse().context("cannot parse the NID of the file system"))
             .collect::<Result<_>>()?;
         let (fsname, _) = self
             .record

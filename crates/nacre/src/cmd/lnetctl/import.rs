@@ -210,7 +210,7 @@ global:
 ";
 
     #[test]
-    fn configuration_is_added_and_removed() {
+    fn configuration_is_parsed_for_adding_and_removing() {
         let ni_by_nid = NiParams {
             net: Some("tcp".into()),
             nid: Some("10.88.0.11@tcp".into()),
