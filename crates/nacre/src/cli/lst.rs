@@ -261,7 +261,7 @@ pub(crate) struct LstQuery {
     /// List nodes that run no tests
     #[arg(long, short)]
     pub(crate) idle: bool,
-    /// List nodes that failed
+    /// List nodes that answered with an error or not at all
     #[arg(long, short)]
     pub(crate) error: bool,
     /// List all nodes

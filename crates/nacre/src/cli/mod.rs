@@ -110,7 +110,8 @@ pub(crate) struct Net {
     /// one from 127.0.0.1@tcp; for a client, the one that reaches the MGS]
     #[arg(long, value_name = "NID")]
     pub(crate) listen: Option<wire::Nid>,
-    /// TCP port of every node of this site [default: 988 where permitted, otherwise 7988]
+    /// TCP port of every node of this site [default: for a client, the port of the MGS; for a
+    /// server, 988 where permitted, otherwise 7988]
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) port: Option<u16>,
 }

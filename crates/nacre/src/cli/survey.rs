@@ -15,7 +15,7 @@ pub(crate) struct MdsSurvey {
     /// Maximum number of threads
     #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub(crate) thrhi: u32,
-    /// Number of directories, shared evenly by the threads [default: thrlo]
+    /// Number of directories, assigned to the threads in turn [default: thrlo]
     #[arg(long = "dir_count", value_name = "N")]
     pub(crate) dir_count: Option<usize>,
     /// Total number of files

@@ -33,7 +33,7 @@ pub(crate) struct Inode {
     pub(crate) gid: u32,
     pub(crate) nlink: u32,
     pub(crate) xattrs: BTreeMap<String, String>,
-    /// The mtime that was set explicitly; `None` after a later change.
+    /// The mtime that was set explicitly; `None` before that and after a later change.
     pub(crate) mtime: Option<i64>,
     /// `flock` locks by slot; true if exclusive.
     pub(crate) flocks: BTreeMap<usize, bool>,

@@ -64,7 +64,7 @@ const GROUPS: &[Group] = &[
     ),
     refused(
         &["peer del"],
-        "a peer of Nacre disappears when it has been silent for 60 to 120 s",
+        "an unused peer of Nacre disappears when it has been silent for 60 to 120 s",
         "leave the command out",
     ),
     refused(&["peer set"], NO_HEALTH, "leave the command out"),

@@ -112,7 +112,7 @@ pub(super) enum NetCommand {
         /// CPU partitions, such as `[0,1]`
         #[arg(long)]
         cpt: Option<String>,
-        /// Seconds of silence after which a peer is shown as down
+        /// Seconds that `net show` prints as peer_timeout; no other effect
         #[arg(long)]
         peer_timeout: Option<u32>,
         /// Maximum number of messages in flight to one peer

@@ -23,7 +23,7 @@ pub(crate) struct NiParams {
     pub(super) nid: Option<String>,
     /// CPU partitions, such as `[0,1]`.
     pub(super) cpt: Option<String>,
-    /// Seconds.
+    /// Seconds; shown by `net show`, without other effect.
     pub(super) peer_timeout: Option<u32>,
     pub(super) peer_credits: Option<u32>,
     pub(super) peer_buffer_credits: Option<u32>,
