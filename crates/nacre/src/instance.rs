@@ -80,7 +80,8 @@ impl Instance {
     /// The instance that this directory will have after applying `options`. Changes nothing.
     ///
     /// # Errors
-    /// The directory cannot hold an instance, or the present instance cannot be changed in this way.
+    /// The directory cannot hold an instance, or the present instance cannot be changed in this
+    /// way.
     pub(crate) fn plan(dir: &Path, options: &InstanceOptions) -> Result<Instance> {
         let here = dir.display();
         match inspect(dir)? {

@@ -18,8 +18,8 @@ pub(crate) struct Bench {
     /// Directory on the disk to measure; everything created in it is removed again
     #[arg(long, value_name = "D", required = true)]
     pub(crate) dir: Option<PathBuf>,
-    /// Tasks (threads) of the metadata load, each in its own directory; with several values, the loads run
-    /// one after the other
+    /// Tasks (threads) of the metadata load, each in its own directory; with several values, the
+    /// loads run one after the other
     #[arg(long, visible_alias = "threads", value_name = "N", value_delimiter = ',', default_value = "2", value_parser = clap::value_parser!(u32).range(1..=512))]
     pub(crate) tasks: Vec<u32>,
     /// Also run each load with all tasks in one shared directory

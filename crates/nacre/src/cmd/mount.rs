@@ -20,8 +20,8 @@ use crate::output::{outln, shell_word};
 use crate::start::StartConfig;
 use crate::{daemon, mounts, net, process};
 
-/// Number of characters from the end of a mount point that its log's name contains. Each has at most
-/// 4 bytes, so they fit into a file name.
+/// Number of characters from the end of a mount point that its log's name contains. Each has at
+/// most 4 bytes, so they fit into a file name.
 const LOG_NAME_CHARS: usize = 60;
 
 /// Runs the command.

@@ -25,9 +25,10 @@ use crate::instance::Store;
 const IDLE_WAIT_MAX: Duration = Duration::from_secs(5);
 /// Warm-up time before each LNet measurement.
 const WARM_UP: Duration = Duration::from_millis(200);
-/// Number of addresses for the LNet selftest nodes of one configuration: a console, the address of a
-/// server (unused, since the server is in another process), and at most 64 clients. An experiment with LNet selftest has at most three configurations, whose
-/// addresses end before [`FIRST_SERVER`].
+/// Number of addresses for the LNet selftest nodes of one configuration: a console, the address of
+/// a server (unused, since the server is in another process), and at most 64 clients. An experiment
+/// with LNet selftest has at most three configurations, whose addresses end before
+/// [`FIRST_SERVER`].
 const SITE_SIZE: u32 = 66;
 /// Last byte of the first server's address, after those of the LNet selftest nodes.
 const FIRST_SERVER: u32 = 200;
