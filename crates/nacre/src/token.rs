@@ -28,8 +28,8 @@ pub(crate) fn read_file(path: &Path) -> Result<JoinToken> {
     parse(&text, path)
 }
 
-/// The token of the MGS in this directory. Creates a new one if there is none: in a directory of an
-/// older version, or after the administrator has removed the token to revoke it.
+/// The token of the MGS in this directory. Creates a new one if there is none: in a directory that
+/// an older version created, or after the administrator has removed the token to revoke it.
 pub(crate) fn mgs_token(dir: &Path) -> Result<JoinToken> {
     if let Some(token) = read(dir)? {
         return Ok(token);

@@ -265,7 +265,7 @@ fn run_cell(line: &str, victim: Victim, seed: u64) {
         }
     }
     cell.check_synced();
-    // All remaining files are readable and removable.
+    // All remaining files are readable, and files of the workload can be removed.
     cell.run_on_b("find . -type f -exec cat {} + > /dev/null; rm -rf deep log1 new1-*")
         .unwrap();
     if victim == Victim::Client {

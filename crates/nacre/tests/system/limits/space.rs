@@ -140,7 +140,7 @@ fn full_mdt_returns_enospc_and_recovers() {
     sh(&format!(
         "mkdir -p {mount}/d/e {mount}/attrs && cd {mount}/d && for i in $(seq 50); do echo $i > f$i; done && ln f1 hard"
     ));
-    // A foreign file leaves 150 MiB, which extended attributes fill.
+    // Another file on the disk leaves 150 MiB, which extended attributes fill.
     let others = format!("{}/others", disk.root());
     let kib: u64 = get_param(&site, &mdt, "osd-local.*.kbytesavail").parse().unwrap();
     let before = available_bytes(&disk.root());
@@ -258,7 +258,8 @@ fn ost_without_inodes_gets_no_new_files() {
         "mkdir {mount}/d && cd {mount}/d && for i in {{1..200}}; do echo $i > f$i; done && sync -f {mount}/d"
     ));
     wait_until("the OST reports the used inodes", || free() + 200 <= before);
-    // Foreign files take half of the reserve, too; the rest is for changes of existing files.
+    // Other files on the disk take half of the reserve, too. The rest is for changes of existing
+    // files.
     sh(&format!(
         "mkdir {0}/others && cd {0}/others && seq $(($(stat -fc %d .) - 64)) | xargs touch",
         disk.root()
