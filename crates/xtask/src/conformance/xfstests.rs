@@ -69,14 +69,15 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
         .envs([("TEST_DIR", &test_dir), ("SCRATCH_MNT", &scratch_dir)])
         .env("RESULT_BASE", &results)
         .stdin(Stdio::null());
-    match arguments.selected {
-        [] => check.args(["-g", GROUPS]),
-        selected => check.args(selected),
-    };
+    // The script wants its options before the tests.
     let skipped: Vec<&str> = exceptions.skipped_tests().collect();
     if !skipped.is_empty() {
         check.args(["-e", &skipped.join(",")]);
     }
+    match arguments.selected {
+        [] => check.args(["-g", GROUPS]),
+        selected => check.args(selected),
+    };
     let outcomes = run_check(check)?;
     exceptions.judge(&outcomes)
 }
