@@ -240,6 +240,25 @@ fn a_group_lock_joins_its_group_ahead_of_waiting_locks() {
 }
 
 #[test]
+fn group_locks_wait_ahead_of_other_locks_and_beside_their_group() {
+    let group = |gid| Policy::Extent(Extent { gid, ..Extent::WHOLE });
+    let mut shard = Shard::new();
+    let held = shard.grant(1, Group, group(7));
+    let reader = shard.queue(2, Pr, Policy::extent(0, 0));
+    let first = shard.queue(3, Group, group(8));
+    let other = shard.queue(4, Group, group(9));
+    let second = shard.queue(5, Group, group(8));
+    shard.out.clear();
+    shard.cancel(held);
+    assert_eq!(shard.completions(), [(first, false), (second, false)]);
+    shard.cancel(first);
+    shard.cancel(second);
+    shard.cancel(other);
+    let granted: Vec<LockId> = shard.completions().iter().map(|(id, _)| *id).collect();
+    assert_eq!(granted, [first, second, other, reader]);
+}
+
+#[test]
 fn a_holder_is_evicted_after_the_timeout() {
     let mut shard = Shard::new();
     let held = shard.grant(1, Pw, Policy::extent(0, 0));

@@ -1,9 +1,10 @@
 //! The queue of a resource: grants and blocking ASTs.
 //!
-//! A request is granted if no granted lock and no lock that waits longer conflicts. (A request for
-//! a group that already holds the object may overtake waiting locks.) When a lock is removed, the
-//! queue is processed in order. A conflicting holder gets one blocking AST. If the completion AST
-//! of its own grant has not been sent yet, that AST also revokes the lock (`LDLM_FL_AST_SENT`).
+//! A request is granted if no granted lock and no lock ahead in the queue conflicts. (A request for
+//! a group that already holds the object may overtake waiting locks.) Group locks wait ahead of all
+//! other locks. When a lock is removed, the queue is processed in order. A conflicting holder gets
+//! one blocking AST. If the completion AST of its own grant has not been sent yet, that AST also
+//! revokes the lock (`LDLM_FL_AST_SENT`).
 
 use crate::action::Action;
 use crate::extent;
@@ -16,13 +17,14 @@ use std::time::Instant;
 use wire::LdlmResId;
 
 impl Namespace {
-    /// Appends a lock to its resource's queue.
+    /// Puts a lock into its resource's queue.
     pub(crate) fn queue(&mut self, id: LockId) {
-        let Some(res) = self.locks.get(id).map(|l| l.res) else {
+        let Some((want, resource)) = self.lock_and_resource(id) else {
             return;
         };
+        let (res, position) = (want.res, resource.queue_position(want, &self.locks));
         if let Some(resource) = self.resources.get_mut(&res) {
-            resource.waiting.push_back(id);
+            resource.waiting.insert(position, id);
         }
     }
 
@@ -38,7 +40,7 @@ impl Namespace {
             .is_some_and(|(want, resource)| resource.blockers(want, &self.locks).next().is_some())
     }
 
-    /// Whether any lock that waits longer conflicts and must be granted first.
+    /// Whether any lock ahead in the queue conflicts and must be granted first.
     pub(crate) fn has_waiting_blocker(&self, id: LockId) -> bool {
         let Some((want, resource)) = self.lock_and_resource(id) else {
             return false;
@@ -51,7 +53,7 @@ impl Namespace {
         !joins_group && resource.blockers_ahead(want, &self.locks).next().is_some()
     }
 
-    /// Whether a group lock, granted or waiting longer, conflicts.
+    /// Whether a group lock, granted or ahead in the queue, conflicts.
     pub(crate) fn has_group_blocker(&self, id: LockId) -> bool {
         let Some((want, resource)) = self.lock_and_resource(id) else {
             return false;
@@ -172,7 +174,7 @@ impl Namespace {
     }
 
     /// Processes the queue after a lock has gone or was reduced: grants locks in the order of
-    /// waiting, and revokes those that block the remaining ones.
+    /// the queue, and revokes those that block the remaining ones.
     pub(crate) fn reprocess(&mut self, now: Instant, res: &LdlmResId, out: &mut Vec<Action>) {
         let Some(resource) = self.resources.get(res) else {
             return;

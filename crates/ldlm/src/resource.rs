@@ -6,6 +6,7 @@
 
 use crate::conflict::conflict;
 use crate::lock::{Lock, LockId, LockTable};
+use crate::mode::LockMode;
 use crate::mode_counts::ModeCounts;
 use crate::policy::LockType;
 use std::collections::VecDeque;
@@ -113,6 +114,20 @@ impl Resource {
         }
     }
 
+    /// The place in the queue of a lock that has to wait: the end, except for group locks. These
+    /// wait ahead of all other locks, and together with their group, so that the server grants the
+    /// locks of a group together.
+    pub(crate) fn queue_position(&self, want: &Lock, locks: &LockTable) -> usize {
+        if want.mode != LockMode::Group {
+            return self.waiting.len();
+        }
+        let is_group = |id: &&LockId| locks.get(**id).is_some_and(|l| l.mode == LockMode::Group);
+        let groups = self.waiting.iter().take_while(is_group).count();
+        let same_group = |id: &LockId| locks.get(*id).is_some_and(|l| !conflict(l, want));
+        let last = self.waiting.iter().take(groups).rposition(same_group);
+        last.map_or(groups, |index| index + 1)
+    }
+
     /// Removes a lock from the queue; usually it is the first.
     pub(crate) fn leave_queue(&mut self, id: LockId) {
         if self.waiting.front() == Some(&id) {
@@ -154,14 +169,15 @@ impl Resource {
         granted.iter().filter_map(|id| locks.get(*id))
     }
 
-    /// The locks ahead of `want` in the queue that conflict with it.
+    /// The locks ahead of `want`, or of its place in the queue, that conflict with it.
     pub(crate) fn blockers_ahead<'a>(
         &'a self,
         want: &'a Lock,
         locks: &'a LockTable,
     ) -> impl Iterator<Item = &'a Lock> + 'a {
-        let ahead = self.waiting.iter().take_while(|id| **id != want.id);
+        let ahead = self.waiting.iter().take(self.queue_position(want, locks));
         ahead
+            .take_while(|id| **id != want.id)
             .filter_map(|id| locks.get(*id))
             .filter(move |other| conflict(other, want))
     }
