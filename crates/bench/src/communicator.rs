@@ -6,7 +6,7 @@
 //! forever.
 
 use crate::BenchError;
-use crate::rendezvous::Peer;
+use crate::rendezvous::HubConnection;
 use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ pub struct Communicator {
 
 enum Link {
     Threads(Arc<SharedRound>),
-    Processes(Peer),
+    Processes(HubConnection),
 }
 
 /// The state that the threads share.
@@ -67,12 +67,12 @@ impl Communicator {
         (0..size).map(comm).collect()
     }
 
-    /// Connects a task of this process to tasks of other processes through `peer`.
-    pub(crate) fn over_network(rank: usize, size: usize, peer: Peer) -> Communicator {
+    /// Connects a task of this process to tasks of other processes through `hub`.
+    pub(crate) fn over_network(rank: usize, size: usize, hub: HubConnection) -> Communicator {
         Communicator {
             rank,
             size,
-            link: Link::Processes(peer),
+            link: Link::Processes(hub),
         }
     }
 
@@ -90,7 +90,7 @@ impl Communicator {
     pub(crate) fn exchange(&mut self, contribution: Vec<u8>) -> Result<Contributions, BenchError> {
         match &mut self.link {
             Link::Threads(shared) => shared.exchange(self.rank, contribution),
-            Link::Processes(peer) => peer.exchange(&contribution),
+            Link::Processes(hub) => hub.exchange(&contribution),
         }
     }
 

@@ -19,7 +19,7 @@ const IDLE_WAIT_MAX: Duration = Duration::from_secs(5);
 pub struct Config {
     /// Numbers of tasks of the metadata loads; each number is a load of its own.
     pub tasks: Vec<usize>,
-    /// Run each load also with one directory shared by all tasks.
+    /// Run each metadata load also with one directory shared by all tasks.
     pub shared: bool,
     /// The phases to measure. Phases that they depend on run too.
     pub only: Vec<Phase>,

@@ -5,12 +5,12 @@ use std::time::{Duration, Instant};
 /// Interval between two observations; much longer than a tick of the kernel's CPU time, 10 ms.
 const OBSERVATION_INTERVAL: Duration = Duration::from_millis(100);
 
-/// CPU time in user and kernel mode.
+/// CPU time, in user and kernel mode, of this process and of other processes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CpuTime {
     /// CPU time of this process.
     own: Duration,
-    /// CPU time of the other processes.
+    /// CPU time of the other processes together.
     pub(crate) others: Duration,
 }
 
@@ -63,7 +63,7 @@ pub fn wait_until_idle(processes: &[u32], at_most: Duration) {
 /// ended.
 fn cpu_time_of(pid: u32) -> Option<Duration> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The command, field 2, may contain spaces and brackets: count the fields after it. utime and
+    // The command, field 2, may contain spaces and parentheses: count the fields after it. utime and
     // stime are fields 14 and 15 of proc_pid_stat(5).
     let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
     let ticks: u64 = fields.get(11)?.parse::<u64>().ok()? + fields.get(12)?.parse::<u64>().ok()?;

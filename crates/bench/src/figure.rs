@@ -211,7 +211,7 @@ const COLUMNS: [&str; 19] = [
     "others_resident_kib",
 ];
 
-/// A row of the list.
+/// A row of the list of figures and windows.
 struct ListRow([Cell; COLUMNS.len()]);
 
 impl ListRow {
@@ -321,7 +321,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn quantiles_of_added_counts_are_the_same() {
+    fn adding_all_counts_twice_keeps_the_quantiles() {
         let mut one = Latencies::new();
         (1..=100).for_each(|ms| one.add(Duration::from_millis(ms)));
         let mut sum = Latencies::new();

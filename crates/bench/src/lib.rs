@@ -38,7 +38,7 @@ pub use load::Phase;
 pub use memory::resident_bytes;
 pub use rendezvous::World;
 pub use report::{Report, Row, Summary};
-pub use subject::{LibrarySubject, NewFile, PathSubject, StackSubject, Subject};
+pub use subject::{LibrarySubject, MddSubject, NewFile, PathSubject, Subject};
 pub use task::{Task, TaskProgress};
 pub use time_series::{Window, windows};
 

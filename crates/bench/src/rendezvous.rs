@@ -29,7 +29,7 @@ const FRAME_MAX: usize = 16 << 20;
 /// The most tasks of a job.
 const TASKS_MAX: usize = 65_536;
 
-/// A process among the processes of one job.
+/// The place of this process among the processes of its job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct World {
     /// The rank of this process.
@@ -83,12 +83,12 @@ impl World {
     }
 
     /// Connects this process's `threads` tasks with all others. All processes must see the
-    /// directory `dir`. If this process has rank 0, `seed` becomes
-    /// the secret.
+    /// directory `dir`. If this process has rank 0, it starts the hub, and `seed` becomes the
+    /// secret.
     ///
     /// # Errors
     ///
-    /// The job has too many tasks, or the hub does not answer within two minutes.
+    /// The job has too many tasks, the hub cannot start, or it does not answer within two minutes.
     pub fn join(&self, threads: usize, dir: &Path, seed: u64) -> Result<Vec<Communicator>, BenchError> {
         let size = self.size.saturating_mul(threads);
         if size > TASKS_MAX {
@@ -108,35 +108,35 @@ impl World {
         (0..threads)
             .map(|thread| {
                 let rank = self.rank * threads + thread;
-                let peer = Peer::connect(&file, rank, size, CONNECT_TIMEOUT).map_err(failed)?;
-                Ok(Communicator::over_network(rank, size, peer))
+                let hub = HubConnection::connect(&file, rank, size, CONNECT_TIMEOUT).map_err(failed)?;
+                Ok(Communicator::over_network(rank, size, hub))
             })
             .collect()
     }
 }
 
 /// A task's connection to the hub.
-pub(crate) struct Peer {
+pub(crate) struct HubConnection {
     from: BufReader<TcpStream>,
     to: BufWriter<TcpStream>,
     /// Number of all tasks.
     size: usize,
 }
 
-impl Peer {
-    fn connect(file: &Path, rank: usize, size: usize, limit: Duration) -> io::Result<Peer> {
+impl HubConnection {
+    fn connect(file: &Path, rank: usize, size: usize, limit: Duration) -> io::Result<HubConnection> {
         let start_time = Instant::now();
         loop {
             // Until rank 0 listens, there is no file, or an old one.
-            match Peer::try_connect(file, rank, size, limit) {
-                Ok(peer) => return Ok(peer),
+            match HubConnection::try_connect(file, rank, size, limit) {
+                Ok(hub) => return Ok(hub),
                 Err(e) if start_time.elapsed() > limit => return Err(e),
                 Err(_) => std::thread::sleep(RETRY_INTERVAL),
             }
         }
     }
 
-    fn try_connect(file: &Path, rank: usize, size: usize, limit: Duration) -> io::Result<Peer> {
+    fn try_connect(file: &Path, rank: usize, size: usize, limit: Duration) -> io::Result<HubConnection> {
         let text = fs::read_to_string(file)?;
         let format_error = || io::Error::other("not a rendezvous file of nacre bench");
         let (host_and_port, secret) = text.trim_end().split_once(' ').ok_or_else(format_error)?;
@@ -144,18 +144,18 @@ impl Peer {
         let stream = TcpStream::connect_timeout(&addr, limit)?;
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(limit))?;
-        let mut peer = Peer {
+        let mut hub = HubConnection {
             from: BufReader::new(stream.try_clone()?),
             to: BufWriter::new(stream),
             size,
         };
-        write_frame(&mut peer.to, format!("{secret} {rank} {size}").as_bytes())?;
-        peer.to.flush()?;
-        if read_frame(&mut peer.from)? != b"welcome" {
+        write_frame(&mut hub.to, format!("{secret} {rank} {size}").as_bytes())?;
+        hub.to.flush()?;
+        if read_frame(&mut hub.from)? != b"welcome" {
             return Err(format_error());
         }
-        peer.from.get_ref().set_read_timeout(None)?;
-        Ok(peer)
+        hub.from.get_ref().set_read_timeout(None)?;
+        Ok(hub)
     }
 
     /// Executes one round.
@@ -218,8 +218,8 @@ fn listen(file: &Path, size: usize, local: bool, seed: u64) -> io::Result<()> {
             let accepted = accept_all(&listener, &secret, size, Instant::now() + CONNECT_TIMEOUT);
             let _ = fs::remove_file(&file);
             // On an error the connections close, which ends the tasks' rounds.
-            if let Ok(peers) = accepted {
-                let _ = serve(peers);
+            if let Ok(streams) = accepted {
+                let _ = serve(streams);
             }
         })?;
     Ok(())
@@ -234,7 +234,7 @@ fn accept_all(
     deadline: Instant,
 ) -> io::Result<Vec<TcpStream>> {
     listener.set_nonblocking(true)?;
-    let mut peers: Vec<Option<TcpStream>> = std::iter::repeat_with(|| None).take(size).collect();
+    let mut streams: Vec<Option<TcpStream>> = std::iter::repeat_with(|| None).take(size).collect();
     let mut missing = size;
     while missing > 0 {
         let mut stream = match listener.accept() {
@@ -254,7 +254,7 @@ fn accept_all(
         };
         let text = String::from_utf8_lossy(&hello).into_owned();
         let rank = (0..size).find(|rank| text == format!("{secret} {rank} {size}"));
-        if let Some(slot) = rank.and_then(|rank| peers.get_mut(rank)) {
+        if let Some(slot) = rank.and_then(|rank| streams.get_mut(rank)) {
             stream.set_read_timeout(None)?;
             stream.set_nodelay(true)?;
             write_frame(&mut stream, b"welcome")?;
@@ -262,18 +262,18 @@ fn accept_all(
             *slot = Some(stream);
         }
     }
-    Ok(peers.into_iter().flatten().collect())
+    Ok(streams.into_iter().flatten().collect())
 }
 
 /// Serves rounds until a task disconnects.
-fn serve(mut peers: Vec<TcpStream>) -> io::Result<()> {
+fn serve(mut streams: Vec<TcpStream>) -> io::Result<()> {
     loop {
         let mut all = Vec::new();
-        for peer in &mut peers {
-            write_frame(&mut all, &read_frame(peer)?)?;
+        for stream in &mut streams {
+            write_frame(&mut all, &read_frame(stream)?)?;
         }
-        for peer in &mut peers {
-            peer.write_all(&all)?;
+        for stream in &mut streams {
+            stream.write_all(&all)?;
         }
     }
 }
@@ -281,7 +281,7 @@ fn serve(mut peers: Vec<TcpStream>) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use super::{Peer, World, accept_all};
+    use super::{HubConnection, World, accept_all};
     use crate::BenchError;
     use std::collections::HashMap;
     use std::io::ErrorKind;
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn dead_process_ends_the_round_of_the_others() {
+    fn ended_task_ends_the_round_of_the_others() {
         let dir = tempfile::tempdir().unwrap();
         std::thread::scope(|scope| {
             for rank in 0..3 {
@@ -348,7 +348,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("hub");
         std::fs::write(&file, format!("{} secret\n", listener.local_addr().unwrap())).unwrap();
-        let silent = Peer::connect(&file, 0, 1, Duration::from_millis(10));
+        let silent = HubConnection::connect(&file, 0, 1, Duration::from_millis(10));
         assert_eq!(silent.err().map(|e| e.kind()), Some(ErrorKind::WouldBlock));
     }
 

@@ -1,8 +1,8 @@
 //! mds-survey: the speed of a metadata target without network, requests and locks, which is the
-//! upper limit for clients. An increasing number of threads create, look up and stat files, set
-//! extended attributes, and destroy the files in some directories of its stack
-//! ([`StackSubject`](crate::StackSubject)). Options and output follow lustre-iokit's mds-survey;
-//! CPU time and latency are additions.
+//! upper limit for clients. An increasing number of threads call the target's name space directly
+//! ([`MddSubject`](crate::MddSubject)): they create, look up and stat files, set extended
+//! attributes, and destroy the files. Options and output follow lustre-iokit's mds-survey; CPU time
+//! and latency are additions.
 
 use crate::communicator::Communicator;
 use crate::subject::{NewFile, Subject};
@@ -113,8 +113,9 @@ pub struct Line {
     pub range: (f64, f64),
 }
 
-/// Runs all tests with all numbers of threads; `on_result` gets each result as text and figures,
-/// also an incomplete one after an interruption or failure.
+/// Runs all tests with each number of threads that is at least the number of directories.
+/// `on_result` gets each result as text and figures, also an incomplete one after an interruption
+/// or failure.
 ///
 /// # Errors
 ///
@@ -219,7 +220,8 @@ fn run_with_threads(
     (lines.collect(), outcome)
 }
 
-/// Measures the rate of each full second of each test, until `finished` is set.
+/// Measures the rate of each second of each test, until `finished` is set. Omits the rest of a test
+/// that is shorter than a second.
 fn sample_rates(progress: &TaskProgress, finished: &AtomicBool) -> Vec<(String, f64)> {
     let mut rates = Vec::new();
     let mut before: Option<(String, u64, Instant)> = None;
@@ -290,7 +292,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::{Line, Options, Test, survey};
     use crate::mdtest;
-    use crate::{Communicator, StackSubject, Subject, Task};
+    use crate::{Communicator, MddSubject, Subject, Task};
     use osd::StoreKind;
     use std::sync::Arc;
 
@@ -310,7 +312,7 @@ mod tests {
             StoreKind::Local(dir.path().to_owned()),
         ] {
             for stripe_count in [0, 2] {
-                let subject = StackSubject::open("mdt", &store, runtime.handle().clone()).unwrap();
+                let subject = MddSubject::open("mdt", &store, runtime.handle().clone()).unwrap();
                 let subject: Arc<dyn Subject> = Arc::new(subject);
                 let options = Options {
                     threads_low: 1,
@@ -339,10 +341,10 @@ mod tests {
     }
 
     #[test]
-    fn mdtest_runs_on_the_stack() {
+    fn mdtest_runs_on_an_mdd_subject() {
         let runtime = runtime();
         let store = StoreKind::Memory(1 << 30);
-        let subject = StackSubject::open("mdt", &store, runtime.handle().clone()).unwrap();
+        let subject = MddSubject::open("mdt", &store, runtime.handle().clone()).unwrap();
         let subject: Arc<dyn Subject> = Arc::new(subject);
         let task = |(i, comm)| Task {
             comm,

@@ -58,7 +58,7 @@ pub(crate) struct Meter<'a> {
 struct TaskMeasurement {
     /// Number of operations.
     done: u64,
-    /// Duration of the task's own operations.
+    /// Seconds from the start of the phase to the end of the task's last operation.
     own_seconds: f64,
     /// CPU time of the task's process and of the subject's processes; 0 if the task is not the
     /// first of its process.
@@ -69,7 +69,8 @@ struct TaskMeasurement {
     latencies: Vec<(u64, u64)>,
     /// Operations in each part of the task's duration.
     parts: Vec<f64>,
-    /// Resident bytes at the end of each part: of the task's process, of the subject's processes.
+    /// Resident bytes at the end of each part: of the task's process, and of the subject's
+    /// processes. `None` if the task is not the first of its process.
     memory: Option<(Vec<f64>, Vec<f64>)>,
 }
 
@@ -107,9 +108,9 @@ impl Task {
         self.comm.rank() == 0
     }
 
-    /// Runs a phase. Rank 0 gets the figures of all tasks. If any task was interrupted, all tasks
-    /// also get [`BenchError::Interrupted`]. The outer result is an error after any other
-    /// failure; there are no figures then.
+    /// Runs a phase. Rank 0 gets the figure of all tasks. If any task was interrupted, the inner
+    /// result of all tasks is [`BenchError::Interrupted`]. After any other failure the outer result
+    /// is an error, and there is no figure.
     pub(crate) fn phase(
         &mut self,
         operation: &'static str,

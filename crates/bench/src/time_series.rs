@@ -130,7 +130,8 @@ pub(crate) struct TimeSeries {
 /// One slice of a series.
 #[derive(Clone, Copy, Debug, Default)]
 struct TimeSlice {
-    /// Number of operations; a phase's end may divide an operation between slices.
+    /// Number of operations. It need not be whole, because resampling divides the operations of an
+    /// earlier slice among the slices that overlap it.
     operations: f64,
     /// The rate, summed over tasks, times the length of the slice in seconds.
     rate_seconds: f64,
@@ -272,7 +273,8 @@ pub struct Window {
     pub operations: u64,
     /// Length of the window, seconds.
     pub seconds: f64,
-    /// Operations per second: the sum over the tasks, each in this window of its own duration.
+    /// Operations per second: the sum of the tasks' rates in this window. For each task, the windows
+    /// divide its own duration.
     pub rate: f64,
     /// Resident bytes of the tasks' processes at the end of the window.
     pub own_resident: u64,

@@ -69,7 +69,7 @@ async fn separate_clients_share_a_tree_and_clean_up() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn created_files_have_as_many_objects_as_stripes() {
+async fn create_makes_an_object_for_each_stripe_and_mknod_makes_none() {
     let cluster = Cluster::start(1).await;
     let object_count = async |c: &Cluster| {
         let client = c.mount().await;

@@ -221,7 +221,8 @@ impl Tracker {
     }
 }
 
-/// Client, server, and the quotient of the match bits that all messages of one request share.
+/// A key of a request: client, server, and match bits divided by 128. A request has one key for its
+/// xid and one for `pb_mbits`.
 fn key(client: Nid, server: Nid, match_bits: u64) -> (Nid, Nid, u64) {
     (client, server, match_bits / u64::from(PTLRPC_BULK_OPS_COUNT))
 }

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 /// A demonstration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Demo {
-    /// Partitioned servers: the growth of the rates with the CPUs.
+    /// Partitioned servers: rates with one and with several CPU partitions.
     Smp,
     /// Parallel directory operations.
     Pdo,
@@ -31,17 +31,17 @@ impl Demo {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ExperimentKind {
-    /// LNet selftest over the number of clients.
+    /// LNet selftest, plotted against the number of clients.
     LnetClients,
-    /// LNet selftest with one client, over the requests in flight.
+    /// LNet selftest with one client, plotted against the requests in flight.
     LnetInFlight,
-    /// Create, stat and unlink over the number of client threads.
+    /// Create, stat and unlink, plotted against the number of client threads.
     Mdtest,
-    /// Create, stat and unlink over the number of mounts of one client.
+    /// Create, stat and unlink, plotted against the number of mounts of one client node.
     Mounts,
-    /// Create, stat and unlink over the division of partitions.
+    /// Create, stat and unlink with partitions divided between LNet and services in several ways.
     Cpt,
-    /// Parallel directory operations on and off.
+    /// mknod, create and unlink with parallel directory operations off and on.
     Pdo,
 }
 
@@ -109,7 +109,7 @@ impl ExperimentKind {
                 "Each thread uses its own directory. Files have one stripe. A configuration is named as in the report: P (L:S) has P partitions, with LNet on L of them and the services on S of them. With L = S = P, both use all partitions."
             }
             ExperimentKind::Pdo => {
-                "Each client thread uses its own mount. mknod is a single request. Open-create and close are two requests, for a file with or without an object. With PDO off, an operation locks the whole directory."
+                "Each client thread uses its own mount. mknod creates a file without opening it. create also opens and closes the file; the file has an object or none. With PDO off, an operation locks the whole directory."
             }
         }
     }

@@ -33,7 +33,7 @@ pub struct FileLoad {
     pub directory: Directory,
     /// The operation that creates the files.
     pub create_method: CreateMethod,
-    /// Number of files of all threads together, rounded up to a multiple of the threads.
+    /// Number of files of all threads together. A run rounds it up to a multiple of the threads.
     pub files: usize,
     /// Whether to stat the files.
     pub stat: bool,
@@ -80,7 +80,7 @@ impl FileLoad {
     }
 }
 
-/// A stripe count in words.
+/// A stripe count for titles, such as `2 stripes`.
 pub(super) fn stripes_in_words(count: u16) -> String {
     match count {
         1 => "1 stripe".to_owned(),
@@ -120,7 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn stat_runs_with_other_mounts_than_create() {
+    fn create_and_stat_are_separate_mdtest_runs() {
         let load = FileLoad {
             client_threads: ClientThreads {
                 clients: 2,

@@ -1,5 +1,5 @@
-//! The result page: plots, comparison with published figures, tables, and a list of conclusions
-//! that the results do not support. The page is well-formed XML without scripts or references to
+//! The result page: plots, comparison with published figures, tables, and a list of the published
+//! results that this run cannot show. The page is well-formed XML without scripts or references to
 //! other files.
 
 use super::charts::{Chart, Line, charts};
@@ -24,10 +24,10 @@ pub fn page(record: &Record, rows_file: &str) -> String {
     );
     out.push_str(match record.demo {
         Demo::Smp => {
-            "<p class=\"lead\">Each CPU partition of a server receives, queues, handles and answers requests independently. Every configuration was measured in turn with its baseline: one partition, one queue.</p>\n"
+            "<p class=\"lead\">Each CPU partition of a server receives, queues, handles and answers requests independently. Each configuration was measured in turn with the baseline, a server with one partition.</p>\n"
         }
         Demo::Pdo => {
-            "<p class=\"lead\">Operations on different names of one directory do not wait for each other. They were measured in turn with the baseline, where each operation locks the whole directory.</p>\n"
+            "<p class=\"lead\">Operations on different names of one directory do not wait for each other. They were measured in turn with the baseline, in which each operation locks the whole directory.</p>\n"
         }
     });
     write_facts(&mut out, record);
@@ -67,8 +67,8 @@ fn write_not_shown(out: &mut String, record: &Record) {
         return;
     }
     out.push_str("<section>\n<h2>Limits of these results</h2>\n<ul>\n");
-    for conclusion in &record.not_shown {
-        let _ = writeln!(out, "<li>{}</li>", escape_xml(conclusion));
+    for result in &record.not_shown {
+        let _ = writeln!(out, "<li>{}</li>", escape_xml(result));
     }
     out.push_str("</ul>\n</section>\n");
 }
@@ -182,7 +182,7 @@ fn write_comparison_table(
             out,
             "<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>",
             escape_xml(&line.label),
-            escape_xml(&line.files),
+            escape_xml(&line.file_count),
             escape_xml(&line.published),
             match line.measured.as_str() {
                 "" => "not measured".to_owned(),

@@ -18,7 +18,7 @@ pub struct Resources {
     /// Number of CPUs that servers may use.
     pub cpus: usize,
     /// Number of partitions according to Lustre's published rule ([`cpt::published_count`]).
-    pub published: usize,
+    pub published_count: usize,
     /// Number of OSTs of each file system.
     pub osts: usize,
     /// Whether partitions may share CPUs. The page marks such results.
@@ -29,7 +29,7 @@ impl Resources {
     /// Partitions of the partitioned server: by the published rule, but at least two if there are
     /// two CPUs.
     fn partitions(&self) -> usize {
-        self.published.max(2.min(self.cpus))
+        self.published_count.max(2.min(self.cpus))
     }
 }
 
@@ -89,8 +89,8 @@ impl Configuration {
         0..self.lnet
     }
 
-    /// The indices of the partitions with services: the last ones. They overlap LNet's only if
-    /// there are too few partitions.
+    /// The indices of the partitions with services: the last ones. They overlap LNet's only if LNet
+    /// and the services together need more partitions than there are.
     pub fn service_cpts(&self) -> Range<usize> {
         self.partitions - self.services..self.partitions
     }
@@ -381,7 +381,7 @@ mod tests {
     fn resources(cpus: usize) -> Resources {
         Resources {
             cpus,
-            published: 1,
+            published_count: 1,
             osts: 4,
             forced: false,
         }

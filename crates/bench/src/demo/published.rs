@@ -21,8 +21,9 @@ pub(super) struct PublishedFigure {
     portal_rotor: Option<bool>,
     #[serde(deserialize_with = "parse_switch")]
     pdo: Option<bool>,
-    /// Kind of the files, in words.
-    files: String,
+    /// Number of files in the published run, such as `256K`; empty if the load has no files or their
+    /// number is unknown.
+    file_count: String,
     /// The range in percent; `None` if the range has no bound at that end.
     percent_low: Option<f64>,
     percent_high: Option<f64>,
@@ -52,8 +53,8 @@ pub(super) fn published_figures() -> Result<Vec<PublishedFigure>, csv::Error> {
 pub(super) struct Comparison {
     /// Operation, directory, and switches.
     pub(super) label: String,
-    /// Kind of the files, in words.
-    pub(super) files: String,
+    /// Number of files in the published run, such as `256K`; may be empty.
+    pub(super) file_count: String,
     /// The published percentage, or its range.
     pub(super) published: String,
     /// The measured percentage, or its range; empty if nothing was measured.
@@ -70,7 +71,7 @@ pub(super) fn comparisons(
     figures
         .map(|p| Comparison {
             label: p.label(),
-            files: p.files.clone(),
+            file_count: p.file_count.clone(),
             published: p.percent(),
             measured: measured_percent(p, charts).unwrap_or_default(),
         })
@@ -123,8 +124,8 @@ impl PublishedFigure {
     }
 }
 
-/// The range of ratios to the baseline, in percent and under the largest load, of the lines with
-/// the same operation, directory and configuration.
+/// The rate under the largest load, in percent of the baseline's rate. Several lines may have the
+/// figure's operation, directory and configuration, one for each stripe count: their range.
 fn measured_percent(published: &PublishedFigure, charts: &[Chart]) -> Option<String> {
     let is_same_operation = |c: &&Chart| {
         c.kind == published.experiment

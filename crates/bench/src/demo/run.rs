@@ -159,7 +159,7 @@ mod tests {
     fn plan() -> Plan {
         let resources = Resources {
             cpus: 2,
-            published: 1,
+            published_count: 1,
             osts: 1,
             forced: false,
         };

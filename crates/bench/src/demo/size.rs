@@ -4,7 +4,7 @@ use super::kind::Demo;
 use std::fmt;
 use std::str::FromStr;
 
-/// A number of clients with a number of threads each.
+/// A number of client nodes, and a number of threads on each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClientThreads {
     /// Client nodes, each with its own address.
@@ -57,19 +57,19 @@ pub struct Size {
     pub runs: usize,
     /// Duration of each LNet measurement, seconds.
     pub seconds: f64,
-    /// Numbers of clients of LNet selftest; each is a load.
+    /// Numbers of clients of LNet selftest, one for each load.
     pub lnet_clients: Vec<usize>,
     /// Requests in flight of each LNet selftest client.
     pub lnet_concurrency: usize,
-    /// Requests in flight with a single client.
+    /// Numbers of requests in flight of a single LNet selftest client, one for each load.
     pub in_flight: Vec<usize>,
-    /// Numbers of clients and threads of the loads with files.
+    /// Numbers of clients and of threads on each, of the loads with files.
     pub client_threads: Vec<ClientThreads>,
-    /// Numbers of mounts with a single client.
+    /// Numbers of mounts of a single client node, one for each load.
     pub mounts: Vec<usize>,
     /// Number of files of all threads together.
     pub files: usize,
-    /// Stripe counts.
+    /// Stripe counts of the files, one for each load.
     pub stripes: Vec<u16>,
 }
 

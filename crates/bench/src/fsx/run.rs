@@ -197,7 +197,7 @@ impl Run {
         match self.mounts[mount_index].seek(SeekFrom::Data(offset)) {
             Ok(data) if data >= offset && data < size && self.shadow.is_zero(offset, data) => Ok(()),
             Ok(data) => Err(format!(
-                "SEEK_DATA from {offset} returned {data}, which skips data or is in a hole"
+                "SEEK_DATA from {offset} returned {data}, which skips data or is not between {offset} and the end {size}"
             )),
             Err(e) if is_errno(&e, Errno::NXIO) && self.shadow.is_zero(offset, size) => Ok(()),
             Err(e) => Err(format!("SEEK_DATA from {offset} failed: {e}")),
@@ -214,7 +214,7 @@ impl Run {
                 Ok(())
             }
             Ok(hole) => Err(format!(
-                "SEEK_HOLE from {offset} returned {hole}, which is not in a hole"
+                "SEEK_HOLE from {offset} returned {hole}, which is data or not between {offset} and the end {size}"
             )),
             Err(e) if is_errno(&e, Errno::NXIO) && offset >= size => Ok(()),
             Err(e) => Err(format!("SEEK_HOLE from {offset} failed: {e}")),

@@ -1,9 +1,10 @@
 //! Measures LNet: pings and bulk transfers of LNet selftest between many clients and one server,
 //! with bare TCP ([`echo`]) as reference.
 //!
-//! All nodes are in this process (the server may be in another one), each with its own LNet stack
-//! and loopback address. A console starts and stops the tests. CPU time includes clients and
-//! servers. Runs of all subjects alternate, so that disturbances affect all alike.
+//! All nodes are in this process, except that the server may have a process of its own. Each node
+//! has its own LNet stack and loopback address. A console starts and stops the tests. CPU time
+//! includes clients and servers. Runs of all subjects alternate, so that disturbances affect all
+//! alike.
 
 mod echo;
 mod site;
@@ -19,9 +20,9 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
 
-/// Bare TCP, one write for each message.
+/// Name of the subject that is bare TCP with one write for each message.
 pub(crate) const ECHO: &str = "echo";
-/// Bare TCP, one write for the answers to all messages of one read.
+/// Name of the subject that is bare TCP with one write for the answers to all messages of a read.
 const BATCHED: &str = "echo batched";
 
 /// A load.
@@ -181,8 +182,8 @@ impl Measurement {
     }
 }
 
-/// Warms up, then measures for `times.measured`: the increase of `counts`, the requests of each
-/// client, and the CPU time of this process and of the processes `others`.
+/// Warms up, then measures for `times.measured`. `counts` returns the number of requests of each
+/// client so far. The CPU time is that of this process and of the processes `others`.
 pub(crate) async fn measure_interval(
     times: Times,
     others: &[u32],

@@ -13,7 +13,7 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 use wire::Nid;
 
-/// The name of the batch.
+/// Name of the batch with the test.
 const BATCH: &str = "batch";
 
 /// A node of LNet selftest in this process.
@@ -29,7 +29,7 @@ pub struct Site {
     /// The server, unless it is in another process.
     server: Option<SiteNode>,
     server_nid: Nid,
-    /// Process id of the server, if it is in another process; else empty.
+    /// Process id of the server if it has a process of its own; otherwise empty.
     others: Vec<u32>,
     clients: Vec<SiteNode>,
 }

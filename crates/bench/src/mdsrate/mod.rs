@@ -215,7 +215,7 @@ impl Options {
                 invalid("--iters requires --lookup or --open")
             }
             () if (self.small_write && mode != Mode::Create) || (self.not_exclusive && !mode.creates()) => {
-                invalid("--smallwrite and --noexcl require --create")
+                invalid("--smallwrite requires --create, and --noexcl requires --create or --mknod")
             }
             () => Ok(()),
         }
@@ -282,7 +282,8 @@ impl TaskFiles {
 struct TaskResult {
     /// The report, for the task of rank 0.
     report: Option<Report>,
-    /// After a failed create or mknod: the task's files, and how many of them exist.
+    /// After a create or mknod run that failed or was interrupted: the task's files, and how many of
+    /// them it has created.
     leftover: Option<(TaskFiles, usize)>,
 }
 

@@ -24,7 +24,7 @@ struct TaskResult {
     /// Number of files that all tasks created until the stonewall, and the seconds until then, both
     /// summed over the iterations. `None` for tasks other than rank 0.
     stonewall: Option<(u64, f64)>,
-    /// Number of machines of all tasks.
+    /// Number of machines that the tasks run on.
     nodes: usize,
     /// Number of iterations, including an incomplete one.
     iterations: usize,

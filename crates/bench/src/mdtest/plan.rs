@@ -2,8 +2,8 @@
 //!
 //! A tree has the depth `-z` and the branching factor `-b`. Directories are numbered level by level
 //! from the root. With n items per directory, directory k has the items from k × n on. Tasks create
-//! and remove items in depth-first order; they stat and read items in the order of their numbers or
-//! at random.
+//! rename and remove items in depth-first order of the directories; they stat and read items in the
+//! order of their numbers or at random.
 
 use crate::BenchError;
 use std::path::PathBuf;
@@ -292,7 +292,7 @@ impl Plan {
             .collect()
     }
 
-    /// The directory and the number of item `i`, from 0. With `leaf_only`, the numbers start at
+    /// The directory and the number of the tree's item `i`, counted from 0. With `leaf_only`, the numbers start at
     /// the first leaf's items.
     pub(crate) fn item(&self, i: u64) -> (u64, u64) {
         let first = match self.options.leaf_only {

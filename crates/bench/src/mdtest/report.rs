@@ -22,7 +22,7 @@ pub struct Report {
     pub(super) plan: Plan,
     /// Number of tasks.
     pub tasks: usize,
-    /// Number of machines.
+    /// Number of machines that the tasks run on.
     pub nodes: usize,
     /// Number of iterations, including an incomplete one.
     pub iterations: usize,
@@ -50,7 +50,7 @@ pub struct ReportOptions {
     pub windows: usize,
 }
 
-/// Statistics over the rates of iterations or tasks.
+/// Statistics over the rates or times of iterations or tasks.
 struct Spread {
     max: f64,
     min: f64,

@@ -218,7 +218,7 @@ fn interrupted_create_reports_and_cleans_up() {
 }
 
 #[test]
-fn failure_names_the_operation_and_ends_all_tasks() {
+fn failure_names_the_object_and_ends_all_tasks() {
     let dir = tempfile::tempdir().unwrap();
     let options = Options {
         items: 3,

@@ -1,25 +1,25 @@
 //! The subjects of loads: a directory of any mounted file system ([`PathSubject`]), the client
-//! library ([`LibrarySubject`]), or the stack of a metadata target below network and requests
-//! ([`StackSubject`]).
+//! library ([`LibrarySubject`]), or the name space of a metadata target, called directly in this
+//! process ([`MddSubject`]).
 //!
-//! Methods get a file as its directory and its name there. The directory is a path from the
-//! subject's root with `/` as separator; the empty path is the root. The empty name in the empty
-//! directory is the root itself, which may not exist yet.
+//! A method on a file gets the file's directory and its name in that directory. The directory is a
+//! path from the subject's root with `/` as separator; the empty path is the root. The empty name
+//! in the empty directory is the root itself, which may not exist yet.
 
 mod library;
+mod mdd;
 mod path;
-mod stack;
 
 use crate::BenchError;
 use bytes::Bytes;
 pub use library::LibrarySubject;
+pub use mdd::MddSubject;
 pub use path::PathSubject;
-pub use stack::StackSubject;
 use wire::Errno;
 
 /// A file system under test. Its methods block, and several tasks may call them.
 pub trait Subject: Send + Sync {
-    /// The name in tables.
+    /// The subject's name in tables and errors.
     fn name(&self) -> &str;
     /// Ids of the other processes that serve the subject. Measurements include their CPU time and
     /// memory.
@@ -43,9 +43,11 @@ pub trait Subject: Send + Sync {
     }
     /// The names in a directory, and whether each of them is a directory.
     fn list(&self, dir: &str) -> Result<Vec<(String, bool)>, BenchError>;
-    /// Sets the default stripe count for new files in a directory.
+    /// Sets the default stripe count for new files in a directory, or, if directories have no
+    /// defaults, for all new files.
     fn set_stripes(&self, dir: &str, stripes: u16) -> Result<(), BenchError>;
-    /// Creates a file, writes, syncs and reads it back as `new` says, and closes it.
+    /// Creates a file and closes it. In between, writes, syncs and reads back data if `new` says
+    /// so.
     fn create(&self, dir: &str, name: &str, new: &NewFile) -> Result<(), BenchError>;
     /// Creates an empty file by mknod.
     fn mknod(&self, dir: &str, name: &str) -> Result<(), BenchError>;
@@ -87,7 +89,7 @@ pub struct NewFile {
 }
 
 impl NewFile {
-    /// A new empty file.
+    /// An empty file; its name must be new.
     pub const EMPTY: NewFile = NewFile {
         exclusive: true,
         delayed: false,
@@ -164,5 +166,5 @@ pub(crate) fn operation_error(
     }
 }
 
-/// The reason of an error if the data read back differs.
+/// The reason of the error if the data read back differs from the data written.
 const READ_BACK_DIFFERS: &str = "the data read back differs from the data written";

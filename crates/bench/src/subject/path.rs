@@ -22,7 +22,7 @@ const O_ASYNC: u32 = 0o20000;
 
 /// A directory as a subject.
 pub struct PathSubject {
-    /// The name in tables.
+    /// The subject's name in tables and errors.
     pub name: String,
     /// The path of the directory.
     pub root: PathBuf,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use bench::survey::{self, Options, Test};
-use bench::{Figure, StackSubject, Subject, TaskProgress};
+use bench::{Figure, MddSubject, Subject, TaskProgress};
 use osd::StoreKind;
 
 use super::load;
@@ -41,7 +41,7 @@ pub(super) fn run(args: &MdsSurvey) -> Result<ExitCode> {
         stop: stop_flag()?,
         ..TaskProgress::default()
     });
-    let subject = StackSubject::open("mdt", &store, runtime.handle().clone())?;
+    let subject = MddSubject::open("mdt", &store, runtime.handle().clone())?;
     let subject: Arc<dyn Subject> = Arc::new(subject);
     if !args.json {
         let store_name = scratch

@@ -130,7 +130,7 @@ fn plan(demo: Demo, args: &DemoRun, size: &Size) -> Result<Plan> {
     let topology = Topology::detect()?;
     let resources = Resources {
         cpus: topology.cpus().len(),
-        published: cpt::published_count(&topology),
+        published_count: cpt::published_count(&topology),
         osts: args.osts as usize,
         forced: args.force_partitions,
     };

@@ -1,6 +1,6 @@
-//! The stack of a metadata target as a subject: its name space over its store, in this process,
-//! below network, requests, locks and client permissions. Lustre calls this the MDD layer. The
-//! layouts of files name objects that do not exist.
+//! A metadata target's name space and store as a subject, called directly in this process: without
+//! network, requests, locks and clients. In Lustre this is the MDD layer. The layouts of files name
+//! objects that do not exist.
 
 use super::{NewFile, Subject, errno_error, join_path, operation_error};
 use crate::BenchError;
@@ -25,13 +25,11 @@ const DIR_MODE: u32 = 0o040_755;
 const SEQUENCE_WIDTH: u64 = 1 << 17;
 /// The FID sequence of objects on OST 0; the sequence of OST i is `i << 16` higher.
 const OBJECT_SEQUENCES: u64 = 0x1_0000_0000;
-/// The most stripes of a layout.
-const OSTS_MAX: u32 = 65_536;
 /// Number of directory entries to read at a time.
 const ENTRIES_PER_READ: usize = 1024;
 
-/// A metadata target without clients.
-pub struct StackSubject {
+/// The name space of a metadata target, over a store of its own.
+pub struct MddSubject {
     name: String,
     store: Store,
     runtime: Handle,
@@ -46,7 +44,7 @@ pub struct StackSubject {
     dirs: RwLock<HashMap<String, Fid>>,
 }
 
-impl StackSubject {
+impl MddSubject {
     /// Opens an empty store and creates the root directory. `runtime` runs the store's I/O.
     ///
     /// # Errors
@@ -56,7 +54,7 @@ impl StackSubject {
         name: impl Into<String>,
         store: &StoreKind,
         runtime: Handle,
-    ) -> Result<StackSubject, BenchError> {
+    ) -> Result<MddSubject, BenchError> {
         let name = name.into();
         let open_error = |reason: String| operation_error(&name, "open", "the store".to_owned(), &reason);
         let index = runtime
@@ -65,7 +63,7 @@ impl StackSubject {
         let store = Store::new(index);
         namespace::make_root(&store, (0, 0), SystemTime::now().into())
             .map_err(|e| open_error(e.to_string()))?;
-        Ok(StackSubject {
+        Ok(MddSubject {
             store,
             runtime,
             cred: Cred::root(),
@@ -191,7 +189,7 @@ impl StackSubject {
     }
 }
 
-impl Subject for StackSubject {
+impl Subject for MddSubject {
     fn name(&self) -> &str {
         &self.name
     }
@@ -237,8 +235,7 @@ impl Subject for StackSubject {
     }
 
     fn set_stripes(&self, _dir: &str, stripes: u16) -> Result<(), BenchError> {
-        self.stripes
-            .store(u32::from(stripes).min(OSTS_MAX), Ordering::Relaxed);
+        self.stripes.store(u32::from(stripes), Ordering::Relaxed);
         Ok(())
     }
 
