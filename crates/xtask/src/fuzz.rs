@@ -152,8 +152,8 @@ fn run_target(target: &str, seconds: u32) -> Result<String, String> {
     }
 }
 
-/// Formats a failure: the output from the panic on (without a panic, the last [`TAIL_LINES`]), and
-/// commands that run the input again here, and that create it on another machine.
+/// Formats a failure: the output from the panic on (without a panic, its last [`TAIL_LINES`]). Adds
+/// a command that runs the input again here, and one that creates the input on another machine.
 fn describe_failure(target: &str, output: &str) -> String {
     let lines: Vec<&str> = output.lines().collect();
     let panicked = lines.iter().position(|l| l.contains("panicked at"));

@@ -1,9 +1,9 @@
 //! The project's maintenance commands, for people and CI:
 //! `cargo xtask check|test|model|linear|fuzz|ltp|xfstests|demo|setup`.
 //!
-//! `check`, `test`, `demo` and `setup` install missing programs where they may (Debian packages as
-//! root, cargo programs as any user), and otherwise list them. A failed stage ends the command with
-//! the stage's name and a non-zero status.
+//! `check`, `test`, `demo` and `setup` install missing programs. Debian packages need root; for
+//! other users the commands list the missing packages and fail. A failed stage ends the command
+//! with the stage's name and a non-zero status.
 
 mod conformance;
 mod demo;
@@ -29,7 +29,7 @@ const HELP: &str = "usage: cargo xtask COMMAND
   ltp     LTP's tests of file systems and of system calls on files: SOURCE (a checkout of LTP), [PART OF A NAME]...
   xfstests  xfstests' generic tests, groups quick and auto: SOURCE (a checkout of xfstests), [TEST]...
   demo    install the programs that the demonstration needs, then run `nacre demo` with the given options
-  setup   only install the programs that the other commands need";
+  setup   install the programs that the other commands need";
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();

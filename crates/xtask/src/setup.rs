@@ -75,7 +75,7 @@ pub(crate) fn install_cargo_deny() -> Result<(), String> {
     Stage::new("set-up: cargo-deny").run(cargo(["install", "--locked", "cargo-deny"]))
 }
 
-/// Installs the file system test programs.
+/// Installs the test programs that cargo builds: pjdfstest and fsx.
 pub(crate) fn install_test_programs() -> Result<(), String> {
     let installed = cargo(["install", "--list"]).output();
     let installed = installed

@@ -292,8 +292,8 @@ impl Plan {
             .collect()
     }
 
-    /// The directory and the number of the tree's item `i`, counted from 0. With `leaf_only`, the numbers start at
-    /// the first leaf's items.
+    /// The directory and the number of the tree's item `i`, counted from 0. With `leaf_only`, the
+    /// numbers start at the first leaf's items.
     pub(crate) fn item(&self, i: u64) -> (u64, u64) {
         let first = match self.options.leaf_only {
             true => self.first_leaf * self.items_per_dir,

@@ -26,7 +26,7 @@ const CALLS: &str = "access chdir chmod chown chroot close copy_file_range creat
     readdir readlink readlinkat readv realpath removexattr rename renameat rmdir sendfile setxattr splice \
     stat statfs statvfs statx symlink symlinkat sync sync_file_range syncfs tee truncate umask unlink \
     unlinkat utime utimensat utimes vmsplice write writev";
-/// Where the tests are installed, below the checkout.
+/// Directory of the checkout in which the tests are installed.
 const PREFIX: &str = "nacre-ltp";
 /// A test's exit status if the machine lacks something that it needs (TCONF).
 const EXIT_UNSUPPORTED: i32 = 32;
@@ -108,7 +108,7 @@ fn build(source: &Path) -> Result<(), String> {
 #[derive(Debug, PartialEq)]
 struct Test {
     name: String,
-    /// For the shell.
+    /// The command line, for the shell.
     command: String,
 }
 

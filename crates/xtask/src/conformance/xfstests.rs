@@ -29,7 +29,7 @@ const CHECK: &str = r#"mount --bind "$0" /usr/local/sbin || exit 1
 ./check "$@"
 umount -q -l "$TEST_DIR" "$SCRATCH_MNT""#;
 
-/// A `df` that omits the subtypes of FUSE file systems, which xfstests does not expect.
+/// A `df` that shows the type `fuse` instead of `fuse.nacre`: xfstests does not expect subtypes.
 const DF: &str = "#!/bin/sh\n/usr/bin/df \"$@\" | sed 's/fuse\\.nacre/fuse      /'\n";
 
 /// Builds xfstests in the checkout, and runs its generic tests, or those that `args` names
@@ -116,7 +116,7 @@ fn run_check(mut check: Command) -> Result<Vec<(String, Outcome)>, String> {
     Ok(summary.outcomes())
 }
 
-/// The last lines of `check`.
+/// The lists of tests in the last lines of `check`.
 #[derive(Default)]
 struct Summary {
     ran: Vec<String>,

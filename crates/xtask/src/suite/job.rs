@@ -12,7 +12,7 @@ use crate::stage::root;
 /// Crates with integration tests that mount file systems.
 const MOUNTING_CRATES: [&str; 3] = ["nacre", "fuse", "capi"];
 
-/// A test process to start.
+/// A test process that has not started.
 pub(super) struct Job {
     /// The name in the output.
     pub(super) label: String,

@@ -1,5 +1,5 @@
-//! Runs the tests: builds all test binaries, runs each in separate processes, several at a time,
-//! and shows the running and remaining tests.
+//! Runs the tests: builds all test binaries, runs them in several processes at a time, and shows
+//! the running tests and the number of remaining ones.
 //!
 //! A unit test binary is one process; every integration test is a separate process. As root, each
 //! process has its own network, mount and PID namespaces, so tests share no address, mount or

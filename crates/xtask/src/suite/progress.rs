@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::job::{JobResult, RunningJob};
 
-/// Interval of progress messages in a file.
+/// Interval of progress messages if the output is no terminal.
 const FILE_INTERVAL: Duration = Duration::from_secs(15);
 /// Interval of updates of the status line on a terminal.
 const TERMINAL_INTERVAL: Duration = Duration::from_millis(200);

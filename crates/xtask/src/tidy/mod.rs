@@ -1,6 +1,6 @@
 //! Checks of style as ordinary tests, so that reviewers need not check it. This module checks the
-//! floors of crates, files and links; [`words`] checks the words of comments and pages, [`commits`]
-//! the subjects of commits.
+//! floors of crates, source files, links and citations, and the features of shared dependencies.
+//! [`words`] checks the words of comments and pages, [`commits`] the subjects of commits.
 
 #![allow(clippy::unwrap_used)]
 
@@ -44,7 +44,8 @@ fn floor(name: &str) -> Option<u32> {
     FLOORS.iter().find(|(n, _)| *n == name).map(|&(_, f)| f)
 }
 
-/// Files below `dir` with the extension, without build outputs and hidden folders.
+/// Files below `dir` with the extension, without build outputs, reference data (`shared`) and
+/// hidden folders.
 fn files(dir: &Path, ext: &str) -> Vec<PathBuf> {
     let mut out = Vec::new();
     for entry in fs::read_dir(dir).unwrap() {

@@ -15,7 +15,7 @@ struct Limit {
 /// Maximum length of comment lines, characters; rows of tables may be longer.
 const COLUMNS_MAX: usize = 100;
 
-/// The limits for comments and for pages.
+/// The limits, which comments and pages must each keep.
 const LIMITS: [Limit; 3] = [
     Limit {
         words: &["who", "whoever", "whom"],
