@@ -63,8 +63,8 @@ pub fn wait_until_idle(processes: &[u32], at_most: Duration) {
 /// ended.
 fn cpu_time_of(pid: u32) -> Option<Duration> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The command, field 2, may contain spaces and parentheses: count the fields after it. utime and
-    // stime are fields 14 and 15 of proc_pid_stat(5).
+    // The command, field 2, may contain spaces and parentheses: count the fields after it. utime
+    // and stime are fields 14 and 15 of proc_pid_stat(5).
     let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
     let ticks: u64 = fields.get(11)?.parse::<u64>().ok()? + fields.get(12)?.parse::<u64>().ok()?;
     Some(Duration::from_millis(

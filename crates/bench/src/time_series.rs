@@ -273,8 +273,8 @@ pub struct Window {
     pub operations: u64,
     /// Length of the window, seconds.
     pub seconds: f64,
-    /// Operations per second: the sum of the tasks' rates in this window. For each task, the windows
-    /// divide its own duration.
+    /// Operations per second: the sum of the tasks' rates in this window. For each task, the
+    /// windows divide its own duration.
     pub rate: f64,
     /// Resident bytes of the tasks' processes at the end of the window.
     pub own_resident: u64,

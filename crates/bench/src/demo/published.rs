@@ -21,8 +21,8 @@ pub(super) struct PublishedFigure {
     portal_rotor: Option<bool>,
     #[serde(deserialize_with = "parse_switch")]
     pdo: Option<bool>,
-    /// Number of files in the published run, such as `256K`; empty if the load has no files or their
-    /// number is unknown.
+    /// Number of files in the published run, such as `256K`; empty if the load has no files or
+    /// their number is unknown.
     file_count: String,
     /// The range in percent; `None` if the range has no bound at that end.
     percent_low: Option<f64>,

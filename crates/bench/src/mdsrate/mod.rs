@@ -282,8 +282,8 @@ impl TaskFiles {
 struct TaskResult {
     /// The report, for the task of rank 0.
     report: Option<Report>,
-    /// After a create or mknod run that failed or was interrupted: the task's files, and how many of
-    /// them it has created.
+    /// After a create or mknod run that failed or was interrupted: the task's files, and how many
+    /// of them it has created.
     leftover: Option<(TaskFiles, usize)>,
 }
 

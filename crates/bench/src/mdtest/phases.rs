@@ -297,8 +297,8 @@ impl<'a> TaskRun<'a> {
         phase
     }
 
-    /// Sets the number of files of each task to that of an earlier run with a stonewall, which wrote
-    /// it to a file.
+    /// Sets the number of files of each task to that of an earlier run with a stonewall, which
+    /// wrote it to a file.
     fn read_stonewall_file(&mut self) -> Result<(), BenchError> {
         let Some(file) = &self.plan.options.stonewall_file else {
             return Ok(());
