@@ -36,7 +36,7 @@ pub use cpu::wait_until_idle;
 pub use figure::{Figure, Quantiles, csv, json};
 pub use load::Phase;
 pub use memory::resident_bytes;
-pub use rendezvous::World;
+pub use rendezvous::JobProcess;
 pub use report::{Report, Row, Summary};
 pub use subject::{LibrarySubject, MddSubject, NewFile, PathSubject, Subject};
 pub use task::{Task, TaskProgress};

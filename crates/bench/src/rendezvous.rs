@@ -29,9 +29,9 @@ const FRAME_MAX: usize = 16 << 20;
 /// The most tasks of a job.
 const TASKS_MAX: usize = 65_536;
 
-/// The place of this process among the processes of its job.
+/// This process as one of the processes of a job of `mpirun` or `srun`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct World {
+pub struct JobProcess {
     /// The rank of this process.
     pub rank: usize,
     /// The number of processes.
@@ -42,14 +42,14 @@ pub struct World {
     pub local: bool,
 }
 
-impl World {
+impl JobProcess {
     /// Reads the environment of Open MPI, of PMI (MPICH, Intel MPI), or of Slurm. `None`: a single
     /// process.
-    pub fn from_env() -> Option<World> {
-        World::from_vars(|name| std::env::var(name).ok())
+    pub fn from_env() -> Option<JobProcess> {
+        JobProcess::from_vars(|name| std::env::var(name).ok())
     }
 
-    fn from_vars(var: impl Fn(&str) -> Option<String>) -> Option<World> {
+    fn from_vars(var: impl Fn(&str) -> Option<String>) -> Option<JobProcess> {
         let number = |name: &str| var(name)?.parse::<usize>().ok();
         // Variables with the rank, the number of processes, and their number on this machine.
         let launchers = [
@@ -74,7 +74,7 @@ impl World {
         let job = jobs.iter().find_map(|name| var(name)).unwrap_or_default();
         let step = var("SLURM_STEP_ID").unwrap_or_default();
         let clean = |c: char| if c.is_ascii_alphanumeric() { c } else { '-' };
-        (rank < size).then(|| World {
+        (rank < size).then(|| JobProcess {
             rank,
             size,
             job: format!("{job}-{step}").chars().map(clean).collect(),
@@ -281,15 +281,15 @@ fn serve(mut streams: Vec<TcpStream>) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use super::{HubConnection, World, accept_all};
+    use super::{HubConnection, JobProcess, accept_all};
     use crate::BenchError;
     use std::collections::HashMap;
     use std::io::ErrorKind;
     use std::net::TcpListener;
     use std::time::{Duration, Instant};
 
-    fn world(rank: usize) -> World {
-        World {
+    fn process(rank: usize) -> JobProcess {
+        JobProcess {
             rank,
             size: 3,
             job: "job".to_owned(),
@@ -306,7 +306,7 @@ mod tests {
             for rank in [2, 1, 0] {
                 let dir = dir.path();
                 scope.spawn(move || {
-                    let comms = world(rank).join(2, dir, 7).unwrap();
+                    let comms = process(rank).join(2, dir, 7).unwrap();
                     std::thread::scope(|scope| {
                         for mut comm in comms {
                             scope.spawn(move || {
@@ -330,7 +330,7 @@ mod tests {
             for rank in 0..3 {
                 let dir = dir.path();
                 scope.spawn(move || {
-                    let mut comm = world(rank).join(1, dir, 7).unwrap().remove(0);
+                    let mut comm = process(rank).join(1, dir, 7).unwrap().remove(0);
                     comm.any(false).unwrap();
                     if rank != 2 {
                         assert!(matches!(comm.any(false), Err(BenchError::PeerEnded)));
@@ -354,15 +354,15 @@ mod tests {
 
     #[test]
     fn environment_of_each_launcher_parses() {
-        let world_of = |vars: &[(&str, &str)]| {
+        let process_of = |vars: &[(&str, &str)]| {
             let vars: HashMap<String, String> = vars
                 .iter()
                 .map(|(k, v)| ((*k).to_owned(), (*v).to_owned()))
                 .collect();
-            World::from_vars(|name| vars.get(name).cloned())
+            JobProcess::from_vars(|name| vars.get(name).cloned())
         };
-        assert_eq!(world_of(&[]), None);
-        let ompi = world_of(&[
+        assert_eq!(process_of(&[]), None);
+        let ompi = process_of(&[
             ("OMPI_COMM_WORLD_RANK", "3"),
             ("OMPI_COMM_WORLD_SIZE", "4"),
             ("OMPI_COMM_WORLD_LOCAL_SIZE", "4"),
@@ -370,15 +370,15 @@ mod tests {
         ]);
         assert_eq!(
             ompi,
-            Some(World {
+            Some(JobProcess {
                 rank: 3,
                 size: 4,
                 job: "12-34-".to_owned(),
                 local: true
             })
         );
-        let pmi = world_of(&[("PMI_RANK", "0"), ("PMI_SIZE", "2")]).unwrap();
+        let pmi = process_of(&[("PMI_RANK", "0"), ("PMI_SIZE", "2")]).unwrap();
         assert_eq!((pmi.rank, pmi.size, pmi.local), (0, 2, false));
-        assert_eq!(world_of(&[("PMI_RANK", "2"), ("PMI_SIZE", "2")]), None);
+        assert_eq!(process_of(&[("PMI_RANK", "2"), ("PMI_SIZE", "2")]), None);
     }
 }

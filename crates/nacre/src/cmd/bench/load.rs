@@ -12,7 +12,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail};
 use bench::{
-    BenchError, Communicator, Figure, LibrarySubject, PathSubject, Subject, Task, TaskProgress, World,
+    BenchError, Communicator, Figure, JobProcess, LibrarySubject, PathSubject, Subject, Task, TaskProgress,
 };
 use client::{Source, parse_source};
 
@@ -65,20 +65,20 @@ impl TaskGroup {
     /// the file system. `mounts` overrides the number of clients from `--mounts`; the default is
     /// the number of tasks of this process.
     pub(super) fn new(load: &Load, dirs: &str, mounts: Option<u32>) -> Result<TaskGroup> {
-        let world = World::from_env();
-        let prints_results = world.as_ref().is_none_or(|w| w.rank == 0);
+        let job_process = JobProcess::from_env();
+        let prints_results = job_process.as_ref().is_none_or(|p| p.rank == 0);
         let tasks = load.np as usize;
-        let comms = match &world {
+        let comms = match &job_process {
             None => Communicator::threads(tasks),
-            Some(world) => {
+            Some(job_process) => {
                 let dir = match &load.meet {
                     Some(dir) => dir.clone(),
-                    None if world.local => std::env::temp_dir(),
+                    None if job_process.local => std::env::temp_dir(),
                     None => bail!(
                         "the processes run on several machines: give them a shared directory with --meet DIR"
                     ),
                 };
-                world.join(tasks, &dir, random_u64()?)?
+                job_process.join(tasks, &dir, random_u64()?)?
             }
         };
         // Only one process measures the processes of --pid; otherwise the figures would include
