@@ -31,7 +31,7 @@
  * PATHS are relative to the file system's root, with or without a leading `/`. There is no current
  * directory. Symbolic links that begin with `/` also resolve from that root.
  *
- * USER. A mount uses the user, groups and umask that the process had in nacre_mount.
+ * USER. A mount uses the user, groups and umask of the process at the time of nacre_mount.
  *
  * CONSISTENCY. Written data is visible to every client when nacre_write returns. It is on the
  * servers after nacre_close, and on their disks after nacre_fsync. Call nacre_umount before the

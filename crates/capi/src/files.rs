@@ -81,8 +81,9 @@ fn file_entry(open: Arc<OpenFile>) -> OpenEntry {
     })
 }
 
-/// Opens or creates a file. First sends a create of the path's last name. If this name is a
-/// symbolic link (`EOPNOTSUPP`), creates or opens the link's target.
+/// Opens or creates a file. First sends a create of the path's last name. The client answers
+/// `EOPNOTSUPP` for an existing symbolic link or special file. For a symbolic link, this function
+/// then creates or opens the link's target; for a special file it fails with `ENXIO`.
 async fn create(
     mount: &Mount,
     path: &[u8],

@@ -22,8 +22,8 @@ const MOUNT_TABLE: &str = "/proc/self/mountinfo";
 ///
 /// # Errors
 ///
-/// `PermissionDenied` if the caller may not mount; otherwise the error of opening `/dev/fuse` or of
-/// mounting.
+/// `PermissionDenied` if the caller may not mount; otherwise the error of opening `/dev/fuse`, of
+/// examining the mount point, or of mounting.
 pub(crate) fn mount(path: &Path, source: &str, flags: MountFlags, allow_other: bool) -> io::Result<OwnedFd> {
     let device = File::options().read(true).write(true).open("/dev/fuse")?;
     let mode = path.metadata()?.permissions().mode();
@@ -93,7 +93,7 @@ pub(crate) fn watch_flags(client: Arc<Client>, path: PathBuf, minor: u32) -> io:
     let watch = move || {
         if let Err(e) = poll_flags(&table, &client, &path, minor) {
             tracing::warn!(
-                "mount {}: cannot watch for changed mount options, remount has no effect on access times: {e}",
+                "mount {}: cannot watch for changed mount options, so a remount has no effect on access times: {e}",
                 path.display()
             );
         }

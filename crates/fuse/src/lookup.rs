@@ -1,5 +1,5 @@
-//! Special lookups: `.` and `..`, with which the kernel resolves file handles, and FIDs in
-//! `.lustre/fid`.
+//! Lookups of names. Two kinds are special: `.` and `..`, with which the kernel resolves file
+//! handles, and FIDs in `.lustre/fid`, which give directories an alias ([`crate::nodes`]).
 
 use crate::state::{State, cache_ttl};
 use client::{Cred, FoundFile, KernelCache};

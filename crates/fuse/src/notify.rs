@@ -57,7 +57,7 @@ enum Invalidation {
 
 struct Job {
     invalidation: Invalidation,
-    /// Receives whether the kernel knows the inode or name.
+    /// Tells the waiting sender whether the kernel knows the inode or name.
     known_tx: oneshot::Sender<bool>,
     /// The job's slot in the queue.
     _slot: OwnedSemaphorePermit,

@@ -40,8 +40,8 @@ pub struct FuseOptions {
     /// Number of threads that read requests.
     pub threads: usize,
     /// Whether reads and writes bypass the kernel's page cache, where the kernel can still map such
-    /// files (6.6 and later). Without it, a program with an open file may see appends of other
-    /// clients late.
+    /// files (6.6 and later). If they use the page cache, a program with an open file may see
+    /// appends of other clients late.
     pub direct_io: bool,
 }
 

@@ -27,7 +27,8 @@ const KEYS_MAX: usize = 2;
 const PURPOSE: &[u8] = b"nacre: object capability, 1\0";
 /// Number of signed bytes of a capability: all before `lc_hmac` and `lc_hmac_unused`.
 const SIGNED_LEN: usize = LustreCapa::SIZE - 64;
-/// `lc_flags`: the signature is an HMAC-SHA256. Lustre used HMAC-SHA1, number 1.
+/// The signature's algorithm, in the highest 8 bits of `lc_flags`: 2, HMAC-SHA256. Lustre used 1,
+/// HMAC-SHA1.
 const HMAC_SHA256: u32 = 2 << 24;
 /// An MDT signs with the previous key for this long after it has learnt of a new one, because an
 /// OST may learn of the new key later.
@@ -287,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_round_trip_and_debug_hides_them() {
+    fn keys_round_trip_bad_text_is_refused_and_debug_hides_them() {
         let keys = keys(3);
         assert_eq!(keys.ids().collect::<Vec<_>>(), [3, 2]);
         assert_eq!(keys.to_text().parse(), Ok(keys.clone()));
@@ -306,7 +307,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_signature_covers_client_target_and_contents() {
+    async fn a_capability_is_valid_only_unchanged_for_its_client_and_target_until_it_expires() {
         let ring = CapaKeyring::new(keys(1));
         let signed = ring.sign(BEARER, capa()).unwrap();
         assert_eq!(ring.check(BEARER, &signed, 1000), Ok(()));

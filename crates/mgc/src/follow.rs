@@ -2,9 +2,9 @@
 //!
 //! As Lustre's clients do, the follower takes the lock on the log's resource before it reads the
 //! log, and so misses no change. After the MGS has revoked the lock, the follower pauses before it
-//! reads again: changes in quick succession cost few reads. A client that does not cancel its lock
-//! can keep other followers from getting theirs, but not from reading: without the lock a follower
-//! polls the log.
+//! reads again: changes in quick succession cost few reads. If a client does not cancel its revoked
+//! lock, the MGS grants no lock on the log to other followers in the meantime. They can still read:
+//! a follower without the lock polls the log.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;

@@ -404,7 +404,7 @@ impl Mgc {
                 }
                 Some(Errno::EAGAIN) => {
                     if pause == REGISTER_PAUSE_MIN {
-                        tracing::info!("{svname} waits for the first MDT to register");
+                        tracing::info!("{svname} waits for MDT0000 to register");
                     }
                     tokio::time::sleep(pause).await;
                     pause = (pause * 2).min(REGISTER_PAUSE_MAX);

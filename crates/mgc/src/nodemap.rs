@@ -228,7 +228,7 @@ impl NodemapTable {
     ///
     /// A message if the map is the default one or does not exist.
     pub fn remove(&mut self, name: &str) -> Result<(), String> {
-        self.check_not_default(name)?;
+        self.check_exists_and_not_default(name)?;
         self.0.remove(name);
         Ok(())
     }
@@ -240,7 +240,7 @@ impl NodemapTable {
     /// A message if the map does not exist or is the default one, if a range is invalid or overlaps
     /// with another one, or if the text of the map's ranges becomes too long.
     pub fn add_range(&mut self, name: &str, range: &str) -> Result<(), String> {
-        self.check_not_default(name)?;
+        self.check_exists_and_not_default(name)?;
         let added = parse_ranges(range)?;
         if added.is_empty() {
             return Err("expected a range, such as 10.0.0.[1-9]@tcp".to_owned());
@@ -269,7 +269,7 @@ impl NodemapTable {
     ///
     /// A message if the map does not exist, is the default one, or does not have the range.
     pub fn remove_range(&mut self, name: &str, range: &str) -> Result<(), String> {
-        self.check_not_default(name)?;
+        self.check_exists_and_not_default(name)?;
         let map = self.map(name)?;
         let all = map.ranges.to_string();
         let left: Vec<&str> = all.split_whitespace().filter(|r| *r != range.trim()).collect();
@@ -295,7 +295,7 @@ impl NodemapTable {
             .ok_or_else(|| format!("there is no nodemap '{name}'"))
     }
 
-    fn check_not_default(&mut self, name: &str) -> Result<(), String> {
+    fn check_exists_and_not_default(&mut self, name: &str) -> Result<(), String> {
         if name == DEFAULT {
             return Err("the default nodemap has no ranges and cannot be removed".to_owned());
         }

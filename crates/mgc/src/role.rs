@@ -1,7 +1,7 @@
 //! The role of a connecting peer: a client, or a server of the same file system.
 //!
-//! A peer that claims to be a server must be at the NID of a registered target, or in the same
-//! process. The configuration lists the NIDs of all targets, and the MGS registers targets only
+//! A peer that claims to be a server must be at the NID of a registered target (for a connection to
+//! an OST: of an MDT), or in the same process. The configuration lists the NIDs of all targets, and the MGS registers targets only
 //! from nodes that the administrator trusts.
 
 use lnet::warn_rate_limited;
@@ -27,7 +27,8 @@ fn any_at(targets: &[TargetConf], nid: Nid) -> bool {
 }
 
 /// The role of a peer that connects to the target with the UUID `target`. `is_registered` says
-/// whether the configuration has a server at a NID that may be a server of this target.
+/// whether the configuration has, at a NID, a server that may connect to this target as a server:
+/// to an OST only MDTs, to an MDT all targets.
 ///
 /// # Errors
 ///
@@ -47,7 +48,7 @@ pub fn role_of(
     }
     warn_rate_limited!(
         target_uuid = target, peer = %req.peer, client = %req.client_uuid,
-        "connect as a server refused: the MGS has registered no server of this file system at the peer's NID"
+        "connect as a server refused: at the peer's NID the MGS has registered no server that may connect to this target"
     );
     Err(Errno::EAGAIN)
 }

@@ -2,7 +2,7 @@
 //!
 //! The token itself is never sent. A registration carries an HMAC-SHA256, keyed with the token, of
 //! three things: the MGS's handle of the connection, the registration's bytes, and the UUID of the
-//! target's store. Each connection has another handle, so a recorded proof is useless on another
+//! target's store. Each connection has its own handle, so a recorded proof is useless on another
 //! connection. The registration contains the target's NIDs, and the MGS compares them with the NID
 //! of the connection. A proof for one store does not let another store take its index.
 
@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tokens_round_trip_and_debug_hides_them() {
+    fn tokens_round_trip_bad_text_is_refused_and_debug_hides_them() {
         let token = JoinToken::new(std::array::from_fn(|i| 250_u8.wrapping_add(i as u8)));
         assert_eq!(format!("{}\n", token.to_text()).parse(), Ok(token.clone()));
         assert!(!format!("{token:?}").contains("fa"));

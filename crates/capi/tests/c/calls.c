@@ -112,7 +112,7 @@ static void test_large_transfer(void) {
 
 static void test_names(void) {
     char buf[16];
-    struct stat st, as;
+    struct stat st, original;
     EXPECT(nacre_mkdir(fs, "/d", 0777) == 0 && nacre_mkdir(fs, "d/e/", 0700) == 0);
     FAILS(nacre_mkdir(fs, "/d", 0777), EEXIST);
     FAILS(nacre_mkdir(fs, "/", 0777), EEXIST);
@@ -125,8 +125,8 @@ static void test_names(void) {
     EXPECT(nacre_stat(fs, "d/../d/./e/../f", &st) == 0 && st.st_size == 1 && S_ISREG(st.st_mode));
     EXPECT(nacre_stat(fs, "../../..", &st) == 0 && S_ISDIR(st.st_mode));
     EXPECT(nacre_link(fs, "d/f", "d/e/g") == 0);
-    EXPECT(nacre_stat(fs, "d/e/g", &st) == 0 && nacre_stat(fs, "d/f", &as) == 0);
-    EXPECT(st.st_ino == as.st_ino && st.st_nlink == 2 && st.st_dev == as.st_dev);
+    EXPECT(nacre_stat(fs, "d/e/g", &st) == 0 && nacre_stat(fs, "d/f", &original) == 0);
+    EXPECT(st.st_ino == original.st_ino && st.st_nlink == 2 && st.st_dev == original.st_dev);
     EXPECT(nacre_rename(fs, "d/e/g", "d/h") == 0);
     FAILS(nacre_rename(fs, "d/e/g", "d/h"), ENOENT);
     FAILS(nacre_rename(fs, "d/h", "d/i/"), ENOTDIR);
@@ -135,7 +135,7 @@ static void test_names(void) {
     EXPECT(nacre_readlink(fs, "d/l", buf, sizeof buf) == 8 && memcmp(buf, "../d/./f", 8) == 0);
     EXPECT(nacre_readlink(fs, "d/l", buf, 3) == 3);
     FAILS(nacre_readlink(fs, "d/f", buf, sizeof buf), EINVAL);
-    EXPECT(nacre_stat(fs, "d/e/up/e/up/l", &st) == 0 && st.st_ino == as.st_ino);
+    EXPECT(nacre_stat(fs, "d/e/up/e/up/l", &st) == 0 && st.st_ino == original.st_ino);
     EXPECT(nacre_symlink(fs, "loop", "loop") == 0);
     FAILS(nacre_stat(fs, "loop", &st), ELOOP);
     FAILS(nacre_open(fs, "d/l", O_RDONLY | O_NOFOLLOW, 0), ELOOP);

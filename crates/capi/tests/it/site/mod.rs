@@ -96,7 +96,8 @@ impl TestSite {
     }
 
     /// A site with one OST and another host. Needs root. An ordinary user must connect from another
-    /// host: on their own host, the servers accept only connections of root and of their own user.
+    /// host: from the servers' host, the servers accept only connections of root and of the user
+    /// that runs them.
     pub(crate) async fn start_with_another_host() -> TestSite {
         TestSite::start_at(OtherHost::HERE, 1, Some(OtherHost::new())).await
     }
