@@ -1,14 +1,14 @@
 //! The CPU cost of one operation, with a client and its servers in one process and in memory: as
 //! CPU time, or under `valgrind --tool=callgrind`.
 //!
-//! `cost create|mknod|stat|unlink [COUNT [TASKS [WORKERS]]]`: COUNT operations in all (10000), by
-//! TASKS concurrent tasks (1), each in its own directory, on WORKERS threads besides the main
-//! thread.
+//! `cost create|mknod|stat|unlink [COUNT [TASKS [WORKERS]]]`: COUNT operations in all (default
+//! 10000), by TASKS concurrent tasks (default 1), each in its own directory, on WORKERS threads
+//! besides the main thread (default 0).
 //!
 //! Another client creates the files to stat or unlink and unmounts, so every operation needs
 //! requests. The measured part runs in [`measured`], so that callgrind can leave out the rest
-//! (`--toggle-collect=cost::measured`). That needs WORKERS to be 0, the default: everything then
-//! runs on one thread.
+//! (`--toggle-collect=cost::measured`). That needs WORKERS to be 0: everything then runs on one
+//! thread.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 

@@ -151,7 +151,7 @@ impl MdAttr {
     /// the metadata target's, the objects' mtime counts, even if it is the earlier one: `utimes`
     /// sets the times of the objects too. Otherwise the later mtime counts, because another client
     /// can call `utimes` while this client writes under its own lock. The objects' mtime is 0 if
-    /// none was ever written.
+    /// none was ever written; then the metadata target's mtime counts.
     pub(crate) fn with_data(&self, data: &DataAttr) -> Attr {
         let mut attr = self.attr.clone();
         attr.size = data.size;

@@ -52,8 +52,8 @@ pub struct MountOptions {
     pub diratime: bool,
     /// The directory to mount, as a path from the file system's root. Empty: the root.
     pub subdir: String,
-    /// The mounting user, with access to `subdir`. Like the superuser, this user may use FIDs
-    /// ([`Client::fid2path`]).
+    /// The mounting user. The MDT checks this user's access to `subdir`. Like the superuser, this
+    /// user may use FIDs ([`Client::fid2path`]).
     pub mounter: Cred,
     /// Whether every user may use FIDs (mount option `user_fid2path`).
     pub user_fid2path: bool,

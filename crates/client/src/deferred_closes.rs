@@ -8,8 +8,9 @@
 //! client can execute a created file while its handle is open for writing. But a program must be
 //! written before it is executed, and the open for this write closes the deferred handle. An open
 //! by this client carries the handle. An open by another client revokes the DOM lock that marks the
-//! file as unwritten, and this client closes the handle before it cancels the lock. The data of a
-//! file that was removed meanwhile exists until the close.
+//! file as unwritten (on Nacre's lock terms this bit does not mean data on the MDT). This client
+//! closes the handle before it cancels the lock. The data of a file that was removed meanwhile
+//! exists until the close.
 
 use crate::inode::OpenDenyGuard;
 use crate::mdc::Mdc;

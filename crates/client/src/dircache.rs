@@ -8,7 +8,8 @@ use wire::dirpage::DirEntry;
 
 /// Assumed memory of one entry in bytes, with its name and its share of the page.
 const ENTRY_BYTES: u64 = 128;
-/// The limit is the process's memory divided by this, within [`ENTRIES_RANGE`].
+/// The entries may use the process's memory divided by this; the limit is within
+/// [`ENTRIES_RANGE`].
 const MEMORY_DIVISOR: u64 = 64;
 /// Least and largest limit, in entries. The largest takes 256 MiB.
 const ENTRIES_RANGE: (u64, u64) = (32 << 10, 2 << 20);

@@ -4,7 +4,7 @@
 //! [`Client::mount`] connects and returns a [`Client`]. Its operations take FIDs or open files and
 //! the caller's [`Cred`], and fail with a [`wire::Errno`], so a front end (FUSE, a tool, a language
 //! binding) stays thin. Cached names, attributes and data are valid while a lock covers them. A
-//! front end implements [`KernelCache`] if its kernel caches them too.
+//! front end implements [`KernelCache`] if the kernel caches them too.
 
 mod atime;
 mod attr;

@@ -44,8 +44,7 @@ pub(crate) struct Mdc {
 
 /// An intent: an operation sent with a lock request.
 pub(crate) struct IntentRequest {
-    /// The resource of the requested lock. The server may return a lock on the file that the
-    /// operation found.
+    /// The file to lock. The server may instead return a lock on the file that the operation found.
     pub(crate) res: Fid,
     pub(crate) mode: LockMode,
     /// `MDS_INODELOCK_*`.
@@ -121,7 +120,7 @@ impl IntentReply {
         self.disposition & DISP_LOOKUP_POS != 0 && !self.created_file()
     }
 
-    /// Whether the open found no such name. It has then created the file, or failed.
+    /// Whether the open found no such name. If the open succeeded, it has then created the file.
     pub(crate) fn created_file(&self) -> bool {
         self.disposition & (DISP_OPEN_CREATE | DISP_LOOKUP_NEG) != 0
     }
@@ -281,10 +280,10 @@ impl Mdc {
     }
 
     /// Collects the client's own locks that an operation would revoke; the request carries their
-    /// handles. Includes locks on the changed directories on Lustre's terms only. Adds deferred
-    /// closes, first the closes of `files`. Names that the operation does not touch stay cached: to
-    /// remove them, the client would have to invalidate them in the kernel first, and the kernel
-    /// may hold their directory.
+    /// handles. Locks on the changed directories `dirs` are included only on Lustre's lock terms.
+    /// Adds deferred closes, first the closes of `files`. Names that the operation does not touch
+    /// stay cached: to remove them, the client would have to invalidate them in the kernel first,
+    /// and the kernel may hold their directory.
     pub(crate) fn elc(&self, dirs: &[Fid], files: &[(Fid, u64)]) -> Elc {
         let own_locks = |(fid, bits): (Fid, u64)| {
             // A file that loses a name loses its locks with all their bits.

@@ -158,7 +158,7 @@ impl ImportOwner for MdcOwner {
         let target = mdc.as_ref().map(|mdc| mdc.import.name());
         tracing::warn!(
             target,
-            "evicted by the MDT: its locks and cached attributes are dropped"
+            "evicted by the MDT: the locks from this MDT and all cached names and attributes are dropped"
         );
         if let Some(mdc) = &mdc {
             mdc.locks.clear();

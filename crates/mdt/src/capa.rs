@@ -10,7 +10,7 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use bytes::Bytes;
-use mgc::Bearer;
+use mgc::CapaScope;
 use rpc::ServerRequest;
 use wire::format::bufs;
 use wire::{
@@ -40,13 +40,13 @@ impl Mdt {
         let object = object.filter(|_| inode.is_file()).ok_or(Errno::ENOENT)?;
         let target = self.config.borrow().ost(object.ost).map(|ost| ost.uuid.clone());
         let target = target.ok_or(Errno::ENODEV)?;
-        let bearer = Bearer {
+        let scope = CapaScope {
             target: &target,
             client: &req.export.client_uuid,
         };
         let cred = self.cred_of_body(req, body);
         let mut rights = self.object_rights(req, file, &inode, &cred);
-        if self.capa_keys.check_signature(bearer, &request).is_ok() {
+        if self.capa_keys.check_signature(scope, &request).is_ok() {
             rights |= request.lc_opc;
         }
         let lifetime = self.capa_timeout.load(Relaxed) as u32;
@@ -60,7 +60,7 @@ impl Mdt {
             ..LustreCapa::default()
         };
         // A Lustre MGS has no keys, so its file systems have no capabilities.
-        let signed = self.capa_keys.sign(bearer, capa).ok_or(Errno::EOPNOTSUPP)?;
+        let signed = self.capa_keys.sign(scope, capa).ok_or(Errno::EOPNOTSUPP)?;
         let answer = MdtBody {
             mbo_fid1: file,
             mbo_valid: OBD_MD_FLID | OBD_MD_FLOSSCAPA,

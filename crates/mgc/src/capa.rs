@@ -52,9 +52,9 @@ impl fmt::Debug for Key {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CapaKeys(Vec<Key>);
 
-/// The client that a capability is for, and the target that accepts it.
+/// The client and the target for which a capability is valid.
 #[derive(Debug, Clone, Copy)]
-pub struct Bearer<'a> {
+pub struct CapaScope<'a> {
     /// UUID of the OST.
     pub target: &'a str,
     /// UUID of the client.
@@ -110,7 +110,7 @@ impl CapaKeys {
     /// # Errors
     ///
     /// `NewKey`, `OldKey` or `Signature`.
-    pub fn check_signature(&self, bearer: Bearer<'_>, capa: &LustreCapa) -> Result<(), CapaError> {
+    pub fn check_signature(&self, scope: CapaScope<'_>, capa: &LustreCapa) -> Result<(), CapaError> {
         let Some(key) = self.0.iter().find(|key| key.id == capa.lc_keyid) else {
             let newest = self.0.first().map_or(0, |key| key.id);
             return Err(match capa.lc_keyid > newest {
@@ -118,7 +118,7 @@ impl CapaKeys {
                 false => CapaError::OldKey(capa.lc_keyid),
             });
         };
-        let signed = key.mac(bearer, capa).verify_slice(&capa.lc_hmac);
+        let signed = key.mac(scope, capa).verify_slice(&capa.lc_hmac);
         signed.map_err(|_| CapaError::Signature)
     }
 
@@ -127,24 +127,24 @@ impl CapaKeys {
     /// # Errors
     ///
     /// `Expired`, or an error of [`CapaKeys::check_signature`].
-    pub fn check(&self, bearer: Bearer<'_>, capa: &LustreCapa, now: u64) -> Result<(), CapaError> {
-        // Check the expiry first: a caller that retries until it has a new key must stop when the
+    pub fn check(&self, scope: CapaScope<'_>, capa: &LustreCapa, now: u64) -> Result<(), CapaError> {
+        // Check the expiry first: a caller that waits for a new key (`NewKey`) must stop when the
         // capability expires.
         match now.checked_sub(capa.lc_expiry.into()) {
-            None | Some(0) => self.check_signature(bearer, capa),
+            None | Some(0) => self.check_signature(scope, capa),
             Some(late) => Err(CapaError::Expired(late)),
         }
     }
 }
 
 impl Key {
-    fn mac(&self, bearer: Bearer<'_>, capa: &LustreCapa) -> Hmac<Sha256> {
+    fn mac(&self, scope: CapaScope<'_>, capa: &LustreCapa) -> Hmac<Sha256> {
         // A key of the hash's block size, zero-padded as HMAC would do, is always accepted.
         let mut block = [0; 64];
         block[..KEY_LEN].copy_from_slice(&self.bytes);
         let mut mac = <Hmac<Sha256> as Mac>::new(&block.into());
         mac.update(PURPOSE);
-        for name in [bearer.target, bearer.client] {
+        for name in [scope.target, scope.client] {
             mac.update(&(name.len() as u64).to_le_bytes());
             mac.update(name.as_bytes());
         }
@@ -228,8 +228,8 @@ impl CapaKeyring {
     /// # Errors
     ///
     /// As [`CapaKeys::check_signature`].
-    pub fn check_signature(&self, bearer: Bearer<'_>, capa: &LustreCapa) -> Result<(), CapaError> {
-        self.0.load().keys.check_signature(bearer, capa)
+    pub fn check_signature(&self, scope: CapaScope<'_>, capa: &LustreCapa) -> Result<(), CapaError> {
+        self.0.load().keys.check_signature(scope, capa)
     }
 
     /// Checks expiry and signature of a capability that this client sent to this target; `now` in
@@ -238,12 +238,12 @@ impl CapaKeyring {
     /// # Errors
     ///
     /// As [`CapaKeys::check`].
-    pub fn check(&self, bearer: Bearer<'_>, capa: &LustreCapa, now: u64) -> Result<(), CapaError> {
-        self.0.load().keys.check(bearer, capa, now)
+    pub fn check(&self, scope: CapaScope<'_>, capa: &LustreCapa, now: u64) -> Result<(), CapaError> {
+        self.0.load().keys.check(scope, capa, now)
     }
 
     /// Signs a capability for this client and this target. `None` if there is no key.
-    pub fn sign(&self, bearer: Bearer<'_>, capa: LustreCapa) -> Option<LustreCapa> {
+    pub fn sign(&self, scope: CapaScope<'_>, capa: LustreCapa) -> Option<LustreCapa> {
         let state = self.0.load();
         let [current, previous @ ..] = &state.keys.0[..] else {
             return None;
@@ -257,7 +257,7 @@ impl CapaKeyring {
             lc_keyid: key.id,
             ..capa
         };
-        capa.lc_hmac = key.mac(bearer, &capa).finalize().into_bytes().into();
+        capa.lc_hmac = key.mac(scope, &capa).finalize().into_bytes().into();
         Some(capa)
     }
 }
@@ -268,7 +268,7 @@ mod tests {
     use super::*;
     use wire::{CAPA_OPC_OSS_READ, CAPA_OPC_OSS_WRITE, Fid};
 
-    const BEARER: Bearer<'_> = Bearer {
+    const SCOPE: CapaScope<'_> = CapaScope {
         target: "fs-OST0000_UUID",
         client: "4f1a",
     };
@@ -309,20 +309,20 @@ mod tests {
     #[tokio::test]
     async fn a_capability_is_valid_only_unchanged_for_its_client_and_target_until_it_expires() {
         let ring = CapaKeyring::new(keys(1));
-        let signed = ring.sign(BEARER, capa()).unwrap();
-        assert_eq!(ring.check(BEARER, &signed, 1000), Ok(()));
-        assert_eq!(ring.check(BEARER, &signed, 1001), Err(CapaError::Expired(1)));
+        let signed = ring.sign(SCOPE, capa()).unwrap();
+        assert_eq!(ring.check(SCOPE, &signed, 1000), Ok(()));
+        assert_eq!(ring.check(SCOPE, &signed, 1001), Err(CapaError::Expired(1)));
         let others = [
-            Bearer {
+            CapaScope {
                 client: "4f1b",
-                ..BEARER
+                ..SCOPE
             },
-            Bearer {
+            CapaScope {
                 target: "fs-OST0001_UUID",
-                ..BEARER
+                ..SCOPE
             },
             // The boundary between the names is signed, too.
-            Bearer {
+            CapaScope {
                 target: "fs-OST0000_UUID4",
                 client: "f1a",
             },
@@ -358,30 +358,30 @@ mod tests {
         ];
         for changed in changed {
             assert_eq!(
-                ring.check(BEARER, &changed, 0),
+                ring.check(SCOPE, &changed, 0),
                 Err(CapaError::Signature),
                 "{changed:?}"
             );
         }
-        assert_eq!(CapaKeyring::default().sign(BEARER, capa()), None);
+        assert_eq!(CapaKeyring::default().sign(SCOPE, capa()), None);
     }
 
     #[tokio::test(start_paused = true)]
     async fn the_previous_key_stays_valid_and_signs_for_a_while() {
         let ring = CapaKeyring::new(keys(1));
-        let first = ring.sign(BEARER, capa()).unwrap();
+        let first = ring.sign(SCOPE, capa()).unwrap();
         ring.set(keys(2));
-        assert_eq!(ring.sign(BEARER, capa()).unwrap().lc_keyid, 1);
+        assert_eq!(ring.sign(SCOPE, capa()).unwrap().lc_keyid, 1);
         tokio::time::advance(PREVIOUS_KEY_PERIOD).await;
-        let second = ring.sign(BEARER, capa()).unwrap();
+        let second = ring.sign(SCOPE, capa()).unwrap();
         assert_eq!(second.lc_keyid, 2);
         assert_eq!(
-            (ring.check(BEARER, &first, 0), ring.check(BEARER, &second, 0)),
+            (ring.check(SCOPE, &first, 0), ring.check(SCOPE, &second, 0)),
             (Ok(()), Ok(()))
         );
-        assert_eq!(keys(1).check(BEARER, &second, 0), Err(CapaError::NewKey(2)));
+        assert_eq!(keys(1).check(SCOPE, &second, 0), Err(CapaError::NewKey(2)));
         ring.set(keys(3));
-        assert_eq!(ring.check(BEARER, &first, 0), Err(CapaError::OldKey(1)));
-        assert_eq!(ring.check(BEARER, &second, 0), Ok(()));
+        assert_eq!(ring.check(SCOPE, &first, 0), Err(CapaError::OldKey(1)));
+        assert_eq!(ring.check(SCOPE, &second, 0), Ok(()));
     }
 }

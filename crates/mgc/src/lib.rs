@@ -13,7 +13,7 @@ mod token;
 use rpc::RpcError;
 use wire::Nid;
 
-pub use capa::{Bearer, CapaError, CapaKeyring, CapaKeys};
+pub use capa::{CapaError, CapaKeyring, CapaKeys, CapaScope};
 pub use config::{ConfParam, FsConfig, TargetConf};
 pub use mgc::{CAPA_KEYS, Mgc, NODEMAPS, config_resource};
 pub use nodemap::{CachedRights, DEFAULT, Nodemap, NodemapTable, Nodemaps, Rights, evict_denied};

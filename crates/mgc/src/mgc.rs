@@ -283,7 +283,7 @@ impl Mgc {
         (Follower::new(self.weak_self.clone(), logname, changed, tx), rx)
     }
 
-    /// The nodemaps. The first call reads them from the MGS, and then keeps them up to date.
+    /// The nodemaps. The first call reads them from the MGS; from then on they follow the log.
     ///
     /// # Errors
     ///
@@ -317,8 +317,9 @@ impl Mgc {
         nodemaps
     }
 
-    /// The keys of object capabilities. The first call reads them from the MGS, and then keeps them
-    /// up to date. Only registered targets may read them. The ring is empty if the MGS is Lustre's.
+    /// The keys of object capabilities. The first call reads them from the MGS; from then on they
+    /// follow the log. Only registered targets may read them. The ring is empty if the MGS is
+    /// Lustre's.
     ///
     /// # Errors
     ///

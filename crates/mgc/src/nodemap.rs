@@ -56,8 +56,8 @@ pub struct Rights {
 }
 
 impl Rights {
-    /// All rights: for servers, for clients within the server's own process outside of all ranges,
-    /// and for the map `default` until the administrator changes it.
+    /// All rights. Servers have them, and clients in the server's own process that are outside of
+    /// all ranges. The map `default` grants them until the administrator changes it.
     pub const ALL: Rights = Rights {
         deny_mount: false,
         readonly_mount: false,

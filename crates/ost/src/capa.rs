@@ -5,7 +5,7 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use lnet::warn_rate_limited;
-use mgc::{Bearer, CapaError};
+use mgc::{CapaError, CapaScope};
 use rpc::ServerRequest;
 use wire::format::bufs;
 use wire::{
@@ -64,11 +64,11 @@ impl Ost {
         buffer: usize,
     ) -> Result<(), CapabilityRefusal> {
         let capa: LustreCapa = req.msg.get(buffer).map_err(|_| CapabilityRefusal::Missing)?;
-        let bearer = Bearer {
+        let scope = CapaScope {
             target: &self.uuid,
             client: &req.export.client_uuid,
         };
-        self.capa_keys.check(bearer, &capa, now())?;
+        self.capa_keys.check(scope, &capa, now())?;
         if capa.lc_fid != object.fid() {
             return Err(CapabilityRefusal::OtherObject);
         }

@@ -84,7 +84,6 @@ fn put_grant(oa: &mut Obdo, grant: GrantReport) {
     oa.o_blocks = grant.dirty;
     oa.o_mode = u32::try_from(grant.undirty).unwrap_or(u32::MAX);
     oa.o_grant = grant.available;
-    oa.o_misc = u32::try_from(grant.dropped).unwrap_or(u32::MAX);
 }
 
 /// Puts a checksum into the fields that Lustre uses for it.

@@ -5,7 +5,8 @@
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-/// The grant state that an RPC reports (`o_dirty`, `o_undirty`, `o_grant`, `o_dropped`).
+/// The grant state that an RPC reports (`o_dirty`, `o_undirty`, `o_grant`). `o_dropped` stays 0:
+/// the client gives grant up only by a disconnect.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct GrantReport {
     /// Dirty bytes of this client.
@@ -14,9 +15,6 @@ pub(super) struct GrantReport {
     pub undirty: u64,
     /// Unused grant in bytes.
     pub available: u64,
-    /// Grant that this client gave up since the last report, in bytes. Always 0: the client gives
-    /// grant up only by a disconnect.
-    pub dropped: u64,
 }
 
 #[derive(Debug)]
@@ -27,8 +25,6 @@ struct State {
     dirty_max: u64,
     /// Unused grant in bytes.
     available: u64,
-    /// Grant given up since the last report, in bytes.
-    dropped: u64,
     /// Number of writers that wait for a reservation.
     waiting: usize,
 }
@@ -59,7 +55,6 @@ impl Budget {
             dirty: 0,
             dirty_max,
             available: 0,
-            dropped: 0,
             waiting: 0,
         };
         Budget {
@@ -83,7 +78,6 @@ impl Budget {
     pub(super) fn set_grant(&self, grant: u64) {
         let mut state = self.state.lock();
         state.available = grant.saturating_sub(state.dirty);
-        state.dropped = 0;
         drop(state);
         self.freed.notify_waiters();
     }
@@ -157,15 +151,13 @@ impl Budget {
         self.freed.notify_waiters();
     }
 
-    /// The grant state for the next RPC. Dropped bytes are reported once.
+    /// The grant state for the next RPC.
     pub(super) fn report(&self) -> GrantReport {
-        let mut state = self.state.lock();
-        let dropped = std::mem::take(&mut state.dropped);
+        let state = self.state.lock();
         GrantReport {
             dirty: state.dirty,
             undirty: state.dirty_max,
             available: state.available,
-            dropped,
         }
     }
 }

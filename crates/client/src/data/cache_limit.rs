@@ -125,7 +125,7 @@ impl CacheLimit {
     }
 
     /// Registers `max_cached_mb`, in Lustre's format.
-    pub(super) fn show(self: &Arc<Self>, registry: &Registry, name: &str) -> Group {
+    pub(super) fn register_params(self: &Arc<Self>, registry: &Registry, name: &str) -> Group {
         let mut group = registry.group(format!("llite.{name}"));
         let (shown, changed) = (self.clone(), self.clone());
         let param = Param::read_write(
@@ -138,7 +138,7 @@ impl CacheLimit {
         );
         group.add(
             "max_cached_mb",
-            param.about("limit of cached data, MiB; the least recently used data is evicted first"),
+            param.about("limit of cached data, MiB; data that was not used lately is evicted first"),
         );
         group
     }

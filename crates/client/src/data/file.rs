@@ -160,9 +160,9 @@ impl DataFile {
     }
 
     /// Runs `read` so that its bytes match the file size. If a write by this mount was concurrent,
-    /// the added zeros may be wrong. If a truncate or fallocate was concurrent, all bytes may be
-    /// wrong. Then `read` runs again under `change_lock`, which excludes changes. As in a write,
-    /// the task takes `change_lock` before the extent locks.
+    /// the zeros that the client has added up to the size may be wrong. If a truncate or fallocate
+    /// was concurrent, all bytes may be wrong. Then `read` runs again under `change_lock`, which
+    /// excludes changes. As in a write, the task takes `change_lock` before the extent locks.
     async fn read_consistently<F>(&self, read: impl Fn() -> F) -> Result<Vec<Bytes>, Errno>
     where
         F: Future<Output = Result<StripedRead, Errno>>,
@@ -226,7 +226,7 @@ impl DataFile {
     /// on the range, so no other client can write there meanwhile.
     async fn fill_to_size(&self, mut out: StripedRead, offset: u64, end: u64) -> Result<StripedRead, Errno> {
         if out.missing > 0 {
-            let size = self.size().await?.size;
+            let size = self.attr().await?.size;
             out.fill_to(size.min(end).saturating_sub(offset));
         }
         Ok(out)
@@ -331,13 +331,13 @@ impl DataFile {
         all
     }
 
-    /// Size and times: from the cache if locks cover them, else by glimpses.
+    /// Size, blocks and times: from the cache if locks cover them, else by glimpses.
     ///
     /// # Errors
     ///
     /// `EIO`: an object was lost; `ENODEV`: an unknown target; or an error of an OST.
-    pub async fn size(&self) -> Result<DataAttr, Errno> {
-        if let Some(known) = self.cached_size() {
+    pub async fn attr(&self) -> Result<DataAttr, Errno> {
+        if let Some(known) = self.cached_attr() {
             return Ok(known);
         }
         let attrs = self
@@ -346,16 +346,16 @@ impl DataFile {
         Ok(self.merge(&attrs))
     }
 
-    /// Size and times if the targets answer within [`SIZE_WAIT_MAX`]; `None` otherwise, and after
-    /// an error other than `ENOENT` and `ESTALE`. Does not wait for a target that is known to be
-    /// silent.
-    pub(crate) async fn size_with_timeout(&self) -> Result<Option<DataAttr>, Errno> {
+    /// Size, blocks and times if the targets answer within [`SIZE_WAIT_MAX`]; `None` otherwise, and
+    /// after an error other than `ENOENT` and `ESTALE`. Does not wait for a target that is known to
+    /// be silent.
+    pub(crate) async fn attr_with_timeout(&self) -> Result<Option<DataAttr>, Errno> {
         if self.has_silent_target() {
             return Ok(None);
         }
-        match tokio::time::timeout(SIZE_WAIT_MAX, self.size()).await {
+        match tokio::time::timeout(SIZE_WAIT_MAX, self.attr()).await {
             Ok(Err(e @ (Errno::ENOENT | Errno::ESTALE))) => Err(e),
-            Ok(prompt_size) => Ok(prompt_size.ok()),
+            Ok(prompt_attr) => Ok(prompt_attr.ok()),
             Err(_) => Ok(None),
         }
     }
@@ -372,8 +372,8 @@ impl DataFile {
         self.objects.iter().flatten().any(is_silent)
     }
 
-    /// Size and times if locks exclude changes by other clients.
-    pub fn cached_size(&self) -> Option<DataAttr> {
+    /// Size, blocks and times if locks exclude changes by other clients.
+    pub fn cached_attr(&self) -> Option<DataAttr> {
         let attrs: Option<Vec<DataAttr>> = self
             .objects
             .iter()
@@ -411,7 +411,7 @@ impl DataFile {
     ///
     /// `ENXIO`: no more data, or `offset` is beyond the end; or an error of an OST.
     pub async fn seek(&self, op: Seek, offset: u64) -> Result<u64, Errno> {
-        let size = self.size().await?.size;
+        let size = self.attr().await?.size;
         if offset >= size {
             return Err(Errno::ENXIO);
         }

@@ -58,7 +58,8 @@ impl Lov {
     /// when a connection is lost.
     pub fn new(rpc: &Arc<Ptlrpc>, conf: &FsConfig, cfg: DataConfig) -> Arc<Lov> {
         let cache_limit = Arc::<CacheLimit>::default();
-        let limit_params = cache_limit.show(&cfg.params, &format!("{}-{}", conf.fsname, cfg.instance));
+        let limit_params =
+            cache_limit.register_params(&cfg.params, &format!("{}-{}", conf.fsname, cfg.instance));
         let lov = Lov {
             rpc: rpc.clone(),
             cfg,

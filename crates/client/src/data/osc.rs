@@ -178,7 +178,7 @@ impl Osc {
         let _ = osc.locks.set(locks);
         let _ = osc.import.set(import.clone());
         *osc.params.lock() = vec![
-            osc.show(&cfg.params),
+            osc.register_params(&cfg.params),
             osc.locks().register_params(&cfg.params, &target.name),
         ];
         let task = tokio::spawn(write_back(Arc::downgrade(&osc)));

@@ -6,8 +6,8 @@ use std::ops::Range;
 const AHEAD_MIN: u64 = 256 << 10;
 /// Largest window in bytes.
 const AHEAD_MAX: u64 = 8 << 20;
-/// Largest distance in bytes from the expected offset of a sequential read. (The kernel's requests
-/// may arrive out of order.)
+/// Largest distance in bytes of a sequential read from the expected offset, because the kernel's
+/// requests may arrive out of order. Smaller near the beginning of the file.
 const SEQUENTIAL_GAP_MAX: u64 = 1 << 20;
 
 /// The state of sequential reads of a file.
@@ -15,7 +15,7 @@ const SEQUENTIAL_GAP_MAX: u64 = 1 << 20;
 pub(super) struct ReadAhead {
     /// The offset of the next sequential read.
     expected: u64,
-    /// Bytes to read ahead of `expected`; 0 after a read at another offset.
+    /// Bytes to read ahead, from `expected` on; 0 after a read at another offset.
     window: u64,
     /// The end of the range already read ahead.
     end: u64,

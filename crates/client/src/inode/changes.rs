@@ -83,9 +83,9 @@ impl DirChangeState {
     }
 }
 
-/// The tasks to which the kernel returned a directory's attributes. The kernel caches the
-/// attributes from each such answer, perhaps late: after another task's change, for which the
-/// kernel has already updated its copy.
+/// The tasks that have received a directory's attributes since the last change. After a change by
+/// one task the kernel drops its copy of the attributes. But it may then still store an older
+/// answer to another task.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum KernelViewers {
     #[default]
@@ -106,8 +106,9 @@ impl KernelViewers {
         };
     }
 
-    /// Whether a task other than `task` may have received the attributes. `task` itself does no
-    /// harm: it sends a request only after the kernel has stored the answer to its last request.
+    /// Whether a task other than `task` may have received the attributes. The answers to `task`
+    /// itself are no problem: it sends a request only after the kernel has stored the answer to its
+    /// last one.
     fn includes_other_than(self, task: u32) -> bool {
         match self {
             KernelViewers::NoTask => false,

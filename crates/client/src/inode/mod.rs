@@ -15,6 +15,9 @@
 //! | LAYOUT | a regular file's layout |
 //! | DOM | the mark that this client created the file and no client has written to it |
 //! | XATTR | extended attributes |
+//!
+//! In Lustre, DOM covers data on the MDT. Nacre has no such data; on its lock terms the bit covers
+//! only the mark.
 
 mod changes;
 mod name_set;
@@ -83,7 +86,7 @@ pub(crate) struct InodeState {
     name_set: Option<Box<DirNameSet>>,
     /// This client's own changes to a directory's names.
     changed: DirChangeState,
-    /// The tasks to which the kernel returned the directory's attributes.
+    /// The tasks that have received the directory's attributes since the last change.
     pub(crate) kernel_viewers: KernelViewers,
     /// This client created the file, and no client has written to it. Valid under a DOM lock.
     pub(crate) unwritten: bool,

@@ -19,7 +19,7 @@ const OVER_LIMIT: u32 = u32::MAX;
 const MISSES_BEFORE_LISTING: u32 = 2;
 /// Assumed memory of one name, in bytes: the set stores hashes.
 const NAME_BYTES: u64 = 16;
-/// The limit is the process's memory divided by this, within [`NAMES_RANGE`].
+/// The names may use the process's memory divided by this; the limit is within [`NAMES_RANGE`].
 const MEMORY_DIVISOR: u64 = 256;
 /// Least and largest limit, in names of all directories together.
 const NAMES_RANGE: (u64, u64) = (64 << 10, 8 << 20);
@@ -55,11 +55,11 @@ pub(crate) struct DirNameSet {
     cookie: LockHandle,
     /// Failed lookups so far, or [`OVER_LIMIT`].
     misses: u32,
-    /// The directory is listed up to this hash.
+    /// The directory is listed up to this position (the directory's own hash of a name).
     next: u64,
     /// Whether the directory is listed to its end.
     complete: bool,
-    /// Hashes of the names.
+    /// This client's hashes of the names.
     names: HashSet<u64>,
     limit: Arc<NameSetLimit>,
 }
@@ -82,7 +82,7 @@ impl DirNameSet {
         self.cookie
     }
 
-    /// Counts a failed lookup. Returns the hash from which the caller should list the next part
+    /// Counts a failed lookup. Returns the position from which the caller should list the next part
     /// now; `None`: not now.
     pub(crate) fn note_miss(&mut self) -> Option<u64> {
         self.misses = self.misses.saturating_add(1);
@@ -91,20 +91,22 @@ impl DirNameSet {
         (due && !self.complete).then_some(self.next)
     }
 
-    /// Adds a part listed from the hash `start`. `next`: where the next part starts; `None`: the
-    /// directory ends.
-    pub(crate) fn add_part(&mut self, start: u64, next: Option<u64>, names: impl Iterator<Item = u64>) {
+    /// Adds the hashes of the names in a part that was listed from position `start` (the
+    /// directory's own hash of a name). `next`: where the next part starts; `None`: the directory
+    /// ends.
+    pub(crate) fn add_part(&mut self, start: u64, next: Option<u64>, name_hashes: impl Iterator<Item = u64>) {
         if start != self.next || self.complete || self.misses == OVER_LIMIT {
             return;
         }
         self.complete = next.is_none();
         self.next = next.unwrap_or(start);
-        names.for_each(|name| self.add(name));
+        name_hashes.for_each(|hash| self.add(hash));
     }
 
-    /// Adds a name, listed or about to be created. Clears the set if the limit is exceeded.
-    pub(crate) fn add(&mut self, name: u64) {
-        if self.misses == OVER_LIMIT || !self.names.insert(name) {
+    /// Adds the hash of a name that is listed or about to be created. Clears the set if the limit
+    /// is exceeded.
+    pub(crate) fn add(&mut self, name_hash: u64) {
+        if self.misses == OVER_LIMIT || !self.names.insert(name_hash) {
             return;
         }
         if self.limit.names.fetch_add(1, Ordering::Relaxed) >= self.limit.max {
@@ -118,9 +120,9 @@ impl DirNameSet {
         self.limit.names.fetch_sub(names.len(), Ordering::Relaxed);
     }
 
-    /// Whether the set proves that the directory lacks the name.
-    pub(crate) fn lacks(&self, name: u64) -> bool {
-        self.complete && !self.names.contains(&name)
+    /// Whether the set proves that the directory lacks the name with this hash.
+    pub(crate) fn lacks(&self, name_hash: u64) -> bool {
+        self.complete && !self.names.contains(&name_hash)
     }
 }
 

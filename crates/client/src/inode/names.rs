@@ -58,8 +58,8 @@ impl Inodes {
     }
 
     /// Caches a negative entry from a lookup sent at `sent_at`, under the directory's UPDATE lock
-    /// with this cookie. Returns the hash from which the caller should list the next part of the
-    /// directory now; `None`: not now.
+    /// with this cookie. Returns the position from which the caller should list the next part of
+    /// the directory now; `None`: not now.
     pub(crate) fn add_negative(
         &self,
         parent: Fid,

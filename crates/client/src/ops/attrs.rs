@@ -115,9 +115,10 @@ impl Client {
     }
 
     /// Applies a setattr to the file's objects, after the metadata target. False: the file has
-    /// another layout now, so the setattr runs again. A complete truncate never runs again: after a
-    /// swap of layouts it would cut the data of the other file. If the object targets require
-    /// capabilities and the client has none for this change, `user` needs the right to make it.
+    /// another layout now, so the setattr runs again. A truncate that has succeeded never runs
+    /// again: after a swap of layouts it would cut the data of the other file. If the object
+    /// targets require capabilities and the client has none for this change, `user` needs the right
+    /// to make it.
     async fn apply_to_data(
         &self,
         fid: Fid,
@@ -223,7 +224,7 @@ impl Client {
             ctime: now,
         });
         let data = file.data.lock().clone();
-        let cached = data.cached_size();
+        let cached = data.cached_attr();
         let md = self.inodes.get(file.fid).and_then(|i| i.state.lock().md.clone());
         // Without cached times, the times at the open count. They may be outdated, so the client
         // may report an access time too often; the target decides whether to store it.

@@ -196,8 +196,8 @@ impl Client {
         if let Some(chunk) = cached() {
             return Ok(chunk);
         }
-        // The client uses no lock while a request runs, so the server can revoke it. The chunk then
-        // serves this reader only and is not cached.
+        // Keeps no reference to the lock while the request runs, so the server can revoke the lock.
+        // The chunk then serves this reader only and is not cached.
         let cookie = self.dir_lock(mdc, fid).await?.info().cookie;
         let sent_at = self.inodes.change_stamp();
         let due_atime = self.due_dir_atime(mdc, fid);

@@ -335,7 +335,7 @@ impl Client {
     }
 
     /// Adds a regular file's size and times, and the locks under which the answer may be cached.
-    /// The state in `md` may be from under an earlier lock, so cacheable parts are read again under
+    /// `md` may have been received under an earlier lock, so cacheable parts are read again under
     /// the current lock. With `name`, the kernel holds the directory until the answer.
     pub(crate) async fn with_data(
         &self,
@@ -453,22 +453,24 @@ impl Client {
                 let (attr, covered) = (DataAttr::default(), true);
                 return Ok(DataState::Known { attr, covered, file });
             }
-            if let Some(attr) = file.cached_size() {
+            if let Some(attr) = file.cached_attr() {
                 let covered = true;
                 return Ok(DataState::Known { attr, covered, file });
             }
-            let found_size = match size_wait {
-                SizeWait::Full => file.size().await.map(Some),
-                SizeWait::Brief => file.size_with_timeout().await,
+            let found_attr = match size_wait {
+                SizeWait::Full => file.attr().await.map(Some),
+                SizeWait::Brief => file.attr_with_timeout().await,
             };
             if !self.is_current(fid, &file).await? {
                 continue;
             }
-            let Some(size) = found_size? else {
+            let Some(found_attr) = found_attr? else {
                 return Ok(DataState::Unknown);
             };
             // The glimpse may have returned a lock.
-            let (attr, covered) = file.cached_size().map_or((size, false), |known| (known, true));
+            let (attr, covered) = file
+                .cached_attr()
+                .map_or((found_attr, false), |known| (known, true));
             return Ok(DataState::Known { attr, covered, file });
         }
     }

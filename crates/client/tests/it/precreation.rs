@@ -69,8 +69,8 @@ async fn no_create_waits_for_objects_once_the_pools_have_grown() {
         let id = |which| param(&cluster, &format!("osp.*OST{ost:04x}*.prealloc_{which}"));
         (id("last_id") + 1).saturating_sub(id("next_id"))
     };
-    // The MDT requests larger batches with use, and uses a target less that is late with its first
-    // objects. So a burst may empty a small pool.
+    // The MDT requests larger batches with use. It uses a target less while the target's first
+    // objects are late. So a burst may empty a small pool.
     let mut files = 0;
     while stock(0) <= 200 || stock(1) <= 200 {
         assert!(files < 10_000, "{} and {} objects in stock", stock(0), stock(1));

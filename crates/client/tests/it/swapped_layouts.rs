@@ -206,7 +206,7 @@ async fn wait_until_adopted(client: &Client, objects: &[Fid], name: &str) {
         .expect("the objects are adopted");
 }
 
-/// The content of a file that is read by its name.
+/// The content of a file, read through a new descriptor.
 async fn content(client: &Client, fid: Fid) -> Vec<u8> {
     let file = client.open(&Cred::root(), fid, OpenFlags::READ).await.unwrap();
     let data = read(client, &file).await;

@@ -140,7 +140,7 @@ impl Fixture {
         format!("f{}", self.renames).into_bytes()
     }
 
-    /// The file's attributes after a change; the times are equal on both mounts.
+    /// Returns the file's attributes after a change. Checks that both mounts see the same times.
     async fn seen_by_both(&self, mount_index: usize, case: &str) -> Attr {
         let seen = stat(&self.mounts[1 - mount_index], self.fid).await;
         let own = stat(&self.mounts[mount_index], self.fid).await;

@@ -1,7 +1,7 @@
 //! Tests of the permissions in object capabilities.
 
 use bytes::Bytes;
-use mgc::Bearer;
+use mgc::CapaScope;
 use wire::{
     CAPA_OPC_META_READ, CAPA_OPC_META_WRITE, CAPA_OPC_OSS_READ, CAPA_OPC_OSS_TRUNC, CAPA_OPC_OSS_WRITE,
     Errno, Fid, LustreCapa, MDS_ATTR_MODE, MDS_FMODE_READ, MDS_FMODE_WRITE, MDS_GETATTR, MDS_OPEN_BY_FID,
@@ -165,13 +165,13 @@ async fn capability_is_for_one_object_of_the_file_and_expires() {
     f.params.set("mdt.*.capa_timeout", "100").unwrap();
     let capa = request_capa(&c, created, unsigned(object)).await.unwrap();
     assert_eq!((capa.lc_timeout, capa.lc_fid), (100, object));
-    let bearer = Bearer {
+    let scope = CapaScope {
         target: TARGET,
         client: &c.uuid,
     };
     let expiry = u64::from(capa.lc_expiry);
-    assert_eq!(f.capa_keys.check(bearer, &capa, expiry), Ok(()));
-    assert!(f.capa_keys.check(bearer, &capa, expiry + 1).is_err());
+    assert_eq!(f.capa_keys.check(scope, &capa, expiry), Ok(()));
+    assert!(f.capa_keys.check(scope, &capa, expiry + 1).is_err());
     // A request without a capability is malformed.
     let body = MdtBody {
         mbo_fid1: created,

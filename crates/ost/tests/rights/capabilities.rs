@@ -4,7 +4,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use ldlm::{Enqueue, LockMode, Policy};
-use mgc::{Bearer, CapaKeyring};
+use mgc::{CapaKeyring, CapaScope};
 use rpc::{Bulk, Request, RpcError};
 use wire::{
     CAPA_OPC_META_READ, CAPA_OPC_META_WRITE, CAPA_OPC_OSS_READ, CAPA_OPC_OSS_TRUNC, CAPA_OPC_OSS_WRITE,
@@ -37,11 +37,11 @@ fn unsigned_capa(fid: Fid, rights: u64) -> LustreCapa {
 
 /// The capability, signed as an MDT signs it for this client.
 fn signed_capa(node: &Node, client: &str, capa: LustreCapa) -> Bytes {
-    let bearer = Bearer {
+    let scope = CapaScope {
         target: TARGET,
         client,
     };
-    node.capa_keys.sign(bearer, capa).unwrap().to_bytes()
+    node.capa_keys.sign(scope, capa).unwrap().to_bytes()
 }
 
 /// Sends a request about an object with a capability. For [`LOCK_TO_READ`], [`LOCK_TO_WRITE`] and
@@ -192,13 +192,13 @@ async fn capability_grants_its_rights_to_its_client() {
         Err(Errno::EACCES)
     );
     // Another target's capability.
-    let bearer = Bearer {
+    let scope = CapaScope {
         target: "testfs-OST0002_UUID",
         client: CLIENT,
     };
     let foreign = node
         .capa_keys
-        .sign(bearer, unsigned_capa(fid, ALL))
+        .sign(scope, unsigned_capa(fid, ALL))
         .unwrap()
         .to_bytes();
     assert_eq!(send(&client, OST_READ, fid, &foreign).await, Err(Errno::EACCES));
@@ -211,11 +211,11 @@ async fn client_waits_until_the_target_has_the_newest_key() {
     let (old, new) = (node.capa_keys.keys(), node.capa_keys.keys().rotated([2; 32]));
     // An MDT that has just started has no former key to sign with.
     let newest = CapaKeyring::new(new.to_text().split(' ').next().unwrap().parse().unwrap());
-    let bearer = Bearer {
+    let scope = CapaScope {
         target: TARGET,
         client: CLIENT,
     };
-    let capability = newest.sign(bearer, unsigned_capa(fid, ALL)).unwrap().to_bytes();
+    let capability = newest.sign(scope, unsigned_capa(fid, ALL)).unwrap().to_bytes();
     let request = send(&client, OST_GETATTR, fid, &capability);
     tokio::pin!(request);
     let early = tokio::time::timeout(std::time::Duration::from_millis(50), &mut request).await;

@@ -220,7 +220,8 @@ impl DataFile {
         Ok(true)
     }
 
-    /// Sets the objects' times, after the metadata target's. False if the layout is not current.
+    /// Sets the objects' times, after the caller has set the metadata target's. False if the layout
+    /// is not current.
     /// Takes locks only to set a time in the past. In other cases the caller must check the layout
     /// again afterwards.
     ///

@@ -155,8 +155,8 @@ impl State {
 
     /// Size, blocks and times. Unwritten data counts as blocks, as in Lustre's client: `tar -S`
     /// treats a file without blocks as a hole. The client does not know whether unwritten data
-    /// overwrites existing blocks, so the result is at most the blocks of a dense object of this
-    /// size.
+    /// overwrites existing blocks. So the result is at most the blocks of a dense object of this
+    /// size, or the blocks that the server reported if they are more.
     fn attr(&self) -> DataAttr {
         let blocks_of = |bytes: u64| bytes.div_ceil(PAGE_SIZE).saturating_mul(PAGE_SIZE / 512);
         let DataAttr { size, blocks, .. } = self.attr;

@@ -37,7 +37,7 @@ impl Default for Tunables {
 
 impl Osc {
     /// Registers the parameters below `osc.<name>.`, until the returned group is dropped.
-    pub(super) fn show(self: &Arc<Self>, registry: &Registry) -> Group {
+    pub(super) fn register_params(self: &Arc<Self>, registry: &Registry) -> Group {
         let mut group = registry.group(format!("osc.{}", self.target.name));
         let weak = Arc::downgrade(self);
         let show = |value: fn(&Osc) -> u64| {

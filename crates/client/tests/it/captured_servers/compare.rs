@@ -24,7 +24,7 @@ pub struct Difference {
 #[derive(Debug, Default)]
 pub struct Counts {
     /// Number of requests and replies compared with captured ones.
-    pub exchanges: usize,
+    pub messages: usize,
     /// Number of fields in them.
     pub fields: usize,
     pub differences: Vec<Difference>,
@@ -32,7 +32,7 @@ pub struct Counts {
 
 impl Counts {
     pub fn add(&mut self, other: Counts) {
-        self.exchanges += other.exchanges;
+        self.messages += other.messages;
         self.fields += other.fields;
         self.differences.extend(other.differences);
     }
@@ -48,7 +48,7 @@ impl Counts {
     ) {
         let fields = |msg: &Message| fields(format, is_reply, msg);
         let (ours, theirs) = (fields(ours), fields(theirs));
-        self.exchanges += 1;
+        self.messages += 1;
         let names: BTreeSet<_> = ours.keys().chain(theirs.keys()).collect();
         for field in names {
             self.fields += 1;

@@ -24,7 +24,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// Least number of compared requests and replies to callbacks.
-const REQUESTS_MIN: usize = 755;
+const MESSAGES_MIN: usize = 755;
 /// Least number of compared fields.
 const FIELDS_MIN: usize = 48_000;
 /// Largest time of a scenario, by the test's clock.
@@ -33,7 +33,7 @@ const SCENARIO_TIME_MAX: Duration = Duration::from_secs(600);
 /// Plays one capture.
 async fn play(capture: &'static str, scenario: scenarios::Scenario) -> Result<Counts, String> {
     let run = Arc::new(ScenarioRun::mount(capture).await);
-    run.compare(true);
+    run.set_comparing(true);
     let task_run = run.clone();
     let task = tokio::spawn(async move { scenario(&task_run).await });
     let result = tokio::time::timeout(SCENARIO_TIME_MAX, task).await;
@@ -63,8 +63,8 @@ async fn requests_match_the_captured_requests_of_a_kernel_client() {
         match play(capture, *scenario).await {
             Ok(counts) => {
                 println!(
-                    "{capture}: {} requests, {} fields",
-                    counts.exchanges, counts.fields
+                    "{capture}: {} messages, {} fields",
+                    counts.messages, counts.fields
                 );
                 all.add(counts);
             }
@@ -74,8 +74,8 @@ async fn requests_match_the_captured_requests_of_a_kernel_client() {
     let table = Table::parse(include_str!("differences.txt"));
     let unexplained = all.unexplained(&table);
     println!(
-        "{} requests, {} fields, {} differences",
-        all.exchanges,
+        "{} messages, {} fields, {} differences",
+        all.messages,
         all.fields,
         all.differences.len()
     );
@@ -89,9 +89,9 @@ async fn requests_match_the_captured_requests_of_a_kernel_client() {
     if only.is_none() {
         assert_eq!(table.unused(), Vec::<&str>::new(), "rows that explain nothing");
         assert!(
-            all.exchanges >= REQUESTS_MIN && all.fields >= FIELDS_MIN,
-            "{} requests (minimum {REQUESTS_MIN}), {} fields (minimum {FIELDS_MIN})",
-            all.exchanges,
+            all.messages >= MESSAGES_MIN && all.fields >= FIELDS_MIN,
+            "{} messages (minimum {MESSAGES_MIN}), {} fields (minimum {FIELDS_MIN})",
+            all.messages,
             all.fields
         );
     }

@@ -78,13 +78,13 @@ impl ScenarioRun {
     }
 
     /// Sets whether requests are compared with captured ones.
-    pub fn compare(&self, comparing: bool) {
+    pub fn set_comparing(&self, comparing: bool) {
         self.server.state.lock().comparing = comparing;
     }
 
     /// Unmounts and returns the results. Fails if the servers lacked an answer.
     pub async fn end(&self) -> Counts {
-        self.compare(false);
+        self.set_comparing(false);
         self.client.umount().await;
         self.rpc.shutdown().await;
         let mut state = self.server.state.lock();

@@ -2,9 +2,8 @@
 //! directory operations (PDO), without PDO, and while PDO is switched on or off.
 //!
 //! Each round has its own directory and seed. The seed determines the operations, but not how they
-//! interleave.
-//! `NACRE_LINEAR_ROUNDS` sets the number of rounds of each test, `NACRE_LINEAR_SEED` the first
-//! seed. `cargo xtask linear` runs many optimised rounds.
+//! interleave. `NACRE_LINEAR_ROUNDS` sets the number of rounds of each test, `NACRE_LINEAR_SEED`
+//! the first seed. `cargo xtask linear` runs many rounds of an optimised build.
 
 #![allow(clippy::unwrap_used, unreachable_pub)]
 
@@ -54,8 +53,8 @@ fn number(name: &str, default: u64) -> u64 {
     })
 }
 
-/// Whether PDO is on. The argument is twice the round's seed at the start of the round, and this
-/// number plus one later in the round.
+/// Whether PDO is on in a phase. The round with seed `s` starts in phase `2 * s`, and continues in
+/// phase `2 * s + 1`.
 type Pdo = fn(u64) -> bool;
 
 async fn play(mounts: usize, pdo: Pdo) {

@@ -28,11 +28,11 @@ pub async fn read_back(run: &ScenarioRun) {
 
 /// Reads data that an earlier read has cached.
 pub async fn read_warm(run: &ScenarioRun) {
-    run.compare(false);
+    run.set_comparing(false);
     let file = run.open("dir1/file1", OpenFlags::READ).await;
     assert_eq!(run.read(&file, 100).await, b"hello\n");
     run.client.release(&file).await.unwrap();
-    run.compare(true);
+    run.set_comparing(true);
     read_back(run).await;
 }
 
