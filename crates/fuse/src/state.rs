@@ -19,7 +19,8 @@ use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use wire::{Fid, Time};
 
-/// Cache lifetime of names and attributes under a lock. A cancelled lock invalidates them earlier.
+/// Cache lifetime of names and attributes under a lock. The client invalidates them earlier if it
+/// cancels the lock.
 const LOCKED_TTL: Duration = Duration::from_secs(24 * 3600);
 
 /// Cache lifetime of names or attributes; `is_locked`: a lock covers them.

@@ -6,7 +6,7 @@
 //! clients.
 //!
 //! After a rotation the MGS keeps the previous key beside the current one. Capabilities signed with
-//! the previous key stay valid while clients get new capabilities.
+//! the previous key stay valid until the next rotation, so clients have time to get new ones.
 
 use std::fmt;
 use std::str::FromStr;

@@ -6,8 +6,8 @@
 //! until the administrator changes it. No switch disables nodemaps. Lustre does not have the
 //! property `capabilities`.
 //!
-//! The table ([`NodemapTable`]) is a plain value. Targets look rights up in [`Nodemaps`] with each
-//! request.
+//! The table ([`NodemapTable`]) is a plain value. With each request, a target looks up the rights
+//! in [`Nodemaps`].
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -3,9 +3,10 @@
 //!
 //! Cached data is valid while an extent lock covers it. When the server revokes a lock, the client
 //! writes back the dirty data under it, drops the cached data under it, and then cancels the lock.
-//! An eviction takes the locks at once. So a task checks its lock ([`LockRef::is_valid`]), with the
-//! state locked, before it fills the cache; and data taken from the cache before the eviction is
-//! not sent any more ([`Object::eviction_epoch`]).
+//! An eviction takes the locks at once. So before a task fills the cache, with the state locked, it
+//! makes sure that its lock is still valid ([`LockRef::is_valid`]), or that no eviction has made
+//! its read stale ([`Fetch`]). Data taken from the cache before the eviction is not sent any more
+//! ([`Object::eviction_epoch`]).
 //!
 //! The size here is Lustre's known minimum size (KMS): the held locks prove that the object is at
 //! least this large. The size is exact while one lock covers everything from this offset to the

@@ -54,7 +54,8 @@ impl Object {
         }
     }
 
-    /// Starts to read `range` ahead if a lock covers it and it is neither cached nor in flight.
+    /// Starts to read ahead the parts of `range` that are neither cached nor in flight, if a lock
+    /// covers `range`.
     pub(in crate::data) fn prefetch(self: &Arc<Self>, range: Range<u64>) {
         let Some(lock) = self.osc.locks().find(&self.res, LockMode::Pr, extent(&range)) else {
             return;
