@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn unhandled_signals_terminate_and_termination_signals_request_the_end() {
+    fn fatal_and_termination_signals_are_told_apart_from_other_signals() {
         let with = |pending: i32, caught: i32| {
             let caught = if caught == 0 { 0 } else { super::signal_bit(caught) };
             status(&format!(

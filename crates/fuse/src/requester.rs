@@ -77,7 +77,7 @@ mod tests {
     use super::{HANDLED_SIGNAL_DELAY, Requester};
 
     #[test]
-    fn program_without_signals_keeps_waiting() {
+    fn requesters_without_signals_keep_waiting() {
         let pid = std::process::id();
         for requester in [
             Requester::Program(pid),

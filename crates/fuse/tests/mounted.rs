@@ -105,7 +105,7 @@ async fn write_here_read_there(m: Mounts) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn large_files_survive_random_writes() {
+async fn random_writes_to_a_large_file_are_read_back_on_both_mounts() {
     for direct_io in [true, false] {
         random_writes(Mounts::start_with(2, 2, direct_io).await).await;
     }

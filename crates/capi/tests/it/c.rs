@@ -37,7 +37,7 @@ async fn every_call_works_and_reports_errors() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn mounts_threads_and_child_processes_are_independent() {
+async fn mounts_report_errors_and_work_with_threads_signals_and_child_processes() {
     run_program("mounts.c", C).await;
 }
 

@@ -19,8 +19,8 @@ const SHARDS: usize = 16;
 pub(super) struct Descriptors {
     /// For each file, a flag for each descriptor: data was lost.
     shards: [Mutex<HashMap<Fid, Vec<Arc<AtomicBool>>>>; SHARDS],
-    /// Number of descriptors that have lost data.
-    lost_data: AtomicUsize,
+    /// Number of open descriptors that have lost data.
+    failed_count: AtomicUsize,
 }
 
 /// An open descriptor.
@@ -57,13 +57,13 @@ impl Descriptors {
         let shard = self.shard(file).lock();
         let open = shard.get(&file).into_iter().flatten();
         let newly = open.filter(|lost| !lost.swap(true, Ordering::AcqRel)).count();
-        self.lost_data.fetch_add(newly, Ordering::AcqRel);
+        self.failed_count.fetch_add(newly, Ordering::AcqRel);
         newly
     }
 
     /// Whether the file has an open descriptor that lost data.
     pub(super) fn has_lost_data(&self, file: Fid) -> bool {
-        self.lost_data.load(Ordering::Acquire) > 0 && {
+        self.failed_count.load(Ordering::Acquire) > 0 && {
             let shard = self.shard(file).lock();
             let mut open = shard.get(&file).into_iter().flatten();
             open.any(|lost| lost.load(Ordering::Acquire))
@@ -96,7 +96,7 @@ impl Drop for Descriptor {
             }
         }
         if self.lost_data.load(Ordering::Acquire) {
-            self.all.lost_data.fetch_sub(1, Ordering::AcqRel);
+            self.all.failed_count.fetch_sub(1, Ordering::AcqRel);
         }
     }
 }

@@ -35,7 +35,7 @@ impl Client {
                 .map(|name| lookup_request(mdc, cred, parent, name, suppgid));
             match mdc.intents(intents.collect()).await {
                 Ok(replies) => self.cache_replies(parent, names, &replies),
-                Err(e) => tracing::debug!("batched lookup of {} names in {parent}: {e}", names.len()),
+                Err(e) => tracing::debug!("batched lookup of {} names in {parent} failed: {e}", names.len()),
             }
         }
     }
