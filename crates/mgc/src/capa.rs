@@ -30,8 +30,8 @@ const SIGNED_LEN: usize = LustreCapa::SIZE - 64;
 /// The signature's algorithm, in the highest 8 bits of `lc_flags`: 2, HMAC-SHA256. Lustre used 1,
 /// HMAC-SHA1.
 const HMAC_SHA256: u32 = 2 << 24;
-/// An MDT signs with the previous key for this long after it has learnt of a new one, because an
-/// OST may learn of the new key later.
+/// An MDT signs with the previous key for this long after it has received a new one, because an
+/// OST may receive the new key later.
 const PREVIOUS_KEY_PERIOD: Duration = Duration::from_secs(30);
 
 /// A key and its number.

@@ -73,9 +73,9 @@ impl DataFile {
     }
 
     /// Tells the objects that they belong to this file. After a swap of layouts they still name
-    /// their former file. The caller knows that this is the file's current layout, and excludes
-    /// that it changes meanwhile. The first call suffices: an old layout never returns, because
-    /// each swap creates new generations.
+    /// their former file. The caller knows that this is the file's current layout, and makes sure
+    /// that it stays current meanwhile. The first call suffices: an old layout never returns,
+    /// because each swap creates new generations.
     pub(crate) fn own_objects(&self) {
         if self.owns_objects() {
             return;

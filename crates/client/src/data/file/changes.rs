@@ -2,7 +2,7 @@
 //!
 //! Another client may swap the file's layout while a change waits for its extent locks. Then the
 //! objects belong to another file. So each change first awaits `is_current` with its locks held. If
-//! the layout is not current any more, the change does nothing. While the change holds the locks,
+//! the layout is no longer current, the change does nothing. While the change holds the locks,
 //! no client can copy the data and swap the layouts.
 
 use super::{DataFile, lock_on};

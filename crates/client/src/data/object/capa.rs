@@ -86,7 +86,7 @@ impl CachedCapability {
 pub(crate) struct CapabilityUser(MdtBody);
 
 impl CapabilityUser {
-    /// A user with rights of its own, and the supplementary group to send.
+    /// A user that has the necessary rights itself. `suppgid`: the supplementary group to send.
     pub(crate) fn new(cred: &Cred, file: Fid, suppgid: u32) -> CapabilityUser {
         CapabilityUser(pack::body(cred, file, Fid::ZERO, OBD_MD_FLOSSCAPA, suppgid))
     }

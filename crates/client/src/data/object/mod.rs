@@ -5,7 +5,7 @@
 //! writes back the dirty data under it, drops the cached data under it, and then cancels the lock.
 //! An eviction takes the locks at once. So before a task fills the cache, with the state locked, it
 //! makes sure that its lock is still valid ([`LockRef::is_valid`]), or that no eviction has made
-//! its read stale ([`Fetch`]). Data taken from the cache before the eviction is not sent any more
+//! its read stale ([`Fetch`]). Data taken from the cache before the eviction is no longer sent
 //! ([`Object::eviction_epoch`]).
 //!
 //! The size here is Lustre's known minimum size (KMS): the held locks prove that the object is at
@@ -225,10 +225,10 @@ impl Object {
         self.id().parent
     }
 
-    /// Records that the object belongs to this file, whose current layout has it. The caller
-    /// excludes that the file gets another layout meanwhile. Drops the former file's capability,
-    /// and the former file's pages in the kernel: from now on, a revocation of the object's locks
-    /// drops only the pages of the new file.
+    /// Records that the object belongs to this file: the file's current layout has the object. The
+    /// caller makes sure that the file keeps this layout meanwhile. Drops the former file's
+    /// capability, and the former file's pages in the kernel: from now on, a revocation of the
+    /// object's locks drops only the pages of the new file.
     pub(super) fn set_file(&self, file: Fid, stripe: StripeIndex) {
         let former = {
             let mut id = self.id.lock();
@@ -359,7 +359,7 @@ impl Object {
             state.mark_changed_at_server(&range);
             let lost = state.cache.dirty_in(range.clone());
             if lost > 0 {
-                // Recorded before another task can see that no data is dirty any more.
+                // Recorded before another task can see that the data is no longer dirty.
                 self.osc.record_loss(self.file(), Errno::EIO);
             }
             (lost, state.cache.discard(range))
