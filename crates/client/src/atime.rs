@@ -91,7 +91,7 @@ impl Atime {
     }
 }
 
-/// The access time of one file by this client's reads.
+/// The access time of one file as this client's reads set it.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct AtimeTracker {
     /// Time of the last read, until [`AtimeTracker::atime`] applies a rule to it.

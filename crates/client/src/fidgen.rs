@@ -4,7 +4,7 @@
 
 use wire::{Fid, LUSTRE_METADATA_SEQ_MAX_WIDTH, LuSeqRange};
 
-/// The FIDs left of the current range of sequences.
+/// The unused FIDs of the current range of sequences.
 #[derive(Debug, Default)]
 pub(crate) struct FidGen {
     /// The current sequence and the unused ones after it.

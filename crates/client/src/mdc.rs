@@ -24,8 +24,8 @@ const REPLY_LEN: u32 = 8192;
 /// name.
 const OPEN_REPLY_PARENT_ATTR: usize = 11;
 
-/// Reply space in bytes for each intent of a batch, with a short layout. Longer replies use the
-/// space of others.
+/// Reply space in bytes for each intent of a batch: enough for a short layout. Longer replies use
+/// the space of others.
 const BATCHED_REPLY_LEN: u32 = 768;
 
 /// One metadata target.

@@ -45,7 +45,7 @@ pub(super) enum Reservation {
     /// Not possible before some dirty data is written.
     Wait,
     /// Nothing is dirty, so a wait would not help: the grant or the limit is too small.
-    NoGrant,
+    Impossible,
 }
 
 impl Budget {
@@ -109,7 +109,7 @@ impl Budget {
         } else if state.dirty > 0 {
             Reservation::Wait
         } else {
-            Reservation::NoGrant
+            Reservation::Impossible
         }
     }
 
@@ -122,7 +122,7 @@ impl Budget {
             freed.as_mut().enable();
             match self.try_reserve(bytes) {
                 Reservation::Reserved => return true,
-                Reservation::NoGrant => return false,
+                Reservation::Impossible => return false,
                 Reservation::Wait => {
                     let _waiting = WaitCount::new(self);
                     start_write_back();

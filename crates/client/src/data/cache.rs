@@ -10,7 +10,7 @@ use bytes::{Bytes, BytesMut};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// Dirty bytes are counted in whole pages, as grants are (docs/protocol.md, "Data (OST)").
+/// Reservations count whole pages, as grants do (docs/protocol.md, "Data (OST)").
 pub(super) const PAGE_SIZE: u64 = 4096;
 
 /// Small sequential writes are merged into extents of up to this many bytes.

@@ -45,7 +45,7 @@ struct ClockHand {
 pub(super) struct SweepResult {
     /// Visited extents.
     pub steps: usize,
-    /// The offset at which to continue; `None`: the object's end.
+    /// The offset at which to continue; `None`: the hand has reached the object's end.
     pub next: Option<u64>,
 }
 

@@ -62,7 +62,7 @@ impl DataFile {
         }
     }
 
-    /// The file's access time by this client's reads.
+    /// The file's access time as this client's reads set it.
     pub(crate) fn atime_tracker(&self) -> MutexGuard<'_, AtimeTracker> {
         self.atime_tracker.lock()
     }
@@ -75,7 +75,7 @@ impl DataFile {
     /// Tells the objects that they belong to this file. After a swap of layouts they still name
     /// their former file. The caller knows that this is the file's current layout, and makes sure
     /// that it stays current meanwhile. The first call suffices: an old layout never returns,
-    /// because each swap creates new generations.
+    /// because each swap creates new layout generations.
     pub(crate) fn own_objects(&self) {
         if self.owns_objects() {
             return;
@@ -129,7 +129,7 @@ impl DataFile {
         Ok(locks)
     }
 
-    /// The largest file size, from the largest object sizes of the targets.
+    /// The largest file size that the targets' limits of object sizes allow.
     fn size_max(&self) -> u64 {
         let object = |object: &Arc<Object>| object.osc().object_bytes_max();
         let smallest = self.objects.iter().flatten().map(object).min();

@@ -30,7 +30,7 @@ pub(crate) struct Losses {
 /// The last loss of a file.
 #[derive(Clone, Copy, Debug)]
 struct Loss {
-    /// Numbers the losses of the mount in order, from 1.
+    /// The number of this loss in the order of the mount's losses, from 1.
     number: u64,
     error: Errno,
     /// Whether an fsync has reported it.

@@ -47,7 +47,7 @@ use wire::{
 const DEFAULT_RPCS_IN_FLIGHT: u32 = 8;
 /// Largest default of `osc.*.max_dirty_mb`, in MiB.
 const DEFAULT_DIRTY_MIB_MAX: u64 = 64;
-/// The default of `osc.*.max_dirty_mb` is at most this part of the memory, but at least 1 MiB.
+/// The default of `osc.*.max_dirty_mb` is at most the memory divided by this, but at least 1 MiB.
 const DIRTY_MEMORY_DIVISOR: u64 = 16;
 /// Largest bulk of one RPC in bytes.
 const BRW_BYTES_MAX: u32 = 4 << 20;

@@ -46,7 +46,7 @@ pub struct FlockRange {
     pub ty: FlockType,
     /// Offset of the first byte.
     pub start: u64,
-    /// Offset of the last byte. [`FlockRange::END`]: the end of the file at any size.
+    /// Offset of the last byte; [`FlockRange::END`] for a range without end.
     pub end: u64,
     /// The lock owner, unique on this mount.
     pub owner: u64,

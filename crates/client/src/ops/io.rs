@@ -56,8 +56,9 @@ impl Client {
     }
 
     /// Whether the cached layout of the file is the layout of this data. If so, records that the
-    /// data's objects belong to this file. The file's cached state stays locked meanwhile: a swap
-    /// of layouts first revokes this client's lock, which removes the cached layout.
+    /// data's objects belong to this file. The file's cached state stays locked meanwhile, so no
+    /// swap of layouts can intervene: a swap first revokes this client's lock, and the revocation
+    /// removes the cached layout.
     pub(crate) fn own_objects_if_current(&self, fid: Fid, data: &DataFile) -> bool {
         let Some(inode) = self.inodes.get(fid) else {
             return false;
@@ -73,7 +74,8 @@ impl Client {
 
     /// Whether the file still has the layout of this data. If not, the objects may belong to
     /// another file or be destroyed by now, and an operation that used them runs again. A change
-    /// calls this with its extent locks held. If the file has another layout, it changes nothing.
+    /// calls this with its extent locks held. If the file has another layout, the change does
+    /// nothing.
     pub(crate) async fn is_current(&self, fid: Fid, data: &DataFile) -> Result<bool, Errno> {
         if self.own_objects_if_current(fid, data)
             || !self.lmv.mdc_of(fid).await?.import.has(OBD_CONNECT_LAYOUTLOCK)

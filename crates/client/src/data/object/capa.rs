@@ -208,8 +208,8 @@ impl Object {
         });
     }
 
-    /// Requests a capability for this user if the object's target is known to require one and the
-    /// current one lacks these rights.
+    /// Requests a capability for this user if the object's target is known to require one, and the
+    /// current capability lacks these rights.
     pub(in crate::data) async fn authorize(
         self: &Arc<Self>,
         rights: u64,
