@@ -8,7 +8,7 @@
 //! once.
 //!
 //! An invalidation makes a name expire: the kernel looks the name up again on next use. It does not
-//! drop the name: if the directory is a program's working directory, `getcwd` would then fail
+//! drop the name: if the name leads to a program's working directory, `getcwd` would then fail
 //! although the directory still exists.
 
 use crate::nodes::Nodes;

@@ -1,8 +1,8 @@
 //! The role of a connecting peer: a client, or a server of the same file system.
 //!
 //! A peer that claims to be a server must be at the NID of a registered target (for a connection to
-//! an OST: of an MDT), or in the same process. The configuration lists the NIDs of all targets, and the MGS registers targets only
-//! from nodes that the administrator trusts.
+//! an OST: of an MDT), or in the same process. The configuration lists the NIDs of all targets, and
+//! the MGS registers targets only from nodes that the administrator trusts.
 
 use lnet::warn_rate_limited;
 use rpc::{ConnectRequest, Role};

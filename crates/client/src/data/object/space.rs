@@ -78,7 +78,8 @@ impl Object {
     }
 
     /// Whether [`Object::set_times`] requires a lock on the whole object: it does if mtime or atime
-    /// is in the past (before `ctime`). Clients with locks know a later time and would keep it.
+    /// is in the past (before `ctime`). Clients that hold locks know a later time and would keep
+    /// it.
     pub(in crate::data) fn set_times_needs_lock(
         &self,
         mtime: Option<Time>,
