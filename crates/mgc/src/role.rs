@@ -48,7 +48,7 @@ pub fn role_of(
     }
     warn_rate_limited!(
         target_uuid = target, peer = %req.peer, client = %req.client_uuid,
-        "connect as a server refused: at the peer's NID the MGS has registered no server that may connect to this target"
+        "connect as a server refused: no server that may connect here is registered at the peer's NID"
     );
     Err(Errno::EAGAIN)
 }
