@@ -317,9 +317,8 @@ impl Mgc {
         nodemaps
     }
 
-    /// The keys of object capabilities. The first call reads them from the MGS; from then on they
-    /// follow the log. Only registered targets may read them. The ring is empty if the MGS is
-    /// Lustre's.
+    /// The keys of object capabilities: the first call reads them, and then they follow the log. Only
+    /// registered targets may read them. The ring is empty if the MGS is Lustre's.
     ///
     /// # Errors
     ///
