@@ -317,7 +317,7 @@ impl Mgc {
         nodemaps
     }
 
-    /// The keys of object capabilities: the first call reads them, and then they follow the log. Only
+    /// The keys of object capabilities. The first call reads them; then they follow the log. Only
     /// registered targets may read them. The ring is empty if the MGS is Lustre's.
     ///
     /// # Errors
