@@ -134,7 +134,7 @@ impl Library {
     fn add_with_targets(&mut self, found: Vec<Exchange>) {
         let mut targets: HashMap<u64, Arc<str>> = HashMap::new();
         for e in &found {
-            if e.format.name.ends_with("CONNECT") && e.reply_body.pb_handle != LustreHandle::default() {
+            if e.format.name.ends_with("_CONNECT") && e.reply_body.pb_handle != LustreHandle::default() {
                 let target = e.request.msg.str(1).unwrap_or_default();
                 targets.insert(e.reply_body.pb_handle.cookie, target.into());
             }
@@ -154,7 +154,7 @@ impl Library {
     /// The target of a connection's handle.
     pub fn target_of(&self, handle: u64) -> Option<Arc<str>> {
         let connect =
-            |e: &&Exchange| e.format.name.ends_with("CONNECT") && e.reply_body.pb_handle.cookie == handle;
+            |e: &&Exchange| e.format.name.ends_with("_CONNECT") && e.reply_body.pb_handle.cookie == handle;
         let exchange = self.exchanges.iter().find(connect);
         exchange.map(|e| e.target.clone())
     }

@@ -256,7 +256,7 @@ impl SimulatedServers {
     fn look_up(&self, req: &ClientRequest) -> (Answer, Option<&'static Exchange>) {
         let mut state = self.state.lock();
         let theirs = state.ids.message(Side::Theirs, req.format, false, &req.msg);
-        let connects = req.format.name.ends_with("CONNECT") && req.format.request.len() > 1;
+        let connects = req.format.name.ends_with("_CONNECT") && req.format.request.len() > 1;
         let target = if connects {
             theirs.str(1).unwrap_or_default().into()
         } else {
