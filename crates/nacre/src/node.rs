@@ -574,8 +574,7 @@ pub(crate) fn open_dirs(dirs: &[PathBuf]) -> Result<Vec<TargetDir>> {
     Ok(targets)
 }
 
-/// A random number from a new UUID.
+/// A random number.
 pub(crate) fn random_u64() -> Result<u64> {
-    let uuid = mkfs::new_uuid()?.replace('-', "");
-    u64::from_str_radix(&uuid[..16], 16).context("cannot create a random number")
+    Ok(u64::from_le_bytes(mkfs::random_bytes()?))
 }

@@ -117,16 +117,22 @@ pub(crate) fn check_fsname(fsname: &str) -> Result<()> {
 
 /// A random UUID (version 4).
 pub(crate) fn new_uuid() -> Result<String> {
-    let mut bytes = [0u8; 16];
-    let mut source = std::fs::File::open("/dev/urandom").context("cannot read /dev/urandom")?;
-    source
-        .read_exact(&mut bytes)
-        .context("cannot read /dev/urandom")?;
+    let mut bytes: [u8; 16] = random_bytes()?;
     // Version 4 (random), variant 1.
     bytes[6] = bytes[6] & 0x0f | 0x40;
     bytes[8] = bytes[8] & 0x3f | 0x80;
     let hex: String = bytes.iter().map(|x| format!("{x:02x}")).collect();
     Ok([&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]].join("-"))
+}
+
+/// Random bytes from the kernel.
+pub(crate) fn random_bytes<const N: usize>() -> Result<[u8; N]> {
+    let mut bytes = [0; N];
+    let mut source = std::fs::File::open("/dev/urandom").context("cannot read /dev/urandom")?;
+    source
+        .read_exact(&mut bytes)
+        .context("cannot read /dev/urandom")?;
+    Ok(bytes)
 }
 
 #[cfg(test)]
@@ -140,6 +146,18 @@ mod tests {
         let lengths: Vec<usize> = uuid.split('-').map(str::len).collect();
         assert_eq!(lengths, [8, 4, 4, 4, 12]);
         assert_ne!(uuid, new_uuid().unwrap());
+    }
+
+    #[test]
+    fn every_bit_of_random_bytes_varies() {
+        // A constant bit would be missing in one of the two sets; by chance, one in 2^61 is.
+        let (mut ones, mut zeros) = (0, 0);
+        for _ in 0..64 {
+            let number = u64::from_le_bytes(random_bytes().unwrap());
+            ones |= number;
+            zeros |= !number;
+        }
+        assert_eq!((ones, zeros), (u64::MAX, u64::MAX));
     }
 
     #[test]
