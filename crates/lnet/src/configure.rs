@@ -91,6 +91,11 @@ impl Lnet {
         Ok(())
     }
 
+    /// Disconnects a peer and forgets its state. The next message to or from it makes it a new peer.
+    pub fn del_peer(&self, nid: Nid) {
+        self.tcp.forget_if(|peer| peer == nid, "it was deleted");
+    }
+
     /// Adds a route to another network.
     ///
     /// # Errors

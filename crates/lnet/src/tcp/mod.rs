@@ -193,10 +193,15 @@ impl Tcp {
     /// Disconnects and forgets the peers of a network after an interface was added or removed: the
     /// peers may now belong to another interface or partition.
     pub(crate) fn forget(&self, net: u32, why: &str) {
+        self.forget_if(|nid| nid.net() == net, why);
+    }
+
+    /// Disconnects and forgets peers by their NIDs.
+    pub(crate) fn forget_if(&self, is_forgotten: impl Fn(Nid) -> bool, why: &str) {
         for table in &self.peers {
             let forgotten = table
                 .write()
-                .extract_if(|nid, _| nid.net() == net)
+                .extract_if(|nid, _| is_forgotten(*nid))
                 .collect::<Vec<_>>();
             for (nid, peer) in forgotten {
                 peer.end(&LnetError::PeerLost {

@@ -82,6 +82,19 @@ async fn a_ping_returns_the_peers_nids() {
     );
 }
 
+#[tokio::test]
+async fn a_deleted_peer_is_a_new_peer_at_the_next_message() {
+    let (nid_a, nid_b) = addresses();
+    let (node_a, _node_b) = (node(nid_a).await, node(nid_b).await);
+    let known = |node: &Lnet| node.show_peers().iter().any(|peer| peer.nid == nid_b);
+    node_a.ping(nid_b, LIMIT).await.unwrap();
+    assert!(known(&node_a));
+    node_a.del_peer(nid_b);
+    assert!(!known(&node_a));
+    node_a.ping(nid_b, LIMIT).await.unwrap();
+    assert!(known(&node_a));
+}
+
 #[test]
 fn hundreds_of_concurrent_puts_arrive_once_each_on_several_partitions() {
     let (nid_a, nid_b) = addresses();

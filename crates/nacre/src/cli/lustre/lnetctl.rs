@@ -62,10 +62,9 @@ const GROUPS: &[Group] = &[
         &["peer add"],
         "accepts one NID for each peer, and has no effect: a peer appears with its first message",
     ),
-    refused(
+    differs(
         &["peer del"],
-        "an unused peer of Nacre disappears when it has been silent for 60 to 120 s",
-        "leave the command out",
+        "disconnects the peer, which appears again with its next message",
     ),
     refused(&["peer set"], NO_HEALTH, "leave the command out"),
     works(&["stats show"]),

@@ -230,6 +230,18 @@ pub(super) enum PeerCommand {
         #[arg(long = "nid", value_name = "NID", value_delimiter = ',')]
         nids: Vec<String>,
     },
+    /// Disconnect a peer and forget its state; it appears again with its next message
+    Del {
+        /// The NID of the peer
+        #[arg(long = "prim_nid", value_name = "NID")]
+        primary: String,
+        /// Must be the same NID: a peer has one
+        #[arg(long = "nid", value_name = "NID", value_delimiter = ',')]
+        nids: Vec<String>,
+        /// No effect: no peer is locked
+        #[arg(long)]
+        force: bool,
+    },
 }
 
 #[derive(Debug, Args)]
@@ -308,6 +320,7 @@ impl Command {
             },
             Command::Peer(PeerCommand::List) => Op::PeerList,
             Command::Peer(PeerCommand::Add { primary, nids }) => Op::PeerAdd { primary, nids },
+            Command::Peer(PeerCommand::Del { primary, nids, .. }) => Op::PeerDel { primary, nids },
             Command::Stats(ShowCommand::Show) => Op::StatsShow,
             Command::Global(ShowCommand::Show) => Op::GlobalShow,
             Command::Ping(ping) => ping.into_op(false),

@@ -28,10 +28,12 @@ pub(super) fn parse(text: &str, delete: bool) -> Result<Vec<Op>> {
             }?;
         }
     }
-    if delete {
-        // Remove routes before the networks of their routers.
-        ops.sort_by_key(|op| matches!(op, Op::NetDel { .. }));
-    }
+    // A route needs the network of its router: add it after the networks, remove it before them.
+    ops.sort_by_key(|op| match op {
+        Op::NetAdd(_) => -1,
+        Op::NetDel { .. } => 1,
+        _ => 0,
+    });
     Ok(ops)
 }
 
@@ -250,6 +252,29 @@ global:
         let removals = parse(CONFIGURATION, true).unwrap();
         assert_eq!(removals[0], Op::RouteDel { net, gateway });
         assert_eq!(removals.len(), 3);
+    }
+
+    #[test]
+    fn routes_follow_the_networks_of_their_routers() {
+        let text = "\
+route:
+    - net: tcp2
+      gateway: 10.88.0.1@tcp1
+net:
+    - net type: tcp1
+      local NI(s):
+        - nid: 10.88.0.11@tcp1
+";
+        let added = parse(text, false).unwrap();
+        assert!(
+            matches!(added[..], [Op::NetAdd(_), Op::RouteAdd { .. }]),
+            "{added:?}"
+        );
+        let removed = parse(text, true).unwrap();
+        assert!(
+            matches!(removed[..], [Op::RouteDel { .. }, Op::NetDel { .. }]),
+            "{removed:?}"
+        );
     }
 
     #[test]

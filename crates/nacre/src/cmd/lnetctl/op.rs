@@ -118,6 +118,10 @@ pub(crate) enum Op {
         primary: String,
         nids: Vec<String>,
     },
+    PeerDel {
+        primary: String,
+        nids: Vec<String>,
+    },
     StatsShow,
     GlobalShow,
     Ping {
@@ -135,11 +139,12 @@ impl Op {
     /// Whether the operation changes the configuration, so that only root and the owner of the
     /// process may request it.
     pub(crate) fn changes_configuration(&self) -> bool {
-        use Op::{NetAdd, NetDel, PeerAdd, RouteAdd, RouteDel, Set};
-        matches!(
+        use Op::{NetAdd, NetDel, PeerAdd, PeerDel, RouteAdd, RouteDel, Set};
+        let changes_nets = matches!(
             self,
-            NetAdd(_) | NetDel { .. } | PeerAdd { .. } | RouteAdd { .. } | RouteDel { .. } | Set { .. }
-        )
+            NetAdd(_) | NetDel { .. } | RouteAdd { .. } | RouteDel { .. }
+        );
+        changes_nets || matches!(self, PeerAdd { .. } | PeerDel { .. } | Set { .. })
     }
 
     /// Performs the operation and returns the text to print; empty after a change.
@@ -232,16 +237,9 @@ impl Op {
                     priority,
                 })?;
             }
-            Op::PeerAdd { primary, nids } => {
-                let primary = parse_nid(&primary)?;
-                for nid in nids {
-                    if parse_nid(&nid)? != primary {
-                        bail!(
-                            "peer {primary} cannot also have the NID {nid}: a peer of Nacre has one NID; add a peer for each"
-                        );
-                    }
-                }
-            }
+            // A peer appears with its first message.
+            Op::PeerAdd { primary, nids } => drop(peer_nid(&primary, &nids)?),
+            Op::PeerDel { primary, nids } => lnet.del_peer(peer_nid(&primary, &nids)?),
             Op::RouteDel { net, gateway } => lnet.del_route(net_id(&net)?, parse_nid(&gateway)?)?,
             Op::Set { what, value } => {
                 if let Some((present, remedy)) = what.fixed_value(lnet) {
@@ -318,6 +316,19 @@ fn net_id(name: &str) -> Result<u32> {
     }
     let number = lnet::parse_net_name(name).map_err(|why| anyhow!(why))?;
     Ok(Nid::tcp(std::net::Ipv4Addr::UNSPECIFIED, number).net())
+}
+
+/// The NID of a peer; fails if `nids` has another one.
+fn peer_nid(primary: &str, nids: &[String]) -> Result<Nid> {
+    let primary = parse_nid(primary)?;
+    for nid in nids {
+        if parse_nid(nid)? != primary {
+            bail!(
+                "peer {primary} cannot also have the NID {nid}: a peer of Nacre has one NID; name each peer by its own"
+            );
+        }
+    }
+    Ok(primary)
 }
 
 fn parse_nid(text: &str) -> Result<Nid> {
