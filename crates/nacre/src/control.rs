@@ -82,6 +82,11 @@ pub(crate) enum Request {
         mountpoint: PathBuf,
         paths: Vec<PathBuf>,
     },
+    /// FIDs and projects of paths below a mount; does not follow symbolic links.
+    Inodes {
+        mountpoint: PathBuf,
+        paths: Vec<PathBuf>,
+    },
     /// A command for the LNet selftest console of this process.
     Lst { command: lst::console::Command },
     /// Counters of nodes of the LNet selftest session of this process.
@@ -112,6 +117,7 @@ impl Request {
             Request::Lnet(op) => op.changes_configuration(),
             Request::Status
             | Request::Path2fid { .. }
+            | Request::Inodes { .. }
             // The client of the mount checks permission to use FIDs.
             | Request::Fid2path { .. }
             | Request::Parents { .. }

@@ -14,6 +14,7 @@ use lnet::Lnet;
 use mgc::{Mgc, TargetConf};
 use mgs::Mgs;
 use params::Registry;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use wire::{Nid, ObdStatfs};
 
@@ -31,6 +32,13 @@ pub(crate) struct NodeHandles {
     /// Names of the targets.
     pub(crate) targets: Vec<String>,
     pub(crate) console: Option<Arc<lst::console::Console>>,
+}
+
+/// The ids of an inode, in the answer to a command.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct InodeIds {
+    pub(crate) fid: String,
+    pub(crate) projid: u32,
 }
 
 impl NodeHandles {
@@ -84,6 +92,16 @@ impl NodeHandles {
                 }
                 Ok(json!(fids))
             }
+            Request::Inodes { mountpoint, paths } => {
+                let client = self.client(&mountpoint)?;
+                let cred = cred_of(caller);
+                let mut inodes = Vec::new();
+                for path in paths {
+                    let path = Path::new("/").join(path);
+                    inodes.push(inode(client, &cred, &path).await?);
+                }
+                Ok(json!(inodes))
+            }
             Request::Fid2path { mountpoint, fids } => Ok(json!(
                 by_fid::paths(self.client(&mountpoint)?, &cred_of(caller), &fids).await?
             )),
@@ -117,6 +135,18 @@ impl NodeHandles {
             .map(|(_, client)| client)
             .with_context(|| format!("{} is not a mount of this process", mountpoint.display()))
     }
+}
+
+/// FID and project of a path from the root of a mount. Asks the MDT for the project.
+async fn inode(client: &Client, cred: &Cred, path: &Path) -> Result<InodeIds> {
+    let place = || path.display().to_string();
+    let found = client.walk(cred, path.as_os_str().as_bytes(), false).await;
+    let (fid, _) = found.with_context(place)?;
+    let flags = client.inode_flags(cred, fid).await.with_context(place)?;
+    Ok(InodeIds {
+        fid: fid.to_string(),
+        projid: flags.projid,
+    })
 }
 
 /// Space of each target of a mount, as JSON; `space` is null for a target that does not answer.

@@ -79,9 +79,13 @@ Tests; `!` before a test negates it, + or - before N means more or less than N:
   -name PATTERN, -type b|c|d|f|l|p|s, -size [+-]N[ckMGTPE], -blocks [+-]N[ckMGTPE],
   -atime, -ctime, -mtime [+-]N[smhdwy], -newer FILE, -user NAME|UID, -group NAME|GID,
   -links [+-]N, -perm [/-]MODE, -maxdepth N, -mindepth N,
-  -stripe-count [+-]N, -stripe-size [+-]N[kMG], -stripe-index N,.., -ost INDEX|NAME,..
+  -stripe-count [+-]N, -stripe-size [+-]N[kMG], -stripe-index N,.., -ost INDEX|NAME,..,
+  -pool NAME, -projid N
 Names of users and groups are those in /etc/passwd and /etc/group only.
-Output: -print (default), -print0, -ls (times in UTC)";
+Output (times in UTC): -print (default), -print0, -ls, -printf FORMAT with \\n \\t \\0 \\\\ %% and
+  %p path, %s size, %b 512-byte blocks, %k KiB, %y type, %m mode, %n links, %U user id, %G group id,
+  %a %c %t times of access, change, modification; %A@ %C@ %T@ the same in seconds since 1970,
+  %LF FID, %LP project, %Lc stripe count, %LS stripe size, %Li first OST, %Lo all OSTs, %Lp pool";
 
 #[derive(Debug, Args)]
 pub(crate) struct Setstripe {
@@ -186,9 +190,24 @@ pub(crate) struct Df {
     /// Show inodes instead of bytes
     #[arg(short = 'i', long)]
     pub(crate) inodes: bool,
-    /// Show numbers with units
-    #[arg(short = 'h', long = "human-readable", alias = "human")]
+    /// Show numbers with units of powers of 1024
+    #[arg(short = 'h', long = "human-readable", alias = "human", overrides_with = "si")]
     pub(crate) human: bool,
+    /// Show numbers with units of powers of 1000
+    #[arg(short = 'H', long, overrides_with = "human")]
+    pub(crate) si: bool,
+    /// Show only MDTs, or only the MDT with this index (-m0)
+    #[arg(short, long, value_name = "INDEX")]
+    pub(crate) mdt: Option<Option<String>>,
+    /// Show only OSTs, or only the OST with this index (-o1)
+    #[arg(short, long, value_name = "INDEX")]
+    pub(crate) ost: Option<Option<String>>,
+    /// Show only the summary
+    #[arg(short = 's', long)]
+    pub(crate) only_summary: bool,
+    /// Show no column names
+    #[arg(short = 'N', long)]
+    pub(crate) no_header: bool,
     /// No effect: targets without an answer never block the command
     #[arg(short, long)]
     lazy: bool,

@@ -43,6 +43,10 @@ impl Cli {
     /// Parses the command line. After help, or an error in the command line, ends the process.
     pub(crate) fn parse_args(args: impl Iterator<Item = OsString>) -> Cli {
         let (args, is_inserted) = tool_names::insert_subcommand(args);
+        if let Some(names) = lustre::list_commands(&args) {
+            crate::output::write(format_args!("{names}"));
+            std::process::exit(0);
+        }
         if let Some(refusal) = lustre::refusal(&args) {
             errln!("nacre: {refusal}");
             std::process::exit(1);

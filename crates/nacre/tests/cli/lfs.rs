@@ -85,7 +85,7 @@ fn find_selects_files_by_attributes_and_layout() {
     );
 
     assert!(nacre_refuses(&["lfs", "find", &mount, "-size", "many"]).contains("-size many"));
-    assert!(nacre_refuses(&["lfs", "find", &mount, "-pool", "x"]).contains("not available"));
+    assert!(nacre_refuses(&["lfs", "find", &mount, "-foreign", "x"]).contains("not available"));
     assert!(nacre_refuses(&["lfs", "find", "-name", "x"]).contains("name a directory"));
     assert!(nacre_refuses(&["lfs", "find", &format!("{mount}/none")]).contains("/none"));
     assert!(nacre(&["lfs", "find", "--help"]).out.contains("-stripe-count"));
@@ -126,6 +126,63 @@ fn servers_and_names_of_a_mount_are_listed() {
     assert_eq!(nacre_ok(&["lfs", "getname", &mount]), expected);
     assert_eq!(nacre_ok(&["lfs", "getname", "-u", &mount]).trim().len(), 36);
     assert!(nacre_ok(&["lfs", "df", "-vl", "-ih", &mount]).contains("lus-OST0001_UUID"));
+}
+
+#[test]
+fn find_prints_fields_and_tests_pools_and_projects() {
+    let mut site = Site::new();
+    let mount = site.up("d", &["--osts", "2"]);
+    let file = format!("{mount}/file");
+    nacre_ok(&["lfs", "setstripe", "-c", "2", "-S", "1M", "-i", "1", &file]);
+    sh(&format!(
+        "printf 12345 > {file}; chmod 640 {file}; touch -d @1000000000.25 {file}; ln -s file {mount}/link"
+    ));
+    let find = |args: &[&str]| nacre_ok(&[&["lfs", "find", &mount], args].concat());
+    let fid = nacre_ok(&["lfs", "path2fid", &file]);
+    let fid = fid.trim();
+    let format = r"%p|%s|%y|%m|%n|%T@|%Lc|%LS|%Li|%Lo|%Lp|%LP|%LF\n";
+    assert_eq!(
+        find(&["-type", "f", "-printf", format]),
+        format!("{file}|5|f|640|1|1000000000.250000000|2|1048576|1|1,0||0|{fid}\n")
+    );
+    let link = find(&["-type", "l", "-printf", r"%y %LF %Lc\n"]);
+    assert!(
+        link.starts_with("l [0x") && link.ends_with(" 0\n") && !link.contains(fid),
+        "{link}"
+    );
+    assert_eq!(
+        find(&["-maxdepth", "0", "-printf", "%y %LF"]),
+        format!("d {}", nacre_ok(&["lfs", "path2fid", &mount]).trim())
+    );
+    assert_eq!(find(&["-type", "f", "-pool", ""]), format!("{file}\n"));
+    assert_eq!(find(&["-pool", "fast"]), "");
+    assert_eq!(find(&["-type", "f", "-projid", "0"]), format!("{file}\n"));
+    assert_eq!(find(&["-projid", "7"]), "");
+}
+
+#[test]
+fn df_selects_targets_and_units() {
+    let mut site = Site::new();
+    let mount = site.up("d", &["--osts", "2", "--fsname", "lus"]);
+    let df = |args: &[&str]| nacre_ok(&[&["lfs", "df"], args].concat());
+    let names = |text: &str| -> Vec<String> {
+        let first = text.lines().filter_map(|line| line.split_whitespace().next());
+        first.map(str::to_owned).collect()
+    };
+    assert_eq!(
+        names(&df(&["-m", &mount])),
+        ["UUID", "lus-MDT0000_UUID", "filesystem_summary:"]
+    );
+    assert_eq!(
+        names(&df(&["-o1", "-N", &mount])),
+        ["lus-OST0001_UUID", "filesystem_summary:"]
+    );
+    assert_eq!(names(&df(&["-s", "-N", &mount])), ["filesystem_summary:"]);
+    assert_eq!(names(&df(&["-o", "-m0", &mount])).len(), 5);
+    let decimal = df(&["-H", "-s", &mount]);
+    assert!(decimal.contains(" bytes "), "{decimal}");
+    let error = nacre_refuses(&["lfs", "df", "--pool", "fast", &mount]);
+    assert!(error.contains("no OST pools"), "{error}");
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! The subcommands of `lctl`.
 
-use super::{Group, Tool, differs, refused, works};
+use super::{Group, ONLY_SUPPORTED, Tool, differs, refused, works};
 
 pub(super) const TOOL: Tool = Tool {
     name: "lctl",
@@ -310,11 +310,7 @@ const GROUPS: &[Group] = &[
         "this is a tool for tests of Lustre's modules",
         "measure with `nacre bench`",
     ),
-    refused(
-        &["list-commands", "--list-commands"],
-        "Nacre lists commands by an option",
-        "use `nacre lctl --help`",
-    ),
+    differs(&["list-commands", "--list-commands"], ONLY_SUPPORTED),
     refused(
         &["quit", "exit", "ignore_errors", "--ignore_errors"],
         "Nacre's tools have no interactive mode",

@@ -1,6 +1,6 @@
 //! The subcommands of `lfs`.
 
-use super::{Group, Tool, differs, refused, works};
+use super::{Group, ONLY_SUPPORTED, Tool, differs, refused, works};
 
 pub(super) const TOOL: Tool = Tool {
     name: "lfs",
@@ -65,7 +65,20 @@ const GROUPS: &[Group] = &[
         "Nacre's layouts have no extensions",
         "leave the option out",
     ),
-    differs(&["df"], "without -H, -m, -o, -p, -s, -N and -u"),
+    differs(
+        &["df"],
+        "-H also shows powers of 1000; each MDT and OST is one line",
+    ),
+    refused(
+        &["df -p", "df --pool"],
+        "Nacre has no OST pools",
+        "select an OST with -o",
+    ),
+    refused(
+        &["df -u", "df --output"],
+        "Nacre's table has fixed columns",
+        "select columns with awk(1)",
+    ),
     works(&["path2fid"]),
     differs(&["fid2path"], "PATH must be in a mount of a running process"),
     differs(&["rmfid"], "PATH must be in a mount of a running process"),
@@ -164,10 +177,11 @@ const GROUPS: &[Group] = &[
         "Nacre has no persistent client cache",
         "copy files to a local disk",
     ),
+    differs(&["list-commands", "--list-commands"], ONLY_SUPPORTED),
     refused(
-        &["list-commands", "--list-commands", "version"],
-        "Nacre lists commands and its version by options",
-        "use `nacre lfs --help` or `nacre --version`",
+        &["version"],
+        "Nacre shows its version by an option",
+        "use `nacre --version`",
     ),
     refused(
         &["quit", "exit", "ignore_errors", "--ignore_errors"],

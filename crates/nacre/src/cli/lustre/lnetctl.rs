@@ -1,6 +1,6 @@
 //! The subcommands of `lnetctl`.
 
-use super::{Group, Tool, differs, refused, works};
+use super::{Group, ONLY_SUPPORTED, Tool, differs, refused, works};
 
 pub(super) const TOOL: Tool = Tool {
     name: "lnetctl",
@@ -104,10 +104,11 @@ const GROUPS: &[Group] = &[
         "Nacre changes no settings of the kernel",
         "set routes with ip-route(8), kernel parameters with sysctl(8)",
     ),
+    differs(&["list-commands", "--list-commands"], ONLY_SUPPORTED),
     refused(
-        &["list-commands", "--list-commands", "version"],
-        "Nacre lists commands and its version by options",
-        "use `nacre lnetctl --help` or `nacre --version`",
+        &["version"],
+        "Nacre shows its version by an option",
+        "use `nacre --version`",
     ),
     refused(
         &["quit", "exit", "ignore_errors", "--ignore_errors"],

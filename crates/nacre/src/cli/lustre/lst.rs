@@ -1,6 +1,6 @@
 //! The subcommands of `lst`.
 
-use super::{Tool, differs, only_nacre, refused, works};
+use super::{ONLY_SUPPORTED, Tool, differs, only_nacre, refused, works};
 
 pub(super) const TOOL: Tool = Tool {
     name: "lst",
@@ -31,11 +31,7 @@ pub(super) const TOOL: Tool = Tool {
             &["node"],
             "runs a node under test, as the module lnet_selftest does",
         ),
-        refused(
-            &["list-commands", "--list-commands"],
-            "Nacre lists commands by an option",
-            "use `nacre lst --help`",
-        ),
+        differs(&["list-commands", "--list-commands"], ONLY_SUPPORTED),
         refused(
             &["quit", "exit", "ignore_errors", "--ignore_errors"],
             "Nacre's tools have no interactive mode",

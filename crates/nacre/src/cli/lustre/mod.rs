@@ -15,6 +15,13 @@ use std::ffi::OsString;
 /// subcommand.
 const OPTIONS_WITH_VALUE: [&str; 4] = ["--dir", "--mount", "--device", "--net"];
 
+/// How `list-commands` differs from Lustre's.
+const ONLY_SUPPORTED: &str = "lists the subcommands that Nacre has";
+const LIST_COMMANDS: &str = "list-commands";
+const LIST_COMMANDS_OPTION: &str = "--list-commands";
+/// Names in a row of the output of `list-commands`.
+const NAMES_IN_ROW: usize = 4;
+
 /// A tool of Lustre, the subcommand of `nacre` that replaces it, and the subcommands of the tool.
 struct Tool {
     name: &'static str,
@@ -99,6 +106,37 @@ pub(crate) fn refusal(args: &[OsString]) -> Option<String> {
     })
 }
 
+/// The answer to `list-commands` or `--list-commands` of one of the tools: the subcommands that
+/// Nacre has, in Lustre's format.
+pub(crate) fn list_commands(args: &[OsString]) -> Option<String> {
+    let args: Vec<&str> = args.iter().map(|a| a.to_str().unwrap_or_default()).collect();
+    let (subcommand, args) = args.get(1..)?.split_first()?;
+    let tool = TOOLS.iter().find(|tool| tool.subcommand == *subcommand)?;
+    let first = args.first().copied().unwrap_or_default();
+    if !tool.has_subcommands() || !matches!(first, LIST_COMMANDS | LIST_COMMANDS_OPTION) {
+        return None;
+    }
+    let mut names: Vec<&str> = Vec::new();
+    for group in tool.groups {
+        if matches!(group.support, Support::Refused(..)) {
+            continue;
+        }
+        for name in group.names {
+            let first = name.split(' ').next().unwrap_or_default();
+            if !names.contains(&first) {
+                names.push(first);
+            }
+        }
+    }
+    let mut out = String::new();
+    for row in names.chunks(NAMES_IN_ROW) {
+        let cells: String = row.iter().map(|name| format!("{name:<19} ")).collect();
+        out.push_str(cells.trim_end());
+        out.push('\n');
+    }
+    Some(out)
+}
+
 /// The answer to an unknown subcommand of one of the tools.
 pub(crate) fn unknown_subcommand(args: &[OsString], word: &str) -> Option<String> {
     let tool = TOOLS.iter().find(|tool| *args[1] == *tool.subcommand)?;
@@ -168,7 +206,7 @@ mod tests {
             ("nacre lfs setstripe -c 1 -pfast f", "lfs setstripe -p: "),
             ("nacre lfs setstripe --pool=fast f", "lfs setstripe --pool: "),
             ("nacre lfs setstripe -N2 f", "lfs setstripe -N: "),
-            ("nacre lfs --list-commands", "lfs --list-commands: "),
+            ("nacre lctl --ignore_errors", "lctl --ignore_errors: "),
             ("nacre lctl --device 3 --net tcp which_nid", "lctl --net: "),
             (
                 "nacre mkfs --ost --fsname lus --backfstype=zfs d",
@@ -178,6 +216,34 @@ mod tests {
         ] {
             let answer = refusal_of(line).unwrap_or_default();
             assert!(answer.starts_with(name), "{line}: {answer}");
+        }
+    }
+
+    #[test]
+    fn list_commands_names_the_subcommands_that_nacre_has() {
+        let list = |line: &str| {
+            let args: Vec<_> = line.split(' ').map(Into::into).collect();
+            super::list_commands(&args)
+        };
+        let lfs = list("nacre lfs list-commands").unwrap();
+        assert!(
+            lfs.starts_with("setstripe           getstripe           df "),
+            "{lfs}"
+        );
+        assert!(!lfs.contains("quota"), "{lfs}");
+        assert_eq!(list("nacre lfs --list-commands").unwrap(), lfs);
+        let lnetctl = list("nacre lnetctl list-commands").unwrap();
+        assert_eq!(
+            lnetctl.matches("net ").count() - lnetctl.matches("lnet ").count(),
+            1,
+            "{lnetctl}"
+        );
+        for line in [
+            "nacre lfs find list-commands",
+            "nacre mkfs --list-commands",
+            "nacre status",
+        ] {
+            assert_eq!(list(line), None, "{line}");
         }
     }
 

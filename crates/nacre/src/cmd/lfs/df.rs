@@ -1,6 +1,8 @@
 //! `lfs df`: the space of every target of a mount.
 
-use anyhow::Result;
+use std::path::PathBuf;
+
+use anyhow::{Result, bail};
 use serde::Deserialize;
 
 use super::{ask, mounts_at};
@@ -10,87 +12,176 @@ use crate::output::outln;
 
 /// Space of one target, in the answer of the process of the mount.
 #[derive(Deserialize)]
-struct Target {
-    uuid: String,
+pub(crate) struct Target {
+    pub(crate) uuid: String,
     kind: String,
     index: u32,
     /// `None` if the target does not answer.
-    space: Option<Space>,
+    pub(crate) space: Option<Space>,
 }
 
+/// The space of a target; 0 inodes: the target does not count them.
 #[derive(Clone, Copy, Default, Deserialize)]
-struct Space {
-    total_kib: u64,
+pub(crate) struct Space {
+    pub(crate) total_kib: u64,
     used_kib: u64,
-    free_kib: u64,
-    inodes: u64,
-    inodes_free: u64,
+    pub(crate) free_kib: u64,
+    pub(crate) inodes: u64,
+    pub(crate) inodes_free: u64,
 }
 
 /// Total, used and available amounts, in KiB or inodes.
 type Row = (u64, u64, u64);
 
+/// The targets and the form of the table.
+#[derive(Clone, Copy, Default)]
+struct View {
+    inodes: bool,
+    unit: Unit,
+    mdts: Selection,
+    osts: Selection,
+    only_summary: bool,
+    no_header: bool,
+}
+
+/// The unit of space; with a unit, inodes are shown with units too.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+enum Unit {
+    #[default]
+    Kib,
+    /// The largest power of 1024 below the number.
+    Binary,
+    /// The largest power of 1000 below the number.
+    Decimal,
+}
+
+/// Which targets of a kind the table has.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+enum Selection {
+    #[default]
+    All,
+    One(u32),
+    None,
+}
+
+impl Selection {
+    fn contains(self, index: u32) -> bool {
+        match self {
+            Selection::All => true,
+            Selection::One(one) => one == index,
+            Selection::None => false,
+        }
+    }
+}
+
 /// Prints the table of the mount at or above the path, or the tables of all mounts.
 pub(super) fn run(args: &Df) -> Result<()> {
-    for (record, mount) in mounts_at(args.path.as_deref())? {
+    let (view, path) = view(args)?;
+    for (record, mount) in mounts_at(path.as_deref())? {
         let request = Request::Df {
             mountpoint: mount.mountpoint.clone(),
         };
         let targets: Vec<Target> = ask(&record, &request)?;
         let mountpoint = mount.mountpoint.display().to_string();
         // The table ends with an empty line.
-        outln!(
-            "{}",
-            table(&mountpoint, &targets, args.inodes, args.human)
-                .trim_end_matches('\n')
-                .to_owned()
-                + "\n"
-        );
+        outln!("{}\n", table(&mountpoint, &targets, view).trim_end_matches('\n'));
     }
     Ok(())
 }
 
-fn table(mountpoint: &str, targets: &[Target], inodes: bool, human: bool) -> String {
-    let head = match (inodes, human) {
+/// The view and the path. As in Lustre's lfs, an index is attached to its option; so a separate
+/// word after -m or -o that is not a number is the path.
+fn view(args: &Df) -> Result<(View, Option<PathBuf>)> {
+    let mut path = args.path.clone();
+    let mut selection = |option: &Option<Option<String>>| match option {
+        None => Ok(Selection::None),
+        Some(None) => Ok(Selection::All),
+        Some(Some(word)) => match word.parse() {
+            Ok(index) => Ok(Selection::One(index)),
+            Err(_) if path.is_none() => {
+                path = Some(word.into());
+                Ok(Selection::All)
+            }
+            Err(_) => bail!("'{word}' is not the index of a target"),
+        },
+    };
+    let (mdts, osts) = match (&args.mdt, &args.ost) {
+        (None, None) => (Selection::All, Selection::All),
+        (mdt, ost) => (selection(mdt)?, selection(ost)?),
+    };
+    let view = View {
+        inodes: args.inodes,
+        unit: match () {
+            () if args.si => Unit::Decimal,
+            () if args.human => Unit::Binary,
+            () => Unit::Kib,
+        },
+        mdts,
+        osts,
+        only_summary: args.only_summary,
+        no_header: args.no_header,
+    };
+    Ok((view, path))
+}
+
+fn table(mountpoint: &str, targets: &[Target], view: View) -> String {
+    let head = match (view.inodes, view.unit) {
         (true, _) => ["Inodes", "IUsed", "IFree", "IUse%"],
-        (_, true) => ["bytes", "Used", "Available", "Use%"],
-        _ => ["1K-blocks", "Used", "Available", "Use%"],
+        (_, Unit::Kib) => ["1K-blocks", "Used", "Available", "Use%"],
+        _ => ["bytes", "Used", "Available", "Use%"],
     };
     let line = |name: &str, cells: [&str; 4], mounted_on: &str| {
         let [total, used, free, percent] = cells;
         format!("{name:<20} {total:>11} {used:>11} {free:>11} {percent:>4} {mounted_on}\n")
     };
-    let mut out = line("UUID", head, " Mounted on");
+    let mut out = match view.no_header {
+        true => String::new(),
+        false => line("UUID", head, " Mounted on"),
+    };
     let mut sum_of_osts: Row = (0, 0, 0);
     let mut sum_of_mdts: Row = (0, 0, 0);
     for target in targets {
+        let is_mdt = target.kind == "MDT";
+        let (selection, sum) = match is_mdt {
+            true => (view.mdts, &mut sum_of_mdts),
+            false => (view.osts, &mut sum_of_osts),
+        };
+        if !selection.contains(target.index) {
+            continue;
+        }
         let mounted_on = format!(" {mountpoint}[{}:{}] ", target.kind, target.index);
         let Some(space) = target.space else {
-            out += &format!("{:<20}: inactive device\n", target.uuid);
+            if !view.only_summary {
+                out += &format!("{:<20}: inactive device\n", target.uuid);
+            }
             continue;
         };
-        let row = row(&space, inodes);
-        let sum = if target.kind == "MDT" {
-            &mut sum_of_mdts
-        } else {
-            &mut sum_of_osts
-        };
+        let row = row(&space, view.inodes);
         *sum = (
             sum.0.saturating_add(row.0),
             sum.1.saturating_add(row.1),
             sum.2.saturating_add(row.2),
         );
-        let cells = cells(row, inodes, human);
-        out += &line(
-            &target.uuid,
-            [&cells[0], &cells[1], &cells[2], &cells[3]],
-            &mounted_on,
-        );
+        let cells = cells(row, view);
+        if !view.only_summary {
+            out += &line(
+                &target.uuid,
+                [&cells[0], &cells[1], &cells[2], &cells[3]],
+                &mounted_on,
+            );
+        }
     }
-    // The summary has the space of the OSTs, which store the data, or the inodes of the MDTs.
-    let summary = if inodes { sum_of_mdts } else { sum_of_osts };
-    let cells = cells(summary, inodes, human);
-    out.push('\n');
+    // The summary has the space of the OSTs, which store the data, or the inodes of the MDTs, unless
+    // only targets of the other kind are shown.
+    let of_mdts = match (view.mdts, view.osts) {
+        (_, Selection::None) => true,
+        (Selection::None, _) => false,
+        _ => view.inodes,
+    };
+    let cells = cells(if of_mdts { sum_of_mdts } else { sum_of_osts }, view);
+    if !view.only_summary {
+        out.push('\n');
+    }
     out += &line(
         "filesystem_summary:",
         [&cells[0], &cells[1], &cells[2], &cells[3]],
@@ -112,12 +203,14 @@ fn row(space: &Space, inodes: bool) -> Row {
     }
 }
 
-fn cells((total, used, free): Row, inodes: bool, human: bool) -> [String; 4] {
-    let format_amount = |n: u64| match (human, inodes) {
-        (false, _) => n.to_string(),
-        (true, true) if n < 1024 => n.to_string(),
-        (true, true) => with_unit(n as f64 / 1024.0),
-        (true, false) => with_unit(n as f64),
+fn cells((total, used, free): Row, view: View) -> [String; 4] {
+    let format_amount = |n: u64| match (view.unit, view.inodes) {
+        (Unit::Kib, _) => n.to_string(),
+        (Unit::Binary, false) => with_unit(n as f64, 1024.0),
+        (Unit::Decimal, false) => with_unit(n as f64 * 1.024, 1000.0),
+        (Unit::Binary, true) if n >= 1024 => with_unit(n as f64 / 1024.0, 1024.0),
+        (Unit::Decimal, true) if n >= 1000 => with_unit(n as f64 / 1000.0, 1000.0),
+        (_, true) => n.to_string(),
     };
     // Like df: used space as a percentage of used and available space, rounded up.
     let (wide_used, wide_free) = (u128::from(used), u128::from(free));
@@ -130,13 +223,14 @@ fn cells((total, used, free): Row, inodes: bool, human: bool) -> [String; 4] {
     ]
 }
 
-/// Formats KiB, or units of 1024 inodes, with a unit and one decimal digit.
-fn with_unit(mut n: f64) -> String {
+/// Formats a number of the first unit, of `step` bytes or inodes, with the largest unit below it
+/// and one decimal digit.
+fn with_unit(mut n: f64, step: f64) -> String {
     for unit in ["K", "M", "G", "T", "P"] {
-        if n < 1024.0 {
+        if n < step {
             return format!("{n:.1}{unit}");
         }
-        n /= 1024.0;
+        n /= step;
     }
     format!("{n:.1}E")
 }
@@ -170,12 +264,40 @@ testfs-OST0000_UUID       954304        6316      879176   1%  /mnt/testfs[OST:0
 filesystem_summary:       954304        6316      879176   1%  /mnt/testfs 
 
 ";
-        assert_eq!(table("/mnt/testfs", &targets, false, false), expected);
+        assert_eq!(table("/mnt/testfs", &targets, View::default()), expected);
+        let only = |mdts, osts, only_summary| View {
+            mdts,
+            osts,
+            only_summary,
+            no_header: true,
+            ..View::default()
+        };
+        assert_eq!(
+            table(
+                "/mnt/testfs",
+                &targets,
+                only(Selection::One(0), Selection::None, false)
+            ),
+            "\
+testfs-MDT0000_UUID       585656        2088      516364   1%  /mnt/testfs[MDT:0] 
+
+filesystem_summary:       585656        2088      516364   1%  /mnt/testfs 
+
+"
+        );
+        assert_eq!(
+            table(
+                "/mnt/testfs",
+                &targets,
+                only(Selection::All, Selection::All, true)
+            ),
+            "filesystem_summary:       954304        6316      879176   1%  /mnt/testfs \n\n"
+        );
     }
 
     #[test]
     fn largest_numbers_of_a_target_do_not_overflow() {
-        assert_eq!(cells((1, u64::MAX, u64::MAX), false, false)[3], "50%");
+        assert_eq!(cells((1, u64::MAX, u64::MAX), View::default())[3], "50%");
         let target = |index| Target {
             uuid: String::new(),
             kind: "OST".to_owned(),
@@ -187,13 +309,35 @@ filesystem_summary:       954304        6316      879176   1%  /mnt/testfs
                 ..Space::default()
             }),
         };
-        let text = table("/mnt", &[target(0), target(1)], false, false);
+        let text = table("/mnt", &[target(0), target(1)], View::default());
         assert_eq!(text.matches("50%").count(), 3, "{text}");
     }
 
     #[test]
     fn sizes_are_shown_with_one_digit_after_the_point() {
-        assert_eq!(cells((585656, 1, 0), false, true)[..2], ["571.9M", "1.0K"]);
-        assert_eq!(cells((419432, 315, 0), true, true)[..2], ["409.6K", "315"]);
+        let cells_in = |row, unit, inodes| {
+            let view = View {
+                unit,
+                inodes,
+                ..View::default()
+            };
+            cells(row, view)
+        };
+        assert_eq!(
+            cells_in((585656, 1, 0), Unit::Binary, false)[..2],
+            ["571.9M", "1.0K"]
+        );
+        assert_eq!(
+            cells_in((585656, 1, 0), Unit::Decimal, false)[..2],
+            ["599.7M", "1.0K"]
+        );
+        assert_eq!(
+            cells_in((419432, 315, 0), Unit::Binary, true)[..2],
+            ["409.6K", "315"]
+        );
+        assert_eq!(
+            cells_in((419432, 315, 0), Unit::Decimal, true)[..2],
+            ["419.4K", "315"]
+        );
     }
 }

@@ -4,7 +4,9 @@
 //! The command reads the mount as an ordinary program. After an error it reports the path and
 //! continues; it fails at the end.
 
+mod ids;
 mod names;
+mod printf;
 mod test;
 
 use std::ffi::{OsStr, OsString};
@@ -18,22 +20,26 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use anyhow::{Context, Result, bail};
 
 use crate::cmd::walk;
+use ids::Ids;
 use names::Names;
+use printf::Piece;
 use test::{Candidate, Test};
 
 /// Bytes of output to collect for a file or pipe.
 const PIECE_BYTES: usize = 64 << 10;
 /// Long names of the options and actions, which are not tests.
-const OPTIONS: [&str; 6] = ["print", "print0", "ls", "lazy", "mindepth", "maxdepth"];
+const OPTIONS: [&str; 7] = ["print", "print0", "printf", "ls", "lazy", "mindepth", "maxdepth"];
 
 /// The form of the output.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(PartialEq, Eq, Debug)]
 enum OutputFormat {
     Lines,
     /// Paths that end with a zero byte.
     NulTerminated,
     /// Inode, KiB, mode, links, owner, group, size, time, path.
     Long,
+    /// The format of `-printf`.
+    Pieces(Vec<Piece>),
 }
 
 /// A parsed command line.
@@ -114,6 +120,11 @@ fn parse(args: &[OsString], now: i64, names: Names) -> Result<Find> {
                 match name {
                     "mindepth" => find.min_depth = parse_number(value).with_context(context)?,
                     "maxdepth" => find.max_depth = parse_number(value).with_context(context)?,
+                    "printf" => {
+                        let format = value.context("the option needs a value");
+                        let pieces = format.and_then(|f| printf::parse(f.as_bytes()));
+                        find.format = OutputFormat::Pieces(pieces.with_context(context)?);
+                    }
                     _ => {
                         let test = Test::parse(name, value, now, &find.names).with_context(context)?;
                         find.tests.push((test, negated));
@@ -169,19 +180,20 @@ fn long_name(name: &str) -> &str {
 impl Find {
     /// Prints the matching files at and below a path. Returns the number of errors.
     fn visit_all(&self, top: &Path, output: &mut Output) -> usize {
+        let ids = Ids::new(top);
         walk::walk("lfs find", top, |path, depth| {
-            let is_dir = self.visit(path, depth, output)?;
+            let is_dir = self.visit(path, depth, &ids, output)?;
             Ok(is_dir && depth < self.max_depth)
         })
     }
 
     /// Prints a file if it matches. Returns whether it is a directory.
-    fn visit(&self, path: &Path, depth: usize, output: &mut Output) -> Result<bool> {
+    fn visit(&self, path: &Path, depth: usize, ids: &Ids<'_>, output: &mut Output) -> Result<bool> {
         let meta = fs::symlink_metadata(path).with_context(|| walk::message_path(path))?;
         let is_dir = meta.is_dir();
-        let mut file = Candidate::new(path, meta);
+        let mut file = Candidate::new(path, meta, ids);
         if depth >= self.min_depth && self.matches(&mut file)? {
-            self.print(path, &file, output);
+            output.add(&self.line(path, &mut file)?);
         }
         Ok(is_dir)
     }
@@ -195,18 +207,15 @@ impl Find {
         Ok(true)
     }
 
-    fn print(&self, path: &Path, file: &Candidate<'_>, output: &mut Output) {
-        let mut line = match self.format {
-            OutputFormat::Long => file.long_form(&self.names).into_bytes(),
-            _ => Vec::new(),
+    /// The output for a file.
+    fn line(&self, path: &Path, file: &mut Candidate<'_>) -> Result<Vec<u8>> {
+        let (head, end): (String, &[u8]) = match &self.format {
+            OutputFormat::Pieces(pieces) => return printf::format(pieces, file),
+            OutputFormat::Long => (file.long_form(&self.names), b"\n"),
+            OutputFormat::Lines => (String::new(), b"\n"),
+            OutputFormat::NulTerminated => (String::new(), b"\0"),
         };
-        line.extend_from_slice(path.as_os_str().as_bytes());
-        line.push(if self.format == OutputFormat::NulTerminated {
-            0
-        } else {
-            b'\n'
-        });
-        output.add(&line);
+        Ok([head.as_bytes(), path.as_os_str().as_bytes(), end].concat())
     }
 }
 
@@ -253,7 +262,7 @@ mod tests {
 
     #[test]
     fn negation_must_precede_a_test() {
-        for action in ["-print", "-print0", "-ls", "-maxdepth 1", "-mindepth 1", "path"] {
+        for action in ["-print", "-print0", "-ls", "-printf %p", "-maxdepth 1", "path"] {
             let error = parse_line(&format!("t ! {action}")).err().unwrap();
             let name = action.split(' ').next().unwrap();
             assert!(error.contains("a test must follow '!', not"), "{error}");
@@ -273,11 +282,18 @@ mod tests {
 
     #[test]
     fn name_of_a_test_is_checked_before_its_value() {
-        for line in ["t -h", "t -pool", "t -pool x", "t --pool=x"] {
+        for line in ["t -h", "t -foreign", "t -foreign x", "t --foreign=x"] {
             let error = parse_line(line).err().unwrap();
             assert!(error.contains("is not available"), "{error}");
         }
-        for line in ["t -name", "t -size", "t -maxdepth"] {
+        for line in [
+            "t -name",
+            "t -size",
+            "t -maxdepth",
+            "t -printf",
+            "t -pool",
+            "t -projid",
+        ] {
             let error = parse_line(line).err().unwrap();
             assert!(error.contains("needs a value"), "{error}");
         }

@@ -10,9 +10,11 @@ use anyhow::{Context, Result, bail};
 use wire::striping::PlainLayout;
 
 use super::super::layout;
+use super::ids::Ids;
 use super::names::Names;
 use crate::clock::Date;
 use crate::decode::file_mode;
+use crate::node_requests::InodeIds;
 
 const DAY_SECONDS: u64 = 86_400;
 /// Unit of `st_blocks`.
@@ -43,6 +45,9 @@ pub(super) enum Test {
     StripeIndex(Vec<u32>),
     /// An object on one of these OSTs.
     Ost(Vec<u32>),
+    /// The layout names this OST pool; the empty name: no pool.
+    Pool(String),
+    Projid(u32),
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -185,6 +190,8 @@ impl Test {
             })?),
             "stripe-index" => Test::StripeIndex(layout::ost_indices(text()?)?),
             "ost" => Test::Ost(layout::ost_indices(text()?)?),
+            "pool" => Test::Pool(text()?.to_owned()),
+            "projid" => Test::Projid(text()?.parse().context("the value is not a number")?),
             other => bail!("the test {other} is not available (see `nacre lfs find --help`)"),
         })
     }
@@ -219,6 +226,11 @@ impl Test {
             Test::Ost(indices) => file
                 .layout()?
                 .is_some_and(|l| l.objects.iter().any(|o| indices.contains(&o.l_ost_idx))),
+            Test::Pool(name) => {
+                let pool = file.layout()?.map(|l| l.pool.to_string());
+                pool.unwrap_or_default() == *name
+            }
+            Test::Projid(projid) => file.ids()?.projid == *projid,
         })
     }
 }
@@ -265,18 +277,23 @@ impl Perm {
 
 /// A file to test.
 pub(super) struct Candidate<'a> {
-    path: &'a Path,
-    meta: Metadata,
+    pub(super) path: &'a Path,
+    pub(super) meta: Metadata,
+    source: &'a Ids<'a>,
+    /// FID and project, once a test has asked for them.
+    ids: Option<InodeIds>,
     /// The layout, once a test has read it. The inner `None` means that the file has none, or a
     /// foreign one.
     layout: Option<Option<PlainLayout>>,
 }
 
 impl<'a> Candidate<'a> {
-    pub(super) fn new(path: &'a Path, meta: Metadata) -> Candidate<'a> {
+    pub(super) fn new(path: &'a Path, meta: Metadata, source: &'a Ids<'a>) -> Candidate<'a> {
         Candidate {
             path,
             meta,
+            source,
+            ids: None,
             layout: None,
         }
     }
@@ -289,7 +306,7 @@ impl<'a> Candidate<'a> {
 
     /// The layout of a regular file, or the default layout of a directory; of a composite layout,
     /// the last component.
-    fn layout(&mut self) -> Result<Option<&PlainLayout>> {
+    pub(super) fn layout(&mut self) -> Result<Option<&PlainLayout>> {
         if self.layout.is_none() {
             let has_layout = self.meta.is_file() || self.meta.is_dir();
             let found = match has_layout {
@@ -299,6 +316,14 @@ impl<'a> Candidate<'a> {
             self.layout = Some(found.as_ref().and_then(layout::plain).cloned());
         }
         Ok(self.layout.iter().flatten().next())
+    }
+
+    /// FID and project.
+    pub(super) fn ids(&mut self) -> Result<&InodeIds> {
+        if self.ids.is_none() {
+            self.ids = Some(self.source.of(self.path)?);
+        }
+        self.ids.as_ref().context("the process of the mount sent no ids")
     }
 
     /// The fields of `-ls` before the path, each with a tab.
