@@ -49,22 +49,25 @@ impl Config {
 }
 
 /// Runs each load on each subject in turn, `runs` times. `progress` gets a description of each load
-/// before the load starts. The report has all measurements so far even after an error, which is
+/// before the load starts, and how many of how many loads are done. The report has all measurements so far even after an error, which is
 /// [`BenchError::Interrupted`] if `stop` was set.
 pub fn compare(
     subjects: &[Arc<dyn Subject>],
     cfg: &Config,
     stop: &AtomicBool,
-    mut progress: impl FnMut(&str),
+    mut progress: impl FnMut(&str, usize, usize),
 ) -> (Report, Result<(), BenchError>) {
     let mut report = Report::default();
     let mut processes: Vec<u32> = subjects.iter().flat_map(|s| s.processes()).copied().collect();
     processes.sort_unstable();
     processes.dedup();
+    let (mut done, total) = (0, cfg.runs * cfg.loads().len() * subjects.len());
     for run in 1..=cfg.runs {
         for load in cfg.loads() {
             for subject in subjects {
-                progress(&format!("run {run} of {}: {load}: {}", cfg.runs, subject.name()));
+                let text = format!("run {run} of {}: {load}: {}", cfg.runs, subject.name());
+                progress(&text, done, total);
+                done += 1;
                 // Background work left by one load must not slow down the next one.
                 wait_until_idle(&processes, IDLE_WAIT_MAX);
                 let mut context = LoadContext {
@@ -95,6 +98,7 @@ mod tests {
             name: name.to_owned(),
             root,
             processes: Vec::new(),
+            drop_caches: None,
         })
     }
 
@@ -111,7 +115,7 @@ mod tests {
             runs: 2,
         };
         let stop = AtomicBool::new(false);
-        let (report, outcome) = compare(&subjects, &cfg, &stop, |_| {});
+        let (report, outcome) = compare(&subjects, &cfg, &stop, |_, _, _| {});
         outcome.unwrap();
         let summaries = report.summaries();
         // Three subjects; three phases of four loads with files, and two phases of the stream.
@@ -130,7 +134,7 @@ mod tests {
         );
 
         cfg.only = vec!["stat".parse().unwrap()];
-        let (report, outcome) = compare(&subjects, &cfg, &stop, |_| {});
+        let (report, outcome) = compare(&subjects, &cfg, &stop, |_, _, _| {});
         outcome.unwrap();
         assert!(report.rows.iter().all(|r| r.phase == "stat/s"));
         assert_eq!(report.rows.len(), 4 * 3 * 2);
@@ -150,10 +154,30 @@ mod tests {
             runs: 3,
         };
         let stop = AtomicBool::new(false);
-        let (report, outcome) = compare(&subjects, &cfg, &stop, |next| {
+        let (report, outcome) = compare(&subjects, &cfg, &stop, |next, _, _| {
             stop.store(next.starts_with("run 2"), Ordering::Relaxed);
         });
         assert!(matches!(outcome, Err(BenchError::Interrupted)));
         assert_eq!(report.rows.len(), 5);
+    }
+
+    #[test]
+    fn stream_ends_after_an_interruption() {
+        let dir = tempfile::tempdir().unwrap();
+        let subjects = [subject("disk", dir.path())];
+        let cfg = Config {
+            tasks: vec![1],
+            shared: false,
+            only: vec![Phase::Write, Phase::Read],
+            files_per_task: 1,
+            stream_bytes: 2 << 20,
+            runs: 2,
+        };
+        let stop = AtomicBool::new(false);
+        let (report, outcome) = compare(&subjects, &cfg, &stop, |next, _, _| {
+            stop.store(next.starts_with("run 2"), Ordering::Relaxed);
+        });
+        assert!(matches!(outcome, Err(BenchError::Interrupted)));
+        assert_eq!(report.rows.len(), 2, "the second run has no row");
     }
 }

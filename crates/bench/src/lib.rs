@@ -38,7 +38,9 @@ pub use load::Phase;
 pub use memory::resident_bytes;
 pub use rendezvous::JobProcess;
 pub use report::{Report, Row, Summary};
-pub use subject::{LibrarySubject, MddSubject, NewFile, PathSubject, Subject};
+pub use subject::{
+    CheckStop, DropCaches, LibrarySubject, MddSubject, NewFile, PathSubject, Stream, Subject,
+};
 pub use task::{Task, TaskProgress};
 pub use time_series::{Window, windows};
 

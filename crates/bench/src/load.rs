@@ -1,9 +1,8 @@
 //! The loads of a comparison: metadata operations by several tasks, and a stream of data.
 
 use crate::cpu;
-use crate::subject::{NewFile, Subject};
+use crate::subject::{CheckStop, NewFile, Stream, Subject};
 use crate::{BenchError, Row};
-use bytes::Bytes;
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -81,7 +80,7 @@ pub(crate) struct LoadContext<'a> {
     pub(crate) only: &'a [Phase],
     /// Gets a row for each measured phase.
     pub(crate) rows: &'a mut Vec<Row>,
-    /// Set to interrupt a load of metadata operations. A stream ignores the flag.
+    /// Set to interrupt a load.
     pub(crate) stop: &'a AtomicBool,
 }
 
@@ -204,15 +203,19 @@ impl Load {
     ) -> Result<(), BenchError> {
         let dir = "stream";
         subject.make_dir("", dir)?;
-        let block = Bytes::from((0..BLOCK).map(|i| (i * 31 % 251) as u8).collect::<Vec<u8>>());
-        let blocks = bytes / BLOCK as u64;
-        let megabytes = (blocks * BLOCK as u64) as f64 / 1e6;
+        let stream = Stream {
+            block: (0..BLOCK).map(|i| (i * 31 % 251) as u8).collect(),
+            blocks: bytes / BLOCK as u64,
+        };
+        let megabytes = (stream.blocks * BLOCK as u64) as f64 / 1e6;
+        let stop = context.stop;
+        let check_stop = || check(stop);
         self.run_phase(subject, context, Phase::Write, megabytes, || {
-            subject.write(dir, "f", &block, blocks)
+            subject.write(dir, "f", &stream, &check_stop)
         })?;
         subject.drop_cache(dir, "f")?;
         self.run_phase(subject, context, Phase::Read, megabytes, || {
-            subject.read(dir, "f", BLOCK).map(drop)
+            subject.read(dir, "f", &stream, &check_stop).map(drop)
         })?;
         subject.unlink(dir, "f")?;
         subject.remove_dir("", dir)
@@ -226,12 +229,9 @@ type Operation = fn(&dyn Subject, &str, &str) -> Result<(), BenchError>;
 fn run_tasks(
     tasks: usize,
     stop: &AtomicBool,
-    work: impl Fn(usize, &dyn Fn() -> Result<(), BenchError>) -> Result<(), BenchError> + Sync,
+    work: impl Fn(usize, CheckStop) -> Result<(), BenchError> + Sync,
 ) -> Result<(), BenchError> {
-    let (work, check_stop) = (&work, || match stop.load(Ordering::Relaxed) {
-        true => Err(BenchError::Interrupted),
-        false => Ok(()),
-    });
+    let (work, check_stop) = (&work, || check(stop));
     std::thread::scope(|scope| {
         let threads: Vec<_> = (0..tasks)
             .map(|task| scope.spawn(move || work(task, &check_stop)))
@@ -240,6 +240,14 @@ fn run_tasks(
             .into_iter()
             .try_for_each(|t| t.join().unwrap_or(Err(BenchError::Interrupted)))
     })
+}
+
+/// Fails if `stop` is set.
+fn check(stop: &AtomicBool) -> Result<(), BenchError> {
+    match stop.load(Ordering::Relaxed) {
+        true => Err(BenchError::Interrupted),
+        false => Ok(()),
+    }
 }
 
 fn dir_name(task: usize) -> String {

@@ -185,6 +185,7 @@ fn run_with_threads(
             let mut run = || {
                 for test in &options.tests {
                     let (figure, outcome) = task.phase(test.name(), |meter, subject, _| {
+                        meter.expect(files_per_thread);
                         (first_file..first_file + files_per_thread).try_for_each(|n| {
                             let name = n.to_string();
                             meter.time(|| test.run(subject, &dir, &name, options.stripe_count))

@@ -25,6 +25,9 @@ pub struct TaskProgress {
     /// Completed operations of this process's tasks in the current phase; each task adds them in
     /// steps of 64.
     pub done: AtomicU64,
+    /// Operations of this process's tasks in the current phase; 0: unknown, as in a phase that
+    /// lasts for a given time.
+    pub total: AtomicU64,
     /// The current phase; empty outside of measured phases.
     pub phase: parking_lot::Mutex<String>,
 }
@@ -96,6 +99,11 @@ impl Meter<'_> {
         Ok(value)
     }
 
+    /// Announces the number of operations that this task is going to execute.
+    pub(crate) fn expect(&self, operations: u64) {
+        self.progress.total.fetch_add(operations, Ordering::Relaxed);
+    }
+
     /// Number of completed operations.
     pub(crate) fn done(&self) -> u64 {
         self.done
@@ -117,6 +125,7 @@ impl Task {
         work: impl FnOnce(&mut Meter<'_>, &dyn Subject, &mut Communicator) -> Result<(), BenchError>,
     ) -> Result<(Option<Figure>, Result<(), BenchError>), BenchError> {
         self.progress.done.store(0, Ordering::Relaxed);
+        self.progress.total.store(0, Ordering::Relaxed);
         if self.first_of_process {
             operation.clone_into(&mut self.progress.phase.lock());
         }

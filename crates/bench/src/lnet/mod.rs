@@ -96,7 +96,8 @@ pub struct Times {
 }
 
 /// Measures every point on every site, `times.runs` times, and on bare TCP if `with_echo`.
-/// `progress` gets a description of each measurement before its start. The report has all
+/// `progress` gets a description of each measurement before its start, and how many of how many are
+/// done. The report has all
 /// measurements so far even after an error, which is [`BenchError::Interrupted`] if `stop` was set.
 pub fn measure(
     sites: &[(&'static str, Site)],
@@ -104,7 +105,7 @@ pub fn measure(
     times: Times,
     with_echo: bool,
     stop: &AtomicBool,
-    mut progress: impl FnMut(&str),
+    mut progress: impl FnMut(&str, usize, usize),
 ) -> (LnetReport, Result<(), BenchError>) {
     let mut report = LnetReport::default();
     let echoes: &[(&'static str, bool)] = if with_echo {
@@ -112,6 +113,13 @@ pub fn measure(
     } else {
         &[]
     };
+    // The batched echo runs only for pings: batching does not change bulk transfers.
+    let is_measured = |point: &Point, batched: bool| point.load == LnetLoad::Ping || !batched;
+    let subjects_of = |point: &Point| {
+        let measured_echoes = echoes.iter().filter(|(_, batched)| is_measured(point, *batched));
+        sites.len() + measured_echoes.count()
+    };
+    let (mut done, total) = (0, times.runs * points.iter().map(subjects_of).sum::<usize>());
     for run in 1..=times.runs {
         for &point in points {
             let Point {
@@ -121,17 +129,15 @@ pub fn measure(
             } = point;
             let on_sites = sites.iter().map(|(name, site)| (*name, Some(site), false));
             let on_tcp = echoes.iter().map(|(name, batched)| (*name, None, *batched));
-            // The batched echo runs only for pings: batching does not change bulk transfers.
             for (name, site, batched) in
-                on_sites.chain(on_tcp.filter(|(_, _, batched)| load == LnetLoad::Ping || !batched))
+                on_sites.chain(on_tcp.filter(|(_, _, batched)| is_measured(&point, *batched)))
             {
                 if stop.load(Relaxed) {
                     return (report, Err(BenchError::Interrupted));
                 }
-                progress(&format!(
-                    "run {run}: {name} {}, {clients} x {concurrency}",
-                    load.name()
-                ));
+                let text = format!("run {run}: {name} {}, {clients} x {concurrency}", load.name());
+                progress(&text, done, total);
+                done += 1;
                 let Some(runtime) = site.or(sites.first().map(|(_, site)| site)).map(Site::runtime) else {
                     return (report, Ok(()));
                 };

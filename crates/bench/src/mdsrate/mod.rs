@@ -447,6 +447,9 @@ fn run_once_each(
         ..NewFile::EMPTY
     };
     let dir = files_of_task.dir.as_str();
+    if deadline.is_none() {
+        meter.expect(files_of_task.names().count() as u64);
+    }
     for name in files_of_task.names() {
         if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
             break;

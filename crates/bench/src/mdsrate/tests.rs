@@ -25,6 +25,7 @@ fn tasks(dir: &Path, progress: &Arc<TaskProgress>) -> Vec<Task> {
         name: "disk".to_owned(),
         root: dir.to_owned(),
         processes: Vec::new(),
+        drop_caches: None,
     });
     let task = |(i, comm)| Task {
         comm,

@@ -268,6 +268,9 @@ impl<'a> TaskRun<'a> {
                 }
                 Ok(())
             };
+            if stonewall.is_none() {
+                meter.expect((trees.len() * order.len()) as u64 * per_dir);
+            }
             let outcome = create_items(meter, 0, per_dir, stonewall);
             if stonewall.is_some() {
                 // All tasks exchange their numbers here, also those that failed or were
@@ -339,6 +342,7 @@ impl<'a> TaskRun<'a> {
             order
         });
         self.task.phase(operation, |meter, subject, _| {
+            meter.expect(trees.len() as u64 * items.end);
             for (owner, tree) in &trees {
                 for i in items.clone() {
                     let chosen = shuffled.as_ref().and_then(|order| order.get(i as usize));
@@ -410,6 +414,7 @@ impl<'a> TaskRun<'a> {
         }
         let trees = self.trees_of(owners)?;
         self.task.phase(remove_name(kind), |meter, subject, _| {
+            meter.expect((trees.len() * plan.dirs_with_items().len()) as u64 * per_dir);
             for (owner, tree) in &trees {
                 for dir in plan.dirs_with_items() {
                     for item in dir * per_dir..(dir + 1) * per_dir {

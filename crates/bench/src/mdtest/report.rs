@@ -61,7 +61,8 @@ struct Spread {
 impl Spread {
     fn of(values: &[f64]) -> Spread {
         let n = values.len() as f64;
-        let mean = values.iter().sum::<f64>() / n.max(1.0);
+        // The sum of no values is -0.0.
+        let mean = (values.iter().sum::<f64>() + 0.0) / n.max(1.0);
         let squares: f64 = values.iter().map(|v| (v - mean).powi(2)).sum();
         let least = values.iter().copied().fold(f64::INFINITY, f64::min);
         Spread {

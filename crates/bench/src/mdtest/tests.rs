@@ -14,6 +14,7 @@ fn tasks(dir: &Path, count: usize, progress: &Arc<TaskProgress>) -> Vec<Task> {
         name: "disk".to_owned(),
         root: dir.join("out"),
         processes: Vec::new(),
+        drop_caches: None,
     });
     let task = |(i, comm)| Task {
         comm,
@@ -247,6 +248,7 @@ fn each_directory_has_the_trees_of_its_tasks() {
             name: "other".to_owned(),
             root: dir.path().join("other"),
             processes: Vec::new(),
+            drop_caches: None,
         });
         tasks
     };

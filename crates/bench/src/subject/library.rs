@@ -1,6 +1,9 @@
 //! The client library as a subject: every task blocks on its calls, like an MPI program.
 
-use super::{NewFile, READ_BACK_DIFFERS, Subject, errno_error, join_path, operation_error};
+use super::{
+    CheckStop, DropCaches, NewFile, READ_BACK_DIFFERS, Stream, Subject, errno_error, join_path, object_name,
+    operation_error,
+};
 use crate::BenchError;
 use bytes::Bytes;
 use client::{Client, Cred, OpenFlags};
@@ -33,6 +36,7 @@ pub struct LibrarySubject {
     /// FIDs of the tasks' directories by path from the subject's root; a kernel would cache them
     /// too.
     dirs: RwLock<HashMap<String, Fid>>,
+    drop_caches: Option<DropCaches>,
 }
 
 impl LibrarySubject {
@@ -52,6 +56,7 @@ impl LibrarySubject {
             },
             base: String::new(),
             dirs: RwLock::default(),
+            drop_caches: None,
             processes: Vec::new(),
         }
     }
@@ -71,6 +76,12 @@ impl LibrarySubject {
         LibrarySubject { processes, ..self }
     }
 
+    /// Sets a function that drops the data that the client and the servers' hosts cache.
+    pub fn with_drop_caches(self, drop_caches: DropCaches) -> LibrarySubject {
+        let drop_caches = Some(drop_caches);
+        LibrarySubject { drop_caches, ..self }
+    }
+
     /// Runs a call and converts its error.
     fn run<T>(
         &self,
@@ -80,7 +91,7 @@ impl LibrarySubject {
     ) -> Result<T, BenchError> {
         self.runtime
             .block_on(call)
-            .map_err(|e| errno_error(&self.name, operation, join_path(dir, name), e))
+            .map_err(|e| errno_error(&self.name, operation, object_name(dir, name), e))
     }
 
     /// The FID of a directory, from the cache or by a path walk.
@@ -310,50 +321,54 @@ impl Subject for LibrarySubject {
         Ok(())
     }
 
-    fn write(&self, dir: &str, name: &str, block: &Bytes, blocks: u64) -> Result<(), BenchError> {
-        self.run("write", (dir, name), async {
-            let parent = self.dir_fid(dir).await?;
-            let (_, file) = self
-                .client
-                .create(
-                    &self.cred,
-                    parent,
-                    name.as_bytes(),
-                    FILE_MODE,
-                    OpenFlags::READ_WRITE,
-                )
-                .await?;
-            for i in 0..blocks {
-                // Copy each block, as a write through the kernel does.
-                let copy = Bytes::copy_from_slice(block);
-                self.client.write(&file, i * block.len() as u64, copy).await?;
-            }
-            self.client.fsync(&file, false).await?;
-            self.client.release(&file).await
-        })
+    fn write(&self, dir: &str, name: &str, stream: &Stream, check_stop: CheckStop) -> Result<(), BenchError> {
+        let at = (dir, name);
+        let (_, file) = self.run("create", at, async {
+            let (parent, flags) = (self.dir_fid(dir).await?, OpenFlags::READ_WRITE);
+            self.client
+                .create(&self.cred, parent, name.as_bytes(), FILE_MODE, flags)
+                .await
+        })?;
+        let written = (0..stream.blocks).try_for_each(|i| {
+            check_stop()?;
+            // Copy each block, as a write through the kernel does.
+            let copy = Bytes::copy_from_slice(&stream.block);
+            let offset = i * stream.block.len() as u64;
+            self.run("write", at, self.client.write(&file, offset, copy))
+                .map(drop)
+        });
+        let synced = written.and_then(|()| self.run("fsync", at, self.client.fsync(&file, false)));
+        let closed = self.run("close", at, self.client.release(&file));
+        synced.and(closed)
     }
 
-    fn read(&self, dir: &str, name: &str, block: usize) -> Result<u64, BenchError> {
-        self.run("read", (dir, name), async {
+    fn read(&self, dir: &str, name: &str, stream: &Stream, check_stop: CheckStop) -> Result<u64, BenchError> {
+        let at = (dir, name);
+        let file = self.run("open", at, async {
             let fid = self.find(dir, name).await?.attr.fid;
-            let file = self.client.open(&self.cred, fid, OpenFlags::READ).await?;
-            let mut offset = 0;
-            loop {
-                let data = self.client.read(&file, offset, block).await?;
-                let bytes: u64 = data.iter().map(|d| d.len() as u64).sum();
-                if bytes == 0 {
-                    break;
-                }
-                offset += bytes;
+            self.client.open(&self.cred, fid, OpenFlags::READ).await
+        })?;
+        let mut offset: u64 = 0;
+        let total = loop {
+            if let Err(e) = check_stop() {
+                break Err(e);
             }
-            self.client.release(&file).await?;
-            Ok(offset)
-        })
+            let read = self.client.read(&file, offset, stream.block.len());
+            match self.run("read", at, read) {
+                Ok(data) => match data.iter().map(|d| d.len() as u64).sum() {
+                    0 => break Ok(offset),
+                    bytes => offset += bytes,
+                },
+                Err(e) => break Err(e),
+            }
+        };
+        self.run("close", at, self.client.release(&file)).and(total)
     }
 
     fn drop_cache(&self, _dir: &str, _name: &str) -> Result<(), BenchError> {
-        // The library drops cached data only with its locks. A stream larger than the cache is read
-        // from the servers.
-        Ok(())
+        match &self.drop_caches {
+            Some(drop_caches) => drop_caches(),
+            None => Ok(()),
+        }
     }
 }

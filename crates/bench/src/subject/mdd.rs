@@ -2,7 +2,7 @@
 //! network, requests, locks and clients. In Lustre this is the MDD layer. The layouts of files name
 //! objects that do not exist.
 
-use super::{NewFile, Subject, errno_error, join_path, operation_error};
+use super::{CheckStop, NewFile, Stream, Subject, errno_error, join_path, operation_error};
 use crate::BenchError;
 use bytes::Bytes;
 use mdt::cred::Cred;
@@ -326,11 +326,11 @@ impl Subject for MddSubject {
             .map_err(|e| operation_error(&self.name, "sync", String::new(), &e.to_string()))
     }
 
-    fn write(&self, _dir: &str, _name: &str, _block: &Bytes, _blocks: u64) -> Result<(), BenchError> {
+    fn write(&self, _dir: &str, _name: &str, _: &Stream, _: CheckStop) -> Result<(), BenchError> {
         self.unsupported("write")
     }
 
-    fn read(&self, _dir: &str, _name: &str, _block: usize) -> Result<u64, BenchError> {
+    fn read(&self, _dir: &str, _name: &str, _: &Stream, _: CheckStop) -> Result<u64, BenchError> {
         self.unsupported("read")
     }
 

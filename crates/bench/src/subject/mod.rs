@@ -15,6 +15,7 @@ use bytes::Bytes;
 pub use library::LibrarySubject;
 pub use mdd::MddSubject;
 pub use path::PathSubject;
+use std::sync::Arc;
 use wire::Errno;
 
 /// A file system under test. Its methods block, and several tasks may call them.
@@ -65,12 +66,27 @@ pub trait Subject: Send + Sync {
     fn set_xattr(&self, dir: &str, name: &str, xattr: &str, value: &[u8]) -> Result<(), BenchError>;
     /// Writes back the changes that the subject still caches.
     fn sync(&self) -> Result<(), BenchError>;
-    /// Writes `block` `blocks` times to a new file, and fsyncs it.
-    fn write(&self, dir: &str, name: &str, block: &Bytes, blocks: u64) -> Result<(), BenchError>;
-    /// Reads a file sequentially in pieces of `block` bytes; returns the number of bytes.
-    fn read(&self, dir: &str, name: &str, block: usize) -> Result<u64, BenchError>;
+    /// Writes a stream to a new file, and fsyncs it. Calls `check_stop` before each block.
+    fn write(&self, dir: &str, name: &str, stream: &Stream, check_stop: CheckStop) -> Result<(), BenchError>;
+    /// Reads a stream back; returns the number of bytes. Calls `check_stop` before each block.
+    fn read(&self, dir: &str, name: &str, stream: &Stream, check_stop: CheckStop) -> Result<u64, BenchError>;
     /// Drops cached data of a file, as far as the subject can.
     fn drop_cache(&self, dir: &str, name: &str) -> Result<(), BenchError>;
+}
+
+/// A function that fails with [`BenchError::Interrupted`] after an interruption.
+pub type CheckStop<'a> = &'a dyn Fn() -> Result<(), BenchError>;
+
+/// Drops data of a subject that other processes or other files cache.
+pub type DropCaches = Arc<dyn Fn() -> Result<(), BenchError> + Send + Sync>;
+
+/// The data of a large file.
+#[derive(Clone, Debug)]
+pub struct Stream {
+    /// The data of one read or write.
+    pub block: Bytes,
+    /// Number of blocks.
+    pub blocks: u64,
 }
 
 /// The options of a new file.
@@ -123,6 +139,14 @@ pub(crate) fn join_path(dir: &str, name: &str) -> String {
         ("", name) => name.to_owned(),
         (dir, "") => dir.to_owned(),
         (dir, name) => format!("{dir}/{name}"),
+    }
+}
+
+/// The name of a file or directory in errors.
+fn object_name(dir: &str, name: &str) -> String {
+    match join_path(dir, name) {
+        path if path.is_empty() => "the directory itself".to_owned(),
+        path => path,
     }
 }
 

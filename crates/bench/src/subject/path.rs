@@ -1,6 +1,6 @@
 //! A directory of a mounted file system, accessed through the kernel.
 
-use super::{NewFile, READ_BACK_DIFFERS, Subject, join_path};
+use super::{CheckStop, DropCaches, NewFile, READ_BACK_DIFFERS, Stream, Subject, object_name};
 use crate::BenchError;
 use bytes::Bytes;
 use mdt::layout::StripeRequest;
@@ -28,6 +28,8 @@ pub struct PathSubject {
     pub root: PathBuf,
     /// Ids of the processes that serve the file system.
     pub processes: Vec<u32>,
+    /// Drops the data that these processes and their host cache.
+    pub drop_caches: Option<DropCaches>,
 }
 
 impl PathSubject {
@@ -45,7 +47,7 @@ impl PathSubject {
         result.map_err(|e| BenchError::Operation {
             subject: self.name.clone(),
             operation,
-            object: join_path(dir, name),
+            object: object_name(dir, name),
             reason: e.to_string(),
             errno: e.raw_os_error().unwrap_or(0),
         })
@@ -214,28 +216,27 @@ impl Subject for PathSubject {
         self.convert_error("sync", ("", ""), sync())
     }
 
-    fn write(&self, dir: &str, name: &str, block: &Bytes, blocks: u64) -> Result<(), BenchError> {
-        let write = || {
-            let mut file = File::create(self.path(dir, name))?;
-            (0..blocks).try_for_each(|_| file.write_all(block))?;
-            file.sync_all()
-        };
-        self.convert_error("write", (dir, name), write())
+    fn write(&self, dir: &str, name: &str, stream: &Stream, check_stop: CheckStop) -> Result<(), BenchError> {
+        let convert = |result| self.convert_error("write", (dir, name), result);
+        let mut file = self.convert_error("create", (dir, name), File::create(self.path(dir, name)))?;
+        for _ in 0..stream.blocks {
+            check_stop()?;
+            convert(file.write_all(&stream.block))?;
+        }
+        convert(file.sync_all())
     }
 
-    fn read(&self, dir: &str, name: &str, block: usize) -> Result<u64, BenchError> {
-        let read = || {
-            let mut file = File::open(self.path(dir, name))?;
-            let mut buffer = vec![0; block];
-            let mut total = 0;
-            loop {
-                match file.read(&mut buffer)? {
-                    0 => return Ok(total),
-                    n => total += n as u64,
-                }
+    fn read(&self, dir: &str, name: &str, stream: &Stream, check_stop: CheckStop) -> Result<u64, BenchError> {
+        let mut file = self.convert_error("open", (dir, name), File::open(self.path(dir, name)))?;
+        let mut buffer = vec![0; stream.block.len()];
+        let mut total = 0;
+        loop {
+            check_stop()?;
+            match self.convert_error("read", (dir, name), file.read(&mut buffer))? {
+                0 => return Ok(total),
+                n => total += n as u64,
             }
-        };
-        self.convert_error("read", (dir, name), read())
+        }
     }
 
     fn drop_cache(&self, dir: &str, name: &str) -> Result<(), BenchError> {
@@ -245,6 +246,10 @@ impl Subject for PathSubject {
             rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed)?;
             Ok(())
         };
-        self.convert_error("fadvise", (dir, name), drop_cache())
+        self.convert_error("fadvise", (dir, name), drop_cache())?;
+        match &self.drop_caches {
+            Some(drop_caches) => drop_caches(),
+            None => Ok(()),
+        }
     }
 }

@@ -128,6 +128,9 @@ pub(crate) struct Fsx {
     /// Maximum file size in KiB
     #[arg(long, value_name = "KIB", default_value_t = 1024, value_parser = clap::value_parser!(u64).range(64..=1 << 20))]
     pub(crate) size: u64,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 #[derive(Debug, Args)]
@@ -155,7 +158,7 @@ pub(crate) struct LnetBench {
     #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [1, 64], value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub(crate) concurrency: Vec<u32>,
     /// Seconds of each measurement, from 0.05 to 3600
-    #[arg(long, value_name = "S", default_value_t = 0.4)]
+    #[arg(long, value_name = "S", default_value_t = 0.4, value_parser = parse_seconds)]
     pub(crate) seconds: f64,
     /// Number of repetitions
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
@@ -181,4 +184,25 @@ pub(crate) struct LnetBench {
     /// Print the summaries as JSON
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// Parses the duration of a measurement of LNet, in seconds.
+pub(super) fn parse_seconds(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(seconds) if (0.05..=3600.0).contains(&seconds) => Ok(seconds),
+        _ => Err("expected seconds from 0.05 to 3600".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::parse_seconds;
+
+    #[test]
+    fn duration_of_a_measurement_is_limited() {
+        assert_eq!(parse_seconds("0.05"), Ok(0.05));
+        for bad in ["0.01", "3601", "-1", "nan", "x"] {
+            assert!(parse_seconds(bad).is_err(), "{bad}");
+        }
+    }
 }

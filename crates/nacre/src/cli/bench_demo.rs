@@ -6,6 +6,7 @@ use bench::demo::{ClientThreads, ExperimentKind, SIZES};
 use clap::builder::PossibleValuesParser;
 use clap::{Args, Subcommand};
 
+use super::bench::parse_seconds;
 use crate::instance::Store;
 
 /// The published demonstrations that `nacre bench demo` repeats.
@@ -44,7 +45,7 @@ pub(crate) struct DemoRun {
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) runs: Option<u32>,
     /// Seconds of each measurement of LNet [default: from the size]
-    #[arg(long, value_name = "S")]
+    #[arg(long, value_name = "S", value_parser = parse_seconds)]
     pub(crate) seconds: Option<f64>,
     /// Total number of files of all client threads [default: from the size]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000_000))]
@@ -59,12 +60,17 @@ pub(crate) struct DemoRun {
     /// partitions share CPUs
     #[arg(long)]
     pub(crate) force_partitions: bool,
-    /// Output file for every row of every run [default: demo-smp.csv or demo-pdo.csv]
+    /// Output file for every row of every run [default: demo-smp.csv or demo-pdo.csv, with a number if
+    /// that file exists]
     #[arg(long, value_name = "FILE")]
     pub(crate) csv: Option<PathBuf>,
-    /// Output file for the page [default: demo-smp.html or demo-pdo.html]
+    /// Output file for the page [default: demo-smp.html or demo-pdo.html, with a number if that file
+    /// exists]
     #[arg(long, value_name = "FILE")]
     pub(crate) page: Option<PathBuf>,
+    /// Print the rows as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 #[derive(Debug, Args)]

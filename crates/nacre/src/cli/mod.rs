@@ -328,7 +328,7 @@ pub(crate) struct Umount {
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = "Exit status: 0: no errors, or all were repaired; 1: errors remain")]
+#[command(after_help = "Exit status: 0: no errors, or all were repaired; 1: errors remain; 130: interrupted")]
 pub(crate) struct Fsck {
     /// Repair errors; lost files are moved to /lost+found
     #[arg(long)]
@@ -363,3 +363,6 @@ mod tests {
         Cli::command().debug_assert();
     }
 }
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,

@@ -1,24 +1,27 @@
 //! `nacre fsck`: checks names, links, layouts and objects of a stopped file system against each
 //! other; with `--repair`, also repairs them.
 
-use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use ::fsck::{Report, Summary, Targets};
+use ::fsck::{FsckError, Report, Summary, Targets};
 use anyhow::{Context, Result, bail};
 use osd::check::{Finding, Progress};
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 use crate::cli::Fsck;
 use crate::instance::{self, Instance, Store};
-use crate::output::{self, outln, shell_word};
+use crate::interrupt;
+use crate::output::{errln, outln, shell_word};
 use crate::process;
+use crate::progress::ProgressLine;
 
-/// Interval of the progress line on a terminal.
-const PROGRESS_INTERVAL: Duration = Duration::from_millis(500);
+/// Interval of updates of the progress, and of checks for an interruption.
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Runs the command.
 pub(crate) fn run(args: Fsck) -> Result<ExitCode> {
@@ -41,32 +44,39 @@ pub(crate) fn run(args: Fsck) -> Result<ExitCode> {
         .build()
         .context("cannot start the runtime")?;
     let progress = Arc::new(Progress::default());
-    let (signal_progress, line_progress) = (progress.clone(), progress.clone());
-    runtime.spawn(async move {
-        if tokio::signal::ctrl_c().await.is_ok() {
-            signal_progress.stop();
+    let stop = interrupt::stop_flag()?;
+    let line = Arc::new(Mutex::new(ProgressLine::new()));
+    let (seen, shown) = (progress.clone(), line.clone());
+    let watcher = runtime.spawn(async move {
+        loop {
+            tokio::time::sleep(PROGRESS_INTERVAL).await;
+            shown.lock().update("records examined", seen.seen(), None);
+            if stop.load(Ordering::Relaxed) {
+                seen.stop();
+            }
         }
     });
-    if std::io::stderr().is_terminal() {
-        runtime.spawn(async move {
-            loop {
-                tokio::time::sleep(PROGRESS_INTERVAL).await;
-                output::write_err(format_args!("\r{} records ", line_progress.seen()));
-            }
-        });
-    }
     let mut findings = Vec::new();
     let mut print = |report: Report<'_>| match args.json {
         true => findings.push(finding_json(&report)),
-        false => outln!("{}", finding_text(&report)),
+        false => {
+            line.lock().clear();
+            outln!("{}", finding_text(&report));
+        }
     };
     let summary = runtime.block_on(::fsck::check(&targets, args.repair, &progress, &mut print));
+    watcher.abort();
+    // It must not show a line after the summary.
+    let _ = runtime.block_on(watcher);
     runtime.shutdown_background();
-    if std::io::stderr().is_terminal() {
-        output::write_err(format_args!("\r\x1b[K"));
-        let _ = std::io::stderr().flush();
-    }
-    let summary = summary?;
+    line.lock().clear();
+    let summary = match summary {
+        Err(e @ FsckError::Interrupted(_)) => {
+            errln!("nacre: {e}");
+            return Ok(interrupt::exit_code());
+        }
+        summary => summary?,
+    };
     match args.json {
         true => outln!(
             "{}",

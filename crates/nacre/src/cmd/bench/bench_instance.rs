@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 
 use super::library::Library;
 use crate::cli::Net;
@@ -70,25 +70,39 @@ impl BenchInstance {
         Library::mount(&mgs, fsname, &net, 1)
     }
 
+    /// The parameters of the process.
+    pub(super) fn params(&self) -> InstanceParams {
+        InstanceParams {
+            control: self.record.control.clone(),
+        }
+    }
+}
+
+/// The parameters of a process.
+pub(super) struct InstanceParams {
+    control: PathBuf,
+}
+
+impl InstanceParams {
     /// Sets all parameters that match the pattern.
-    pub(super) fn set_param(&self, pattern: &str, value: &str) -> Result<()> {
+    pub(super) fn set(&self, pattern: &str, value: &str) -> Result<()> {
         let request = Request::SetParam {
             pattern: pattern.to_owned(),
             value: value.to_owned(),
         };
-        control::call(&self.record.control, &request, ANSWER_MAX).map(drop)
+        control::call(&self.control, &request, ANSWER_MAX).map(drop)
     }
 
-    /// The value of the first parameter that matches the pattern; an error if none does.
-    pub(super) fn param(&self, pattern: &str) -> Result<String> {
+    /// The values of all parameters that match the pattern; an error if none does.
+    pub(super) fn values(&self, pattern: &str) -> Result<Vec<String>> {
         let request = Request::GetParam {
             pattern: pattern.to_owned(),
         };
-        let answer = control::call(&self.record.control, &request, ANSWER_MAX)?;
-        let found: Vec<(String, String)> = serde_json::from_value(answer)?;
-        let first = found.into_iter().next();
-        Ok(first
-            .with_context(|| format!("no parameter matches '{pattern}'"))?
-            .1)
+        let answer = control::call(&self.control, &request, ANSWER_MAX)?;
+        let found: Vec<(String, String)> = control::decode(answer)?;
+        if found.is_empty() {
+            bail!("no parameter matches '{pattern}'");
+        }
+        Ok(found.into_iter().map(|(_, value)| value).collect())
     }
 }

@@ -12,9 +12,10 @@ use anyhow::{Context, Result, bail};
 use bench::{Config, LibrarySubject, PASS_THROUGH, PathSubject, Phase, Report, Subject, compare};
 
 use super::bench_instance::BenchInstance;
-use super::{ScratchDir, load, stop_flag};
+use super::{ScratchDir, caches, load, stop_flag};
 use crate::cli::Bench;
 use crate::output::{errln, outln};
+use crate::progress::ProgressLine;
 
 /// Time limit for bindfs to mount.
 const BINDFS_MOUNT_MAX: Duration = Duration::from_secs(10);
@@ -32,7 +33,9 @@ pub(super) fn run(args: &Bench) -> Result<ExitCode> {
 }
 
 fn measure(args: &Bench, dir: &Path) -> Result<ExitCode> {
-    let instance = BenchInstance::up(&dir.join("nacre"), args.osts)?;
+    let stop = stop_flag()?;
+    let instance_dir = dir.join("nacre");
+    let instance = BenchInstance::up(&instance_dir, args.osts)?;
     if !args.json {
         let memory = bench::resident_bytes(instance.pid).unwrap_or(0) >> 20;
         outln!(
@@ -46,6 +49,7 @@ fn measure(args: &Bench, dir: &Path) -> Result<ExitCode> {
         name: "disk".to_owned(),
         root: disk,
         processes: Vec::new(),
+        drop_caches: None,
     })];
     let bindfs = Bindfs::mount(dir)?;
     match &bindfs {
@@ -53,6 +57,7 @@ fn measure(args: &Bench, dir: &Path) -> Result<ExitCode> {
             name: PASS_THROUGH.to_owned(),
             root: bindfs.mountpoint.clone(),
             processes: vec![bindfs.child.id()],
+            drop_caches: Some(caches::of_files(bindfs.source.clone())),
         })),
         None => {
             errln!("cannot start {PASS_THROUGH} (is it installed?): skipping the pass-through file system")
@@ -62,15 +67,16 @@ fn measure(args: &Bench, dir: &Path) -> Result<ExitCode> {
         name: "nacre mount".to_owned(),
         root: instance.mount.clone(),
         processes: vec![instance.pid],
+        drop_caches: Some(caches::of_mount(&instance, &instance_dir)),
     }));
     let library = instance.library()?;
     for client in &library.clients {
         subjects.push(Arc::new(
             LibrarySubject::new("nacre library", client.clone(), library.runtime.clone())
-                .with_processes(vec![instance.pid]),
+                .with_processes(vec![instance.pid])
+                .with_drop_caches(caches::of_library(library.params(), &instance_dir)),
         ));
     }
-    let stop = stop_flag()?;
     let config = Config {
         tasks: args.tasks.iter().map(|n| *n as usize).collect(),
         shared: args.shared,
@@ -82,7 +88,11 @@ fn measure(args: &Bench, dir: &Path) -> Result<ExitCode> {
         stream_bytes: args.megabytes << 20,
         runs: args.runs as usize,
     };
-    let (report, outcome) = compare(&subjects, &config, &stop, |next| errln!("{next}"));
+    let mut progress = ProgressLine::new();
+    let (report, outcome) = compare(&subjects, &config, &stop, |text, done, total| {
+        progress.show(text, done as u64, Some(total as u64));
+    });
+    drop(progress);
     print_report(args, &report)?;
     drop(subjects);
     library.umount();
@@ -103,6 +113,8 @@ fn print_report(args: &Bench, report: &Report) -> Result<()> {
 
 /// A pass-through FUSE file system over a directory of the same disk; unmounted on drop.
 struct Bindfs {
+    /// The directory below.
+    source: PathBuf,
     mountpoint: PathBuf,
     child: Child,
 }
@@ -121,7 +133,11 @@ impl Bindfs {
             .stdout(Stdio::null())
             .spawn();
         let Ok(child) = spawned else { return Ok(None) };
-        let bindfs = Bindfs { mountpoint, child };
+        let bindfs = Bindfs {
+            source,
+            mountpoint,
+            child,
+        };
         let start_time = Instant::now();
         while fuse::mounted_at(&bindfs.mountpoint).is_none() {
             if start_time.elapsed() > BINDFS_MOUNT_MAX {

@@ -4,10 +4,13 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use bench::BenchError;
+use serde_json::json;
 
-use super::{EXIT_INTERRUPTED, stop_flag};
+use super::stop_flag;
 use crate::cli::Fsx;
+use crate::interrupt;
 use crate::output::{errln, outln};
+use crate::progress::ProgressLine;
 
 /// Runs the command.
 pub(super) fn run(args: &Fsx) -> Result<ExitCode> {
@@ -20,22 +23,28 @@ pub(super) fn run(args: &Fsx) -> Result<ExitCode> {
         ..bench::fsx::Config::default()
     };
     let stop = stop_flag()?;
+    let mut progress = ProgressLine::new();
     let outcome = bench::fsx::fsx(&args.paths, config, &stop, |done| {
-        errln!("{done} of {} operations", args.ops);
+        progress.show("operations", done.into(), Some(args.ops.into()));
     });
-    match outcome {
+    drop(progress);
+    let failure = match outcome {
         Err(e @ BenchError::Interrupted) => {
             errln!("{e}");
-            Ok(ExitCode::from(EXIT_INTERRUPTED))
+            return Ok(interrupt::exit_code());
         }
-        Err(e) => Err(e.into()),
-        Ok(None) => {
-            outln!("{} operations, seed {}: no error", args.ops, args.seed);
-            Ok(ExitCode::SUCCESS)
-        }
-        Ok(Some(failure)) => {
-            errln!("{failure}");
-            Ok(ExitCode::FAILURE)
-        }
+        outcome => outcome?.map(|failure| failure.to_string()),
+    };
+    match &failure {
+        _ if args.json => outln!(
+            "{}",
+            json!({ "operations": args.ops, "seed": args.seed, "failure": failure })
+        ),
+        None => outln!("{} operations, seed {}: no error", args.ops, args.seed),
+        Some(failure) => errln!("{failure}"),
     }
+    Ok(match failure {
+        None => ExitCode::SUCCESS,
+        Some(_) => ExitCode::FAILURE,
+    })
 }

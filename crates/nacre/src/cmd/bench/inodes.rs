@@ -105,13 +105,14 @@ fn measure_round(
     progress: &Arc<TaskProgress>,
     lu_cache_nr: u64,
 ) -> Result<Round> {
-    let set_capacity = |count: u64| instance.set_param("mdt.*.lu_cache_nr", &count.to_string());
+    let params = instance.params();
+    let set_capacity = |count: u64| params.set("mdt.*.lu_cache_nr", &count.to_string());
     set_capacity(lu_cache_nr)?;
     let create = run_phase(args, instance, progress, Mode::Create)?;
     let stat = run_phase(args, instance, progress, Mode::Stat)?;
     let resident_bytes = settled_resident_bytes(instance.pid, progress)?;
-    let kept = instance.param("mdt.*.lu_cache_used")?;
-    let kept: u64 = kept
+    let kept = params.values("mdt.*.lu_cache_used")?;
+    let kept: u64 = kept[0]
         .trim()
         .parse()
         .context("mdt.*.lu_cache_used is not a number")?;

@@ -7,6 +7,7 @@ use anyhow::Result;
 use client::{Client, MountOptions};
 use cpt::{CptConfig, CptId, CptTable};
 use lnet::{Lnet, LnetConfig};
+use params::Registry;
 use rpc::{Ptlrpc, RpcConfig};
 use tokio::runtime::Handle;
 use tokio::task::JoinSet;
@@ -24,6 +25,8 @@ pub(super) struct Nodes {
     rpcs: Vec<Arc<Ptlrpc>>,
     /// The LNet stack of each node.
     lnets: Vec<Arc<Lnet>>,
+    /// The parameters of all mounts.
+    params: Registry,
 }
 
 impl Nodes {
@@ -34,6 +37,7 @@ impl Nodes {
             runtime: runtime.clone(),
             rpcs: Vec::new(),
             lnets: Vec::new(),
+            params: Registry::default(),
         };
         for _ in 0..count {
             if let Err(e) = runtime.block_on(nodes.add_node(cpts, mgs, net)) {
@@ -70,7 +74,10 @@ impl Nodes {
         let rpcs = self.rpcs.iter().take(nodes);
         let rpc_of_each_mount = std::iter::repeat_n(rpcs, mounts_per_node).flatten().cloned();
         for (index, rpc) in rpc_of_each_mount.enumerate() {
-            let options = MountOptions::new(mgs.to_vec(), fsname, random_u64()?);
+            let options = MountOptions {
+                params: self.params.clone(),
+                ..MountOptions::new(mgs.to_vec(), fsname, random_u64()?)
+            };
             mount_tasks.spawn_on(
                 async move { (index, Client::mount(&rpc, options).await) },
                 &self.runtime,
@@ -147,6 +154,11 @@ impl Library {
             nodes,
             cpts,
         })
+    }
+
+    /// The parameters of the clients.
+    pub(super) fn params(&self) -> Registry {
+        self.nodes.params.clone()
     }
 
     /// Unmounts all clients and stops the node.

@@ -17,7 +17,8 @@ use wire::Nid;
 
 use super::{load, stop_child, stop_flag};
 use crate::cli::LnetBench;
-use crate::output::{errln, outln};
+use crate::output::outln;
+use crate::progress::ProgressLine;
 use crate::start::StartConfig;
 use crate::{fd_limit, process};
 
@@ -61,12 +62,13 @@ pub(super) fn run(args: &LnetBench) -> Result<ExitCode> {
     }
     let times = Times {
         warm_up: WARM_UP,
-        measured: Duration::from_secs_f64(args.seconds.clamp(0.05, 3600.0)),
+        measured: Duration::from_secs_f64(args.seconds),
         runs: args.runs as usize,
     };
     let stop = stop_flag()?;
-    let (mut report, mut outcome) =
-        measure(&sites, &points(args), times, true, &stop, |next| errln!("{next}"));
+    let mut progress = ProgressLine::new();
+    let (mut report, mut outcome) = measure(&sites, &points(args), times, true, &stop, shown(&mut progress));
+    progress.clear();
     sites.into_iter().for_each(|(_, site)| site.shutdown());
     let mut server_peak_bytes = None;
     if outcome.is_ok() && args.crowd > 0 {
@@ -116,11 +118,10 @@ fn measure_crowd(
     times: Times,
     stop: &AtomicBool,
 ) -> Result<(LnetReport, Result<(), BenchError>, Option<u64>)> {
-    let server = Server::start(
-        Nid::tcp(Ipv4Addr::from_bits(base.to_bits() + 1), 0),
-        args.port,
-        stop,
-    )?;
+    let nid = Nid::tcp(Ipv4Addr::from_bits(base.to_bits() + 1), 0);
+    let Some(server) = Server::start(nid, args.port, stop)? else {
+        return Ok((LnetReport::default(), Err(BenchError::Interrupted), None));
+    };
     let config = LnetConfig {
         accept_port: args.port,
         ..lnet.clone()
@@ -141,11 +142,18 @@ fn measure_crowd(
         clients,
         concurrency: CROWD_CONCURRENCY,
     };
-    let (report, outcome) = measure(&sites, &[point], times, false, stop, |next| errln!("{next}"));
+    let mut progress = ProgressLine::new();
+    let (report, outcome) = measure(&sites, &[point], times, false, stop, shown(&mut progress));
+    drop(progress);
     let peak_bytes = process::peak_bytes(server.child.id());
     let [(_, site)] = sites;
     site.shutdown();
     Ok((report, outcome, peak_bytes))
+}
+
+/// Shows the progress of [`measure`].
+fn shown(progress: &mut ProgressLine) -> impl FnMut(&str, usize, usize) {
+    |text, done, total| progress.show(text, done as u64, Some(total as u64))
 }
 
 /// An LNet selftest node in another process; stopped on drop.
@@ -155,9 +163,9 @@ struct Server {
 }
 
 impl Server {
-    /// Starts the process and waits until it accepts connections. Fails if the process exits, after
-    /// [`START_MAX`], or if `stop` is set.
-    fn start(nid: Nid, port: u16, stop: &AtomicBool) -> Result<Server> {
+    /// Starts the process and waits until it accepts connections; `None` after an interruption.
+    /// Fails if the process exits, or after [`START_MAX`].
+    fn start(nid: Nid, port: u16, stop: &AtomicBool) -> Result<Option<Server>> {
         let binary = std::env::current_exe().context("cannot find the nacre binary")?;
         let child = Command::new(binary)
             .args([
@@ -182,12 +190,18 @@ impl Server {
             {
                 bail!("the server at {nid} has ended: {status}");
             }
-            if start_time.elapsed() > START_MAX || stop.load(Ordering::Relaxed) {
-                bail!("the server at {nid} did not start");
+            if stop.load(Ordering::Relaxed) {
+                return Ok(None);
+            }
+            if start_time.elapsed() > START_MAX {
+                bail!(
+                    "the server at {nid} did not start within {} s",
+                    START_MAX.as_secs()
+                );
             }
             std::thread::sleep(POLL_INTERVAL);
         }
-        Ok(server)
+        Ok(Some(server))
     }
 }
 

@@ -17,16 +17,16 @@ use bench::{
 use client::{Source, parse_source};
 
 use super::library::Library;
-use super::{EXIT_INTERRUPTED, stop_flag};
+use super::stop_flag;
 use crate::cli::Load;
 use crate::clock::Date;
+use crate::interrupt;
 use crate::node::random_u64;
 use crate::output::{self, errln, outln};
+use crate::progress::{CLEAR_LINE, ProgressLine};
 
-/// Interval of progress messages on a terminal.
-const PROGRESS_INTERVAL: Duration = Duration::from_millis(500);
-/// If standard error is not a terminal, one message is printed for this number of intervals.
-const INTERVALS_PER_LINE: u32 = 20;
+/// Interval of updates of the progress.
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
 
 impl Load {
     /// The output options of this load.
@@ -61,10 +61,10 @@ pub(super) struct TaskGroup {
 }
 
 impl TaskGroup {
-    /// Creates the tasks. `dirs` are separated by @; with `--mgs` they are paths from the root of
-    /// the file system. `mounts` overrides the number of clients from `--mounts`; the default is
-    /// the number of tasks of this process.
-    pub(super) fn new(load: &Load, dirs: &str, mounts: Option<u32>) -> Result<TaskGroup> {
+    /// Creates the tasks. `dirs` are the value of the option `dir_option`, separated by @; with
+    /// `--mgs` they are paths from the root of the file system. `mounts` overrides the number of
+    /// clients from `--mounts`; the default is the number of tasks of this process.
+    pub(super) fn new(load: &Load, dir_option: &str, dirs: &str, mounts: Option<u32>) -> Result<TaskGroup> {
         let job_process = JobProcess::from_env();
         let prints_results = job_process.as_ref().is_none_or(|p| p.rank == 0);
         let tasks = load.np as usize;
@@ -90,14 +90,14 @@ impl TaskGroup {
         };
         let dir_names: Vec<&str> = dirs.split('@').filter(|d| !d.is_empty()).collect();
         if dir_names.is_empty() {
-            bail!("-d needs a directory");
+            bail!("{dir_option} needs a directory");
         }
         let (library, subjects): (_, Vec<Arc<dyn Subject>>) = match &load.mgs {
             Some(source) => {
                 let Source { mgs, fsname, subdir } = parse_source(source)?;
                 if !subdir.is_empty() {
                     bail!(
-                        "--mgs needs the root of a file system: select directories in it with -d or --dirfmt"
+                        "--mgs needs the root of a file system: select directories in it with {dir_option}"
                     );
                 }
                 let mounts = mounts.or(load.mounts).map_or(tasks, |m| m as usize);
@@ -118,6 +118,7 @@ impl TaskGroup {
                         name: root.display().to_string(),
                         root,
                         processes: processes.clone(),
+                        drop_caches: None,
                     }) as Arc<dyn Subject>)
                 };
                 (None, dir_names.iter().map(subject).collect::<Result<_>>()?)
@@ -177,27 +178,27 @@ pub(super) fn with_progress<T>(progress: &TaskProgress, work: impl FnOnce() -> T
 
 /// Shows progress until `finished` is set.
 fn show_progress(progress: &TaskProgress, finished: &AtomicBool) {
-    let is_terminal = std::io::stderr().is_terminal();
-    let mut intervals = 0;
+    let mut line = ProgressLine::new();
     while !finished.load(Ordering::Relaxed) {
         std::thread::sleep(PROGRESS_INTERVAL);
-        intervals += 1;
         let phase = progress.phase.lock().clone();
-        let done = progress.done.load(Ordering::Relaxed);
-        match is_terminal {
-            _ if phase.is_empty() => {}
-            true => output::write_err(format_args!("\r{phase}: {done} operations \x1b[K")),
-            false if intervals % INTERVALS_PER_LINE == 0 => errln!("{phase}: {done} operations"),
-            false => {}
+        if phase.is_empty() {
+            continue;
         }
+        let done = progress.done.load(Ordering::Relaxed);
+        let total = Some(progress.total.load(Ordering::Relaxed)).filter(|total| *total > 0);
+        let text = match total {
+            Some(_) => phase,
+            None => format!("operations: {phase}"),
+        };
+        line.update(&text, done, total);
     }
-    clear_line();
 }
 
 /// Clears the progress line on a terminal.
 pub(super) fn clear_line() {
     if std::io::stderr().is_terminal() {
-        output::write_err(format_args!("\r\x1b[K"));
+        output::write_err(format_args!("{CLEAR_LINE}"));
     }
 }
 
@@ -232,7 +233,7 @@ pub(super) fn exit_code(outcome: Result<(), BenchError>) -> Result<ExitCode> {
         Ok(()) => Ok(ExitCode::SUCCESS),
         Err(e @ BenchError::Interrupted) => {
             errln!("{e}: partial results were reported, created files were removed");
-            Ok(ExitCode::from(EXIT_INTERRUPTED))
+            Ok(interrupt::exit_code())
         }
         Err(e) => Err(e.into()),
     }

@@ -17,7 +17,7 @@ pub(super) fn run(args: &Mdsrate) -> Result<ExitCode> {
     let mounts = args.mntcount.filter(|_| args.load.mgs.is_some());
     // The directory formats are relative to the working directory, or to the root of the file
     // system with --mgs.
-    let mut group = TaskGroup::new(&args.load, ".", mounts)?;
+    let mut group = TaskGroup::new(&args.load, "--dirfmt", ".", mounts)?;
     if group.prints_results && !args.load.json {
         outln!(
             "0: nacre {} starting at {}",

@@ -14,7 +14,7 @@ use crate::output::outln;
 /// Runs the command.
 pub(super) fn run(args: &Mdtest) -> Result<ExitCode> {
     let options = options(args)?;
-    let mut group = TaskGroup::new(&args.load, &args.dirs, None)?;
+    let mut group = TaskGroup::new(&args.load, "-d", &args.dirs, None)?;
     if group.prints_results && !args.load.json {
         outln!("-- started at {} --\n", load::now());
         outln!(
@@ -32,6 +32,10 @@ pub(super) fn run(args: &Mdtest) -> Result<ExitCode> {
     };
     let print_report = |report: mdtest::Report| {
         load::clear_line();
+        if report.figures.is_empty() {
+            // The error says why.
+            return Ok(());
+        }
         load::print_results(&args.load.output_options(), &report.figures, || {
             format!("{}-- finished at {} --", report.text(report_options), load::now())
         })

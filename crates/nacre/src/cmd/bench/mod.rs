@@ -1,6 +1,7 @@
 //! `nacre bench`: a module for each benchmark and correctness test, and their common parts.
 
 mod bench_instance;
+mod caches;
 mod compare;
 mod demo;
 mod fsx;
@@ -15,20 +16,15 @@ mod survey;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ExitCode};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, Result, bail};
-use tokio::signal::unix::{SignalKind, signal};
 
 use super::{clean_up_after, stop};
 use crate::cli::{Bench, BenchCommand};
 use crate::instance::{self, Lock};
+use crate::interrupt::stop_flag;
 use crate::output::{describe, errln};
 use crate::process;
-
-/// Exit status after SIGINT or SIGTERM: 128 + 2, as shells report SIGINT.
-const EXIT_INTERRUPTED: u8 = 130;
 
 /// Runs the command.
 pub(crate) fn run(args: Bench) -> Result<ExitCode> {
@@ -42,39 +38,6 @@ pub(crate) fn run(args: Bench) -> Result<ExitCode> {
         Some(BenchCommand::Mdsrate(mdsrate)) => mdsrate::run(mdsrate),
         Some(BenchCommand::MdsSurvey(survey)) => survey::run(survey),
     }
-}
-
-/// Returns a flag that the first Ctrl-C or SIGTERM sets, so that the benchmark can stop and clean
-/// up. A second signal ends the process at once.
-fn stop_flag() -> Result<Arc<AtomicBool>> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .context("cannot start the runtime")?;
-    let (mut interrupt, mut terminate) = {
-        let _guard = runtime.enter();
-        (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?)
-    };
-    let stop = Arc::new(AtomicBool::new(false));
-    let flag = stop.clone();
-    std::thread::Builder::new()
-        .name("signals".to_owned())
-        .spawn(move || {
-            let mut wait_for_signal = || {
-                runtime.block_on(async {
-                    tokio::select! {
-                        _ = interrupt.recv() => {}
-                        _ = terminate.recv() => {}
-                    }
-                });
-            };
-            wait_for_signal();
-            flag.store(true, Ordering::Relaxed);
-            wait_for_signal();
-            std::process::exit(EXIT_INTERRUPTED.into());
-        })
-        .context("cannot start the thread for signals")?;
-    Ok(stop)
 }
 
 /// Sends SIGTERM to a child process and waits for its exit.

@@ -48,8 +48,22 @@ fn counterpart(dir: &Path, entry: &Path) -> PathBuf {
     dir.join(entry.file_name().unwrap_or_default())
 }
 
+/// Gets the number of entries so far, before each entry; an error ends the work.
+pub(super) type OnEntry<'a> = &'a mut dyn FnMut(u64) -> Result<()>;
+
+/// The number of entries of a tree.
+pub(super) fn size(tree: &Path) -> Result<u64> {
+    let is_dir = fs::symlink_metadata(tree).is_ok_and(|meta| meta.is_dir());
+    let below = match is_dir {
+        true => entries(tree)?,
+        false => Vec::new(),
+    };
+    below.iter().try_fold(1, |sum, entry| Ok(sum + size(entry)?))
+}
+
 /// Copies the tree `from` to the new path `to`, with modes and times. Leaves out special files.
-pub(super) fn copy(from: &Path, to: &Path, count: &mut Count) -> Result<()> {
+pub(super) fn copy(from: &Path, to: &Path, count: &mut Count, on_entry: OnEntry) -> Result<()> {
+    on_entry(count.entries())?;
     let cannot_copy = || format!("cannot copy {} to {}", from.display(), to.display());
     let meta = fs::symlink_metadata(from).with_context(cannot_copy)?;
     let times = FileTimes::new()
@@ -70,7 +84,7 @@ pub(super) fn copy(from: &Path, to: &Path, count: &mut Count) -> Result<()> {
     } else if meta.is_dir() {
         fs::create_dir(to).with_context(cannot_copy)?;
         for entry in entries(from)? {
-            copy(&entry, &counterpart(to, &entry), count)?;
+            copy(&entry, &counterpart(to, &entry), count, on_entry)?;
         }
         fs::set_permissions(to, meta.permissions()).with_context(cannot_copy)?;
         File::open(to)
@@ -97,7 +111,9 @@ pub(super) fn compare(
     copy: &Path,
     count: &mut Count,
     differences: &mut Vec<String>,
+    on_entry: OnEntry,
 ) -> Result<()> {
+    on_entry(count.entries())?;
     let (source_meta, copy_meta) = (fs::symlink_metadata(source)?, fs::symlink_metadata(copy));
     let mut differs = |what: &str| {
         differences.push(format!(
@@ -138,7 +154,7 @@ pub(super) fn compare(
             differs("number of entries");
         }
         for entry in source_entries {
-            compare(&entry, &counterpart(copy, &entry), count, differences)?;
+            compare(&entry, &counterpart(copy, &entry), count, differences, on_entry)?;
         }
     }
     Ok(())
@@ -177,6 +193,7 @@ fn fill(file: &mut File, buf: &mut [u8]) -> Result<usize> {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+    use crate::interrupt::Interrupted;
 
     #[test]
     fn comparison_finds_changed_and_missing_files() {
@@ -188,7 +205,13 @@ mod tests {
         symlink("f", a.join("x/link")).unwrap();
         fs::create_dir(a.join("target")).unwrap();
         let mut copied = Count::default();
-        copy(&a, &b, &mut copied).unwrap();
+        let mut seen = Vec::new();
+        copy(&a, &b, &mut copied, &mut |n| {
+            seen.push(n);
+            Ok(())
+        })
+        .unwrap();
+        assert_eq!(seen.len() as u64, size(&a).unwrap());
         assert_eq!(
             (copied.files, copied.dirs, copied.links, copied.bytes),
             (2, 3, 1, 300_000)
@@ -196,7 +219,7 @@ mod tests {
 
         let compare_again = || {
             let (mut count, mut differences) = (Count::default(), Vec::new());
-            compare(&a, &b, &mut count, &mut differences).unwrap();
+            compare(&a, &b, &mut count, &mut differences, &mut |_| Ok(())).unwrap();
             (count, differences)
         };
         assert_eq!(compare_again(), (copied, Vec::new()));
@@ -209,5 +232,20 @@ mod tests {
             differences.contains("contents") && differences.contains("existence"),
             "{differences}"
         );
+    }
+
+    #[test]
+    fn copy_ends_at_an_interruption() {
+        let dir = tempfile::tempdir().unwrap();
+        let (a, b) = (dir.path().join("a"), dir.path().join("b"));
+        fs::create_dir(&a).unwrap();
+        fs::write(a.join("f"), "").unwrap();
+        let mut count = Count::default();
+        let result = copy(&a, &b, &mut count, &mut |_| match b.exists() {
+            true => Err(Interrupted.into()),
+            false => Ok(()),
+        });
+        assert!(result.unwrap_err().is::<Interrupted>());
+        assert!(!b.join("f").exists());
     }
 }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 const WAIT_MAX: Duration = Duration::from_secs(240);
 
 /// Processes that have this directory in their command line.
-fn processes_in(dir: &str) -> Vec<u32> {
+pub(crate) fn processes_in(dir: &str) -> Vec<u32> {
     let entries = fs::read_dir("/proc").expect("/proc").flatten();
     let pids = entries.filter_map(|e| e.file_name().to_str()?.parse().ok());
     let inside = format!("{dir}/");
@@ -22,7 +22,7 @@ fn processes_in(dir: &str) -> Vec<u32> {
 }
 
 /// Waits for a condition; `failure` is the message after [`WAIT_MAX`].
-fn wait_until(failure: &str, mut done: impl FnMut() -> bool) {
+pub(crate) fn wait_until(failure: &str, mut done: impl FnMut() -> bool) {
     let start_time = Instant::now();
     while !done() {
         assert!(start_time.elapsed() < WAIT_MAX, "{failure}");

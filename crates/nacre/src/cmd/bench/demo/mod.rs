@@ -6,7 +6,7 @@ mod servers;
 mod stage;
 
 use std::fs::{self, File};
-use std::io::{IsTerminal, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::Ordering;
@@ -18,13 +18,15 @@ use bench::demo::{
     Demo, Event, ExperimentKind, Plan, Record, Resources, Size, machine, page, run as run_plan, summary,
 };
 use cpt::Topology;
+use serde_json::json;
 
 use super::load;
 use super::{ScratchDir, stop_flag};
 use crate::cli::{BenchDemo, DemoPage, DemoRun};
 use crate::fd_limit;
 use crate::instance::Store;
-use crate::output::{self, errln, outln};
+use crate::output::{errln, outln};
+use crate::progress::ProgressLine;
 use stage::DemoStage;
 
 /// Runs the command.
@@ -42,17 +44,21 @@ struct RunLog {
     csv: File,
     csv_path: PathBuf,
     start_time: Instant,
+    progress: ProgressLine,
+    /// Print JSON at the end.
+    json: bool,
 }
 
 fn run_demo(demo: Demo, args: &DemoRun) -> Result<ExitCode> {
     fd_limit::raise();
     let size = size(demo, args)?;
     let plan = plan(demo, args, &size)?;
-    let or_default = |path: &Option<PathBuf>, ending| {
-        path.clone()
-            .unwrap_or_else(|| format!("demo-{}.{ending}", demo.name()).into())
-    };
-    let (csv_path, page_path) = (or_default(&args.csv, "csv"), or_default(&args.page, "html"));
+    let (default_csv, default_page) = unused_paths(Path::new(""), demo.name());
+    let csv_path = args.csv.clone().unwrap_or(default_csv);
+    let page_path = args.page.clone().unwrap_or(default_page);
+    if size_is_noise(args) {
+        errln!("{NOISE}");
+    }
     let scratch = ScratchDir::new(args.dir.clone().unwrap_or_else(std::env::temp_dir))?;
     let record = Record {
         demo,
@@ -68,6 +74,8 @@ fn run_demo(demo: Demo, args: &DemoRun) -> Result<ExitCode> {
         csv,
         csv_path,
         start_time: Instant::now(),
+        progress: ProgressLine::new(),
+        json: args.json,
     };
     let stop = stop_flag()?;
     let mut stage = DemoStage::new(
@@ -93,17 +101,36 @@ fn run_demo(demo: Demo, args: &DemoRun) -> Result<ExitCode> {
     }
 }
 
+/// Why measurements of the smallest size say nothing.
+const NOISE: &str = "size tiny only shows that everything works: each measurement is so short that the differences between configurations are noise; measure with --size small or larger";
+
+fn size_is_noise(args: &DemoRun) -> bool {
+    args.size == "tiny"
+}
+
+/// Names in `dir` for the rows and the page of a run that no earlier run has used: `demo-smp.csv`
+/// and `demo-smp.html`, then `demo-smp-2.csv` and so on.
+fn unused_paths(dir: &Path, demo: &str) -> (PathBuf, PathBuf) {
+    let mut number = 1;
+    loop {
+        let name = match number {
+            1 => format!("demo-{demo}"),
+            n => format!("demo-{demo}-{n}"),
+        };
+        let [csv, page] = ["csv", "html"].map(|ending| dir.join(format!("{name}.{ending}")));
+        if !csv.exists() && !page.exists() {
+            return (csv, page);
+        }
+        number += 1;
+    }
+}
+
 /// The size with the changes from the command line.
 fn size(demo: Demo, args: &DemoRun) -> Result<Size> {
     let mut size = Size::named(demo, &args.size).with_context(|| format!("unknown size '{}'", args.size))?;
     size.runs = args.runs.map_or(size.runs, |runs| runs as usize);
     size.files = args.files.map_or(size.files, |files| files as usize);
-    if let Some(seconds) = args.seconds {
-        if !(0.05..=3600.0).contains(&seconds) {
-            bail!("--seconds is {seconds}; it must be from 0.05 to 3600");
-        }
-        size.seconds = seconds;
-    }
+    size.seconds = args.seconds.unwrap_or(size.seconds);
     if !args.crowds.is_empty() {
         size.client_threads.clone_from(&args.crowds);
     }
@@ -161,6 +188,9 @@ fn facts(args: &DemoRun, plan: &Plan, dir: &Path) -> Vec<(String, String)> {
         ),
         ("command", std::env::args().skip(1).collect::<Vec<_>>().join(" ")),
     ];
+    if size_is_noise(args) {
+        facts.push(("warning".to_owned(), NOISE.to_owned()));
+    }
     facts.extend(facts_of_run.map(|(name, value)| (name.to_owned(), value)));
     facts
 }
@@ -180,30 +210,25 @@ impl RunLog {
     }
 
     /// Shows the next measurement and an estimate of the remaining time.
-    fn show_progress(&self, text: &str, done: usize, total: usize) {
+    fn show_progress(&mut self, text: &str, done: usize, total: usize) {
         let remaining = match done {
             0 => String::new(),
             _ => {
                 let mean = self.start_time.elapsed() / u32::try_from(done).unwrap_or(u32::MAX);
                 format!(
-                    ", {} left",
+                    " ({} left)",
                     rough_duration(mean * u32::try_from(total - done).unwrap_or(u32::MAX))
                 )
             }
         };
-        let line = format!("{} of {total}{remaining}: {text}", done + 1);
-        match std::io::stderr().is_terminal() {
-            true => output::write_err(format_args!("\r{line}\x1b[K")),
-            false => errln!("{line}"),
-        }
+        let text = format!("{text}{remaining}");
+        self.progress.show(&text, done as u64, Some(total as u64));
     }
 
     /// Writes the page from all rows, and prints the summary. After an error, the CSV file and the
     /// page get a note that the run is incomplete.
-    fn close(&self, page_path: &Path, outcome: &Result<(), BenchError>) -> Result<()> {
-        if std::io::stderr().is_terminal() {
-            output::write_err(format_args!("\r\x1b[K"));
-        }
+    fn close(&mut self, page_path: &Path, outcome: &Result<(), BenchError>) -> Result<()> {
+        self.progress.clear();
         let mut record = self.record.clone();
         if let Err(e) = outcome {
             let note = format!("Everything: the run ended early ({e}).");
@@ -213,6 +238,16 @@ impl RunLog {
             record.not_shown.push(note);
         }
         write_page(&record, &self.csv_path, page_path)?;
+        if self.json {
+            let text = json!({
+                "csv": self.csv_path,
+                "page": page_path,
+                "not_shown": record.not_shown,
+                "rows": record.rows,
+            });
+            outln!("{}", serde_json::to_string_pretty(&text)?);
+            return Ok(());
+        }
         outln!("{}", summary(&record.rows));
         for note in &record.not_shown {
             outln!("not shown: {note}");
@@ -251,4 +286,22 @@ fn rewrite_page(args: &DemoPage) -> Result<ExitCode> {
     write_page(&record, &args.csv, &page_path)?;
     outln!("page: {}", page_path.display());
     Ok(ExitCode::SUCCESS)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn run_does_not_overwrite_the_files_of_an_earlier_run() {
+        let dir = tempfile::tempdir().unwrap();
+        let names = || {
+            let (csv, page) = unused_paths(dir.path(), "smp");
+            [csv, page].map(|path| path.file_name().unwrap().to_str().unwrap().to_owned())
+        };
+        assert_eq!(names(), ["demo-smp.csv", "demo-smp.html"]);
+        fs::write(dir.path().join("demo-smp.html"), "").unwrap();
+        assert_eq!(names(), ["demo-smp-2.csv", "demo-smp-2.html"]);
+    }
 }

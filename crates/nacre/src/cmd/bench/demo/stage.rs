@@ -173,7 +173,7 @@ impl DemoStage {
             runs: 1,
         };
         bench::wait_until_idle(&[configured.server.pid()], IDLE_WAIT_MAX);
-        let (report, outcome) = bench::lnet::measure(site, &[point], times, false, &self.stop, |_| {});
+        let (report, outcome) = bench::lnet::measure(site, &[point], times, false, &self.stop, |_, _, _| {});
         outcome.map(|()| report.rows.iter().map(Sample::from_lnet).collect())
     }
 }
