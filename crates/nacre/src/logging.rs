@@ -1,32 +1,59 @@
 //! The log: its destination, its levels, and a filter that drops one message.
 
+mod runtime;
+
 use std::fmt::Debug;
 
 use tracing::field::{Field, Visit};
 use tracing::{Event, Subscriber};
+use tracing_subscriber::EnvFilter;
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 use tracing_subscriber::util::SubscriberInitExt;
 
 use crate::daemon;
+use crate::output::{self, errln};
+use runtime::{SwitchedFormat, parse_levels, set_levels_handle};
+pub(crate) use runtime::{format_name, levels, set_format, set_levels};
+
+/// The levels in the background, without `NACRE_LOG`. Fuser's warnings about unsupported requests
+/// are off; the manual lists those requests.
+const BACKGROUND_LEVELS: &str = "info,fjall=warn,lsm_tree=warn,fuser=error";
+/// The levels in the foreground.
+const FOREGROUND_LEVELS: &str = "warn";
 
 /// Starts logging to standard error, which in the background is the log file. `NACRE_LOG` sets the
-/// levels. By default, fuser's warnings about unsupported requests are off in the background; the
-/// manual lists those requests.
+/// levels, `NACRE_LOG_FORMAT` the format.
 pub(crate) fn start() {
-    let filter = tracing_subscriber::EnvFilter::try_from_env("NACRE_LOG").unwrap_or_else(|_| {
-        tracing_subscriber::EnvFilter::new(if daemon::is_child() {
-            "info,fjall=warn,lsm_tree=warn,fuser=error"
-        } else {
-            "warn"
-        })
-    });
-    let _ = tracing_subscriber::fmt()
-        .with_env_filter(filter)
+    let default = match daemon::is_child() {
+        true => BACKGROUND_LEVELS,
+        false => FOREGROUND_LEVELS,
+    };
+    let chosen = std::env::var("NACRE_LOG").ok();
+    let parsed = chosen.as_deref().map(parse_levels);
+    let (text, filter) = match (&chosen, parsed) {
+        (Some(text), Some(Ok(filter))) => (text.clone(), filter),
+        (_, rejected) => {
+            if let Some(Err(why)) = rejected {
+                errln!("nacre: NACRE_LOG is ignored: {why}");
+            }
+            (default.to_owned(), EnvFilter::new(default))
+        }
+    };
+    if let Ok(format) = std::env::var("NACRE_LOG_FORMAT")
+        && let Err(why) = set_format(&format)
+    {
+        errln!("nacre: NACRE_LOG_FORMAT is ignored: {why}");
+    }
+    let log = tracing_subscriber::fmt()
         .with_writer(std::io::stderr)
-        .with_ansi(!daemon::is_child() && std::io::IsTerminal::is_terminal(&std::io::stderr()))
-        .finish()
-        .with(InterruptedReplyFilter)
-        .try_init();
+        .with_ansi(!daemon::is_child() && output::has_color(&std::io::stderr()))
+        .map_event_format(SwitchedFormat)
+        .with_env_filter(filter)
+        .with_filter_reloading();
+    let levels_handle = log.reload_handle();
+    if log.finish().with(InterruptedReplyFilter).try_init().is_ok() {
+        set_levels_handle(text, levels_handle);
+    }
 }
 
 /// Drops fuser's error for a reply to a program that was killed while it waited. The kernel then
@@ -71,6 +98,32 @@ mod tests {
         fn flush(&mut self) -> std::io::Result<()> {
             Ok(())
         }
+    }
+
+    #[test]
+    fn event_is_an_object_in_json() {
+        let buffer = LogBuffer::default();
+        let writer = buffer.clone();
+        let log = tracing_subscriber::fmt()
+            .map_event_format(SwitchedFormat)
+            .with_writer(move || writer.clone())
+            .finish();
+        let before = format_name();
+        tracing::subscriber::with_default(log, || {
+            set_format("json").unwrap();
+            tracing::info!(nid = "10.0.0.1@tcp", count = 3, "connected \"again\"");
+            set_format("text").unwrap();
+            tracing::info!("text");
+        });
+        set_format(before).unwrap();
+        let log = String::from_utf8(buffer.0.lock().unwrap().clone()).unwrap();
+        let (first, second) = log.split_once('\n').unwrap();
+        let object: serde_json::Value = serde_json::from_str(first).unwrap();
+        assert_eq!(object["message"], "connected \"again\"");
+        assert_eq!((&object["level"], &object["count"]), (&"INFO".into(), &3.into()));
+        assert_eq!(object["nid"], "10.0.0.1@tcp");
+        assert!(object["time"].as_str().unwrap().ends_with('Z'), "{first}");
+        assert!(second.contains("INFO") && second.contains("text"), "{second}");
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Writing to standard output and standard error, which may be closed pipes.
 
 use std::fmt::Arguments;
-use std::io::{ErrorKind, Write};
+use std::io::{ErrorKind, IsTerminal, Write};
 use std::path::Path;
 
 /// Writes text to standard output, as [`write_bytes`] does.
@@ -40,6 +40,12 @@ macro_rules! outln {
     ($($text:tt)*) => { $crate::output::write(format_args!("{}\n", format_args!($($text)*))) };
 }
 pub(crate) use outln;
+
+/// Whether text for this stream may have colours: on a terminal, unless `NO_COLOR` is set.
+pub(crate) fn has_color(stream: &impl IsTerminal) -> bool {
+    let no_color = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+    stream.is_terminal() && !no_color
+}
 
 /// A path as a word of a shell command, in quotes where needed.
 pub(crate) fn shell_word(path: &Path) -> String {

@@ -5,6 +5,8 @@ use params::{Param, ParamGuard, Registry};
 use rpc::Ptlrpc;
 use std::sync::Arc;
 
+use crate::logging;
+
 /// Registers the parameters until the caller drops the returned guards.
 pub(crate) fn register_process_params(
     registry: &Registry,
@@ -30,6 +32,16 @@ pub(crate) fn register_process_params(
         registry.register(
             "version",
             Param::read_only(version).about("the version of this program"),
+        ),
+        registry.register(
+            "nacre.log_level",
+            Param::read_write(logging::levels, logging::set_levels)
+                .about("levels of the log: off, error, warn, info, debug or trace, also CRATE=LEVEL"),
+        ),
+        registry.register(
+            "nacre.log_format",
+            Param::read_write(|| logging::format_name().to_owned(), logging::set_format)
+                .about("format of the log: text or json"),
         ),
         registry.register(
             "services",

@@ -8,6 +8,8 @@ mod fixture;
 mod fsck;
 mod lfs;
 mod lustre_names;
+mod logs;
+mod long_commands;
 mod namespaces;
 mod ordinary_user;
 mod permissions;
