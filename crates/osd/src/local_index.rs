@@ -352,6 +352,7 @@ impl Shared {
     fn fail(&self, why: &str) {
         if !self.failed.swap(true, SeqCst) {
             tracing::error!(path = %self.path.display(), "the store is now read-only: {why}. Check its disk (is it full?) and restart the target");
+            self.space.set_failure(why);
             self.durable.send_modify(|d| d.failed = Some(why.to_owned()));
         }
     }

@@ -38,6 +38,13 @@ impl Space {
         );
         add("filestotal", |s| s.files, "total inodes; 0: not counted");
         add("filesfree", |s| s.ffree, "free inodes without the reserve");
+        let space = self.clone();
+        group.add(
+            "store_failure",
+            Param::read_only(move || space.failure().to_owned()).about(
+                "the failure after which the store refuses changes until the target's restart; empty: none",
+            ),
+        );
         let mib = |get: fn(&Space) -> u64, set: fn(&Space, u64)| {
             let (shown, setter) = (self.clone(), self.clone());
             Param::read_write(

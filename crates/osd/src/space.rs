@@ -11,7 +11,7 @@ use std::{
     collections::BTreeMap,
     path::PathBuf,
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
     time::Instant,
@@ -60,6 +60,8 @@ pub enum SpacePurpose {
 pub struct Space {
     backing: Backing,
     reserved_bytes: AtomicU64,
+    /// The first failure of the target's index, after which the index refuses changes.
+    failure: OnceLock<String>,
 }
 
 #[derive(Debug)]
@@ -116,6 +118,7 @@ impl Space {
                 },
             },
             reserved_bytes: AtomicU64::new(0),
+            failure: OnceLock::new(),
         };
         let s = space.measure()?;
         let total = s.blocks * u64::from(s.bsize);
@@ -133,7 +136,18 @@ impl Space {
                 files: AtomicU64::new(0),
             },
             reserved_bytes: AtomicU64::new(bytes / RESERVED_DIVISOR_OF_MEMORY),
+            failure: OnceLock::new(),
         })
+    }
+
+    /// Records that the target's index refuses changes from now on. The first reason counts.
+    pub(crate) fn set_failure(&self, why: &str) {
+        let _ = self.failure.set(why.to_owned());
+    }
+
+    /// The reason for which the target's index refuses changes; empty without a failure.
+    pub fn failure(&self) -> &str {
+        self.failure.get().map_or("", String::as_str)
     }
 
     /// The reserve, bytes.

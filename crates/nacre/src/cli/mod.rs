@@ -73,6 +73,8 @@ pub(crate) enum Command {
     Up(Up),
     /// Show running file systems, targets and mounts
     Status(Status),
+    /// Check running processes and mounts; name each problem with a remedy
+    Health(Health),
     /// Unmount and stop everything that `up` or `serve` started
     Down(Down),
     /// Stop a file system or a target and delete it with all its data
@@ -184,6 +186,16 @@ pub(crate) struct Status {
     /// Directory of the file system or of a target [default: everything that is up]
     #[arg(long, value_name = "D")]
     pub(crate) dir: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Exit status: 0: healthy, perhaps with warnings; 1: problems; 2: something could not be checked; 3: nothing is up"
+)]
+pub(crate) struct Health {
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
@@ -351,6 +363,9 @@ pub(crate) struct Demo {
     /// Keep the file system running afterwards
     #[arg(long)]
     pub(crate) keep: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 #[cfg(test)]
@@ -363,6 +378,3 @@ mod tests {
         Cli::command().debug_assert();
     }
 }
-    /// Print JSON
-    #[arg(long)]
-    pub(crate) json: bool,

@@ -11,6 +11,8 @@ mod getstripe;
 mod layout;
 mod targets;
 
+pub(crate) use df::Target;
+
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;

@@ -6,6 +6,7 @@ mod demo;
 mod destroy;
 mod down;
 mod fsck;
+mod health;
 mod install_links;
 mod lctl;
 mod lfs;
@@ -45,6 +46,7 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode> {
     match cli.command {
         Command::Up(args) => up::run(args),
         Command::Status(args) => status::run(args),
+        Command::Health(args) => health::run(args),
         Command::Down(args) => down::run(args),
         Command::Destroy(args) => destroy::run(args),
         Command::Mkfs(args) => mkfs::run(args),

@@ -15,7 +15,7 @@ use crate::output::{outln, shell_word};
 use crate::process::{self, ProcessRecord};
 
 /// Exit status if no process is running, as for the `status` action of init scripts.
-const EXIT_NOT_UP: u8 = 3;
+pub(super) const EXIT_NOT_UP: u8 = 3;
 
 /// Runs the command.
 pub(crate) fn run(args: Status) -> Result<ExitCode> {
@@ -71,7 +71,7 @@ pub(crate) fn run(args: Status) -> Result<ExitCode> {
 
 /// All running processes of this user and of root (for root, of all users), including the
 /// process of the default directory if its record is missing in the run directory.
-fn all_processes() -> Vec<ProcessRecord> {
+pub(super) fn all_processes() -> Vec<ProcessRecord> {
     let mut processes = process::of_all_users();
     let default = default_dir().ok().and_then(|dir| process::in_dir(&dir).ok()?);
     if let Some(r) = default.filter(|r| r.is_alive() && !processes.iter().any(|f| f.pid == r.pid)) {
@@ -81,7 +81,7 @@ fn all_processes() -> Vec<ProcessRecord> {
 }
 
 /// Nacre's mounts that belong to no running process and do not answer.
-fn stale_mounts(processes: &[ProcessRecord]) -> Vec<(MountEntry, MountState)> {
+pub(super) fn stale_mounts(processes: &[ProcessRecord]) -> Vec<(MountEntry, MountState)> {
     let has_process = |m: &MountEntry| {
         processes
             .iter()
@@ -98,7 +98,7 @@ fn stale_mounts(processes: &[ProcessRecord]) -> Vec<(MountEntry, MountState)> {
         .collect()
 }
 
-fn describe_state(state: MountState) -> &'static str {
+pub(super) fn describe_state(state: MountState) -> &'static str {
     match state {
         MountState::Responds => "answers",
         MountState::Dead => "is left over from a process that died",
@@ -116,7 +116,7 @@ fn live_status(record: &ProcessRecord) -> Value {
 }
 
 /// Prints a line without control characters: other users' processes supply part of the text.
-fn print_line(text: String) {
+pub(super) fn print_line(text: String) {
     let printable: String = text
         .chars()
         .map(|c| if c.is_control() { '?' } else { c })

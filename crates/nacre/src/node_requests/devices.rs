@@ -31,6 +31,8 @@ pub(crate) struct Target {
     pub(crate) nid: String,
     /// Whether the target answers; an idle import counts as connected.
     pub(crate) connected: bool,
+    /// Number of times that the server has evicted this client.
+    pub(crate) evictions: u64,
 }
 
 impl Device {
@@ -50,6 +52,7 @@ impl Device {
                 uuid: import.target_uuid().to_owned(),
                 nid: import.peer().to_string(),
                 connected: matches!(import.state(), ImportState::Full | ImportState::Idle),
+                evictions: import.evictions(),
             }),
             ..Device::new(kind, import.name(), uuid)
         }

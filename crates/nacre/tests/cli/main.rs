@@ -6,10 +6,11 @@ mod errors;
 #[path = "../fixture/mod.rs"]
 mod fixture;
 mod fsck;
+mod health;
 mod lfs;
-mod lustre_names;
 mod logs;
 mod long_commands;
+mod lustre_names;
 mod namespaces;
 mod ordinary_user;
 mod permissions;

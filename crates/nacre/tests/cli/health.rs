@@ -1,0 +1,91 @@
+//! `nacre health`: problems with remedies, and the exit status.
+
+use serde_json::Value;
+
+use crate::fixture::{Site, nacre, nacre_ok};
+
+/// The report, and the exit status.
+fn health() -> (Value, Option<i32>) {
+    let result = nacre(&["health", "--json"]);
+    let report = serde_json::from_str(&result.out);
+    (
+        report.unwrap_or_else(|e| panic!("{e}: {}{}", result.out, result.err)),
+        result.code,
+    )
+}
+
+/// The problems of a report as `object problem: remedy`.
+fn problems(report: &Value) -> Vec<String> {
+    let text = |problem: &Value, field: &str| problem[field].as_str().unwrap_or_default().to_owned();
+    let list = report["problems"].as_array().expect("a list");
+    let line = |p: &Value| {
+        format!(
+            "{} {}: {}",
+            text(p, "object"),
+            text(p, "problem"),
+            text(p, "remedy")
+        )
+    };
+    list.iter()
+        .filter(|p| p["level"] == "problem")
+        .map(line)
+        .collect()
+}
+
+#[test]
+fn healthy_file_system_has_no_problem_until_a_server_dies() {
+    let mut site = Site::new();
+    site.serve("mgs", &["--mgs"], &[]);
+    let mgs = site.nid("mgs");
+    let mgsnode = format!("--mgsnode={mgs}");
+    for (name, kind) in [("mdt", "--mdt"), ("ost", "--ost")] {
+        site.serve(name, &[kind, "--fsname=lus", "--index=0", &mgsnode], &[]);
+    }
+    let mount = site.mount(&format!("{mgs}:/lus"), "mnt", &[]);
+    // The MDT connects to a new OST in the background.
+    let healthy = loop {
+        let (report, code) = health();
+        if code == Some(0) {
+            break report;
+        }
+        assert_eq!(code, Some(1), "{report}");
+    };
+    assert_eq!(
+        (&healthy["healthy"], problems(&healthy)),
+        (&true.into(), Vec::new())
+    );
+    assert_eq!(healthy["processes"].as_array().map(Vec::len), Some(4));
+    assert_eq!(nacre_ok(&["health"]), "healthy: 4 processes\n");
+
+    site.kill("ost");
+    let of_mount = loop {
+        let (report, code) = health();
+        let found = problems(&report).into_iter().find(|p| p.contains("-osc-"));
+        if let Some(found) = found {
+            assert_eq!(code, Some(1), "{report}");
+            break found;
+        }
+    };
+    assert!(
+        of_mount.contains("is not connected to lus-OST0000_UUID") && of_mount.contains("nacre lctl ping"),
+        "{of_mount}"
+    );
+    let _ = nacre(&["umount", "--lazy", &mount]);
+}
+
+#[test]
+fn killed_mount_is_a_problem_with_a_remedy() {
+    let mut site = Site::new();
+    let mount = site.up("d", &[]);
+    site.kill("d");
+    let (report, code) = health();
+    assert_eq!(code, Some(1), "{report}");
+    let all = problems(&report);
+    let found = all.iter().find(|p| p.contains(&mount));
+    assert!(
+        found
+            .is_some_and(|p| p.contains("process that died") && p.contains(&format!("nacre umount {mount}"))),
+        "{all:?}"
+    );
+    nacre_ok(&["umount", &mount]);
+}
