@@ -38,9 +38,7 @@ pub use load::Phase;
 pub use memory::resident_bytes;
 pub use rendezvous::JobProcess;
 pub use report::{Report, Row, Summary};
-pub use subject::{
-    CheckStop, DropCaches, LibrarySubject, MddSubject, NewFile, PathSubject, Stream, Subject,
-};
+pub use subject::{CheckStop, DropCaches, LibrarySubject, MddSubject, NewFile, PathSubject, Stream, Subject};
 pub use task::{Task, TaskProgress};
 pub use time_series::{Window, windows};
 
