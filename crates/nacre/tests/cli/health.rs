@@ -60,7 +60,9 @@ fn healthy_file_system_has_no_problem_until_a_server_dies() {
     site.kill("ost");
     let of_mount = loop {
         let (report, code) = health();
-        let found = problems(&report).into_iter().find(|p| p.contains("-osc-"));
+        let found = problems(&report)
+            .into_iter()
+            .find(|p| p.contains("lus-OST0000_UUID"));
         if let Some(found) = found {
             assert_eq!(code, Some(1), "{report}");
             break found;

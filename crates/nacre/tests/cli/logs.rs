@@ -2,6 +2,7 @@
 
 use std::fs;
 
+use crate::bench::wait_until;
 use crate::fixture::{Site, nacre_ok, nacre_refuses, run, sh};
 
 #[test]
@@ -16,25 +17,25 @@ fn levels_and_format_of_the_log_change_at_run_time() {
         lctl(&["get_param", "nacre.log_format"]),
         "nacre.log_format=text\n"
     );
-    assert!(!log().contains("DEBUG"), "{}", log());
 
+    lctl(&["set_param", "nacre.log_level=off"]);
     lctl(&["set_param", "nacre.log_format=json"]);
     assert_eq!(
-        lctl(&["set_param", "nacre.log_level=warn,lnet=debug"]),
-        "nacre.log_level=warn,lnet=debug\n"
+        lctl(&["set_param", "nacre.log_level=warn,nacre=info"]),
+        "nacre.log_level=warn,nacre=info\n"
     );
-    let before = log().len();
-    // Its own connection to an absent node is a debug message of LNet.
-    let _ = crate::fixture::nacre(&["lctl", "--dir", &dir, "ping", "127.9.9.9@tcp", "1"]);
-    let new = log().split_off(before);
-    let line = new
-        .lines()
-        .find(|line| line.contains("DEBUG"))
-        .unwrap_or_else(|| panic!("{new}"));
+    // The process logs this signal as information.
+    sh(&format!("kill -HUP {}", site.pid_in("d")));
+    wait_until("no event in JSON", || log().contains("\n{"));
+    let text = log();
+    let line = text.lines().find(|line| line.starts_with('{')).expect("a line");
     let event: serde_json::Value = serde_json::from_str(line).expect("an object");
-    assert_eq!(event["level"], "DEBUG");
+    assert_eq!(
+        (&event["level"], &event["target"]),
+        (&"INFO".into(), &"nacre::daemon".into())
+    );
     assert!(
-        event["target"].as_str().is_some_and(|t| t.starts_with("lnet")),
+        event["message"].as_str().is_some_and(|m| m.contains("SIGHUP")),
         "{line}"
     );
 

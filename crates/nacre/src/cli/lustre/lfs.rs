@@ -65,10 +65,7 @@ const GROUPS: &[Group] = &[
         "Nacre's layouts have no extensions",
         "leave the option out",
     ),
-    differs(
-        &["df"],
-        "-H also shows powers of 1000; each MDT and OST is one line",
-    ),
+    differs(&["df"], "also has -H, which shows powers of 1000"),
     refused(
         &["df -p", "df --pool"],
         "Nacre has no OST pools",
