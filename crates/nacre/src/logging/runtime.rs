@@ -59,7 +59,9 @@ pub(crate) fn set_levels(text: &str) -> Result<(), String> {
 pub(super) fn parse_levels(text: &str) -> Result<EnvFilter, String> {
     for part in text.split(',') {
         let level = part.rsplit_once('=').map_or(part, |(_, level)| level);
-        if level.parse::<LevelFilter>().is_err() || level.parse::<u8>().is_ok() {
+        // The parser also takes numbers, and nothing as a level.
+        let is_name = level.parse::<LevelFilter>().is_ok() && level.starts_with(|c: char| c.is_alphabetic());
+        if !is_name {
             return Err(format!(
                 "'{level}' is not a level: use off, error, warn, info, debug or trace, alone or as CRATE=LEVEL, separated by commas"
             ));
