@@ -25,7 +25,7 @@ pub(crate) use self::lst::{AddTest, Lst, LstNode, LstPing, LstQuery, LstStat, Ne
 pub(crate) use self::mdsrate::Mdsrate;
 pub(crate) use self::mdtest::Mdtest;
 pub(crate) use self::survey::MdsSurvey;
-pub(crate) use self::tool_names::TOOLS;
+pub(crate) use self::tool_names::{TOOLS, mount_helper};
 use crate::cmd::lnetctl::Lnetctl;
 use crate::decode;
 use crate::instance::Store;
@@ -99,6 +99,10 @@ pub(crate) enum Command {
     Lst(Lst),
     /// Make links with the names of Lustre's tools to this binary
     InstallLinks(InstallLinks),
+    /// Print the completion script of a shell
+    Completions(Completions),
+    /// Write the manual pages of all commands
+    ManPages(ManPages),
     /// Check a stopped file system and repair it
     Fsck(Fsck),
     /// Print a packet capture of Lustre traffic in readable form
@@ -274,6 +278,18 @@ pub(crate) struct Mkfs {
 #[derive(Debug, Args)]
 pub(crate) struct InstallLinks {
     /// An existing directory, such as /usr/local/bin; mount(8) looks for its helpers in /sbin
+    pub(crate) dir: PathBuf,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Completions {
+    /// The shell
+    pub(crate) shell: clap_complete::Shell,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ManPages {
+    /// An existing directory
     pub(crate) dir: PathBuf,
 }
 

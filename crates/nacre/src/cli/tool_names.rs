@@ -43,6 +43,26 @@ fn tool_of(program: &Path) -> Option<(&'static str, &'static str)> {
     TOOLS.into_iter().find(|(tool, _)| *tool == name)
 }
 
+/// The command line of mount(8)'s helper for the type `nacre`.
+pub(crate) fn mount_helper() -> Option<clap::Command> {
+    tool_command("mount.nacre", "mount")
+}
+
+/// A subcommand under the name of a tool.
+fn tool_command(tool: &'static str, word: &str) -> Option<clap::Command> {
+    let mut nacre = Cli::command();
+    let mut command = std::mem::take(nacre.find_subcommand_mut(word)?)
+        .name(tool)
+        .bin_name(tool)
+        .display_name(tool)
+        .version(env!("CARGO_PKG_VERSION"))
+        .propagate_version(true);
+    if word == "lfs" {
+        command = command.mut_subcommand("find", |find| find.override_usage("lfs find PATH.. [TEST..]"));
+    }
+    Some(command)
+}
+
 /// Parses the result of [`insert_subcommand`]. If the binary is called by a tool's name, help and
 /// errors have that name. An inserted `mount` is quiet unless it is verbose: mount(8) prints
 /// nothing on success, and scripts rely on that.
@@ -56,22 +76,12 @@ pub(super) fn parse(args: &[OsString], is_inserted: bool) -> Result<Cli, clap::E
 
 fn parse_by_name(args: &[OsString]) -> Result<Cli, clap::Error> {
     let tool = args.first().and_then(|program| tool_of(program.as_ref()));
-    let mut nacre = Cli::command();
     let Some((tool, word)) = tool else {
         return Cli::try_parse_from(args);
     };
-    let Some(command) = nacre.find_subcommand_mut(word) else {
+    let Some(mut command) = tool_command(tool, word) else {
         return Cli::try_parse_from(args);
     };
-    let mut command = std::mem::take(command)
-        .name(tool)
-        .bin_name(tool)
-        .display_name(tool)
-        .version(env!("CARGO_PKG_VERSION"))
-        .propagate_version(true);
-    if word == "lfs" {
-        command = command.mut_subcommand("find", |find| find.override_usage("lfs find PATH.. [TEST..]"));
-    }
     let own_args = args.iter().take(1).chain(args.iter().skip(2));
     let mut matches = command.try_get_matches_from_mut(own_args)?;
     let parsed = match word {

@@ -6,6 +6,7 @@ mod demo;
 mod destroy;
 mod down;
 mod fsck;
+mod generate;
 mod health;
 mod install_links;
 mod lctl;
@@ -58,6 +59,8 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode> {
         Command::Lnetctl(args) => lnetctl::run(args),
         Command::Lst(command) => lst::run(command),
         Command::InstallLinks(args) => install_links::run(&args),
+        Command::Completions(args) => Ok(generate::completions(&args)),
+        Command::ManPages(args) => generate::man_pages(&args),
         Command::Fsck(args) => fsck::run(args),
         Command::Decode(args) => crate::decode::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Demo(args) => demo::run(args),
