@@ -240,7 +240,7 @@ fn check_keeps_torn_or_damaged_journal_and_server_rejects_damage() {
         result.out
     );
     assert!(
-        result.out.contains("are lost; a copy of the journal is kept as"),
+        result.out.contains("are lost; a copy of journal M is kept as"),
         "{}",
         result.out
     );
