@@ -49,8 +49,8 @@ impl Config {
 }
 
 /// Runs each load on each subject in turn, `runs` times. `progress` gets a description of each load
-/// before the load starts, and how many of how many loads are done. The report has all measurements so far even after an error, which is
-/// [`BenchError::Interrupted`] if `stop` was set.
+/// before the load starts, and how many of how many loads are done. The report has all measurements
+/// so far even after an error, which is [`BenchError::Interrupted`] if `stop` was set.
 pub fn compare(
     subjects: &[Arc<dyn Subject>],
     cfg: &Config,

@@ -91,7 +91,8 @@ impl Lnet {
         Ok(())
     }
 
-    /// Disconnects a peer and forgets its state. The next message to or from it makes it a new peer.
+    /// Disconnects a peer and forgets its state. The next message to or from it makes it a new
+    /// peer.
     pub fn del_peer(&self, nid: Nid) {
         self.tcp.forget_if(|peer| peer == nid, "it was deleted");
     }

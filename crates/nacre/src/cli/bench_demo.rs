@@ -60,12 +60,12 @@ pub(crate) struct DemoRun {
     /// partitions share CPUs
     #[arg(long)]
     pub(crate) force_partitions: bool,
-    /// Output file for every row of every run [default: demo-smp.csv or demo-pdo.csv, with a number if
-    /// that file exists]
+    /// Output file for every row of every run [default: demo-smp.csv or demo-pdo.csv, with a number
+    /// if that file exists]
     #[arg(long, value_name = "FILE")]
     pub(crate) csv: Option<PathBuf>,
-    /// Output file for the page [default: demo-smp.html or demo-pdo.html, with a number if that file
-    /// exists]
+    /// Output file for the page [default: demo-smp.html or demo-pdo.html, with a number if that
+    /// file exists]
     #[arg(long, value_name = "FILE")]
     pub(crate) page: Option<PathBuf>,
     /// Print the rows as JSON

@@ -65,7 +65,7 @@ impl fmt::Display for Problem {
 #[derive(Debug, Default)]
 struct Report {
     problems: Vec<Problem>,
-    /// What could not be checked, and why.
+    /// Checks that failed, each with the reason.
     unchecked: Vec<String>,
 }
 

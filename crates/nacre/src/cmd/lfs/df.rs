@@ -171,8 +171,8 @@ fn table(mountpoint: &str, targets: &[Target], view: View) -> String {
             );
         }
     }
-    // The summary has the space of the OSTs, which store the data, or the inodes of the MDTs, unless
-    // only targets of the other kind are shown.
+    // The summary has the space of the OSTs, which store the data, or the inodes of the MDTs,
+    // unless only targets of the other kind are shown.
     let of_mdts = match (view.mdts, view.osts) {
         (_, Selection::None) => true,
         (Selection::None, _) => false,

@@ -1,5 +1,5 @@
-//! The format of `lfs find -printf`: text, escapes, directives of find(1), and those of Lustre, which
-//! begin with `%L`.
+//! The format of `lfs find -printf`: text, escapes, directives of find(1), and those of Lustre,
+//! which begin with `%L`.
 
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
