@@ -11,13 +11,17 @@ mod glob;
 mod param;
 mod registry;
 pub mod start;
+mod stats;
 mod tally;
+mod value;
 
 pub use glob::matches_glob;
 pub use param::Param;
 pub use registry::{Group, ParamGuard, ParamInfo, Registry};
 pub use start::StartParam;
+pub use stats::StatsTable;
 pub use tally::{Sums, Tally, stats_header};
+pub use value::{Row, Stats, Value};
 
 /// Errors of reading and setting parameters.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -4,7 +4,9 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-type Show = dyn Fn() -> String + Send + Sync;
+use crate::Value;
+
+type Show = dyn Fn() -> Value + Send + Sync;
 type Set = dyn Fn(&str) -> Result<(), String> + Send + Sync;
 
 /// A parameter. Cheap to clone.
@@ -19,23 +21,32 @@ pub struct Param {
 
 impl Param {
     /// A parameter that cannot be set.
-    pub fn read_only(show: impl Fn() -> String + Send + Sync + 'static) -> Param {
+    pub fn read_only<V: Into<Value>>(show: impl Fn() -> V + Send + Sync + 'static) -> Param {
         Param {
-            show: Arc::new(show),
+            show: Arc::new(move || show().into()),
             set: None,
             about: "",
         }
     }
 
+    /// A number that grows and shrinks, and cannot be set.
+    pub fn gauge(number: impl Fn() -> u64 + Send + Sync + 'static) -> Param {
+        Param::read_only(move || Value::Gauge(number()))
+    }
+
+    /// A number that only grows, and cannot be set.
+    pub fn counter(number: impl Fn() -> u64 + Send + Sync + 'static) -> Param {
+        Param::read_only(move || Value::Counter(number()))
+    }
+
     /// A writable parameter. `set` refuses a value with a text that names the expected values.
-    pub fn read_write(
-        show: impl Fn() -> String + Send + Sync + 'static,
+    pub fn read_write<V: Into<Value>>(
+        show: impl Fn() -> V + Send + Sync + 'static,
         set: impl Fn(&str) -> Result<(), String> + Send + Sync + 'static,
     ) -> Param {
         Param {
-            show: Arc::new(show),
             set: Some(Arc::new(set)),
-            about: "",
+            ..Param::read_only(show)
         }
     }
 
@@ -43,7 +54,7 @@ impl Param {
     pub fn atomic(value: Arc<AtomicU64>, range: RangeInclusive<u64>) -> Param {
         let shown = value.clone();
         Param::read_write(
-            move || shown.load(Ordering::Relaxed).to_string(),
+            move || Value::Gauge(shown.load(Ordering::Relaxed)),
             move |text| {
                 let (low, high) = (range.start(), range.end());
                 let n = text.trim().parse::<u64>().ok().filter(|n| range.contains(n));
@@ -113,7 +124,7 @@ mod tests {
         assert!(set("many").is_err());
         assert_eq!(value.load(Ordering::Relaxed), 8);
         set(" 16\n").unwrap();
-        assert_eq!((p.show)(), "16");
+        assert_eq!((p.show)().to_string(), "16");
     }
 
     #[test]
@@ -139,12 +150,12 @@ mod tests {
         ] {
             let p = make(Arc::new(AtomicBool::new(true)));
             let set = p.set.clone().unwrap();
-            assert_eq!((p.show)(), on);
+            assert_eq!((p.show)().to_string(), on);
             set("off").unwrap();
-            assert_eq!((p.show)(), off);
+            assert_eq!((p.show)().to_string(), off);
             set("1").unwrap();
             set(" OFF\n").unwrap();
-            assert_eq!((p.show)(), off);
+            assert_eq!((p.show)().to_string(), off);
             assert_eq!(set("perhaps"), Err(format!("expected {off} or {on}")));
         }
     }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::RwLock;
 
-use crate::{Param, ParamError, glob};
+use crate::{Param, ParamError, Value, glob};
 
 /// The description of a parameter, or of a level of names above parameters.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -173,8 +173,16 @@ impl Registry {
         found.into_values().collect()
     }
 
-    /// Names and values of the parameters that the pattern matches.
+    /// Names and values, in Lustre's text, of the parameters that the pattern matches.
     pub fn get(&self, pattern: &str) -> Vec<(String, String)> {
+        self.values(pattern)
+            .into_iter()
+            .map(|(name, value)| (name, value.to_string()))
+            .collect()
+    }
+
+    /// Names and values of the parameters that the pattern matches.
+    pub fn values(&self, pattern: &str) -> Vec<(String, Value)> {
         self.find_matching(pattern)
             .into_iter()
             .map(|(name, p)| (name, (p.show)()))
@@ -210,7 +218,7 @@ impl Registry {
                 value: value.to_owned(),
                 why,
             })?;
-            out.push((name, (param.show)()));
+            out.push((name, (param.show)().to_string()));
         }
         Ok(out)
     }
