@@ -8,6 +8,8 @@
 //! set at the start of a process are rows of tables ([`StartParam`]).
 
 mod glob;
+mod jobs;
+mod keyed;
 mod param;
 mod registry;
 pub mod start;
@@ -16,6 +18,7 @@ mod tally;
 mod value;
 
 pub use glob::matches_glob;
+pub use keyed::{KeyStats, KeyedStats};
 pub use param::Param;
 pub use registry::{Group, ParamGuard, ParamInfo, Registry};
 pub use start::StartParam;

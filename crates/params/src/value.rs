@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::SystemTime;
 
-use crate::{Sums, stats_header};
+use crate::{KeyStats, Sums, jobs, stats_header};
 
 /// The value of a parameter. Its `Display` is Lustre's text.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -16,6 +16,8 @@ pub enum Value {
     Gauge(u64),
     /// A `stats` file.
     Stats(Stats),
+    /// A `job_stats` file.
+    Jobs(Vec<KeyStats<String>>),
 }
 
 /// The content of a `stats` file: the statistics of each operation.
@@ -44,6 +46,7 @@ impl fmt::Display for Value {
             Value::Text(text) => f.write_str(text),
             Value::Counter(n) | Value::Gauge(n) => write!(f, "{n}"),
             Value::Stats(stats) => stats.fmt(f),
+            Value::Jobs(jobs) => jobs::write(jobs, f),
         }
     }
 }
