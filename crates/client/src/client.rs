@@ -5,6 +5,7 @@ use crate::cred::Cred;
 use crate::data::Lov;
 use crate::error::ClientError;
 use crate::inode::Inodes;
+use crate::jobs::JobIds;
 use crate::kernel::{Kernel, KernelCache};
 use crate::lmv::Lmv;
 use crate::mdc::Mdc;
@@ -37,6 +38,8 @@ pub struct MountOptions {
     pub fsname: String,
     /// The registry for the parameters of this mount.
     pub params: Registry,
+    /// The names of the callers' jobs.
+    pub jobs: Arc<JobIds>,
     /// Seed of this mount's UUIDs, parameter names and MDT lock cookies; different for each mount.
     pub seed: u64,
     /// The clock for the times that the client sets.
@@ -66,6 +69,7 @@ impl MountOptions {
             mgs,
             fsname: fsname.into(),
             params: Registry::default(),
+            jobs: Arc::default(),
             seed,
             clock: Arc::new(|| std::time::SystemTime::now().into()),
             nanoseconds: true,
@@ -92,6 +96,7 @@ pub struct Client {
     pub(crate) inodes: Arc<Inodes>,
     pub(crate) kernel: Kernel,
     pub(crate) clock: Clock,
+    pub(crate) jobs: Arc<JobIds>,
     pub(crate) atime: AtimeRules,
     /// UID of the mounting user. This user may use FIDs.
     pub(crate) mounter: u32,
@@ -106,6 +111,11 @@ pub struct Client {
 }
 
 impl Client {
+    /// The names of the callers' jobs.
+    pub fn jobs(&self) -> &JobIds {
+        &self.jobs
+    }
+
     /// Sets which reads update access times of files. `directories`: `atime` applies to directories
     /// too; otherwise reads of directories update no access time.
     pub fn set_atime(&self, atime: Atime, directories: bool) {

@@ -16,6 +16,7 @@ use crate::inode::OpenDenyGuard;
 use crate::mdc::Mdc;
 use crate::pack;
 use parking_lot::Mutex;
+use rpc::job::JobId;
 use std::sync::Arc;
 use std::time::Duration;
 use wire::{Fid, LockTerms, MDS_CLOSE, MdtRecSetattr, REINT_SETATTR};
@@ -52,6 +53,8 @@ pub(crate) struct PendingClose {
     pub(crate) fid: Fid,
     /// Released when the server has closed the handle.
     pub(crate) deny_guard: Option<OpenDenyGuard>,
+    /// The job that opened the file.
+    pub(crate) job: JobId,
 }
 
 impl CloseQueue {
@@ -159,7 +162,10 @@ impl Mdc {
             sa_fid: closing.fid,
             ..MdtRecSetattr::default()
         };
-        let req = rpc::Request::modifying(MDS_CLOSE, pack::close(closing.handle, &rec));
+        let req = rpc::Request {
+            jobid: closing.job,
+            ..rpc::Request::modifying(MDS_CLOSE, pack::close(closing.handle, &rec))
+        };
         // An error needs no retry: the server closes the handles of a client that it evicts.
         if let Err(e) = self.import.call(req).await {
             tracing::debug!(fid = %closing.fid, "deferred close failed: {e}");
@@ -177,6 +183,7 @@ mod tests {
             handle,
             fid,
             deny_guard: None,
+            job: JobId::default(),
         });
         closes.waiting.lock().handles.extend(all);
     }

@@ -18,6 +18,7 @@ mod fidgen;
 mod fld;
 mod follow;
 mod inode;
+mod jobs;
 mod kernel;
 pub mod layout;
 mod lmv;
@@ -37,6 +38,7 @@ pub use client::{Client, Clock, MountOptions};
 pub use cred::{Cred, Groups};
 pub use data::{DataFile, Fallocate, Lov, Seek};
 pub use error::ClientError;
+pub use jobs::{Caller, JobIds};
 pub use kernel::{Kernel, KernelCache};
 pub use layout::FileLayout;
 pub use ops::{

@@ -275,6 +275,7 @@ impl MountContext<'_> {
             inodes,
             kernel,
             clock: self.opts.clock.clone(),
+            jobs: self.opts.jobs.clone(),
             atime: AtimeRules::new(self.opts.atime, self.opts.diratime),
             mounter: mounter.uid,
             user_fid2path: self.opts.user_fid2path,

@@ -48,6 +48,27 @@ fn flags_of(stat: &str) -> Option<u64> {
     stat.rsplit_once(')')?.1.split_whitespace().nth(6)?.parse().ok()
 }
 
+/// The session of a process or thread: the fourth field after its name.
+pub(crate) fn session(pid: u32) -> Option<u32> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit_once(')')?.1.split_whitespace().nth(3)?.parse().ok()
+}
+
+/// The name of a process or thread; empty if there is none with this ID.
+pub(crate) fn name(pid: u32) -> String {
+    let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    name.trim_end().to_owned()
+}
+
+/// The value of an environment variable of a process, as it was at the start of its program.
+pub(crate) fn environment_variable(pid: u32, name: &str) -> Option<String> {
+    let environment = std::fs::read(format!("/proc/{pid}/environ")).ok()?;
+    let value = environment
+        .split(|&byte| byte == 0)
+        .find_map(|entry| entry.strip_prefix(name.as_bytes())?.strip_prefix(b"="))?;
+    Some(String::from_utf8_lossy(value).into_owned())
+}
+
 /// Whether a task is in link(2) or linkat(2). False if `/proc` does not show the task's system
 /// call.
 pub fn is_linking(pid: u32) -> bool {

@@ -4,7 +4,7 @@
 //! without a request. The MDT checks its requests again.
 
 use crate::convert::{enoent_to_estale, errno, open_flags, set_time};
-use crate::creds::cred;
+use crate::creds::{caller, cred};
 use crate::inode_flags::FlagsIoctl;
 use crate::pending_open::PendingOpen;
 use crate::reply::{reply_ioctl, reply_xattr};
@@ -41,7 +41,7 @@ macro_rules! or_reply {
 
 /// The program that sent a request, as its requester.
 fn requester(req: &Request) -> Requester {
-    Requester::Program(req.pid())
+    Requester::Program(caller(req))
 }
 
 /// Returns the function that replies with a file found or created in this directory.
@@ -336,7 +336,7 @@ impl Filesystem for Fs {
             client.write_back(&file).await.and(unlocked)
         };
         self.0
-            .run_to_completion(Requester::Closer(req.pid()), reply, work, reply_ok);
+            .run_to_completion(Requester::Closer(caller(req)), reply, work, reply_ok);
     }
 
     fn release(

@@ -6,7 +6,7 @@
 //! (`FUSE_INTERRUPT`) is of no use: it does not name the signal, and a timer's signal, for example,
 //! must not interrupt I/O. `fuser` answers this message with `ENOSYS`.
 
-use client::{ProcessStatus, is_exiting, is_linking};
+use client::{Caller, ProcessStatus, is_exiting, is_linking};
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
@@ -21,16 +21,24 @@ const HANDLED_SIGNAL_DELAY: Duration = Duration::from_secs(1);
 /// The party that waits for the reply to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Requester {
-    /// A program: the id of the thread that sent the request.
-    Program(u32),
-    /// A program that closes a file: the id of its thread. Nothing waits for the reply if the
+    /// A program.
+    Program(Caller),
+    /// A program that closes a file. Nothing waits for the reply if the
     /// program is exiting.
-    Closer(u32),
+    Closer(Caller),
     /// The kernel itself: an interruption would lose data or break a mapping.
     Kernel,
 }
 
 impl Requester {
+    /// The program, if a program sent the request.
+    pub(crate) fn caller(self) -> Option<Caller> {
+        match self {
+            Requester::Program(caller) | Requester::Closer(caller) => Some(caller),
+            Requester::Kernel => None,
+        }
+    }
+
     /// Whether this requester's wait, which has lasted for `waited`, must end.
     fn is_interrupted(self, waited: Duration) -> bool {
         let has_ending_signal = |pid| {
@@ -39,9 +47,11 @@ impl Requester {
         };
         match self {
             // Pid 0: the program is in a pid namespace that is invisible to this process.
-            Requester::Program(0) | Requester::Closer(0) | Requester::Kernel => false,
-            Requester::Program(pid) => has_ending_signal(pid),
-            Requester::Closer(pid) => is_exiting(pid) || has_ending_signal(pid),
+            Requester::Program(Caller { pid: 0, .. })
+            | Requester::Closer(Caller { pid: 0, .. })
+            | Requester::Kernel => false,
+            Requester::Program(Caller { pid, .. }) => has_ending_signal(pid),
+            Requester::Closer(Caller { pid, .. }) => is_exiting(pid) || has_ending_signal(pid),
         }
     }
 
@@ -51,7 +61,7 @@ impl Requester {
     pub(crate) async fn link_timeout(self) {
         sleep(LINK_WAIT).await;
         match self {
-            Requester::Program(pid) if pid != 0 && is_linking(pid) => {}
+            Requester::Program(Caller { pid, .. }) if pid != 0 && is_linking(pid) => {}
             _ => std::future::pending().await,
         }
     }
@@ -74,15 +84,16 @@ impl Requester {
 
 #[cfg(test)]
 mod tests {
-    use super::{HANDLED_SIGNAL_DELAY, Requester};
+    use super::{Caller, HANDLED_SIGNAL_DELAY, Requester};
 
     #[test]
     fn requesters_without_signals_keep_waiting() {
-        let pid = std::process::id();
+        let caller = |pid| Caller { pid, uid: 0, gid: 0 };
+        let own = caller(std::process::id());
         for requester in [
-            Requester::Program(pid),
-            Requester::Closer(pid),
-            Requester::Program(0),
+            Requester::Program(own),
+            Requester::Closer(own),
+            Requester::Program(caller(0)),
             Requester::Kernel,
         ] {
             assert!(!requester.is_interrupted(HANDLED_SIGNAL_DELAY), "{requester:?}");

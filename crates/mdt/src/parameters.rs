@@ -37,15 +37,7 @@ fn show<T: Send + Sync + 'static>(object: &Arc<T>, value_of: fn(&T) -> String, a
 pub(crate) fn register(mdt: &Arc<Mdt>, exports: &Arc<TargetExports>, registry: &Registry) -> Vec<Group> {
     let svname = mdt.svname();
     let mut own = registry.group(format!("mdt.{svname}"));
-    let (stats_to_show, stats_to_clear) = (mdt.stats.clone(), mdt.stats.clone());
     let store = mdt.store.clone();
-    let md_stats = Param::read_write(
-        move || stats_to_show.show(),
-        move |_| {
-            stats_to_clear.clear();
-            Ok(())
-        },
-    );
     own.add("uuid", show(mdt, |m| m.uuid().to_owned(), "the target's UUID"))
         .add(
             "instance",
@@ -61,10 +53,6 @@ pub(crate) fn register(mdt: &Arc<Mdt>, exports: &Arc<TargetExports>, registry: &
                 .about("lifetime of an object capability, seconds; clients renew it earlier"),
         )
         .add("evict_client", exports.param_evict_client())
-        .add(
-            "num_exports",
-            show(exports, |e| e.len().to_string(), "number of connected clients"),
-        )
         .add(
             "last_committed",
             show(
@@ -86,11 +74,6 @@ pub(crate) fn register(mdt: &Arc<Mdt>, exports: &Arc<TargetExports>, registry: &
                 |m| m.store.inode_cache().len().to_string(),
                 "number of cached inodes",
             ),
-        )
-        .add(
-            "md_stats",
-            md_stats
-                .about("operations: samples, smallest, largest, sum, sum of squares; any write clears them"),
         );
 
     let mut mdd = registry.group(format!("mdd.{svname}"));
@@ -194,7 +177,14 @@ pub(crate) fn register(mdt: &Arc<Mdt>, exports: &Arc<TargetExports>, registry: &
             "parallel directory operations: ON: operations on different names of a directory run concurrently; OFF: each locks the whole directory",
         ),
     );
-    vec![own, mdd, lod, mdt.locks.server().register_params(registry), store]
+    vec![
+        own,
+        exports.register_stats(registry, &format!("mdt.{svname}"), "md_stats"),
+        mdd,
+        lod,
+        mdt.locks.server().register_params(registry),
+        store,
+    ]
 }
 
 /// The value of `target_obd`: a line for each OST.

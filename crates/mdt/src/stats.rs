@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use params::Tally;
+use params::{Operations, USECS, as_usecs};
 use rpc::ServerRequest;
 use wire::format::bufs;
 use wire::{
@@ -16,12 +16,26 @@ use wire::{
 use crate::store::{S_IFDIR, S_IFMT};
 
 /// Lustre's names of operations, in the order of its `md_stats`.
-const NAMES: [&str; 16] = [
-    "open", "close", "mknod", "link", "unlink", "mkdir", "rmdir", "rename", "getattr", "setattr", "getxattr",
-    "setxattr", "statfs", "sync", "readpage", "layout",
+pub(crate) const OPERATIONS: Operations = &[
+    ("open", USECS),
+    ("close", USECS),
+    ("mknod", USECS),
+    ("link", USECS),
+    ("unlink", USECS),
+    ("mkdir", USECS),
+    ("rmdir", USECS),
+    ("rename", USECS),
+    ("getattr", USECS),
+    ("setattr", USECS),
+    ("getxattr", USECS),
+    ("setxattr", USECS),
+    ("statfs", USECS),
+    ("sync", USECS),
+    ("readpage", USECS),
+    ("layout", USECS),
 ];
 
-/// A counted operation: an index into `NAMES`.
+/// A counted operation: an index of [`OPERATIONS`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Op(usize);
 
@@ -30,7 +44,7 @@ impl Op {
     pub(crate) const GETATTR: Op = Op(8);
 
     fn from_name(name: &str) -> Option<Op> {
-        NAMES.iter().position(|n| *n == name).map(Op)
+        OPERATIONS.iter().position(|(n, _)| *n == name).map(Op)
     }
 
     /// The operation that a request counts as, if any.
@@ -76,49 +90,19 @@ impl Op {
     }
 }
 
-/// The counters of one target, in the order of `NAMES`.
-#[derive(Default)]
-pub(crate) struct MdStats([Tally; NAMES.len()]);
-
-impl MdStats {
-    /// Counts an operation and its duration.
-    pub(crate) fn add(&self, op: Op, duration: Duration) {
-        self.0[op.0].add_time(duration);
-    }
-
-    /// Resets all counters.
-    pub(crate) fn clear(&self) {
-        self.0.iter().for_each(Tally::clear);
-    }
-
-    /// One line per operation that occurred, in Lustre's format.
-    pub(crate) fn show(&self) -> String {
-        let mut out = String::new();
-        for (name, tally) in NAMES.iter().zip(&self.0) {
-            tally.sums().write_line(&mut out, name, "usecs");
-        }
-        out
-    }
+/// Counts an operation of a request, and its duration.
+pub(crate) fn record(req: &ServerRequest, op: Op, duration: Duration) {
+    req.record(&[(op.0, as_usecs(duration))]);
 }
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used)]
-    use super::{MdStats, Op};
-    use std::time::Duration;
+    use super::{OPERATIONS, Op};
 
     #[test]
-    fn only_operations_that_occurred_are_shown() {
-        let stats = MdStats::default();
-        assert_eq!(stats.show(), "");
+    fn lookups_of_a_batch_count_as_getattr() {
         assert_eq!(Op::from_name("getattr"), Some(Op::GETATTR));
-        stats.add(Op::from_name("rename").unwrap(), Duration::from_micros(3));
-        stats.add(Op::from_name("rename").unwrap(), Duration::from_micros(5));
-        assert_eq!(
-            stats.show(),
-            "rename                              2 samples [usecs] 3 5 8 34\n"
-        );
-        stats.clear();
-        assert_eq!(stats.show(), "");
+        assert_eq!(OPERATIONS[Op::GETATTR.0].0, "getattr");
+        assert_eq!(Op::from_name("lookup"), None);
     }
 }

@@ -130,6 +130,8 @@ pub(crate) struct Node {
     lnet: Arc<Lnet>,
     rpc: Arc<Ptlrpc>,
     registry: Registry,
+    /// The names of jobs that the mounts' requests carry.
+    jobs: Arc<JobIds>,
     mgs: Option<Arc<Mgs>>,
     /// The connection to each MGS used here, with the NIDs of the MGS.
     mgcs: Vec<(Vec<Nid>, Arc<Mgc>)>,
@@ -180,6 +182,8 @@ impl Node {
         let mut params = register_process_params(&registry, &cpts, &rpc);
         params.extend(lnet.register_params(&registry));
         params.extend(start.register_params(&registry));
+        let jobs = Arc::<JobIds>::default();
+        params.extend(jobs.register_params(&registry));
         let locks = Arc::<LockLimits>::default();
         let selftest = start
             .lst
@@ -194,6 +198,7 @@ impl Node {
             lnet,
             rpc,
             registry,
+            jobs,
             mgs: None,
             mgcs: Vec::new(),
             mdts: Vec::new(),

@@ -158,6 +158,11 @@ impl Grants {
         self.reserved.lock().granted_bytes
     }
 
+    /// Bytes of the grants that writes in progress use.
+    pub(crate) fn total_pending(&self) -> u64 {
+        self.reserved.lock().pending_bytes
+    }
+
     /// Dirty bytes in all clients' caches, according to their reports.
     pub(crate) fn total_dirty(&self) -> u64 {
         let clients = self.clients.lock();

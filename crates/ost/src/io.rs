@@ -17,6 +17,7 @@ use crate::{
     brw::{Brw, Span},
     grant::{ClientGrant, GrantReport, PendingGrant},
     object::precision,
+    stats,
 };
 
 /// Takes the next `len` bytes of the data: first from `rest`, then from `data`.
@@ -78,7 +79,7 @@ impl Ost {
         self.committer.end(transaction, written);
         drop(change);
         self.remove_if_destroyed(fid).await?;
-        self.stats.write_bytes.add(written);
+        req.record(&[(stats::WRITE_BYTES, written)]);
         drop(pending);
         if brw.requests_sync() && written > 0 {
             self.objects
@@ -180,7 +181,7 @@ impl Ost {
             }
         }
         drop(lock);
-        self.stats.read_bytes.add(bytes);
+        req.record(&[(stats::READ_BYTES, bytes)]);
         let mut oa = reply_oa(&brw);
         oa.o_valid |= OBD_MD_FLGRANT;
         if let Some(ty) = brw.checksum {

@@ -15,6 +15,10 @@ pub(crate) fn register(ost: &Arc<Ost>, exports: &Arc<TargetExports>, registry: &
         let ost = Arc::downgrade(ost);
         Param::read_only(move || ost.upgrade().map(|ost| show(&ost)).unwrap_or_default())
     };
+    let gauge = |number: fn(&Ost) -> u64| {
+        let ost = Arc::downgrade(ost);
+        Param::gauge(move || ost.upgrade().map_or(0, |ost| number(&ost)))
+    };
     own.add("uuid", read(|o| o.uuid.clone()).about("the target's UUID"))
         .add(
             "instance",
@@ -28,27 +32,27 @@ pub(crate) fn register(ost: &Arc<Ost>, exports: &Arc<TargetExports>, registry: &
         )
         .add(
             "tot_granted",
-            read(|o| o.grants.total_granted().to_string()).about("space granted to clients, bytes"),
+            gauge(|o| o.grants.total_granted()).about("space granted to clients, bytes"),
         )
         .add(
             "tot_dirty",
-            read(|o| o.grants.total_dirty().to_string()).about("dirty data in the clients' caches, bytes"),
+            gauge(|o| o.grants.total_dirty()).about("dirty data in the clients' caches, bytes"),
+        )
+        .add(
+            "tot_pending",
+            gauge(|o| o.grants.total_pending()).about("granted space that writes in progress use, bytes"),
         )
         .add(
             "kbytesavail",
-            read(|o| (o.space.avail_bytes() >> 10).to_string()).about("free space without the reserve, KiB"),
+            gauge(|o| o.space.avail_bytes() >> 10).about("free space without the reserve, KiB"),
         )
         .add(
             "last_committed",
             read(|o| o.committer.last_committed().to_string())
                 .about("number of the last transaction on disk"),
-        )
-        .add(
-            "stats",
-            read(|o| o.stats.show())
-                .about("reads and writes: samples, minimum, maximum, sum, sum of squares"),
         );
     vec![
+        exports.register_stats(registry, &format!("obdfilter.{}", ost.svname), "stats"),
         own,
         ost.locks.register_params(registry),
         ost.space.register_params(registry, &ost.svname),

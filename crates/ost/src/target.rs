@@ -6,10 +6,10 @@ use ldlm::{LdlmConfig, LockLimits, LockServer, LockType};
 use lnet::warn_rate_limited;
 use mgc::{CachedRights, CapaKeyring, FsConfig, Nodemaps, Rights};
 use osd::{BootId, DiskShare, Index, Objects, Space, StoreKind};
-use params::{Group, Registry};
+use params::{Group, Operations, Registry, as_usecs};
 use parking_lot::Mutex;
 use rpc::{BoxFuture, ConnectRequest, Export, Ptlrpc, Reply, Role, ServerRequest, Target, services};
-use tokio::{sync::watch, task::JoinHandle};
+use tokio::{sync::watch, task::JoinHandle, time::Instant};
 use wire::format::bufs;
 use wire::{
     Errno, Fid, LCK_CW, LCK_EX, LCK_GROUP, LCK_PW, LDLM_ENQUEUE, LDLM_ENQUEUE_CANCEL_OFF, LdlmRequest,
@@ -28,8 +28,7 @@ use crate::{
     negotiate::Offer,
     parameters,
     sequence::Sequences,
-    stats::Stats,
-    super_sequence,
+    stats, super_sequence,
     tombstones::Tombstones,
 };
 
@@ -101,7 +100,6 @@ pub struct Ost {
     /// The share of the disk that statfs reports.
     pub(crate) share: DiskShare,
     pub(crate) locks: Arc<LockServer>,
-    pub(crate) stats: Stats,
     pub(crate) offer: Offer,
     stop: watch::Sender<bool>,
     tasks: Mutex<Vec<JoinHandle<()>>>,
@@ -175,7 +173,6 @@ impl Ost {
             share: space.share(),
             space,
             locks,
-            stats: Stats::default(),
             offer,
             stop: watch::Sender::new(false),
             tasks: Mutex::default(),
@@ -409,13 +406,18 @@ impl Target for Ost {
         true
     }
 
+    fn operations(&self) -> Operations {
+        stats::OPERATIONS
+    }
+
     fn handle<'a>(&'a self, req: &'a mut ServerRequest) -> BoxFuture<'a, Result<Reply, Errno>> {
         Box::pin(async move {
             if let Err(errno) = self.check_permissions(req) {
                 self.cancel_listed_locks(req);
                 return Err(errno);
             }
-            match req.opc {
+            let started = Instant::now();
+            let result = match req.opc {
                 OST_READ => self.read(req).await,
                 OST_WRITE => self.write(req).await,
                 OST_GETATTR => self.getattr(req).await,
@@ -431,7 +433,11 @@ impl Target for Ost {
                 OST_SET_INFO => self.set_info(req),
                 SEQ_QUERY => self.seq_query(req).await,
                 _ => self.locks.handle(req).await.unwrap_or(Err(Errno::ENOTSUPP)),
+            };
+            if let (Some(operation), Ok(_)) = (stats::operation(req.opc), &result) {
+                req.record(&[(operation, as_usecs(started.elapsed()))]);
             }
+            result
         })
     }
 

@@ -31,7 +31,7 @@ pub(crate) fn write(jobs: &[KeyStats<String>], f: &mut fmt::Formatter<'_>) -> fm
 }
 
 fn write_row(row: &Row, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-    let Row { name, unit, sums } = row;
+    let Row { name, unit, sums, .. } = row;
     let Sums {
         count,
         min,
@@ -79,15 +79,21 @@ fn yaml_text(name: &str) -> String {
 mod tests {
     use super::yaml_text;
     use crate::{KeyedStats, Value};
+    use std::sync::Arc;
     use std::time::{Duration, UNIX_EPOCH};
 
     #[test]
     fn jobs_have_the_format_of_lustre() {
-        let jobs = KeyedStats::new(&[("read_bytes", "bytes"), ("getattr", "usecs")], 1, String::new());
+        let jobs = KeyedStats::new(
+            &[("read_bytes", "bytes"), ("getattr", "usecs")],
+            1,
+            String::new(),
+            Arc::default(),
+        );
         let at = |millis| UNIX_EPOCH + Duration::from_millis(millis);
-        assert_eq!(Value::Jobs(jobs.all()).to_string(), "job_stats:");
-        jobs.add(0, &"dd.0".to_owned(), &[(0, 4096)], at(1500));
-        jobs.add(0, &"dd.0".to_owned(), &[(0, 8192)], at(3750));
+        assert_eq!(Value::Jobs(jobs.all(at(4000))).to_string(), "job_stats:");
+        jobs.add(0, "dd.0", &[(0, 4096)], at(1500));
+        jobs.add(0, "dd.0", &[(0, 8192)], at(3750));
         let expected = "\
 job_stats:
 - job_id:          dd.0
@@ -96,7 +102,7 @@ job_stats:
   elapsed_time:    2.250000000 secs.nsecs
   read_bytes:      { samples:           2, unit: bytes, min:     4096, max:     8192, sum:            12288, sumsq:           83886080 }
   getattr:         { samples:           0, unit: usecs, min:        0, max:        0, sum:                0, sumsq:                  0 }";
-        assert_eq!(Value::Jobs(jobs.all()).to_string(), expected);
+        assert_eq!(Value::Jobs(jobs.all(at(4000))).to_string(), expected);
     }
 
     #[test]

@@ -8,6 +8,7 @@
 //! set at the start of a process are rows of tables ([`StartParam`]).
 
 mod glob;
+mod histogram;
 mod jobs;
 mod keyed;
 mod param;
@@ -18,12 +19,13 @@ mod tally;
 mod value;
 
 pub use glob::matches_glob;
+pub use histogram::{BUCKETS, Histogram, bucket_max};
 pub use keyed::{KeyStats, KeyedStats};
 pub use param::Param;
 pub use registry::{Group, ParamGuard, ParamInfo, Registry};
 pub use start::StartParam;
-pub use stats::StatsTable;
-pub use tally::{Sums, Tally, stats_header};
+pub use stats::{Operations, StatsTable, USECS};
+pub use tally::{Sums, Tally, as_usecs, stats_header};
 pub use value::{Row, Stats, Value};
 
 /// Errors of reading and setting parameters.

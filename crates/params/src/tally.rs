@@ -32,15 +32,20 @@ impl Tally {
     /// Adds one sample.
     pub fn add(&self, value: u64) {
         self.count.fetch_add(1, Relaxed);
-        self.min.fetch_min(value, Relaxed);
-        self.max.fetch_max(value, Relaxed);
+        // A load is cheaper than a read-modify-write, and few samples change the extremes.
+        if value < self.min.load(Relaxed) {
+            self.min.fetch_min(value, Relaxed);
+        }
+        if value > self.max.load(Relaxed) {
+            self.max.fetch_max(value, Relaxed);
+        }
         self.sum.fetch_add(value, Relaxed);
         self.squares.fetch_add(value.saturating_mul(value), Relaxed);
     }
 
     /// Adds one duration, in microseconds.
     pub fn add_time(&self, time: Duration) {
-        self.add(u64::try_from(time.as_micros()).unwrap_or(u64::MAX));
+        self.add(as_usecs(time));
     }
 
     /// Removes all samples.
@@ -62,6 +67,11 @@ impl Tally {
             squares: self.squares.load(Relaxed),
         }
     }
+}
+
+/// A duration in microseconds.
+pub fn as_usecs(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 
 /// The statistics of a set of samples.

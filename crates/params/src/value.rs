@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::SystemTime;
 
-use crate::{KeyStats, Sums, jobs, stats_header};
+use crate::{BUCKETS, KeyStats, Sums, jobs, stats_header};
 
 /// The value of a parameter. Its `Display` is Lustre's text.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -38,6 +38,28 @@ pub struct Row {
     pub unit: &'static str,
     /// The statistics of the samples.
     pub sums: Sums,
+    /// The number of samples in each bucket, if the row has a histogram.
+    pub buckets: Option<[u64; BUCKETS]>,
+}
+
+impl Row {
+    /// Adds the samples of the same row of another table.
+    pub fn add(&mut self, other: &Row) {
+        self.sums = self.sums.and(other.sums);
+        if let (Some(own), Some(others)) = (&mut self.buckets, &other.buckets) {
+            own.iter_mut().zip(others).for_each(|(sum, n)| *sum += n);
+        }
+    }
+}
+
+impl Stats {
+    /// Adds the samples of a table with the same operations.
+    pub fn add(&mut self, other: &Stats) {
+        self.since = self.since.min(other.since);
+        for (sum, row) in self.rows.iter_mut().zip(&other.rows) {
+            sum.add(row);
+        }
+    }
 }
 
 impl fmt::Display for Value {
@@ -87,6 +109,7 @@ mod tests {
             name,
             unit: "bytes",
             sums: tally.sums(),
+            buckets: None,
         };
         let text = Value::from(Stats {
             since: UNIX_EPOCH,

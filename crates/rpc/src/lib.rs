@@ -18,6 +18,7 @@ mod error;
 mod exchange;
 mod faults;
 mod import;
+pub mod job;
 mod node;
 mod opcode;
 mod opname;

@@ -112,7 +112,7 @@ impl Ptlrpc {
 
     /// Adds a target, to which clients can connect from now on.
     pub fn add_target(&self, target: Arc<dyn Target>) -> Arc<TargetExports> {
-        self.targets.add(target)
+        self.targets.add(target, self.cpts.len())
     }
 
     /// Removes a target: refuses new connects, drops its exports, and waits at most 10 s for

@@ -1,6 +1,7 @@
 //! Requests and replies of a client, with their buffers and bulk.
 
 use crate::import::ReplayGuard;
+use crate::job::{self, JobId};
 use crate::opcode;
 use bytes::Bytes;
 use lnet::Payload;
@@ -58,8 +59,9 @@ pub struct Request {
     pub gid: Option<u32>,
     /// The id of the project that the request belongs to.
     pub projid: Option<u32>,
-    /// The job that caused the request (job statistics, NRS).
-    pub jobid: Option<String>,
+    /// The job that caused the request (job statistics, NRS): by default the job of the task that
+    /// builds the request.
+    pub jobid: JobId,
 }
 
 impl Request {
@@ -85,7 +87,7 @@ impl Request {
             uid: None,
             gid: None,
             projid: None,
-            jobid: None,
+            jobid: job::current(),
         }
     }
 

@@ -14,6 +14,7 @@ use crate::layout::FileLayout;
 use bytes::Bytes;
 use ldlm::{LockMode, LockRef};
 use parking_lot::{Mutex, MutexGuard};
+use rpc::job;
 use std::future::Future;
 use std::ops::Range;
 use std::sync::Arc;
@@ -285,7 +286,7 @@ impl DataFile {
         let mut tasks = JoinSet::new();
         for stripe in StripeIndex::all(self.objects.len()) {
             let task = act(stripe, self.object(stripe)?.clone());
-            tasks.spawn(async move { (stripe, task.await) });
+            tasks.spawn(job::inherit(async move { (stripe, task.await) }));
         }
         let mut results = Vec::with_capacity(self.objects.len());
         while let Some(result) = tasks.join_next().await {

@@ -14,6 +14,7 @@ use bytes::Bytes;
 use ldlm::LockMode;
 use parking_lot::Mutex;
 use rpc::ReplayGuard;
+use rpc::job::{self, JobId};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -138,6 +139,8 @@ pub struct OpenFile {
     /// Keeps the open request for replay until the close.
     replay_guard: Mutex<Option<ReplayGuard>>,
     deny_guard: Mutex<Option<OpenDenyGuard>>,
+    /// The job that opened the file: the kernel's request to close it names no process.
+    job: JobId,
 }
 
 impl OpenFile {
@@ -367,6 +370,7 @@ impl Client {
             created: reply.created_file(),
             replay_guard: Mutex::new(reply.reply.replay_guard.clone()),
             deny_guard: Mutex::default(),
+            job: job::current(),
         });
         if md.attr.is_file() {
             if file.denies_others() {
@@ -401,6 +405,7 @@ impl Client {
             handle: file.handle,
             fid: file.fid,
             deny_guard: file.deny_guard.lock().take(),
+            job: file.job,
         };
         let replay_guard = file.replay_guard.lock().take();
         if rec.sa_valid == 0 && may_defer() {
@@ -415,7 +420,10 @@ impl Client {
                 Err(returned) => closing = returned,
             }
         }
-        let req = rpc::Request::modifying(MDS_CLOSE, pack::close(file.handle, &rec));
+        let req = rpc::Request {
+            jobid: file.job,
+            ..rpc::Request::modifying(MDS_CLOSE, pack::close(file.handle, &rec))
+        };
         let import = mdc.import.clone();
         let close = async move {
             let reply = import.call(req).await;

@@ -19,7 +19,7 @@ use wire::{
 
 use super::{GETATTR, IntentResult, LOOKUP, getattr::LookupRequest};
 use crate::{
-    stats::Op,
+    stats::{self, Op},
     target::{HandlerResult, Mdt},
 };
 
@@ -52,7 +52,7 @@ impl Mdt {
     async fn answer_lookup(&self, req: &ServerRequest, lookup: &LookupRequest) -> (Message, u64) {
         let started = Instant::now();
         let result = self.lookup_intent(req, lookup).await;
-        self.stats.add(Op::GETATTR, started.elapsed());
+        stats::record(req, Op::GETATTR, started.elapsed());
         let (status, handle) = (lookup_status(&result), result.lock.handle);
         let message = Message {
             // In a reply of a batch, this field has the status.

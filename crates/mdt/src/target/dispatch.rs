@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use params::Operations;
 use rpc::{BoxFuture, ConnectRequest, Export, Reply, Role, ServerRequest, Target};
 use tokio::time::Instant;
 use wire::format::bufs;
@@ -14,7 +15,10 @@ use wire::{
 };
 
 use super::{HandlerResult, Mdt, reply};
-use crate::{connect, fid2path, stats::Op};
+use crate::{
+    connect, fid2path,
+    stats::{self, Op},
+};
 
 impl Target for Mdt {
     fn uuid(&self) -> &str {
@@ -38,12 +42,16 @@ impl Target for Mdt {
         true
     }
 
+    fn operations(&self) -> Operations {
+        stats::OPERATIONS
+    }
+
     fn handle<'a>(&'a self, req: &'a mut ServerRequest) -> BoxFuture<'a, Result<Reply, Errno>> {
         Box::pin(async move {
             let (op, started) = (Op::of(req), Instant::now());
             let result = self.dispatch(req).await;
             if let (Some(op), Ok(_)) = (op, &result) {
-                self.stats.add(op, started.elapsed());
+                stats::record(req, op, started.elapsed());
             }
             result
         })

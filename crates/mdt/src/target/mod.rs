@@ -30,7 +30,6 @@ use crate::{
     sequence_owners::SequenceOwners,
     sequences::Sequences,
     squash::{self, Squash},
-    stats::MdStats,
     store::Store,
 };
 
@@ -99,7 +98,6 @@ pub struct Mdt {
     pub(crate) osts: Osts,
     pub(crate) cookies: Cookies,
     pub(crate) squash: Arc<Squash>,
-    pub(crate) stats: Arc<MdStats>,
     pub(crate) clock: WallClock,
     /// `mdd.*.atime_diff`, seconds.
     pub(crate) atime_diff: Arc<AtomicU64>,

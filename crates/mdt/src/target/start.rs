@@ -118,7 +118,6 @@ impl Mdt {
             osts: Osts::new(rpc.clone(), store.clone(), svname.clone(), cfg.params.clone()),
             sequence_owners: Default::default(),
             squash: Default::default(),
-            stats: Default::default(),
             clock: cfg.clock.clone(),
             atime_diff: Arc::new(ATIME_DIFF_SECS.into()),
             capa_timeout: Arc::new(CAPA_TIMEOUT_SECS.into()),

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
-use client::{Atime, Client, Cred, MountOptions, parse_source};
+use client::{Atime, Client, Cred, JobIds, MountOptions, parse_source};
 use fuse::{FuseMount, FuseOptions};
 use mgc::Mgc;
 use params::Registry;
@@ -61,6 +61,7 @@ impl Mounts {
 pub(crate) struct Mounter {
     rpc: Arc<Ptlrpc>,
     registry: Registry,
+    jobs: Arc<JobIds>,
     /// The node's connection to the MGS, if an earlier mount or a target uses that MGS.
     mgc: Option<Arc<Mgc>>,
 }
@@ -80,6 +81,7 @@ impl Mounter {
         let flags = MountFlags::parse(&request.options)?;
         let options = MountOptions {
             params: self.registry.clone(),
+            jobs: self.jobs.clone(),
             // On a read-only mount, reading must not update atime.
             atime: if flags.read_only {
                 Atime::Never
@@ -172,6 +174,7 @@ impl Node {
         Some(Mounter {
             rpc: self.rpc.clone(),
             registry: self.registry.clone(),
+            jobs: self.jobs.clone(),
             mgc: existing.map(|(_, mgc)| mgc.clone()),
         })
     }

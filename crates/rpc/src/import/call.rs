@@ -17,7 +17,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 use wire::{
     Errno, LustreHandle, MSG_PACK_PROJID, MSG_PACK_UID_GID, MSG_RESENT, MSGHDR_AT_SUPPORT,
     MSGHDR_CKSUM_INCOMPAT18, Message, Nid, OBD_CONNECT_BULK_MBITS, OBD_CONNECT_FLAGS2,
-    OBD_CONNECT2_REP_MBITS, PTL_RPC_MSG_ERR, PtlrpcBody, Text, Transno, Xid,
+    OBD_CONNECT2_REP_MBITS, PTL_RPC_MSG_ERR, PtlrpcBody, Transno, Xid,
 };
 
 /// Allowance for the network, added to the service time.
@@ -309,7 +309,7 @@ impl Call<'_> {
             pb_uid: req.uid.unwrap_or(0),
             pb_gid: req.gid.unwrap_or(0),
             pb_projid: req.projid.unwrap_or(0),
-            pb_jobid: req.jobid.as_deref().map_or_else(Text::default, Text::truncated),
+            pb_jobid: req.jobid,
             ..request_body(req.opc)
         }
     }

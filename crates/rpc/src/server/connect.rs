@@ -184,11 +184,11 @@ fn find_or_create(
 ) -> Result<ExportMatch, Errno> {
     match exports.by_client().lock().entry(identity.uuid.clone()) {
         Entry::Vacant(vacant) => {
-            if !exports.reserve_client(from) {
+            let Some(nid_stats) = exports.reserve_client(from) else {
                 warn_rate_limited!(peer = %from, client = %identity.uuid, "connect refused: peer has too many clients (limit {CLIENTS_PER_PEER_MAX})");
                 return Err(Errno::EBUSY);
-            }
-            let export = Export::new(rpc, exports, &identity.uuid, from);
+            };
+            let export = Export::new(rpc, exports, &identity.uuid, from, nid_stats);
             Ok(ExportMatch::New(vacant.insert(export).clone()))
         }
         Entry::Occupied(known) => {

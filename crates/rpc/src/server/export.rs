@@ -3,11 +3,13 @@
 use super::active::{ActiveCount, ActiveGuard};
 use super::reply_cache::ReplyCache;
 use super::request::Execution;
+use super::target_stats::TargetStats;
 use super::{Role, Target, TargetExports};
 use crate::exchange::{ReplyBuffer, ReplyEvent, request_body};
 use crate::{Ptlrpc, RpcError, at, opcode};
 use bytes::Bytes;
 use lnet::Link;
+use params::StatsTable;
 use parking_lot::{Mutex, RwLock};
 use std::any::Any;
 use std::convert::Infallible;
@@ -59,6 +61,8 @@ pub struct Export {
     pub client_uuid: String,
     /// The NID of the client's first connect.
     pub(crate) origin: Nid,
+    /// The statistics of all clients with this NID.
+    nid_stats: Arc<StatsTable>,
     exports: Arc<TargetExports>,
     connection: RwLock<Connection>,
     state_tx: watch::Sender<ConnectionState>,
@@ -92,11 +96,13 @@ impl Export {
         exports: &Arc<TargetExports>,
         client_uuid: &str,
         origin: Nid,
+        nid_stats: Arc<StatsTable>,
     ) -> Arc<Export> {
         Arc::new_cyclic(|me| Export {
             handle: rpc.new_handle(),
             client_uuid: client_uuid.to_owned(),
             origin,
+            nid_stats,
             exports: exports.clone(),
             connection: RwLock::new(Connection {
                 peer: Nid::LO,
@@ -335,6 +341,14 @@ impl Export {
 
     pub(crate) fn client_cookie(&self) -> u64 {
         self.connection.read().cookie
+    }
+
+    pub(super) fn target_stats(&self) -> &TargetStats {
+        self.exports.stats()
+    }
+
+    pub(super) fn nid_stats(&self) -> &StatsTable {
+        &self.nid_stats
     }
 
     pub(crate) fn target(&self) -> &dyn Target {

@@ -20,6 +20,7 @@ mod service;
 mod service_params;
 mod stats;
 mod target;
+mod target_stats;
 mod targets;
 mod unreachable;
 

@@ -2,6 +2,7 @@
 
 use super::{Export, Reply, ServerRequest};
 use crate::BoxFuture;
+use params::Operations;
 use std::sync::Arc;
 use wire::{
     Errno, Nid, OBD_CONNECT_LIGHTWEIGHT, OBD_CONNECT_MDS, OBD_CONNECT_MDS_MDS, ObdConnectData, Transno,
@@ -76,6 +77,12 @@ pub trait Target: Send + Sync + 'static {
 
     /// Whether requests can be replayed (MDT, OST).
     fn replayable(&self) -> bool;
+
+    /// Name and unit of each operation that the target counts, in Lustre's order. A target without
+    /// operations has no statistics.
+    fn operations(&self) -> Operations {
+        &[]
+    }
 
     /// Handles every request but connect, disconnect and ping.
     ///

@@ -1,9 +1,10 @@
 //! The targets of this node by UUID, the exports of each by client, and all exports by handle.
 
 use super::active::ActiveCount;
+use super::target_stats::{StatsPrefix, TargetStats};
 use super::{ConnectRequest, Export, Target};
 use foldhash::HashMap;
-use params::Param;
+use params::{Group, Param, StatsTable};
 use parking_lot::{Mutex, RwLock};
 use std::fmt;
 use std::sync::Arc;
@@ -21,11 +22,29 @@ const STOP_WAIT: Duration = Duration::from_secs(10);
 pub struct TargetExports {
     target: Arc<dyn Target>,
     by_client: Mutex<HashMap<String, Arc<Export>>>,
-    /// Number of clients by the NID of their first connect.
-    by_origin: Mutex<HashMap<Nid, usize>>,
+    /// The peers by the NID of their clients' first connect.
+    origins: Mutex<Origins>,
+    stats: Arc<TargetStats>,
     stopping: AtomicBool,
     /// Requests in execution.
     active: Arc<ActiveCount>,
+}
+
+/// The peers of a target.
+#[derive(Default)]
+struct Origins {
+    by_nid: HashMap<Nid, Origin>,
+    /// Where the peers' statistics are registered, if the target registers them.
+    prefix: Option<StatsPrefix>,
+}
+
+/// A peer of a target.
+struct Origin {
+    /// Number of its clients.
+    clients: usize,
+    stats: Arc<StatsTable>,
+    /// The registered parameters.
+    params: Option<Group>,
 }
 
 impl fmt::Debug for TargetExports {
@@ -121,33 +140,56 @@ impl TargetExports {
         {
             by_client.remove(&export.client_uuid);
             drop(by_client);
-            let mut by_origin = self.by_origin.lock();
-            if let Some(count) = by_origin.get_mut(&export.origin) {
-                *count -= 1;
-                if *count == 0 {
-                    by_origin.remove(&export.origin);
+            let by_nid = &mut self.origins.lock().by_nid;
+            if let Some(origin) = by_nid.get_mut(&export.origin) {
+                origin.clients -= 1;
+                if origin.clients == 0 {
+                    by_nid.remove(&export.origin);
                 }
             }
         }
     }
 
-    /// Counts another client of a peer; returns false if the peer has reached its limit.
-    pub(crate) fn reserve_client(&self, peer: Nid) -> bool {
-        let mut by_origin = self.by_origin.lock();
-        let count = by_origin.entry(peer).or_default();
+    /// Counts another client of a peer and returns the peer's statistics; `None` if the peer has
+    /// reached its limit.
+    pub(crate) fn reserve_client(self: &Arc<Self>, peer: Nid) -> Option<Arc<StatsTable>> {
+        let Origins { by_nid, prefix } = &mut *self.origins.lock();
+        let origin = by_nid.entry(peer).or_insert_with(|| {
+            let stats = self.stats.table();
+            Origin {
+                clients: 0,
+                params: prefix.as_ref().map(|prefix| prefix.register(self, peer, &stats)),
+                stats,
+            }
+        });
         // The clients of this node itself are its own targets and mounts, without a limit.
-        let within_limit = peer == Nid::LO || *count < CLIENTS_PER_PEER_MAX;
-        *count += usize::from(within_limit);
-        within_limit
+        let within_limit = peer == Nid::LO || origin.clients < CLIENTS_PER_PEER_MAX;
+        origin.clients += usize::from(within_limit);
+        within_limit.then(|| origin.stats.clone())
     }
 
     /// Whether the peer has reached its limit of clients.
     pub(crate) fn has_max_clients(&self, peer: Nid) -> bool {
-        let by_origin = self.by_origin.lock();
+        let origins = self.origins.lock();
         peer != Nid::LO
-            && by_origin
+            && origins
+                .by_nid
                 .get(&peer)
-                .is_some_and(|count| *count >= CLIENTS_PER_PEER_MAX)
+                .is_some_and(|origin| origin.clients >= CLIENTS_PER_PEER_MAX)
+    }
+
+    /// Registers the statistics of the peers, present and future.
+    pub(super) fn publish_origins(self: &Arc<Self>, prefix: StatsPrefix) {
+        let origins = &mut *self.origins.lock();
+        for (nid, origin) in &mut origins.by_nid {
+            origin.params = Some(prefix.register(self, *nid, &origin.stats));
+        }
+        origins.prefix = Some(prefix);
+    }
+
+    /// The target's statistics.
+    pub(crate) fn stats(&self) -> &Arc<TargetStats> {
+        &self.stats
     }
 
     pub(crate) fn is_stopping(&self) -> bool {
@@ -181,12 +223,14 @@ impl TargetExports {
 pub(crate) struct TargetTable(RwLock<HashMap<String, Arc<TargetExports>>>);
 
 impl TargetTable {
-    pub(crate) fn add(&self, target: Arc<dyn Target>) -> Arc<TargetExports> {
+    pub(crate) fn add(&self, target: Arc<dyn Target>, partitions: usize) -> Arc<TargetExports> {
         let uuid = target.uuid().to_owned();
+        let stats = Arc::new(TargetStats::new(target.operations(), partitions));
         let exports = Arc::new(TargetExports {
             target,
             by_client: Mutex::default(),
-            by_origin: Mutex::default(),
+            origins: Mutex::default(),
+            stats,
             stopping: AtomicBool::new(false),
             active: Arc::default(),
         });

@@ -9,5 +9,6 @@ mod inline_dispatch;
 mod log;
 mod partitions;
 mod refusals;
+mod target_stats;
 mod tcp;
 mod throttle;

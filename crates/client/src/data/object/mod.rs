@@ -28,6 +28,7 @@ use capa::Capability;
 use ldlm::LockHandle;
 use ldlm::{Enqueue, EnqueueReply, LockMode, LockRef, Policy};
 use parking_lot::Mutex;
+use rpc::job::JobId;
 use rpc::{ReplyMsg, Request, RpcError};
 use std::ops::Range;
 use std::sync::Arc;
@@ -91,6 +92,8 @@ struct State {
     accounted: u64,
     /// When the oldest queued dirty data was written; `None`: nothing is queued.
     dirty_since: Option<Instant>,
+    /// The job of the last writer, for the requests that write its data back.
+    job: JobId,
     /// Number of kernel invalidations in progress for pages from before an eviction.
     old_page_invalidations: usize,
 }

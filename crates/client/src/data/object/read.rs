@@ -6,6 +6,7 @@ use crate::data::brw;
 use crate::data::cache::{PAGE_SIZE, Run, rpc_end};
 use bytes::Bytes;
 use ldlm::{LockMode, LockRef};
+use rpc::job;
 use std::ops::Range;
 use std::sync::Arc;
 use wire::Errno;
@@ -86,11 +87,11 @@ impl Object {
         for gap in gaps {
             let object = self.clone();
             let lock = lock.clone();
-            self.osc.spawn(async move {
+            self.osc.spawn(job::inherit(async move {
                 let _lock = lock;
                 // The read that needs the bytes repeats the request and reports the error.
                 let _ = object.fetch(gap).await;
-            });
+            }));
         }
     }
 

@@ -6,7 +6,7 @@ use crate::data::brw::{self, ObjectId, WriteArgs};
 use crate::data::cache::{Writeback, rpc_end};
 use bytes::Bytes;
 use ldlm::LockRef;
-use rpc::{Request, RpcError};
+use rpc::{Request, RpcError, job};
 use std::ops::Range;
 use std::sync::Arc;
 use tokio::time::Instant;
@@ -55,6 +55,7 @@ impl Object {
             state.cache.write(offset, data);
             state.attr.size = state.attr.size.max(range.end);
             state.set_change_times(now);
+            state.job = job::current();
             let newly_dirty = state.dirty_since.is_none();
             if newly_dirty {
                 state.dirty_since = Some(Instant::now());
@@ -232,7 +233,7 @@ impl Object {
         loop {
             let slot = self.osc.acquire_write_slot().await;
             let bytes_max = self.osc.brw_params().brw_bytes_max;
-            let (batch, epoch) = {
+            let (batch, epoch, writer) = {
                 let mut state = self.state.lock();
                 if full_only && state.cache.dirty_bytes() < bytes_max {
                     return;
@@ -242,14 +243,14 @@ impl Object {
                     state.dirty_since = None;
                 }
                 // Current locks cover the data that is in the cache now.
-                (batch, self.osc.evictions())
+                (batch, self.osc.evictions(), state.job)
             };
             let Some(batch) = batch else { return };
             let object = self.clone();
-            self.osc.spawn(async move {
+            self.osc.spawn(job::run_for(writer, async move {
                 object.write_back(batch, epoch).await;
                 drop(slot);
-            });
+            }));
         }
     }
 

@@ -5,6 +5,7 @@ pub mod over_tcp;
 
 use bytes::Bytes;
 use lnet::{Lnet, MatchEntry, Md, MdEvent, MdHandle, Payload};
+use params::Operations;
 use rpc::{BoxFuture, ConnectRequest, Export, Reply, Role, ServerRequest, Target};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -85,6 +86,10 @@ impl Target for TestTarget {
 
     fn replayable(&self) -> bool {
         true
+    }
+
+    fn operations(&self) -> Operations {
+        &[("read_bytes", "bytes"), ("getattr", "usecs")]
     }
 
     fn handle<'a>(&'a self, req: &'a mut ServerRequest) -> BoxFuture<'a, Result<Reply, Errno>> {
