@@ -5,7 +5,7 @@ use crate::cred::Cred;
 use crate::data::Lov;
 use crate::error::ClientError;
 use crate::inode::Inodes;
-use crate::jobs::JobIds;
+use crate::jobs::{Caller, JobIds};
 use crate::kernel::{Kernel, KernelCache};
 use crate::lmv::Lmv;
 use crate::mdc::Mdc;
@@ -111,9 +111,15 @@ pub struct Client {
 }
 
 impl Client {
-    /// The names of the callers' jobs.
-    pub fn jobs(&self) -> &JobIds {
-        &self.jobs
+    /// Runs `work` for the caller's job: its requests carry the job's name. Without a caller, they
+    /// carry none.
+    pub fn run_for<F: Future>(
+        &self,
+        caller: Option<Caller>,
+        work: F,
+    ) -> impl Future<Output = F::Output> + use<F> {
+        let job = caller.map(|caller| self.jobs.job_of(caller));
+        rpc::job::run_for(job.unwrap_or_default(), work)
     }
 
     /// Sets which reads update access times of files. `directories`: `atime` applies to directories

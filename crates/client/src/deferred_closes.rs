@@ -175,7 +175,7 @@ impl Mdc {
 
 #[cfg(test)]
 mod tests {
-    use super::{CLOSES_PER_REQUEST, DeferredCloses, PendingClose};
+    use super::{CLOSES_PER_REQUEST, DeferredCloses, JobId, PendingClose};
     use wire::Fid;
 
     fn add(closes: &DeferredCloses, handles: std::ops::Range<u64>, fid: Fid) {

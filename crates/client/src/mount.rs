@@ -202,6 +202,9 @@ impl MountContext<'_> {
             owner.set_mdc(&mdc);
             let name = format!("{}-mdc-{}", target.name, self.instance);
             param_groups.push(mdc.locks.register_params(&self.opts.params, &name));
+            let mut mdc_params = self.opts.params.group(format!("mdc.{name}"));
+            mdc.import.add_params(&mut mdc_params);
+            param_groups.push(mdc_params);
             mdcs.push(mdc);
             owners.push(owner);
         }

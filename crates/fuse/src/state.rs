@@ -11,7 +11,6 @@ use crate::requester::Requester;
 use bytes::Bytes;
 use client::{Client, Cred, DirHandle, FoundFile, OpenFile, OpenFlags};
 use fuser::{Errno, FileHandle, FopenFlags, INodeNo, LockOwner, ReplyAttr, ReplyEntry, WriteFlags};
-use rpc::job;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -114,7 +113,7 @@ impl State {
         T: Send,
     {
         let state = self.clone();
-        let work = self.for_job(requester, work);
+        let work = self.client.run_for(requester.caller(), work);
         self.start(async move {
             let result = tokio::select! {
                 biased;
@@ -141,7 +140,7 @@ impl State {
         T: Send,
     {
         let state = self.clone();
-        let work = self.for_job(requester, work);
+        let work = self.client.run_for(requester.caller(), work);
         self.start(async move {
             let mut work = pin!(work);
             let result = tokio::select! {
@@ -168,12 +167,6 @@ impl State {
             Requester::Closer(_) => None,
             _ => self.detach_permits.clone().acquire_owned().await.ok(),
         }
-    }
-
-    /// Makes `work` run for the requester's job.
-    fn for_job<F: Future>(&self, requester: Requester, work: F) -> impl Future<Output = F::Output> + use<F> {
-        let job = requester.caller().map(|caller| self.client.jobs().job_of(caller));
-        job::run_for(job.unwrap_or_default(), work)
     }
 
     /// Starts a request on the thread that read it. If it has to wait, it continues on the runtime.

@@ -52,6 +52,8 @@ pub(crate) enum Request {
     Stop { lazy: bool },
     /// Names and values of parameters.
     GetParam { pattern: String },
+    /// The metrics, in Prometheus' text format.
+    Metrics,
     /// Names and descriptions of parameters, and of the levels of their tree.
     ListParam { pattern: String, recursive: bool },
     /// Mount in this process. Fails if the process cannot mount by its role, lacks one of the
@@ -124,6 +126,7 @@ impl Request {
             | Request::Rmfid { .. }
             | Request::RmEntry { .. }
             | Request::GetParam { .. }
+            | Request::Metrics
             | Request::ListParam { .. }
             | Request::Ping { .. }
             | Request::Devices

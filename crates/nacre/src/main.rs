@@ -18,6 +18,7 @@ mod instance;
 mod interrupt;
 mod lifecycle;
 mod logging;
+mod metrics;
 mod mount_options;
 mod mounts;
 mod net;

@@ -5,6 +5,7 @@
 //! time limit. If a step exceeds the limit, the node logs a warning and goes on, so a dead peer
 //! cannot keep the process from exiting.
 
+mod metrics;
 mod mount;
 mod stop;
 
@@ -17,6 +18,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use client::JobIds;
 use cpt::CptTable;
 use ldlm::LockLimits;
 use lnet::{Lnet, LnetConfig};
@@ -35,6 +37,7 @@ use wire::{Nid, OstIndex};
 use crate::cmd::mkfs;
 use crate::fd_limit;
 use crate::instance;
+use crate::metrics::MetricsServer;
 use crate::net::LocalEndpoint;
 use crate::node_requests::NodeHandles;
 use crate::process::MountRecord;
@@ -146,6 +149,8 @@ pub(crate) struct Node {
     selftest: Option<Arc<lst::Node>>,
     /// The console of an LNet selftest session, with the session's key.
     console: Option<(u32, Arc<Console>)>,
+    /// The HTTP server of the metrics, if enabled.
+    metrics: Option<MetricsServer>,
     /// Registered parameters of the process itself.
     _params: Vec<ParamGuard>,
     /// Limit on the LDLM locks of all targets here.
@@ -206,6 +211,7 @@ impl Node {
             mounts: Mounts::default(),
             targets: Vec::new(),
             dirs: Vec::new(),
+            metrics: None,
             _params: params,
         };
         Ok(node)

@@ -25,8 +25,8 @@ impl Space {
         let mut group = registry.group(format!("osd-{kind}.{svname}"));
         let mut add = |name: &str, show: fn(&StatFs) -> u64, about| {
             let space = self.clone();
-            let shown = move || show(&space.statfs().unwrap_or_default()).to_string();
-            group.add(name, Param::read_only(shown).about(about));
+            let shown = move || show(&space.statfs().unwrap_or_default());
+            group.add(name, Param::gauge(shown).about(about));
         };
         add("blocksize", |s| s.bsize.into(), "block size, bytes");
         add("kbytestotal", |s| kib(s.blocks, s), "total space, KiB");

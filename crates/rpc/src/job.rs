@@ -15,7 +15,7 @@ pub fn current() -> JobId {
 }
 
 /// Runs `work` for a job.
-pub fn run_for<F: Future>(job: JobId, work: F) -> impl Future<Output = F::Output> {
+pub fn run_for<F: Future>(job: JobId, work: F) -> impl Future<Output = F::Output> + use<F> {
     JOB.scope(job, work)
 }
 

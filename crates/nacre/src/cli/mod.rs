@@ -75,6 +75,8 @@ pub(crate) enum Command {
     Status(Status),
     /// Check running processes and mounts; name each problem with a remedy
     Health(Health),
+    /// Print the metrics of a running process in Prometheus' text format
+    Metrics(Metrics),
     /// Unmount and stop everything that `up` or `serve` started
     Down(Down),
     /// Stop a file system or a target and delete it with all its data
@@ -177,6 +179,8 @@ pub(crate) struct Up {
     #[arg(long)]
     pub(crate) fsname: Option<String>,
     #[command(flatten)]
+    pub(crate) metrics: MetricsAddr,
+    #[command(flatten)]
     pub(crate) net: Net,
     #[command(flatten)]
     pub(crate) start: StartArgs,
@@ -203,6 +207,24 @@ pub(crate) struct Health {
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Metrics {
+    /// Directory of the file system or of a target [default: the only running process]
+    #[arg(long, value_name = "D")]
+    pub(crate) dir: Option<PathBuf>,
+    /// Mount point in the process
+    #[arg(long, value_name = "M", conflicts_with = "dir")]
+    pub(crate) mount: Option<PathBuf>,
+}
+
+/// Where a process serves its metrics.
+#[derive(Debug, Args)]
+pub(crate) struct MetricsAddr {
+    /// Serve /metrics and /health over HTTP at [IP:]PORT [default IP: 127.0.0.1]
+    #[arg(long, value_name = "ADDR")]
+    pub(crate) metrics: Option<String>,
 }
 
 #[derive(Debug, Args)]
@@ -301,6 +323,8 @@ pub(crate) struct Serve {
     /// Time that a target waits at its first start for the MGS and the first MDT [default: 300]
     #[arg(long, value_name = "SECONDS")]
     pub(crate) wait: Option<u64>,
+    #[command(flatten)]
+    pub(crate) metrics: MetricsAddr,
     #[command(flatten)]
     pub(crate) net: Net,
     #[command(flatten)]

@@ -12,7 +12,7 @@ use crate::cli::{Lctl, LctlCommand};
 use crate::control::{self, Request};
 use crate::daemon;
 use crate::node_requests::Device;
-use crate::output::outln;
+use crate::output::{describe, errln, outln};
 use crate::process::{self, ProcessRecord};
 
 /// Time limit for an answer of the process.
@@ -46,10 +46,24 @@ pub(crate) fn run(args: Lctl) -> Result<ExitCode> {
                 () if values_only => Format::Values,
                 () => Format::Both,
             };
+            // As in Lustre, a pattern without a match does not hide the values of the others.
+            let mut failure = None;
             for pattern in patterns {
-                for (name, value) in get_params(&ask, &pattern, recursive)? {
-                    outln!("{}", format_param(&name, &value, format));
+                match get_params(&ask, &pattern, recursive) {
+                    Ok(found) => {
+                        for (name, value) in found {
+                            outln!("{}", format_param(&name, &value, format));
+                        }
+                    }
+                    Err(error) => {
+                        if let Some(earlier) = failure.replace(error) {
+                            errln!("nacre: {}", describe(&earlier));
+                        }
+                    }
                 }
+            }
+            if let Some(error) = failure {
+                return Err(error);
             }
         }
         LctlCommand::SetParam {

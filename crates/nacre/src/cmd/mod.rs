@@ -13,6 +13,7 @@ mod lctl;
 mod lfs;
 pub(crate) mod lnetctl;
 mod lst;
+mod metrics;
 pub(crate) mod mkfs;
 pub(crate) mod mount;
 pub(crate) mod nodemap;
@@ -48,6 +49,7 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode> {
         Command::Up(args) => up::run(args),
         Command::Status(args) => status::run(args),
         Command::Health(args) => health::run(args),
+        Command::Metrics(args) => metrics::run(&args),
         Command::Down(args) => down::run(args),
         Command::Destroy(args) => destroy::run(args),
         Command::Mkfs(args) => mkfs::run(args),

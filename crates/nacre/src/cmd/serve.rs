@@ -55,16 +55,23 @@ pub(crate) fn run(args: Serve) -> Result<ExitCode> {
             .map(LocalTarget::Dir)
             .collect();
         let wait = args.wait.map_or(registration::MGS_WAIT, Duration::from_secs);
-        if let Err(e) = node.serve_all(targets, wait).await {
+        let started = async {
+            if let Some(addr) = &args.metrics.metrics {
+                node.serve_metrics(addr).await?;
+            }
+            node.serve_all(targets, wait).await
+        };
+        if let Err(e) = started.await {
             let _ = node.stop().await;
             return Err(e);
         }
         let endpoint = node.endpoint();
         let text = format!(
-            "serving {} at {} port {}",
+            "serving {} at {} port {}{}",
             node.target_names().join(" "),
             endpoint.nid,
-            endpoint.port
+            endpoint.port,
+            node.metrics_line()
         );
         Ok((node, text))
     })

@@ -72,7 +72,8 @@ pub(crate) fn run(args: Up) -> Result<ExitCode> {
         let instance = instance
             .with_nid(node.endpoint().nid)
             .with_start_params(start.settings());
-        if let Err(e) = bring_up(&mut node, &instance, &dir).await {
+        let metrics_addr = args.metrics.metrics.as_deref();
+        if let Err(e) = bring_up(&mut node, &instance, &dir, metrics_addr).await {
             let _ = node.stop().await;
             return Err(e);
         }
@@ -82,9 +83,10 @@ pub(crate) fn run(args: Up) -> Result<ExitCode> {
             mountpoint,
             options: args.options.clone(),
         });
+        let metrics = node.metrics_line();
         let ready_text = move || {
             let text = summary(&instance, &dir, mountpoint.as_deref(), &nids, port, start_time);
-            Some(text)
+            Some(text + &metrics)
         };
         Ok((
             node,
@@ -98,7 +100,15 @@ pub(crate) fn run(args: Up) -> Result<ExitCode> {
 }
 
 /// Creates missing targets, starts all targets, and waits until the MDT can create files.
-async fn bring_up(node: &mut Node, instance: &Instance, dir: &Path) -> Result<()> {
+async fn bring_up(
+    node: &mut Node,
+    instance: &Instance,
+    dir: &Path,
+    metrics_addr: Option<&str>,
+) -> Result<()> {
+    if let Some(addr) = metrics_addr {
+        node.serve_metrics(addr).await?;
+    }
     instance::restrict(dir)?;
     let dirs = instance.create_missing(dir)?;
     let mut targets = Vec::new();

@@ -11,6 +11,7 @@ mod lfs;
 mod logs;
 mod long_commands;
 mod lustre_names;
+mod metrics;
 mod namespaces;
 mod ordinary_user;
 mod permissions;

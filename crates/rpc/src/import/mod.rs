@@ -9,6 +9,7 @@ mod drive;
 mod machine;
 mod nid_change;
 mod owner;
+mod params;
 mod replay;
 mod silence;
 mod slots;
@@ -26,6 +27,7 @@ use crate::{Ptlrpc, ReplyMsg, Request, RpcError};
 use bytes::Bytes;
 use foldhash::HashMap;
 use machine::{Action, Event, Machine};
+use params::{ImportStats, StateHistory};
 use parking_lot::Mutex;
 use replay::ReplayList;
 use silence::Silence;
@@ -67,13 +69,19 @@ struct Core {
     announced: bool,
     /// When the driver wakes up without an event.
     wake_at: Option<Instant>,
+    history: StateHistory,
 }
 
 impl Core {
     /// Passes an event to the machine. Returns whether the driver must wake up.
     fn process(&mut self, event: Event) -> bool {
         let uncommitted = self.replay.uncommitted() > 0;
+        let before = self.machine.state();
         let actions = self.machine.process(event, Instant::now(), uncommitted);
+        let after = self.machine.state();
+        if after != before {
+            self.history.add(after);
+        }
         self.pending.extend(actions);
         let wake_at = self.machine.wake_at(uncommitted);
         // A driver that wakes up too early just sleeps again.
@@ -119,6 +127,7 @@ pub struct Import {
     phase: watch::Sender<Phase>,
     slots: Slots,
     silence: Silence,
+    stats: Arc<ImportStats>,
     /// Wakes the driver.
     wake: Arc<Notify>,
     /// Whether the driver has been started.
@@ -149,6 +158,7 @@ impl Import {
             last_error: None,
             announced: false,
             wake_at: None,
+            history: StateHistory::default(),
         };
         let phase = Phase {
             state: ImportState::New,
@@ -161,6 +171,7 @@ impl Import {
             rpc: rpc.clone(),
             slots: Slots::new(cfg.max_rpcs_in_flight as usize),
             silence: Silence::new(),
+            stats: Arc::new(ImportStats::new()),
             cfg,
             cookie,
             core: Mutex::new(core),
@@ -220,7 +231,7 @@ impl Import {
     /// if the bulk was missing three times; the error of the last attempt to connect if the server
     /// refuses the client. Other errors only with `no_delay` or `no_resend`.
     pub async fn call(&self, req: Request) -> Result<ReplyMsg, RpcError> {
-        let limit = req.timeout;
+        let (limit, opc, started_at) = (req.timeout, req.opc, Instant::now());
         let waiting = self.silence.begin();
         // Boxed: the future takes kilobytes, which every caller's future would include.
         let call = Box::pin(call::call(self, req));
@@ -233,6 +244,7 @@ impl Import {
         };
         if matches!(result, Ok(_) | Err(RpcError::Status(_) | RpcError::Evicted(_))) {
             waiting.mark_answered();
+            self.stats.record(opc, self.in_flight() + 1, started_at.elapsed());
         }
         result
     }

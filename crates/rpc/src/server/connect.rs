@@ -8,6 +8,7 @@ use crate::import::{OWN_FLAGS, OWN_FLAGS2, parse_connect_data};
 use lnet::warn_rate_limited;
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use tokio::time::timeout;
 use wire::format::bufs;
 use wire::{
@@ -107,6 +108,7 @@ async fn connect_to(
         ExportMatch::New(export) => export,
         ExportMatch::Known(export) => {
             op_flags |= MSG_CONNECT_RECONNECT;
+            exports.stats().reconnects.fetch_add(1, Ordering::Relaxed);
             export
         }
     };

@@ -249,6 +249,7 @@ impl Export {
     fn retire_for(&self, why: &str) -> bool {
         let newly_retired = self.retire();
         if newly_retired {
+            self.target_stats().evictions.fetch_add(1, Ordering::Relaxed);
             let (target_uuid, client) = (self.target_uuid(), &self.client_uuid);
             lnet::warn_rate_limited!(target_uuid, %client, peer = %self.peer(), why, "evicting client");
         }

@@ -4,7 +4,7 @@ use super::nrs::{Policy, show_classes, show_policies, show_rules};
 use super::partition::ServicePartition;
 use super::service::Service;
 use super::stats::{self, PartitionStats};
-use params::{Group, Param, Registry};
+use params::{Group, Param, Registry, Stats, Value};
 use std::fmt::Write;
 use std::sync::{Arc, Weak};
 use std::time::SystemTime;
@@ -32,11 +32,18 @@ pub(super) fn register(service: &Arc<Service>, registry: &Registry) -> Group {
         let me: Weak<Service> = me.clone();
         move |text: &str| me.upgrade().map_or(Ok(()), |s| set(&s, text))
     };
+    let stats = {
+        let me = me.clone();
+        move || {
+            me.upgrade()
+                .map_or(Value::Text(String::new()), |s| stats_of(&s).into())
+        }
+    };
     let mut group = registry.group(prefix(service.name));
     group
         .add(
             "stats",
-            Param::read_write(read(show_stats), write(clear_stats)).about(
+            Param::read_write(stats, write(clear_stats)).about(
                 "statistics of all partitions: wait time, queue depth, operations; any write resets them",
             ),
         )
@@ -87,9 +94,9 @@ fn sum_over_parts(service: &Arc<Service>, value: impl Fn(&ServicePartition) -> u
     service.parts.iter().map(|p| value(p)).sum()
 }
 
-fn show_stats(service: &Arc<Service>) -> String {
+fn stats_of(service: &Service) -> Stats {
     let parts: Vec<&PartitionStats> = service.parts.iter().map(|p| &p.stats).collect();
-    stats::show(&parts, *service.stats_since.lock())
+    stats::sum_up(&parts, *service.stats_since.lock())
 }
 
 fn clear_stats(service: &Arc<Service>, _: &str) -> Result<(), String> {

@@ -6,7 +6,7 @@
 
 use super::request::Arrival;
 use crate::opname::NAMES;
-use params::{Sums, Tally, stats_header};
+use params::{Histogram, Row, Stats, Sums, Tally, as_usecs};
 use std::sync::LazyLock;
 use std::time::{Duration, SystemTime};
 use wire::{
@@ -51,6 +51,7 @@ static NAME_INDEX: LazyLock<Vec<u8>> = LazyLock::new(|| {
 pub(super) struct PartitionStats {
     /// Time in the queue, in microseconds.
     wait: Tally,
+    waits_by_size: Histogram,
     /// Length of the queue when a request leaves it.
     depth: Tally,
     /// Requests in execution.
@@ -71,6 +72,7 @@ impl PartitionStats {
     pub(super) fn new() -> PartitionStats {
         PartitionStats {
             wait: Tally::default(),
+            waits_by_size: Histogram::default(),
             depth: Tally::default(),
             active: Tally::default(),
             timeout: Tally::default(),
@@ -90,6 +92,7 @@ impl PartitionStats {
     /// execution.
     pub(super) fn record_start(&self, waited: Duration, depth: usize, active: usize, estimate_secs: u32) {
         self.wait.add_time(waited);
+        self.waits_by_size.add(as_usecs(waited));
         self.depth.add(depth as u64);
         self.active.add(active as u64);
         self.timeout.add(estimate_secs.into());
@@ -119,6 +122,7 @@ impl PartitionStats {
             .chain(&self.kinds)
             .chain(&self.operations)
             .for_each(Tally::clear);
+        self.waits_by_size.clear();
     }
 
     /// Wait time, queue depth, requests in execution, service time: name, unit and value.
@@ -174,28 +178,39 @@ fn word(msg: &Message, offset: usize) -> Option<u32> {
 }
 
 /// The `stats` of a service, added up over its partitions.
-pub(super) fn show(parts: &[&PartitionStats], since: SystemTime) -> String {
-    let mut out = stats_header(since);
-    let sum = |tally: &dyn Fn(&PartitionStats) -> Sums| {
-        parts.iter().fold(Sums::default(), |sums, p| sums.and(tally(p)))
+pub(super) fn sum_up(parts: &[&PartitionStats], since: SystemTime) -> Stats {
+    let row = |name, unit, tally: &dyn Fn(&PartitionStats) -> &Tally| Row {
+        name,
+        unit,
+        sums: parts
+            .iter()
+            .fold(Sums::default(), |sums, p| sums.and(tally(p).sums())),
+        buckets: None,
     };
-    sum(&|p| p.wait.sums()).write_line(&mut out, "req_waittime", "usecs");
-    sum(&|p| p.depth.sums()).write_line(&mut out, "req_qdepth", "reqs");
-    sum(&|p| p.active.sums()).write_line(&mut out, "req_active", "reqs");
-    sum(&|p| p.timeout.sums()).write_line(&mut out, "req_timeout", "secs");
-    sum(&|p| p.free_places.sums()).write_line(&mut out, "reqbuf_avail", "bufs");
-    for (n, name) in KINDS.iter().enumerate() {
-        sum(&|p| p.kinds[n].sums()).write_line(&mut out, name, "reqs");
+    let mut wait = row("req_waittime", "usecs", &|p| &p.wait);
+    let mut buckets = Histogram::default().counts();
+    for part in parts {
+        let counts = part.waits_by_size.counts();
+        buckets.iter_mut().zip(counts).for_each(|(sum, n)| *sum += n);
     }
-    for (n, (_, name)) in NAMES.iter().enumerate() {
-        sum(&|p| p.operations[n].sums()).write_line(&mut out, name, "usecs");
-    }
-    out
+    wait.buckets = Some(buckets);
+    let mut rows = vec![
+        wait,
+        row("req_qdepth", "reqs", &|p| &p.depth),
+        row("req_active", "reqs", &|p| &p.active),
+        row("req_timeout", "secs", &|p| &p.timeout),
+        row("reqbuf_avail", "bufs", &|p| &p.free_places),
+    ];
+    let kinds = KINDS.iter().enumerate();
+    rows.extend(kinds.map(|(n, name)| row(name, "reqs", &move |p| &p.kinds[n])));
+    let operations = NAMES.iter().enumerate();
+    rows.extend(operations.map(|(n, (_, name))| row(name, "usecs", &move |p| &p.operations[n])));
+    Stats { since, rows }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{CounterIndex, KINDS, NAMES, PartitionStats, show};
+    use super::{CounterIndex, KINDS, NAMES, PartitionStats, sum_up};
     use std::time::{Duration, UNIX_EPOCH};
 
     #[test]
@@ -208,7 +223,7 @@ mod tests {
         two.record_arrival(63);
         two.record_start(Duration::from_micros(3), 2, 2, 10);
         two.record_end(CounterIndex::Kind(4), Duration::from_micros(9));
-        let shown = show(&[&one, &two], UNIX_EPOCH);
+        let shown = sum_up(&[&one, &two], UNIX_EPOCH).to_string();
         let lines: Vec<&str> = shown.lines().skip(3).collect();
         assert_eq!(
             lines,
@@ -223,7 +238,7 @@ mod tests {
             ]
         );
         one.clear();
-        assert_eq!(show(&[&one], UNIX_EPOCH).lines().count(), 3);
+        assert_eq!(sum_up(&[&one], UNIX_EPOCH).to_string().lines().count(), 3);
         assert_eq!(KINDS[5 + 5], "mds_reint_open");
     }
 }

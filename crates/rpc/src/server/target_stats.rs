@@ -6,7 +6,7 @@
 use super::{ServerRequest, TargetExports};
 use params::{Group, KeyedStats, Operations, Param, Registry, Stats, StatsTable, Value};
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::SystemTime;
 use wire::Nid;
 
@@ -24,6 +24,10 @@ pub(crate) struct TargetStats {
     /// One table per partition.
     totals: Box<[StatsTable]>,
     jobs: KeyedStats<String>,
+    /// Number of evicted clients since the start.
+    pub(super) evictions: AtomicU64,
+    /// Number of reconnects since the start.
+    pub(super) reconnects: AtomicU64,
     /// `job_cleanup_interval`: how long a job without requests is kept, in seconds; 0: forever.
     job_idle_secs: Arc<AtomicU64>,
 }
@@ -42,6 +46,8 @@ impl TargetStats {
                 OTHER_JOBS.to_owned(),
                 job_idle_secs.clone(),
             ),
+            evictions: AtomicU64::new(0),
+            reconnects: AtomicU64::new(0),
             job_idle_secs,
         }
     }
@@ -123,6 +129,10 @@ impl TargetExports {
         );
         let exports = Arc::downgrade(self);
         let num_exports = Param::gauge(move || exports.upgrade().map_or(0, |e| e.len() as u64));
+        let count = |counter: fn(&TargetStats) -> &AtomicU64| {
+            let stats = self.stats().clone();
+            Param::counter(move || counter(&stats).load(Relaxed))
+        };
         group
             .add(
                 total_name,
@@ -141,7 +151,15 @@ impl TargetExports {
                 Param::atomic(self.stats().job_idle_secs.clone(), 0..=JOB_IDLE_SECS_MAX)
                     .about("time in seconds for which job_stats keeps a job without requests; 0: forever"),
             )
-            .add("num_exports", num_exports.about("number of connected clients"));
+            .add("num_exports", num_exports.about("number of connected clients"))
+            .add(
+                "eviction_count",
+                count(|stats| &stats.evictions).about("clients that the target has evicted since its start"),
+            )
+            .add(
+                "reconnect_count",
+                count(|stats| &stats.reconnects).about("reconnects of clients since the target's start"),
+            );
         group
     }
 

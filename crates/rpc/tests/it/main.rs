@@ -4,6 +4,7 @@ mod by_hand;
 mod common;
 mod exchange;
 mod idle;
+mod import_params;
 mod inline_dispatch;
 #[path = "../../../lnet/tests/it/log.rs"]
 mod log;

@@ -102,6 +102,7 @@ impl Osc {
                 Param::read_only(show(|osc| osc.budget.available()))
                     .about("unused grant from the target, bytes"),
             );
+        self.import().add_params(&mut group);
         group
     }
 

@@ -1,0 +1,23 @@
+//! Metrics of a node over HTTP.
+
+use anyhow::Result;
+
+use super::Node;
+use crate::metrics::MetricsServer;
+
+impl Node {
+    /// Serves the metrics at an address: `[IP:]PORT`.
+    pub(crate) async fn serve_metrics(&mut self, addr: &str) -> Result<()> {
+        self.metrics = Some(MetricsServer::start(addr, &self.registry).await?);
+        Ok(())
+    }
+
+    /// A line that tells where the metrics are, with a newline before it; empty if they are not
+    /// served.
+    pub(crate) fn metrics_line(&self) -> String {
+        self.metrics
+            .as_ref()
+            .map(|server| format!("\n  metrics at http://{}/metrics", server.addr()))
+            .unwrap_or_default()
+    }
+}

@@ -1,0 +1,54 @@
+//! The parameters of an import.
+#![allow(clippy::unwrap_used)]
+
+use crate::common::MDT;
+use params::Registry;
+use rpc::testing::{EchoTarget, client, node};
+use rpc::{ImportKind, Request};
+
+#[tokio::test(start_paused = true)]
+async fn import_shows_its_state_and_requests() {
+    let (rpc, params) = (node(1), Registry::default());
+    rpc.add_target(EchoTarget::new(MDT));
+    let (import, _) = client(&rpc, MDT, ImportKind::Mdc).await;
+    let mut group = params.group("mdc.fs-MDT0000-mdc");
+    import.add_params(&mut group);
+    import
+        .call(Request::new(wire::MDS_GETATTR, Vec::new()))
+        .await
+        .unwrap();
+    let get = |leaf: &str| params.get(&format!("mdc.*.{leaf}")).pop().unwrap().1;
+    let stats = get("stats");
+    assert!(
+        stats.contains("\nmds_getattr                         1 samples [usecs] "),
+        "{stats}"
+    );
+    assert!(
+        stats.contains("\nreq_waittime                        1 samples [usecs] "),
+        "{stats}"
+    );
+    let shown = get("import");
+    for line in [
+        "import:\n",
+        "    target: testfs-MDT0000_UUID\n",
+        "    state: FULL\n",
+        "       current_connection: \"0@lo\"\n",
+        "       inflight: 0\n",
+    ] {
+        assert!(shown.contains(line), "{line}{shown}");
+    }
+    import.disconnect().await;
+    let state = get("state");
+    assert!(
+        state.starts_with("current_state: CLOSED\nstate_history:\n - [ "),
+        "{state}"
+    );
+    let states: Vec<&str> = state
+        .lines()
+        .skip(2)
+        .filter_map(|l| l.split(' ').nth(4))
+        .collect();
+    assert_eq!(states, ["CONNECTING", "FULL", "CLOSED"]);
+    params.set("mdc.*.stats", "clear").unwrap();
+    assert_eq!(get("stats").lines().count(), 3);
+}
