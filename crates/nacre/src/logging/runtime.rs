@@ -58,7 +58,13 @@ pub(crate) fn set_levels(text: &str) -> Result<(), String> {
 /// not a level.
 pub(super) fn parse_levels(text: &str) -> Result<EnvFilter, String> {
     for part in text.split(',') {
-        let level = part.rsplit_once('=').map_or(part, |(_, level)| level);
+        let (target, level) = part.rsplit_once('=').unwrap_or(("", part));
+        let is_target = target
+            .chars()
+            .all(|c| c.is_ascii_alphanumeric() || c == '_' || c == ':');
+        if !is_target {
+            return Err(format!("'{target}' is not the name of a crate or module"));
+        }
         // The parser also takes numbers, and nothing as a level.
         let is_name = level.parse::<LevelFilter>().is_ok() && level.starts_with(|c: char| c.is_alphabetic());
         if !is_name {
@@ -172,10 +178,12 @@ mod tests {
         ] {
             assert!(parse_levels(good).is_ok(), "{good}");
         }
-        for bad in ["", "debgu", "info,", "rpc=loud", "3", "info;rpc=debug"] {
+        for bad in ["", "debgu", "info,", "rpc=loud", "3"] {
             let error = parse_levels(bad).unwrap_err();
             assert!(error.contains("is not a level"), "{bad}: {error}");
         }
+        let error = parse_levels("info;rpc=debug").unwrap_err();
+        assert!(error.contains("'info;rpc' is not the name"), "{error}");
     }
 
     #[test]
