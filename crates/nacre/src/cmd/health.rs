@@ -79,8 +79,9 @@ impl Report {
 pub(crate) fn run(args: Health) -> Result<ExitCode> {
     let processes = status::all_processes();
     let mut report = Report::default();
+    let local: Vec<String> = processes.iter().flat_map(|p| p.targets.clone()).collect();
     for process in &processes {
-        check_process(process, &mut report);
+        check_process(process, &local, &mut report);
     }
     for (mount, state) in status::stale_mounts(&processes) {
         report.problems.push(Problem {
@@ -106,11 +107,8 @@ pub(crate) fn run(args: Health) -> Result<ExitCode> {
         for line in &report.unchecked {
             status::print_line(format!("not checked: {line}"));
         }
-        let count = processes.len();
-        match report.problems.is_empty() && report.unchecked.is_empty() {
-            true if count == 0 => outln!("nothing is up"),
-            true => outln!("healthy: {count} process{}", if count == 1 { "" } else { "es" }),
-            false => {}
+        if let Some(line) = summary(&report, processes.len()) {
+            outln!("{line}");
         }
     }
     Ok(match () {
@@ -121,7 +119,21 @@ pub(crate) fn run(args: Health) -> Result<ExitCode> {
     })
 }
 
-fn check_process(process: &ProcessRecord, report: &mut Report) {
+/// The last line of the text; `None` after a problem or a failed check.
+fn summary(report: &Report, processes: usize) -> Option<String> {
+    if report.has_problem() || !report.unchecked.is_empty() {
+        return None;
+    }
+    let warnings = report.problems.len();
+    Some(match (processes, warnings) {
+        (0, 0) => "nothing is up".to_owned(),
+        (n, 0) => format!("healthy: processes checked: {n}"),
+        (n, warnings) => format!("healthy, with warnings ({warnings}): processes checked: {n}"),
+    })
+}
+
+/// Checks a process. `local` are the targets of all processes here, which check their own stores.
+fn check_process(process: &ProcessRecord, local: &[String], report: &mut Report) {
     let place = format!("nacre {} (process {})", process.role, process.pid);
     let ask = |request: Request| control::call(&process.control, &request, ANSWER_MAX);
     if let Err(e) = ask(Request::Status) {
@@ -171,7 +183,7 @@ fn check_process(process: &ProcessRecord, report: &mut Report) {
             mountpoint: mount.mountpoint.clone(),
         };
         match ask(request).and_then(control::decode::<Vec<Target>>) {
-            Ok(targets) => found.extend(full_targets(&targets, &process.targets)),
+            Ok(targets) => found.extend(full_targets(&targets, local)),
             Err(e) => note_error("space", e),
         }
     }
@@ -268,11 +280,11 @@ fn store_problems(ask: &dyn Fn(Request) -> Result<serde_json::Value>) -> Result<
     Ok(found)
 }
 
-/// Targets of other processes that are nearly full.
-fn full_targets(targets: &[Target], own: &[String]) -> Vec<Problem> {
+/// Targets on other machines that are nearly full.
+fn full_targets(targets: &[Target], local: &[String]) -> Vec<Problem> {
     let others = targets
         .iter()
-        .filter(|t| !own.iter().any(|name| *name == t.uuid.trim_end_matches("_UUID")));
+        .filter(|t| !local.iter().any(|name| *name == t.uuid.trim_end_matches("_UUID")));
     let each = others.filter_map(|t| Some((t.uuid.trim_end_matches("_UUID"), t.space?)));
     each.flat_map(|(name, space)| {
         let bytes = nearly_full(name, "space", space.total_kib, space.free_kib);
@@ -356,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn own_targets_are_checked_by_their_stores_only() {
+    fn local_targets_are_checked_by_their_stores_only() {
         let targets: Vec<Target> = serde_json::from_value(json!([
             { "uuid": "lus-OST0000_UUID", "kind": "OST", "index": 0, "space": null },
             { "uuid": "lus-OST0001_UUID", "kind": "OST", "index": 1, "space": {
@@ -379,5 +391,22 @@ mod tests {
         assert_eq!(check("osp.*.active", "1"), None);
         assert_eq!(check("osp.*.active", "0"), Some(Level::Problem));
         assert_eq!(check("osp.*.slow", "1"), Some(Level::Warning));
+    }
+
+    #[test]
+    fn warnings_are_no_problem() {
+        let mut report = Report::default();
+        assert_eq!(summary(&report, 0).as_deref(), Some("nothing is up"));
+        assert_eq!(
+            summary(&report, 2).as_deref(),
+            Some("healthy: processes checked: 2")
+        );
+        report.problems = import_problems(&[import(true, 1)]);
+        assert_eq!(
+            summary(&report, 2).as_deref(),
+            Some("healthy, with warnings (1): processes checked: 2")
+        );
+        report.unchecked = vec!["space".to_owned()];
+        assert_eq!(summary(&report, 2), None);
     }
 }
