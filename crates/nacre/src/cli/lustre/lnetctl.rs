@@ -73,7 +73,7 @@ const GROUPS: &[Group] = &[
         "Nacre's counters only grow",
         "subtract the values of two calls of `stats show`",
     ),
-    differs(&["global show"], "only settings that Nacre has"),
+    differs(&["global show"], "0 for settings that Nacre lacks"),
     works(&["ping"]),
     differs(&["discover"], "the node does not store the peer"),
     works(&["cpt-of-nid"]),

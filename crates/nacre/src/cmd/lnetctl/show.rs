@@ -37,6 +37,9 @@ fn ni_entry(lnet: &Lnet, ni: &NiInfo, detail: u8) -> Yaml {
         return out;
     }
     out = statistics(out, &ni.counts, detail);
+    if detail >= 3 {
+        out = out.with_entry("health stats", health());
+    }
     let tunables = ni.tunables.map_or([0; 4], |t| {
         [t.peer_timeout, t.peer_credits, t.peer_buffer_credits, t.credits].map(i64::from)
     });
@@ -56,6 +59,21 @@ fn ni_entry(lnet: &Lnet, ni: &NiInfo, detail: u8) -> Yaml {
     let dev_cpt = ni.dev_cpt.map_or(-1, |cpt| cpt as i64);
     out.with_entry("dev cpt", Yaml::text(dev_cpt))
         .with_entry("CPT", Yaml::text(format!("\"[{}]\"", cpts.join(","))))
+}
+
+/// The health of an interface. Nacre's LNet keeps none (`health_sensitivity` is 0), so each
+/// interface has the highest value, as in Lustre with this setting.
+fn health() -> Yaml {
+    Yaml::numbers([
+        ("fatal_error", 0),
+        ("health value", 1000),
+        ("interrupts", 0),
+        ("dropped", 0),
+        ("aborted", 0),
+        ("no route", 0),
+        ("timeouts", 0),
+        ("error", 0),
+    ])
 }
 
 fn statistics(out: Yaml, counts: &Counts, detail: u8) -> Yaml {
@@ -183,14 +201,28 @@ pub(super) fn routing(lnet: &Lnet) -> String {
     Yaml::List(list).section("routing", Style::Narrow) + &sums.section("buffers", Style::Narrow)
 }
 
-/// `stats show`.
+/// `stats show`. Readers of Lustre's output need all its fields, so counters that Nacre's LNet does
+/// not keep are 0.
 pub(super) fn stats(lnet: &Lnet) -> String {
     let counters = lnet.counters();
     let numbers = [
         ("msgs_alloc", counters.lcc_msgs_alloc.into()),
         ("msgs_max", counters.lcc_msgs_max.into()),
+        ("rst_alloc", 0),
         ("errors", counters.lcc_errors.into()),
         ("send_count", counters.lcc_send_count.into()),
+        ("resend_count", 0),
+        ("response_timeout_count", 0),
+        ("local_interrupt_count", 0),
+        ("local_dropped_count", 0),
+        ("local_aborted_count", 0),
+        ("local_no_route_count", 0),
+        ("local_timeout_count", 0),
+        ("local_error_count", 0),
+        ("remote_dropped_count", 0),
+        ("remote_error_count", 0),
+        ("remote_timeout_count", 0),
+        ("network_timeout_count", 0),
         ("recv_count", counters.lcc_recv_count.into()),
         ("route_count", counters.lcc_route_count.into()),
         ("drop_count", counters.lcc_drop_count.into()),
@@ -202,15 +234,23 @@ pub(super) fn stats(lnet: &Lnet) -> String {
     Yaml::numbers(numbers).section("statistics", Style::Narrow)
 }
 
-/// `global show`.
+/// `global show`. Settings that Nacre's LNet does not have are 0, for readers of Lustre's output.
 pub(super) fn global(lnet: &Lnet) -> String {
     let config = lnet.config();
     let numbers = [
+        ("numa_range", 0),
+        ("max_intf", 0),
         ("discovery", 0),
         ("drop_asym_route", 1),
         ("retry_count", config.retry_count.into()),
         ("transaction_timeout", config.transaction_timeout.as_secs() as i64),
+        ("health_sensitivity", 0),
+        ("recovery_interval", 0),
+        ("router_sensitivity", 0),
         ("lnd_timeout", config.sock_timeout.as_secs() as i64),
+        ("response_tracking", 0),
+        ("recovery_limit", 0),
+        ("max_recovery_ping_interval", 0),
     ];
     Yaml::numbers(numbers).section("global", Style::Narrow)
 }
