@@ -5,7 +5,7 @@ use std::task::{Context, Poll};
 use tokio::runtime::Handle;
 
 /// Wraps `work` so that it always completes: if the caller drops the wrapper earlier, the rest of
-/// `work` runs as a task on the caller's runtime.
+/// `work` runs as a task on the runtime that this function was called on.
 ///
 /// # Panics
 ///

@@ -1,6 +1,6 @@
 //! CPU partitions (CPTs): the machine's topology, the rules and patterns that divide its CPUs, and
 //! one runtime per partition with workers pinned to the partition's CPUs. Also the amount of memory
-//! that the process may use, and futures that move to a runtime.
+//! that the process may use, and wrappers that start a future in one place and finish it as a task.
 //!
 //! Follows docs/protocol.md, "LNet" (partitions): `cpu_npartitions`, `cpu_pattern`, and the
 //! partition of a NID. Only CPUs in the process's affinity mask count as online.

@@ -17,8 +17,8 @@ const DEFAULT_BYTES: u64 = 4 << 30;
 /// Bytes of memory that this process may use.
 pub fn memory_bytes() -> u64 {
     let limits = [Resource::As, Resource::Data].map(|r| getrlimit(r).current);
-    let memory_groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-    [machine_memory(), cgroup_limit(Path::new(CGROUPS), &memory_groups)]
+    let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    [machine_memory(), cgroup_limit(Path::new(CGROUPS), &groups)]
         .into_iter()
         .chain(limits)
         .flatten()

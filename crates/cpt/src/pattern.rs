@@ -5,8 +5,8 @@
 //! |---|---|
 //! | `0[0-3] 1[4-7/2]` | the CPUs of each partition: a number, a range, or a range with a stride |
 //! | `N 0[0,1] 1[2,3]` | the NUMA nodes of each partition, with all their CPUs |
-//! | `X[0,8]` | equal partitions, their number set or estimated, without these CPUs |
-//! | `C[0,1]` | the same partitions, each without its CPUs at these positions, from 0 |
+//! | `X[0,8]` | equal partitions (number set or estimated), then these CPUs removed from them |
+//! | `C[0,1]` | equal partitions as for `X`, then the CPUs at these positions (from 0) removed |
 //! | `N X[0]`, `N C[0]` | one partition per NUMA node, without these CPUs or positions |
 //!
 //! [`crate::layout()`] handles `N` alone and the empty pattern. Letters may be lower case.

@@ -70,8 +70,8 @@ pub struct CptTable {
     /// Distinguishes this table's workers from the workers of another table; 0 if the table has no
     /// workers of its own.
     tag: u64,
-    /// Number of calls of [`CptTable::current`] by threads that belong to no partition. Not counted
-    /// if there is only one partition.
+    /// Number of calls of [`CptTable::current`] by threads that belong to no partition of this
+    /// table. Not counted if there is only one partition.
     outside_calls: AtomicUsize,
     /// Number of CPUs of the machine's first core (1 without SMT).
     siblings: usize,

@@ -154,7 +154,7 @@ fn published_rule_and_estimate_give_the_expected_numbers() {
 }
 
 #[test]
-fn siblings_stay_in_one_partition() {
+fn siblings_stay_in_one_partition_while_cores_suffice() {
     let four = partitions(MDS, 4, None).unwrap();
     assert_eq!(four[0], [0, 2, 4, 12, 14, 16]);
     assert_eq!(four[3], [7, 9, 11, 19, 21, 23]);
@@ -229,7 +229,7 @@ fn the_patterns_of_the_manual_are_accepted() {
 }
 
 #[test]
-fn excluded_cpus_are_left_out_of_the_default_partitions() {
+fn excluded_cpus_and_positions_are_removed_from_partitions() {
     let four: Vec<Vec<usize>> = (0..4).map(|n| range(4 * n, 4 * n + 3, 1)).collect();
     assert_eq!(partitions(EIGHT_SOCKETS, 4, Some("")).unwrap(), four);
     let without_two = |n: usize| range(4 * n + 2, 4 * n + 3, 1);
