@@ -186,7 +186,7 @@ async fn requests_of_another_session_fail() {
 }
 
 #[tokio::test]
-async fn requests_with_other_features_than_the_session_fail() {
+async fn requests_with_wrong_features_or_version_fail() {
     let mut framework = framework();
     let unknown_feats = Selftest {
         feats: 2,

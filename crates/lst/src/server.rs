@@ -54,7 +54,7 @@ impl Server {
         }
     }
 
-    /// Handles a request, and counts it as received and perhaps dropped.
+    /// Handles a request, and counts it as received; also as dropped if no reply was sent.
     async fn serve(&self, message: IncomingPut) {
         self.srpc.counters.received.fetch_add(1, Relaxed);
         if let Err(reason) = self.handle(message).await {

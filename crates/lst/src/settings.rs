@@ -9,7 +9,7 @@ use std::time::Duration;
 pub(crate) const CONCURRENCY_MAX: u32 = wire::SFW_MAX_CONCUR;
 /// Maximum number of destinations of one test (`SFW_MAX_NDESTS`): the ids that fit into 256 pages.
 pub(crate) const DESTINATIONS_MAX: u32 = 256 * wire::SFW_ID_PER_PAGE;
-/// Maximum number of requests of all tests of a session in flight.
+/// Maximum number of requests that one node has in flight for all tests of a session.
 pub(crate) const UNITS_MAX: usize = 1 << 16;
 /// Maximum number of batches of a session.
 pub(crate) const BATCHES_MAX: usize = 1024;

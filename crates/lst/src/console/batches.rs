@@ -126,8 +126,8 @@ impl Inner {
         }
     }
 
-    /// Waits until no client runs a test of the batch or replies with an error, at most
-    /// [`STOP_TIMEOUT`].
+    /// Waits at most [`STOP_TIMEOUT`] until no client reports an active test of the batch or an
+    /// error. Clients that do not reply do not count.
     pub(super) async fn wait_until_stopped(&self, name: &str, mut output: CommandOutput) -> CommandOutput {
         let deadline = Instant::now() + STOP_TIMEOUT;
         loop {

@@ -192,7 +192,7 @@ pub struct TestRequest {
     pub loops: i32,
     /// Requests in flight from each client to each of its servers.
     pub concurrency: u32,
-    /// Number of clients that share servers, in the distribution `dist:span`.
+    /// Number of consecutive clients that share the same `span` servers.
     pub dist: u32,
     /// Number of servers that each client sends to.
     pub span: u32,

@@ -71,7 +71,8 @@ struct Inner {
     state: Mutex<State>,
     /// Time of the last command or request for counters.
     last_used: Mutex<Instant>,
-    /// Lets one command at a time send requests. The wait for a batch to stop does not hold it.
+    /// Lets one command at a time send requests. `lst stop` holds it for each query whether the
+    /// batch has stopped, but not between these queries.
     command_lock: tokio::sync::Mutex<()>,
     /// Whether the session has ended.
     ended: watch::Sender<bool>,
@@ -263,7 +264,7 @@ impl JoinHandler for Inner {
     }
 }
 
-/// Adds the node `from` to a group at its own request; creates a missing group.
+/// Adds the node `from` to a group, because the node requested it; creates a missing group.
 ///
 /// # Errors
 ///

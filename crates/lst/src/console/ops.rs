@@ -68,7 +68,8 @@ pub(super) fn check_name(name: &str) -> Result<()> {
     Ok(())
 }
 
-/// One line for each failed reply to `operation`. Statuses in `ignored` are not failures.
+/// One line for each node that did not reply to `operation` or replied with an error. Statuses in
+/// `ignored` are not failures.
 pub(super) fn failures(operation: &str, replies: &[NodeReply], ignored: &[u32]) -> String {
     let line = |r: &NodeReply| match r.status() {
         Err(e) => Some(format!(

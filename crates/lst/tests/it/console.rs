@@ -282,7 +282,7 @@ async fn batches_are_listed_with_their_tests_and_nodes() {
 }
 
 #[tokio::test]
-async fn unused_console_ends_its_session_on_all_nodes() {
+async fn unused_console_ends_its_session_on_its_node() {
     let nid = network();
     let a = node(nid(2)).await;
     let short_timeout = SessionConfig {
