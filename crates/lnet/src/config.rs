@@ -49,12 +49,13 @@ pub struct LnetConfig {
     pub accept: Accept,
     /// Time limit for the hello of an accepted connection.
     pub accept_timeout: Duration,
-    /// Maximum number of accepted connections that have not completed their hello.
+    /// Maximum number of accepted connections that have not completed their hello, for each
+    /// acceptor (each address of this node that listens).
     pub accept_pending_max: usize,
-    /// Maximum number of connections opened by one host. All addresses of this node's host count as
-    /// one host.
+    /// Maximum number of connections that one host may have opened to one acceptor. All addresses
+    /// of this node's host count as one host.
     pub accept_host_max: usize,
-    /// Maximum number of connections opened by all hosts together.
+    /// Maximum number of connections that all hosts together may have opened to one acceptor.
     pub accept_max: usize,
     /// Interval at which this node disconnects peers that the upper layers do not use and that
     /// exchanged no message since the previous check. Zero: it never does.

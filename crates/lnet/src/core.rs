@@ -125,7 +125,7 @@ impl fmt::Debug for Core {
     }
 }
 
-/// The shard of a key, by Fibonacci hashing: keys that differ in few bits get different shards.
+/// The shard of a key, by Fibonacci hashing: consecutive keys are spread over the shards.
 fn shard(n: u64) -> usize {
     (n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 58) as usize % SHARDS
 }

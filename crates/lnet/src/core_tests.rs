@@ -146,7 +146,7 @@ fn a_put_lands_in_the_buffer_with_its_portal_and_match_bits() {
 }
 
 #[test]
-fn data_beyond_the_buffer_is_truncated_and_the_ack_has_the_length() {
+fn data_beyond_the_buffer_is_truncated_and_the_ack_has_the_accepted_length() {
     let core = node();
     let mut buffer = sink(&core, 7, None, 8);
     assert_eq!(

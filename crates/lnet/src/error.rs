@@ -8,7 +8,7 @@ use wire::{Errno, Nid};
 /// An error of an LNet operation.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum LnetError {
-    /// Another process uses the address.
+    /// The acceptor's port is in use at this address.
     #[error(
         "{nid}: port {port} is in use by {}: stop it, or use another address",
         by.as_ref().map_or("another process".to_owned(), ToString::to_string)
@@ -18,7 +18,7 @@ pub enum LnetError {
         nid: Nid,
         /// The acceptor's port.
         port: u16,
-        /// The process; `None` if it is not one of Nacre's.
+        /// The process that uses the port; `None` if it is not one of Nacre's.
         by: Option<AddressUser>,
     },
     /// This process may not listen on the port.

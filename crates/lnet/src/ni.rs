@@ -1,8 +1,8 @@
 //! A network interface of this node (NI): its NID, partitions, credits and counters.
 //!
 //! The hash of a peer's NID selects one of the NI's partitions (docs/protocol.md, "LNet"). The
-//! peer's connections are read and written there, and its requests arrive there. All state of an NI
-//! is kept per partition.
+//! peer's connections are read and written there, and its requests arrive there. Credits and
+//! counters of an NI are kept per partition.
 
 use crate::counters::{Counters, Counts};
 use crate::credits::Credits;

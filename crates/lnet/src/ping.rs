@@ -1,8 +1,9 @@
 //! Pings: queries for the NIDs of a node (docs/protocol.md, "LNet").
 //!
 //! This node does not set the discovery feature, like a Lustre node with discovery switched off.
-//! Peers then treat it as a node without multi-rail, and do not push their own NIDs to it. A push
-//! (a PUT to the portal and match bits of pings) is acknowledged and ignored.
+//! Peers then treat it as a node without multi-rail, although its replies have that feature
+//! ([`PingReply::up`]), and do not push their own NIDs to it. This node acknowledges and ignores a
+//! push (a PUT to the portal and match bits of pings).
 
 use crate::LnetError;
 use wire::frame::PingReply;

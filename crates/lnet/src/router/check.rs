@@ -108,7 +108,7 @@ mod tests {
     use wire::Nid;
 
     #[test]
-    fn a_router_reaches_a_network_that_it_is_on_with_an_interface_that_is_up() {
+    fn the_routers_ping_reply_decides_whether_a_route_is_usable() {
         let gateway: Nid = "10.0.0.1@tcp".parse().unwrap();
         let far: Nid = "10.1.0.1@tcp1".parse().unwrap();
         let route = |hop| {

@@ -28,7 +28,7 @@ pub(super) struct Diagnosis {
     pub(super) unacknowledged: u32,
     /// The user that created the socket, in this process's user namespace.
     pub(super) uid: u32,
-    /// The socket's inode number; 0 if no process has it open any more.
+    /// The socket's inode number; 0 if no process has it open.
     pub(super) inode: u32,
 }
 
@@ -45,6 +45,8 @@ impl Diagnosis {
 pub(super) struct Diag(Netlink);
 
 impl Diag {
+    /// Opens the socket.
+    ///
     /// # Errors
     /// The kernel lacks this service (some sandboxes), or this process has no free descriptor.
     pub(super) fn open() -> Result<Diag> {

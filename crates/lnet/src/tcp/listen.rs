@@ -26,8 +26,8 @@ use wire::{
 };
 
 /// Maximum number of connections of one remote host that have not completed their hello: idle
-/// connections of one host must not block other hosts. By default, a peer opens three. All
-/// processes of this host together may use half of `accept_pending_max`.
+/// connections of one host must not block other hosts. By default, a peer opens three connections.
+/// All processes of this host together may use half of `accept_pending_max`.
 const PENDING_PER_HOST: usize = 16;
 /// The version of connection requests that name a NID of another type than IPv4.
 const VERSION_LARGE_NIDS: u32 = 2;
@@ -35,7 +35,7 @@ const VERSION_LARGE_NIDS: u32 = 2;
 const RACE: &str = "it races with a connection of this node, and has to try again";
 /// Maximum number of connections that the kernel queues until they are accepted.
 const BACKLOG: i32 = 127;
-/// Pause after accepting a connection failed.
+/// Pause after a failed attempt to accept a connection.
 const ACCEPT_RETRY_PAUSE: Duration = Duration::from_millis(100);
 
 /// Binds the listening socket of `nid`.

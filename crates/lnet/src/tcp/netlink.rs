@@ -17,6 +17,8 @@ pub(super) struct Netlink {
 }
 
 impl Netlink {
+    /// Opens a socket for this netlink protocol.
+    ///
     /// # Errors
     /// The kernel lacks this service (some sandboxes), or this process has no free descriptor.
     pub(super) fn open(protocol: i32) -> Result<Netlink> {

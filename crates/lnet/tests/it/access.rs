@@ -24,7 +24,7 @@ async fn a_hello_must_name_its_source_address() {
         let mut impostor = send_hello_from(Ipv4Addr::LOCALHOST, nid_a, nid_b, 1, 1).await;
         assert!(
             read_to_end(&mut impostor).await.is_empty(),
-            "the impostor got an answer, {connected}"
+            "the impostor got an answer (the owner was connected: {connected})"
         );
         node_b.ping(nid_a, LIMIT).await.unwrap();
     }
@@ -33,8 +33,9 @@ async fn a_hello_must_name_its_source_address() {
     assert!(events.try_recv().is_err(), "the connection stays");
 }
 
-/// A Python program that connects in a way that its third argument names, sends a hello, and waits
-/// for the answer or closes the connection. Prints the length of the answer.
+/// A Python program that connects and sends a hello. Then it waits for the answer and prints its
+/// length, or closes the connection. Its arguments: the address to connect to, the bytes to send
+/// in hexadecimal, and the variant (how to connect, and what to do after the hello).
 const CONNECT_SCRIPT: &str = "
 import os, socket, struct, sys
 to, hello, variant = sys.argv[1], bytes.fromhex(sys.argv[2]), sys.argv[3]
@@ -92,7 +93,7 @@ async fn other_users_of_this_host_get_no_answer() {
         &hello.to_bytes()[..],
     ]
     .concat();
-    let greeting: String = greeting.iter().map(|node_b| format!("{node_b:02x}")).collect();
+    let greeting: String = greeting.iter().map(|byte| format!("{byte:02x}")).collect();
     let answer_length = async |user: &'static str, variant: &'static str| {
         let mut command = std::process::Command::new("setpriv");
         command
