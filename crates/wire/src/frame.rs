@@ -1,9 +1,9 @@
 //! The stream of a socklnd connection: a connection request, a hello in each direction, then
 //! frames.
 //!
-//! A frame is a header of 24 bytes and, unless it is a NOOP, an LNet header and its payload. Only
-//! the formats for IPv4 (protocol versions 2 and 3) are supported. Nacre refuses version 4; the
-//! peer then uses version 3.
+//! A frame is a header of 24 bytes and, unless it is a NOOP, an LNet header and its payload. This
+//! module supports only the formats for IPv4 (protocol versions 2 and 3). Nacre speaks version 3
+//! and refuses version 4; the peer then uses version 3.
 
 use crate::codec::{Reader, Result, WireError, Writer};
 use crate::consts::lnet::{
@@ -209,7 +209,9 @@ impl LnetHdrNid4 {
 pub enum FrameHead {
     /// No message: only zero-copy cookies, or a keepalive.
     Noop {
-        /// `ksh_zc_cookies`: one that the sender wants back, and one that it returns.
+        /// `ksh_zc_cookies`: the cookies that the sender returns. `[0, a]` is one cookie. `[a, b]`
+        /// is two cookies if `a > b`, and the range from `a` to `b` (inclusive) if `a < b`. `[0, 1]`
+        /// is a keepalive.
         cookies: [u64; 2],
     },
     /// An LNet message, followed by `header.payload_length` bytes.

@@ -422,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn cancel_and_append_work_with_a_wrong_count_in_the_header() {
+    fn extreme_counts_and_indices_in_the_header_do_not_overflow() {
         let mut log = empty_log();
         let index = log.append(OBD_CFG_REC, 0, b"a").unwrap();
         let with_count = |count| {

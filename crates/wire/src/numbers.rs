@@ -32,7 +32,8 @@ numbers! {
     StripeIndex(u32),
     /// The number of a transaction of one target, as in `pb_transno`; 0 for none.
     Transno(u64),
-    /// The number that a client chooses for a request, as in `pb_last_xid`; 0 for none.
+    /// The number that a client chooses for a request: the match bits of the request's PUT. 0 for
+    /// none.
     Xid(u64),
 }
 

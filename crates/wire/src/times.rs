@@ -3,19 +3,22 @@
 //! Lustre's attributes have whole seconds; only `ost_lvb` has fields for nanoseconds, which Lustre
 //! leaves zero. Two Nacre peers agree at connect to use words that Lustre leaves unused: the client
 //! sets [`NANOSECONDS_REQUESTED`] in `paddingF` of its `obd_connect_data`, and the server replies
-//! with [`NANOSECONDS_GRANTED`]. Any other value means that the server has not agreed, also the
-//! echoed request and connect data without this word. Nacre applies [`Precision::of`] to each time
-//! that it sends or receives. Thus, without an agreement, it sends whole seconds and zeros in these
-//! words, and ignores the words that it receives. See `docs/decisions/002-nanosecond-times.md`.
+//! with [`NANOSECONDS_GRANTED`]. Any other value means that the server has not agreed: for example
+//! 0, or the echoed request. Nacre applies [`Precision::of`] to each time that it sends or
+//! receives. Thus, without an agreement, it sends whole seconds and zeros in these words, and
+//! ignores the words that it receives. See `docs/decisions/002-nanosecond-times.md`.
 //!
-//! | structure | nanoseconds of atime | mtime | ctime | others |
+//! The fields that hold the nanoseconds of each time. If mtime and ctime share a field, mtime uses
+//! its low half and ctime its high half.
+//!
+//! | structure | atime | mtime | ctime | other times |
 //! |---|---|---|---|---|
-//! | `mdt_body`, of a reply | `mbo_unused3` | `mbo_padding_10`, low half | high half | btime:
-//! `mbo_suppgid` |
-//! | `mdt_body`, of a request that reads | `mbo_unused3` | | | |
+//! | `mdt_body` of a reply | `mbo_unused3` | `mbo_padding_10` | the same | btime: `mbo_suppgid` |
+//! | `mdt_body` of `MDS_READPAGE` | `mbo_unused3` | | | |
+//! | `mdt_body` of `MDS_RMFID` | | | `mbo_padding_10` | |
 //! | `mdt_rec_setattr` | `sa_padding_2` | `sa_padding_4` | `sa_padding_5` | |
 //! | records of create, link, unlink, rename, setxattr | | | | time of the change: the last word |
-//! | `obdo` | `o_padding_4` | `o_padding_5`, low half | high half | |
+//! | `obdo` | `o_padding_4` | `o_padding_5` | the same | |
 //! | `ost_lvb` | `lvb_atime_ns` | `lvb_mtime_ns` | `lvb_ctime_ns` | |
 
 use crate::{

@@ -67,7 +67,7 @@ pub enum MessageKind {
     /// captured.
     Bulk(Option<Arc<Request>>, Bytes),
     /// A ping: its GET (empty payload), its reply, or a push of a ping reply. Each GET outside the
-    /// portals of bulk data counts as a ping.
+    /// portals for bulk data of RPCs and of LNet selftest counts as a ping.
     Ping(Bytes),
     /// A message of LNet selftest, or its bulk data.
     Selftest(Bytes),

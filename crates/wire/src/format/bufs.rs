@@ -19,7 +19,7 @@ const fn reply(format: &str, buf: Rmf) -> usize {
     format.reply_index(buf).expect("its replies have the buffer")
 }
 
-/// `struct ptlrpc_body`, first in every message.
+/// `struct ptlrpc_body`, first in every RPC message.
 pub const PTLRPC_BODY: usize = request("RQF_OBD_PING", Rmf::PtlrpcBody);
 
 /// The UUID of the target, in a connect request.

@@ -1,5 +1,5 @@
-//! Reads and shows the bytes of a buffer of a type known only at run time, for tools that display
-//! or check messages.
+//! Parses, rebuilds and formats buffers if their type is known only at run time, for tools that
+//! display or check messages.
 
 use crate::codec::{Reader, Result, WireError, Writer};
 use crate::consts::opcodes::{

@@ -99,8 +99,8 @@ pub fn of_opcode(opcode: u32) -> Option<&'static Rqf> {
     FORMATS.iter().find(|f| f.opcode == opcode)
 }
 
-/// The format of a reply to a request that is not known; `None` if the opcode is unknown or its
-/// formats have different replies.
+/// The format of a reply by its opcode alone, for callers without the request; `None` if the opcode
+/// is unknown or its formats have different replies.
 pub fn of_reply(opcode: u32) -> Option<&'static Rqf> {
     let format = of_opcode(opcode)?;
     let same = FORMATS
@@ -110,7 +110,7 @@ pub fn of_reply(opcode: u32) -> Option<&'static Rqf> {
     same.then_some(format)
 }
 
-/// The format with this name.
+/// The first format with this name: several rows of the table may share one.
 pub const fn by_name(name: &str) -> Option<&'static Rqf> {
     let mut i = 0;
     while i < FORMATS.len() {

@@ -103,8 +103,7 @@ pub fn fields(format: &[Rmf], opcode: u32, bufs: &[Bytes]) -> Vec<(usize, Leaf)>
     all.collect()
 }
 
-/// The name of a request's format without `RQF_`: `MDS_REINT_CREATE`, `LDLM_INTENT_OPEN`,
-/// `OST_WRITE`.
+/// The name of a request's format without `RQF_`, such as `LDLM_INTENT_OPEN` or `OST_BRW_WRITE`.
 pub fn name_of(request: &Arc<Request>) -> String {
     request.format.map_or_else(
         || format!("opcode {}", request.body.pb_opc),
