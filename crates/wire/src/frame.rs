@@ -209,9 +209,9 @@ impl LnetHdrNid4 {
 pub enum FrameHead {
     /// No message: only zero-copy cookies, or a keepalive.
     Noop {
-        /// `ksh_zc_cookies`: the cookies that the sender returns. `[0, a]` is one cookie. `[a, b]`
-        /// is two cookies if `a > b`, and the range from `a` to `b` (inclusive) if `a < b`. `[0, 1]`
-        /// is a keepalive.
+        /// `ksh_zc_cookies`: the cookies that the sender returns. `[0, a]` is one cookie; cookie 1
+        /// is a keepalive. Otherwise, `[a, b]` is two cookies if `a > b`, and the range from `a` to
+        /// `b` (inclusive) if `a < b`.
         cookies: [u64; 2],
     },
     /// An LNet message, followed by `header.payload_length` bytes.
