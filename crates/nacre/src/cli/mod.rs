@@ -222,7 +222,7 @@ pub(crate) struct Metrics {
 /// Where a process serves its metrics.
 #[derive(Debug, Args)]
 pub(crate) struct MetricsAddr {
-    /// Serve /metrics and /health over HTTP at [IP:]PORT [default IP: 127.0.0.1]
+    /// Serve /metrics and /health over HTTP at IP:PORT, or at PORT of 127.0.0.1
     #[arg(long, value_name = "ADDR")]
     pub(crate) metrics: Option<String>,
 }
