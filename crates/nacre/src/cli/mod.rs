@@ -119,7 +119,7 @@ pub(crate) enum Command {
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Net {
     /// Address to listen on, as a NID such as 10.0.0.1@tcp [default: for a server, the first free
-    /// one from 127.0.0.1@tcp; for a client, the one that reaches the MGS]
+    /// one from 127.0.0.1; for a client, the one that reaches the MGS]
     #[arg(long, value_name = "NID")]
     pub(crate) listen: Option<wire::Nid>,
     /// TCP port of every node of this site [default: for a client, the port of the MGS; for a
