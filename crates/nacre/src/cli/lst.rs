@@ -113,7 +113,7 @@ pub(crate) struct NewSession {
     pub(crate) net: Net,
     #[command(flatten)]
     pub(crate) start: StartArgs,
-    /// Name of the session [default: USER@HOST]
+    /// Name of the session; by default the names of the user and the host
     pub(crate) name: Option<String>,
 }
 
