@@ -178,7 +178,7 @@ mod tests {
         ] {
             assert!(parse_levels(good).is_ok(), "{good}");
         }
-        for bad in ["", "debgu", "info,", "rpc=loud", "3"] {
+        for bad in ["", "chatty", "info,", "rpc=loud", "3"] {
             let error = parse_levels(bad).unwrap_err();
             assert!(error.contains("is not a level"), "{bad}: {error}");
         }

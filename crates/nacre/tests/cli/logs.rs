@@ -39,8 +39,8 @@ fn levels_and_format_of_the_log_change_at_run_time() {
         "{line}"
     );
 
-    let error = nacre_refuses(&["lctl", "--dir", &dir, "set_param", "nacre.log_level=debgu"]);
-    assert!(error.contains("'debgu' is not a level"), "{error}");
+    let error = nacre_refuses(&["lctl", "--dir", &dir, "set_param", "nacre.log_level=chatty"]);
+    assert!(error.contains("'chatty' is not a level"), "{error}");
     let error = nacre_refuses(&["lctl", "--dir", &dir, "set_param", "nacre.log_format=xml"]);
     assert!(error.contains("text or json"), "{error}");
 }
