@@ -63,8 +63,8 @@ impl Estimate {
     }
 }
 
-/// `pb_timeout` of requests to a service with the estimate `secs`, both in seconds: a quarter and
-/// five seconds more, as in Lustre.
+/// `pb_timeout` in seconds of requests to a service with the estimate `secs`: the estimate, a
+/// quarter of it, and five seconds, as in Lustre.
 pub(crate) fn timeout_secs(secs: u32) -> u32 {
     secs.saturating_add(secs / 4).saturating_add(5)
 }
@@ -100,9 +100,13 @@ mod tests {
     }
 
     #[test]
-    fn clients_allow_a_quarter_and_five_seconds_more() {
+    fn a_timeout_is_the_estimate_a_quarter_of_it_and_five_seconds() {
         assert_eq!(timeout_secs(5), 11);
         assert_eq!(timeout_secs(100), 130);
+    }
+
+    #[test]
+    fn wire_seconds_are_rounded_up() {
         assert_eq!(wire_secs(Duration::from_millis(1)), 1);
         assert_eq!(wire_secs(Duration::from_millis(1001)), 2);
     }

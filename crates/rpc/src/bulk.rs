@@ -1,4 +1,4 @@
-//! Bulk transfers: data that the server moves by LNet GET and PUT, one MD per match bits
+//! Bulk transfers: data that the server moves by LNet GET and PUT. Each MD has its own match bits
 //! (docs/protocol.md, "Bulk transfers").
 
 use crate::Bulk;
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_first_failure_ends_all_futures() {
+    async fn values_come_in_order_and_the_first_failure_is_returned() {
         let ok = try_join_all((0..3).map(|i| async move { Ok::<_, ()>(i) })).await;
         assert_eq!(ok, Ok(vec![0, 1, 2]));
         let failed = try_join_all((0..3).map(|i| async move { if i == 1 { Err(i) } else { Ok(i) } })).await;

@@ -11,16 +11,16 @@ pub struct Faults {
     requests: FaultCounts,
     replies: FaultCounts,
     refusals: FaultCounts,
-    grant_limits: Mutex<Vec<GrantLimit>>,
+    connect_limits: Mutex<Vec<ConnectLimit>>,
 }
 
-/// The upper bound of the grants to connects with one opcode.
+/// The limit of the connect data that connects with one opcode get.
 #[derive(Debug)]
-struct GrantLimit {
+struct ConnectLimit {
     opc: u32,
-    /// `ocd_version`.
+    /// The reported `ocd_version`.
     version: u32,
-    /// `ocd_connect_flags` and `ocd_connect_flags2`.
+    /// The largest `ocd_connect_flags` and `ocd_connect_flags2`.
     flags: (u64, u64),
 }
 
@@ -43,20 +43,21 @@ impl Faults {
 
     /// Limits later connects with this opcode to these `ocd_connect_flags` and
     /// `ocd_connect_flags2`, and reports `version` to them.
-    pub fn grant_at_most(&self, opc: u32, version: u32, flags: (u64, u64)) {
-        self.grant_limits.lock().push(GrantLimit { opc, version, flags });
+    pub fn limit_connect_flags(&self, opc: u32, version: u32, flags: (u64, u64)) {
+        let limit = ConnectLimit { opc, version, flags };
+        self.connect_limits.lock().push(limit);
     }
 
-    /// Removes all losses and refusals; limits of grants stay.
-    pub fn clear_losses(&self) {
+    /// Removes all losses and refusals; the limits of connect flags stay.
+    pub fn clear_losses_and_refusals(&self) {
         for counts in [&self.requests, &self.replies, &self.refusals] {
             counts.clear();
         }
     }
 
-    /// `data`, limited to the grants that are configured for `opc`.
-    pub(crate) fn limit_grants(&self, opc: u32, data: ObdConnectData) -> ObdConnectData {
-        match self.grant_limits.lock().iter().find(|g| g.opc == opc) {
+    /// `data` within the limit that is configured for `opc`.
+    pub(crate) fn limit_connect_data(&self, opc: u32, data: ObdConnectData) -> ObdConnectData {
+        match self.connect_limits.lock().iter().find(|limit| limit.opc == opc) {
             None => data,
             Some(limit) => ObdConnectData {
                 ocd_connect_flags: data.ocd_connect_flags & limit.flags.0,
@@ -132,7 +133,7 @@ mod tests {
         assert_eq!(hits, [true, false, true, false]);
         faults.lose_replies(36, u32::MAX);
         assert!(faults.loses_reply(36));
-        faults.clear_losses();
+        faults.clear_losses_and_refusals();
         assert!(!faults.loses_reply(36));
     }
 }

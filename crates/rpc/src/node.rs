@@ -46,8 +46,6 @@ impl Ptlrpc {
     /// Starts the layer: it serves lock callbacks to imports, evicts silent clients, and
     /// disconnects unused peers.
     pub fn start(lnet: Arc<Lnet>, cpts: Arc<CptTable>, cfg: RpcConfig) -> Arc<Ptlrpc> {
-        // Xids are higher than those of an earlier run of this process, unless the clock is wrong;
-        // lower ones do no harm.
         let unix_seconds = SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .map_or(1, |d| d.as_secs());

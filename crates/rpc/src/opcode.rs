@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_that_release_locks_are_never_limited() {
+    fn cancels_have_priority_and_no_limit_unlike_enqueues() {
         assert!(is_high_priority(wire::LDLM_CANCEL) && !is_limited(wire::LDLM_CANCEL));
         assert!(!is_high_priority(wire::LDLM_ENQUEUE) && is_limited(wire::LDLM_ENQUEUE));
     }

@@ -19,9 +19,6 @@ pub struct Request {
     /// Space for all buffers of the reply, in bytes. If the reply is longer, the request is resent
     /// with more space.
     pub reply_len: u32,
-    /// `lm_repsize`: tells the server how many bytes of data an open intent can take with the
-    /// reply. 0: the space for the reply.
-    pub repsize: u32,
     /// Data that the server moves by LNet GET or PUT.
     pub bulk: Option<Bulk>,
     /// Whether the request modifies an MDT: it takes one of the `max_mod_rpcs_in_flight` slots and
@@ -51,7 +48,7 @@ pub struct Request {
     /// Whether the request stays on the replay list until the reply's [`ReplayGuard`] is dropped,
     /// even when committed (opens).
     pub keep_until_closed: bool,
-    /// More `MSG_*` flags of `pb_flags`.
+    /// `MSG_*` flags of `pb_flags`, in addition to those that the import sets.
     pub flags: u32,
     /// The id of the user that caused the request (job statistics, NRS).
     pub uid: Option<u32>,
@@ -71,7 +68,6 @@ impl Request {
             opc,
             bufs,
             reply_len: 4096,
-            repsize: 0,
             bulk: None,
             modifies: false,
             close: false,

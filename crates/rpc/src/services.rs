@@ -11,8 +11,7 @@ use wire::{
     OST_REQUEST_PORTAL, OUT_PORTAL, SEQ_CONTROLLER_PORTAL, SEQ_DATA_PORTAL, SEQ_METADATA_PORTAL,
 };
 
-/// Maximum number of ordinary requests in one partition's queue, and of high-priority requests. A
-/// full queue stalls the sender's connection.
+/// Default of [`ServiceConfig::queue`]. A full queue stalls the sender's connection.
 pub const QUEUE_PER_CPT: usize = 8192;
 
 /// The partitions that a service runs on.
@@ -48,7 +47,8 @@ pub struct ServiceConfig {
     pub spread: Spread,
     /// Whether requests run on the CPUs of the partition that queued them.
     pub bind: bool,
-    /// Maximum number of queued ordinary requests per partition, and of high-priority ones.
+    /// Maximum number of queued ordinary requests per partition. The same limit applies to
+    /// high-priority requests, which have a queue of their own.
     pub queue: usize,
 }
 

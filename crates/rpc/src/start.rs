@@ -5,10 +5,10 @@ use crate::RpcConfig;
 use params::StartParam;
 use params::start::{number, seconds, switch};
 
-/// Upper bound of thread numbers.
+/// Upper bound of the numbers of threads.
 const THREADS_MAX: usize = 1 << 16;
 
-/// A row for a thread number.
+/// A row for a number of threads.
 macro_rules! threads {
     ($module:literal, $name:literal, $about:literal, $($field:ident).+) => {
         StartParam {

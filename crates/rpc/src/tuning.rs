@@ -94,11 +94,11 @@ impl ServicesTuning {
         }
     }
 
-    /// Checks that all listed partitions exist, of which the process has `ncpts`.
+    /// Checks that all listed partitions exist. The process has `ncpts` partitions.
     ///
     /// # Errors
     ///
-    /// [`RpcError::NoPartition`] for the first one that does not.
+    /// [`RpcError::NoPartition`] for the first listed partition that does not exist.
     pub fn check(&self, ncpts: usize) -> Result<(), RpcError> {
         let lists = [
             ("mds_num_cpts", &self.mds.cpts),

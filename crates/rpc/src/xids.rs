@@ -12,8 +12,9 @@ use wire::Xid;
 pub(crate) struct Xids(AtomicU64);
 
 impl Xids {
-    /// A sequence above the xids of an earlier run of this program, if the clock is right. Each
-    /// second has 2^20 match bits.
+    /// A sequence that begins at 2^20 match bits for each second of the Unix time. It is above the
+    /// xids of an earlier run of this program if the clock is right and that run assigned fewer
+    /// than 8192 xids a second.
     pub(crate) fn starting_at(unix_seconds: u64) -> Xids {
         let step = u64::from(PTLRPC_BULK_OPS_COUNT);
         Xids(AtomicU64::new((unix_seconds << 20) & !(step - 1)))

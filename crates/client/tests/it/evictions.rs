@@ -32,7 +32,7 @@ async fn evict_all(cluster: &Cluster, client: &Client) {
         .params
         .set("obdfilter.*.evict_client", "nid:0@lo")
         .unwrap();
-    cluster.rpc.faults().clear_losses();
+    cluster.rpc.faults().clear_losses_and_refusals();
     // Calls may fail until the client has reconnected, and a descriptor with lost data fails. Later
     // a write through a new descriptor succeeds.
     let works = async {

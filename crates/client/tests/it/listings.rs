@@ -73,7 +73,7 @@ async fn batches_reduce_the_requests_of_a_listing_with_attributes() {
     // A server without batches; all other flags are granted.
     let flags2 = !OBD_CONNECT2_BATCH_RPC;
     let faults = cluster.rpc.faults();
-    faults.grant_at_most(MDS_CONNECT, LUSTRE_VERSION_CODE, (u64::MAX, flags2));
+    faults.limit_connect_flags(MDS_CONNECT, LUSTRE_VERSION_CODE, (u64::MAX, flags2));
     let without_batches = cluster.mount().await;
     let mut lists = Vec::new();
     for (client, expected) in [(&with_batches, 8..20), (&without_batches, FILES..FILES + 20)] {

@@ -151,7 +151,7 @@ async fn a_silent_ost_is_skipped_and_used_again_when_it_answers() {
         (other_id + 100, waits_before)
     );
 
-    other.rpc.faults().clear_losses();
+    other.rpc.faults().clear_losses_and_refusals();
     wait_until("an answer of the OST", || !is_slow()).await;
     for n in 0..10 {
         create(&client, &format!("again{n}")).await;
@@ -210,7 +210,7 @@ async fn an_unlink_does_not_wait_for_a_silent_ost() {
         free()[1] + 1000 < before[1],
         "the silent OST has not destroyed its objects"
     );
-    other.rpc.faults().clear_losses();
+    other.rpc.faults().clear_losses_and_refusals();
     wait_until("the space of the silent OST", || free()[1] == before[1]).await;
     client.umount().await;
     other.stop().await;

@@ -45,7 +45,7 @@ impl Release {
         let cluster = Cluster::start(2).await;
         let faults = cluster.rpc.faults();
         for (opc, flags) in self.grants {
-            faults.grant_at_most(opc, self.version, flags);
+            faults.limit_connect_flags(opc, self.version, flags);
         }
         self.unknown.iter().for_each(|&opc| faults.refuse_requests(opc));
         cluster

@@ -20,7 +20,7 @@ use wire::{
     OBD_CONNECT2_REP_MBITS, PTL_RPC_MSG_ERR, PtlrpcBody, Transno, Xid,
 };
 
-/// Allowance for the network, added to the service time.
+/// Allowance for the network, added to a request's `pb_timeout`.
 const NET_LATENCY: Duration = Duration::from_secs(1);
 /// The longest pause, in seconds, before retrying a request that the server answered with
 /// `-EINPROGRESS`.
@@ -112,7 +112,7 @@ impl Call<'_> {
         self.import.cfg.name.clone()
     }
 
-    /// Waits until the import is connected, and assigns the xid.
+    /// Waits until the import is connected, and assigns the xid if the call has none.
     async fn wait_for_connection(&mut self) -> Result<Conn, RpcError> {
         loop {
             self.wait_until_full().await?;
@@ -318,11 +318,7 @@ impl Call<'_> {
         let head = Message {
             secflvr: self.import.cfg.kind.secflvr(),
             flags: MSGHDR_AT_SUPPORT | MSGHDR_CKSUM_INCOMPAT18,
-            repsize: if self.req.repsize == 0 {
-                self.reply_len
-            } else {
-                self.req.repsize
-            },
+            repsize: self.reply_len,
             ..Message::default()
         };
         head.build_with(body, &self.req.bufs)

@@ -56,8 +56,8 @@ pub(crate) struct Attempt {
     /// The server's handle from the previous connection; 0 without one.
     pub(crate) handle: u64,
     /// Whether an unreachable NID gets little time, because other NIDs remain. False in the first
-    /// round of an import that was never connected: a slow network is no reason to report a target
-    /// as absent.
+    /// round of an import without an export (never connected, or idle): a slow network is no reason
+    /// to report a target as absent.
     pub(crate) brief: bool,
 }
 
@@ -88,10 +88,11 @@ pub(crate) enum Event {
     Reply { ping: bool },
     /// A ping has ended, with or without a reply.
     PingDone,
-    /// The owner waits for a message that is not a reply: ping, unless the server was heard from
-    /// within `quiet`.
+    /// The owner waits for a message that is not a reply: ping, unless a reply has arrived or a
+    /// ping has ended within `quiet`.
     ProbeIfSilent { quiet: Duration },
-    /// The import is idle and disconnects: no request is in flight and the owner holds nothing.
+    /// The import is idle and disconnects: the owner holds nothing, no request is in flight, and no
+    /// transaction is uncommitted.
     IdleDisconnect,
     /// The owner closes the import.
     Close,
@@ -112,7 +113,7 @@ pub(crate) enum Action {
     /// Tell the owner that the import is closed.
     AnnounceClosed,
     Ping,
-    /// Report `IdleDisconnect` if no request is in flight and the owner holds nothing.
+    /// Report `IdleDisconnect` if the import is idle.
     CheckIdle,
 }
 
@@ -133,7 +134,8 @@ pub(crate) struct Machine {
     connects_since_reply: u32,
     /// When the next attempt may begin, in `Discon`.
     pub(super) retry_at: Option<Instant>,
-    /// When the last message of the server arrived, or the last ping ended.
+    /// When the import connected, the last reply arrived or the last ping ended, whichever is
+    /// latest.
     heard_at: Option<Instant>,
     pinging: bool,
     ping_interval: Duration,

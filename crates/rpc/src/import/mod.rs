@@ -46,7 +46,7 @@ struct Phase {
     conn_cnt: u32,
     /// Number of evictions so far.
     evictions: u64,
-    /// Rounds over all NIDs that failed since the last connection.
+    /// Rounds over all NIDs that failed since the last connection or change of NIDs.
     failed_rounds: u32,
 }
 
@@ -89,7 +89,7 @@ impl Core {
         !self.pending.is_empty() || sooner
     }
 
-    /// The NID that is in use.
+    /// The NID that is in use; `lo` if the target has no NIDs.
     fn peer(&self) -> Nid {
         self.nids
             .get(self.machine.nid_index())
@@ -260,8 +260,9 @@ impl Import {
         self.silence.pending_requests()
     }
 
-    /// Pings the server unless a message of it has arrived within `quiet`. For callers that wait
-    /// for a message that is not a reply: an evicted client learns of its eviction by the ping.
+    /// Pings the server unless a reply has arrived or a ping has ended within `quiet`. For callers
+    /// that wait for a message that is not a reply: an evicted client learns of its eviction by the
+    /// ping.
     pub fn probe_if_silent(&self, quiet: Duration) {
         self.event(Event::ProbeIfSilent { quiet });
     }
@@ -400,8 +401,8 @@ impl Import {
         core.estimates.entry(portal).or_insert_with(new)
     }
 
-    /// Records the connect data that the server granted, and the number of modifying requests in
-    /// flight that follows from it.
+    /// Records the connect data that the server granted, and sets the limit of modifying requests
+    /// in flight that follows from it.
     fn set_granted(&self, data: ObdConnectData) {
         self.core.lock().data = data;
         self.silence.note_heard();

@@ -5,8 +5,8 @@ use super::machine::{Action, Machine};
 use tokio::time::Instant;
 
 impl Machine {
-    /// Handles a change of the target's NIDs, of which there are `nid_count` now. `kept` is the new
-    /// index of the NID in use. If that NID is no longer one of the target's (`None`), the import
+    /// Handles a change of the target's NIDs; `nid_count` is their new number. `kept` is the new
+    /// index of the NID in use, or `None` if the target no longer has that NID. The import then
     /// gives up its connection or attempt and tries the first NID. An import that pauses between
     /// attempts tries again at once.
     pub(crate) fn change_nids(&mut self, nid_count: usize, kept: Option<usize>, now: Instant) -> Vec<Action> {

@@ -17,7 +17,7 @@ pub(super) struct ImportStats {
     since: Mutex<SystemTime>,
     /// Time until the reply, in microseconds.
     wait: Tally,
-    /// Requests without a reply when a request begins.
+    /// Requests without a reply when a request is answered, including that request.
     active: Tally,
     /// Times until the reply in microseconds, indexed like `NAMES`.
     operations: Box<[Tally]>,
@@ -33,7 +33,7 @@ impl ImportStats {
         }
     }
 
-    /// Records an answered request.
+    /// Records an answered request. `active`: requests without a reply, including this one.
     pub(super) fn record(&self, opc: u32, active: usize, duration: Duration) {
         self.wait.add_time(duration);
         self.active.add(active as u64);

@@ -1,5 +1,6 @@
-//! Requests that would have to be replayed if the server lost its uncommitted transactions
-//! (docs/protocol.md, "Recovery").
+//! Requests with transactions that the server may still lose in a crash (docs/protocol.md,
+//! "Recovery"). A client does not replay them: after a crash, [`ReplayList::take_lost`] returns
+//! those that are lost.
 //!
 //! A request is added when its reply carries a transno. It is removed when `last_committed` reaches
 //! that transno and no [`ReplayGuard`] holds it: an open stays until the file is closed, because
@@ -104,7 +105,8 @@ impl ReplayList {
         std::mem::take(&mut self.lost)
     }
 
-    /// Empties the list after an eviction: there is nothing to replay, and transnos start again.
+    /// Empties the list after an eviction, because transnos start again. The messages for
+    /// [`ReplayList::take_lost`] stay.
     pub(crate) fn clear(&mut self) {
         self.uncommitted.clear();
         self.held.clear();

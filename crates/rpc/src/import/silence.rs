@@ -87,7 +87,7 @@ pub(super) struct WaitGuard<'a> {
 }
 
 impl WaitGuard<'_> {
-    /// Ends the wait because the reply has arrived.
+    /// Ends the wait because the target has responded.
     pub(super) fn mark_answered(mut self) {
         self.answered = true;
     }

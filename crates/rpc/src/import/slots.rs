@@ -222,8 +222,17 @@ mod tests {
         assert!(slot.is_some() && poll_once(slots.take(&read)).is_none());
         slots.set_in_flight(2);
         assert!(poll_once(slots.take(&read)).is_some());
+    }
+
+    #[test]
+    fn enqueues_do_not_wait_for_reads_and_cancels_have_no_limit() {
+        let slots = Slots::new(1);
+        let read = Request::new(wire::OST_READ, Vec::new());
+        let _read_slot = poll_once(slots.take(&read));
+        assert!(poll_once(slots.take(&read)).is_none());
         let enqueue = Request::new(wire::LDLM_ENQUEUE, Vec::new());
-        assert!(poll_once(slots.take(&enqueue)).is_some());
+        let enqueue_slot = poll_once(slots.take(&enqueue));
+        assert!(enqueue_slot.is_some() && poll_once(slots.take(&enqueue)).is_none());
         assert!(poll_once(slots.take(&Request::new(wire::LDLM_CANCEL, Vec::new()))).is_some());
     }
 }

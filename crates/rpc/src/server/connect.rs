@@ -16,7 +16,7 @@ use wire::{
     OBD_CONNECT_FULL20, ObdConnectData, Transno, UUID_MAX, WireStruct,
 };
 
-/// The client's identity, as its connect request states it.
+/// The identity that a connect request states, and the role that the target admitted the peer in.
 struct ClientIdentity {
     uuid: String,
     /// The client's import handle.
@@ -24,7 +24,6 @@ struct ClientIdentity {
     conn_cnt: u32,
     /// Whether the client has no handle of an earlier connection (`MSG_CONNECT_INITIAL`).
     initial: bool,
-    /// The role that the target admitted the peer in.
     role: Role,
 }
 
@@ -98,7 +97,7 @@ async fn connect_to(
         .await
         .map_err(|_| Errno::EBUSY)?;
     let granted = grant_requested(&requested, target.negotiate(&req)?);
-    let granted = rpc.faults().limit_grants(arrival.body.pb_opc, granted);
+    let granted = rpc.faults().limit_connect_data(arrival.body.pb_opc, granted);
     let mut op_flags = if target.replayable() {
         MSG_CONNECT_REPLAYABLE
     } else {
@@ -137,7 +136,7 @@ async fn connect_to(
     })
 }
 
-/// The target's grants and this layer's, limited to the requested flags.
+/// The connect data to grant: the target's and this layer's flags, limited to the requested ones.
 fn grant_requested(requested: &ObdConnectData, mut data: ObdConnectData) -> ObdConnectData {
     data.ocd_connect_flags = (data.ocd_connect_flags | OWN_FLAGS) & requested.ocd_connect_flags;
     data.ocd_connect_flags2 = match data.ocd_connect_flags & wire::OBD_CONNECT_FLAGS2 {
@@ -147,8 +146,9 @@ fn grant_requested(requested: &ObdConnectData, mut data: ObdConnectData) -> ObdC
     data
 }
 
-/// Waits until exports of the client's earlier instances are gone. If its node has too many
-/// clients, also evicts the exports from before the node's restart.
+/// Evicts the client's export if it is of an earlier instance of the client, and waits until it is
+/// gone. If the client's node has the maximum number of clients, also evicts all exports from
+/// before the node's restart.
 async fn evict_earlier_exports(
     rpc: &Ptlrpc,
     exports: &Arc<TargetExports>,

@@ -7,7 +7,8 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 use wire::OBD_CONNECT_PINGLESS;
 
-/// Delay of each check, so that one check covers several clients.
+/// Time from the moment when a client will have been silent for too long to the check. One check
+/// then evicts several clients that became silent at nearly the same time.
 const CHECK_DELAY: Duration = Duration::from_secs(1);
 
 /// Starts the evictor, which ends with the `Ptlrpc`.

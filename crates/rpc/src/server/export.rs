@@ -418,7 +418,7 @@ impl Export {
         }
     }
 
-    /// Frees the client's UUID for a new connection, and wakes the waiters for the end.
+    /// Frees the client's UUID for a new connection, and wakes the waiters in [`Export::ended`].
     fn release_uuid(&self) {
         self.exports.forget(self);
         self.state_tx.send_modify(|g| g.ended = true);

@@ -2,9 +2,9 @@
 //! is next.
 //!
 //! Pure: the time is an argument. High-priority requests have a queue of their own, which goes
-//! first. In the ordinary queue each peer has a quota of slots and space, so that a peer that
-//! floods the server, or promises bulk that never arrives, leaves resources to others. This node
-//! itself has no quota. The order of the ordinary queue is the policy's ([`super::nrs`]).
+//! first. In the ordinary queue each peer has a quota of slots and space: a peer that floods the
+//! server, or promises bulk that never arrives, cannot take all of them. This node itself has no
+//! quota. The policy determines the order of the ordinary queue ([`super::nrs`]).
 
 use super::nrs::{Key, KeyKind, Policy, Tbf};
 use foldhash::HashMap;
@@ -229,7 +229,7 @@ impl<R: Classify> Queue<R> {
         self.active_max = self.active_max.max(self.active);
     }
 
-    /// Whether either kind of request has no free place.
+    /// Whether the ordinary or the high-priority queue is full.
     pub(super) fn is_full(&self) -> bool {
         self.high_priority.is_full(self.places) || self.ordinary.is_full(self.places)
     }

@@ -69,7 +69,7 @@ impl Service {
         rpc: &Weak<Ptlrpc>,
         lnet: &Arc<Lnet>,
         cpts: &Arc<CptTable>,
-        times: &RpcConfig,
+        rpc_cfg: &RpcConfig,
         cfg: &ServiceConfig,
         handler: Handler,
     ) -> Arc<Service> {
@@ -77,7 +77,7 @@ impl Service {
         let now = Instant::now();
         let threads = cfg.threads_per_cpt(service_cpts.len(), &Cpus::of(cpts));
         let part = |&cpt: &CptId| {
-            let estimate = Estimate::new(now, times.at_min, times.at_max, times.at_history);
+            let estimate = Estimate::new(now, rpc_cfg.at_min, rpc_cfg.at_max, rpc_cfg.at_history);
             ServicePartition::new(cfg.name, cpt, cfg.queue, threads, estimate)
         };
         let part_index = |cpt| {
@@ -97,17 +97,17 @@ impl Service {
             threads_min: cfg.threads_min(service_cpts.len()),
             threads_at_start: threads,
             policy: Mutex::new(Policy::Fifo),
-            tbf_rate: times.tbf_rate,
-            tbf_depth: times.tbf_depth,
+            tbf_rate: rpc_cfg.tbf_rate,
+            tbf_depth: rpc_cfg.tbf_depth,
             stats_since: Mutex::new(SystemTime::now()),
             param_group: Mutex::new(None),
             space: Notify::new(),
             guard: Mutex::new(None),
-            early_margin: times.at_early_margin,
-            early_extra: times.at_extra,
+            early_margin: rpc_cfg.at_early_margin,
+            early_extra: rpc_cfg.at_extra,
             me: me.clone(),
         });
-        *service.param_group.lock() = Some(super::service_params::register(&service, &times.params));
+        *service.param_group.lock() = Some(super::service_params::register(&service, &rpc_cfg.params));
         *service.guard.lock() = Some(lnet.serve_portal(cfg.portal, service.clone()));
         service
     }
@@ -181,8 +181,8 @@ impl Service {
         self.cpts.get(cpt).spawn(self.clone().run_slot(part.clone()));
     }
 
-    /// Opens a slot for a request that this thread sent, and polls it inline if it runs on this
-    /// thread's partition.
+    /// Starts the task of a slot for a request that this thread sent. Polls the task inline first
+    /// if its partition may run on this thread.
     fn begin_slot(self: &Arc<Self>, part: &Arc<ServicePartition>) {
         let cpt_id = self.next_cpt(part);
         let (cpt, work) = (self.cpts.get(cpt_id), self.clone().run_slot(part.clone()));

@@ -12,9 +12,9 @@ use wire::Nid;
 
 /// Default of `job_cleanup_interval`, in seconds.
 const JOB_IDLE_SECS: u64 = 600;
-/// Maximum of `job_cleanup_interval`, in seconds: a year.
+/// Maximum of `job_cleanup_interval`, in seconds: a leap year.
 const JOB_IDLE_SECS_MAX: u64 = 366 * 24 * 3600;
-/// Counts the jobs that a full table has no place for.
+/// The job that counts the requests of all jobs for which a full table has no place.
 const OTHER_JOBS: &str = "other.jobs";
 
 /// The statistics of one target.
@@ -68,7 +68,7 @@ impl TargetStats {
         })
     }
 
-    /// Removes one job, or all: the values that `job_stats` accepts.
+    /// Handles a write to `job_stats`: removes the named job, or all jobs if `text` is `clear`.
     fn clear_jobs(&self, text: &str) {
         let name = text.trim();
         self.jobs.retain(|job| name != "clear" && job != name);
@@ -97,9 +97,9 @@ pub(crate) struct StatsPrefix {
 }
 
 impl TargetExports {
-    /// Registers the target's statistics below `prefix` until the group is dropped: its total as
-    /// `total_name`, `job_stats`, `num_exports`, and `exports.NID.stats` and `exports.NID.uuid` of
-    /// each client's NID.
+    /// Registers the target's statistics below `prefix`. The total (`total_name`), the parameters
+    /// of jobs and the counts of clients are registered until the returned group is dropped;
+    /// `exports.NID.stats` and `exports.NID.uuid` while a client with this NID is connected.
     pub fn register_stats(
         self: &Arc<Self>,
         registry: &Registry,

@@ -164,7 +164,8 @@ async fn watch(rpc: Weak<Ptlrpc>) {
 
 impl Export {
     /// Records that the client blocks others now. An unreachable client that blocks others is
-    /// evicted before its timeout. Callers repeat this once a second.
+    /// evicted after [`crate::RpcConfig::unreachable_timeout`], even if the timeout of its callback
+    /// or cancel is longer. Callers repeat this once a second.
     pub fn report_blocking(&self) {
         if let Some(rpc) = self.rpc() {
             rpc.note_blocker(self.peer());
@@ -183,7 +184,7 @@ mod tests {
 
     /// When a node that blocks others since second 100 counts as unreachable, in seconds, up
     /// to 300.
-    fn evicted_at(link: impl Fn(u64, Instant) -> Link) -> Option<u64> {
+    fn unreachable_from(link: impl Fn(u64, Instant) -> Link) -> Option<u64> {
         let start = Instant::now();
         let time = |s: u64| start + Duration::from_secs(s);
         let node = BlockingNode::new(time(100));
@@ -202,27 +203,36 @@ mod tests {
     #[test]
     fn the_limit_of_an_unreachable_node_starts_with_the_loss_of_its_connection() {
         assert_eq!(
-            evicted_at(|s, start| lost_link(start, Some(103), Some(s))),
+            unreachable_from(|s, start| lost_link(start, Some(103), Some(s))),
             Some(113)
         );
-        assert_eq!(evicted_at(|s, start| lost_link(start, None, Some(s))), Some(110));
+        assert_eq!(
+            unreachable_from(|s, start| lost_link(start, None, Some(s))),
+            Some(110)
+        );
     }
 
     #[test]
     fn a_node_lost_long_ago_is_tried_first() {
-        assert_eq!(evicted_at(|_, start| lost_link(start, Some(10), Some(50))), None);
+        assert_eq!(
+            unreachable_from(|_, start| lost_link(start, Some(10), Some(50))),
+            None
+        );
         let tried_at_101 = |s: u64, start| lost_link(start, Some(10), Some(if s < 102 { 50 } else { 101 }));
-        assert_eq!(evicted_at(tried_at_101), Some(102));
+        assert_eq!(unreachable_from(tried_at_101), Some(102));
     }
 
     #[test]
-    fn a_connected_node_or_an_answering_host_is_only_slow() {
+    fn a_connected_node_or_an_answering_host_is_not_unreachable() {
         let up = |s, start| Link {
             up: true,
             ..lost_link(start, Some(10), Some(s))
         };
-        assert_eq!(evicted_at(up), None);
-        assert_eq!(evicted_at(|_, start| lost_link(start, Some(103), None)), None);
+        assert_eq!(unreachable_from(up), None);
+        assert_eq!(
+            unreachable_from(|_, start| lost_link(start, Some(103), None)),
+            None
+        );
     }
 
     #[test]
@@ -235,7 +245,7 @@ mod tests {
             103..112 => lost_link(start, Some(103), Some(s)),
             _ => lost_link(start, Some(115), Some(s)),
         };
-        assert_eq!(evicted_at(lost_twice), Some(125));
+        assert_eq!(unreachable_from(lost_twice), Some(125));
     }
 
     #[test]

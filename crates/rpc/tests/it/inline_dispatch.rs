@@ -75,7 +75,7 @@ async fn a_panic_of_a_handler_does_not_reach_the_sender() {
 }
 
 thread_local! {
-    /// Handlers that this thread polls, each inside of another.
+    /// Number of handlers that this thread polls, each inside of another.
     static DEPTH: Cell<usize> = const { Cell::new(0) };
 }
 

@@ -44,8 +44,8 @@ fn show(params: &Registry, name: &str) -> String {
     params.get(&name).remove(0).1
 }
 
-/// The number of requests of eight clients by the partition that handled them, with the network on
-/// the partitions `lnet_cpts` and the service on `service_cpts`.
+/// Sends five requests from each of eight clients. Returns how many of them each partition handled.
+/// The network runs on the partitions `lnet_cpts`, the service on `service_cpts`.
 fn requests_by_partition(
     partitions: usize,
     lnet_cpts: &[usize],

@@ -24,7 +24,7 @@ async fn getattr(import: &Arc<Import>, job: Option<&str>) {
     };
 }
 
-/// Numbers of samples of each operation of a `stats` parameter.
+/// The number of samples of each operation that the parameter `name` shows.
 fn counts(params: &Registry, name: &str) -> Vec<u64> {
     match params.values(name).pop() {
         Some((_, Value::Stats(stats))) => stats.rows.iter().map(|row| row.sums.count).collect(),

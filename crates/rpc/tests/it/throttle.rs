@@ -146,7 +146,7 @@ async fn uid_rules_apply_per_user_and_never_to_pings() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn stopping_a_rule_releases_its_requests() {
+async fn requests_are_released_when_their_rule_or_policy_changes() {
     let params = Registry::default();
     let (_rpc, import) = node_with_tbf_uid(&params).await;
     set(&params, "nrs_tbf_rule", "start slow uid={7} rate=1");

@@ -94,8 +94,8 @@ fn a_new_export_means_an_eviction() {
     }
 }
 
-/// Fails `count` attempts at once. Returns the index of the NID of each attempt, whether the
-/// attempt was brief, and the time since the previous attempt.
+/// Makes `count` attempts that fail immediately. Returns for each attempt the index of its NID,
+/// whether it was brief, and the time since the previous attempt.
 fn failing_attempts(machine: &mut Machine, start: Instant, count: usize) -> Vec<(usize, bool, Duration)> {
     let (mut now, mut previous_begin) = (start, start);
     let mut attempt = attempt_of(&machine.process(Event::Open, start, false));
@@ -195,7 +195,7 @@ fn probe_if_silent_pings_only_a_silent_server() {
 }
 
 #[test]
-fn an_idle_import_pings_and_one_with_uncommitted_work_pings_soon() {
+fn a_silent_connection_is_pinged_sooner_with_uncommitted_transactions() {
     let start = Instant::now();
     let mut machine = connected_machine(start);
     assert_eq!(machine.wake_at(false), Some(start + Duration::from_secs(25)));

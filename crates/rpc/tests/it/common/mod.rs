@@ -28,8 +28,9 @@ pub struct TestTarget {
     handle: Handler,
     /// Number of requests executed so far.
     pub executed: AtomicU64,
-    /// Number of requests in execution, and its maximum so far.
+    /// Number of requests in execution.
     pub running: AtomicUsize,
+    /// Maximum of `running` so far.
     pub running_max: AtomicUsize,
     /// For each dropped export, whether its client was evicted.
     pub gone: Mutex<Vec<bool>>,
