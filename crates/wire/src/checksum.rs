@@ -242,8 +242,8 @@ mod tests {
 
     #[test]
     fn checksums_equal_the_captured_ones() {
-        // 64 KiB of 'C': `o_cksum` of the captured OST_WRITEs (l3_cksum_*, z2_cksum_*), and of
-        // OST_READs of the second half.
+        // 64 KiB of 'C': `o_cksum` of the OST_WRITEs in the captures `l3_cksum_*` and `z2_cksum_*`,
+        // and of OST_READs of the second half.
         let data = vec![Bytes::from(vec![b'C'; 4096]); 16];
         for (ty, written) in [
             (Crc32c, 0x2487_a339),

@@ -94,8 +94,8 @@ impl LuFid {
         }
     }
 
-    /// The file of a lock resource of an MDT, or the object of one of an OST if the object is in a
-    /// FID sequence.
+    /// The FID that a lock resource names: a file if the lock is an MDT's, an object if it is an
+    /// OST's. Valid only if the object is in a FID sequence.
     pub fn from_res_id(res: &LdlmResId) -> Fid {
         Fid::new(res.name[0], res.name[1] as u32, (res.name[1] >> 32) as u32)
     }
@@ -366,7 +366,7 @@ mod tests {
     use crate::{LdlmRequest, OstId, WireStruct};
 
     #[test]
-    fn fids_are_formatted_and_parsed_like_in_lustre() {
+    fn fids_have_the_text_form_of_lustre() {
         let fid: Fid = "[0x200000400:0x1:0x0]".parse().unwrap();
         assert_eq!(fid, Fid::new(0x2_0000_0400, 1, 0));
         assert_eq!(fid.to_string(), "[0x200000400:0x1:0x0]");

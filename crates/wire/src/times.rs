@@ -13,12 +13,12 @@
 //!
 //! | structure | atime | mtime | ctime | other times |
 //! |---|---|---|---|---|
-//! | `mdt_body` of a reply | `mbo_unused3` | `mbo_padding_10` | the same | btime: `mbo_suppgid` |
+//! | `mdt_body`, reply | `mbo_unused3` | `mbo_padding_10` | `mbo_padding_10` | btime: `mbo_suppgid` |
 //! | `mdt_body` of `MDS_READPAGE` | `mbo_unused3` | | | |
 //! | `mdt_body` of `MDS_RMFID` | | | `mbo_padding_10` | |
 //! | `mdt_rec_setattr` | `sa_padding_2` | `sa_padding_4` | `sa_padding_5` | |
 //! | records of create, link, unlink, rename, setxattr | | | | time of the change: the last word |
-//! | `obdo` | `o_padding_4` | `o_padding_5` | the same | |
+//! | `obdo` | `o_padding_4` | `o_padding_5` | `o_padding_5` | |
 //! | `ost_lvb` | `lvb_atime_ns` | `lvb_mtime_ns` | `lvb_ctime_ns` | |
 
 use crate::{

@@ -12,7 +12,7 @@ use wire::{
     Errno, LustreHandle, Message, PTL_RPC_MSG_ERR, PTL_RPC_MSG_REPLY, PTLRPC_MSG_VERSION, PtlrpcBody, Transno,
 };
 
-/// A reply without the fields that the RPC layer fills in (xid, `last_committed`, service times).
+/// A reply without the fields that the RPC layer fills in: opcode, `last_committed`, service times.
 #[derive(Debug, Clone, Default)]
 pub struct Reply {
     /// `pb_status`: the operation's result (0 or more), a negative errno, or an `ELDLM_*`.
