@@ -14,13 +14,13 @@ pub struct Faults {
     connect_limits: Mutex<Vec<ConnectLimit>>,
 }
 
-/// The limit of the connect data that connects with one opcode get.
+/// Limits the connect data in the replies to connects with one opcode.
 #[derive(Debug)]
 struct ConnectLimit {
     opc: u32,
     /// The reported `ocd_version`.
     version: u32,
-    /// The largest `ocd_connect_flags` and `ocd_connect_flags2`.
+    /// The bits of `ocd_connect_flags` and `ocd_connect_flags2` that may be granted.
     flags: (u64, u64),
 }
 

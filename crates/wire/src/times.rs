@@ -9,11 +9,11 @@
 //! ignores the words that it receives. See `docs/decisions/002-nanosecond-times.md`.
 //!
 //! The fields that hold the nanoseconds of each time. If mtime and ctime share a field, mtime uses
-//! its low half and ctime its high half.
+//! its low half and ctime its high half. In a reply, `mbo_suppgid` holds the nanoseconds of btime.
 //!
 //! | structure | atime | mtime | ctime | other times |
 //! |---|---|---|---|---|
-//! | `mdt_body`, reply | `mbo_unused3` | `mbo_padding_10` | `mbo_padding_10` | btime: `mbo_suppgid` |
+//! | `mdt_body` of a reply | `mbo_unused3` | `mbo_padding_10` | `mbo_padding_10` | |
 //! | `mdt_body` of `MDS_READPAGE` | `mbo_unused3` | | | |
 //! | `mdt_body` of `MDS_RMFID` | | | `mbo_padding_10` | |
 //! | `mdt_rec_setattr` | `sa_padding_2` | `sa_padding_4` | `sa_padding_5` | |

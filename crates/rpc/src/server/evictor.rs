@@ -7,8 +7,8 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 use wire::OBD_CONNECT_PINGLESS;
 
-/// Time from the moment when a client will have been silent for too long to the check. One check
-/// then evicts several clients that became silent at nearly the same time.
+/// Delay of the next check after the time at which the first client reaches the limit. One check
+/// then covers all clients that reach the limit within the delay.
 const CHECK_DELAY: Duration = Duration::from_secs(1);
 
 /// Starts the evictor, which ends with the `Ptlrpc`.

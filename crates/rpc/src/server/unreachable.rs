@@ -182,8 +182,8 @@ mod tests {
 
     const LIMIT: Duration = Duration::from_secs(10);
 
-    /// When a node that blocks others since second 100 counts as unreachable, in seconds, up
-    /// to 300.
+    /// The second from which on a node counts as unreachable; `None` if it does not before second
+    /// 300. The node has blocked others since second 100.
     fn unreachable_from(link: impl Fn(u64, Instant) -> Link) -> Option<u64> {
         let start = Instant::now();
         let time = |s: u64| start + Duration::from_secs(s);
