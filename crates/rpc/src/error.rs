@@ -7,7 +7,7 @@ use wire::Errno;
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum RpcError {
     /// The peer answered a request or a callback with a negative status.
-    #[error("the server returned {0}")]
+    #[error("the peer returned {0}")]
     Status(Errno),
     /// The server evicted this client or restarted: requests in flight fail, and the client's locks
     /// are lost. Names the import.

@@ -15,7 +15,7 @@ pub enum ImportKind {
     Osc,
     /// An MDT, connected to an OST.
     Osp,
-    /// An OST, connected to an MDT (FLDB, sequences).
+    /// An OST, connected to an MDT, for sequences.
     Lwp,
 }
 
