@@ -21,11 +21,11 @@ pub struct LockRequest {
     pub policy: Policy,
     /// How a grant is reported if the lock has to wait.
     pub waiter: Waiter,
-    /// Refuse the lock if it would have to wait (`LDLM_FL_SPECULATIVE`; for flocks and inode bits
-    /// also `LDLM_FL_BLOCK_NOWAIT`).
+    /// Refuse the lock if it would have to wait (`LDLM_FL_SPECULATIVE`; for all types of locks
+    /// except extents also `LDLM_FL_BLOCK_NOWAIT`).
     pub no_wait: bool,
-    /// Refuse the lock if it would have to wait for a group lock, which its holder keeps as long as
-    /// it likes (`LDLM_FL_BLOCK_NOWAIT` for extents: the file is open with `O_NONBLOCK`).
+    /// Refuse the lock if it would have to wait for a group lock: a program may hold that lock for
+    /// any time (`LDLM_FL_BLOCK_NOWAIT` for extents: the file is open with `O_NONBLOCK`).
     pub no_group_wait: bool,
     /// Only report a conflicting flock; grant no lock (`LDLM_FL_TEST_LOCK`).
     pub test: bool,
@@ -41,8 +41,8 @@ pub struct LockRequest {
     /// The client for which the server takes the lock: that client's locks do not conflict with
     /// this one. [`Holder::SERVER`] if there is no such client.
     pub on_behalf: Holder,
-    /// The holder's node, for deadlock detection among flocks: a process of the node may request
-    /// flocks through several mounts.
+    /// The holder's node, if known, for deadlock detection among flocks: a process of the node may
+    /// request flocks through several mounts.
     pub node: Option<Nid>,
 }
 
@@ -86,7 +86,7 @@ pub enum Placement {
     Queued {
         /// The waiting lock.
         id: LockId,
-        /// A granted lock conflicts, not only one that waits longer.
+        /// Whether a granted lock conflicts; otherwise only waiting locks do.
         granted_conflict: bool,
     },
     /// The range of a flock of mode NL is unlocked. The id is only a handle for the reply.
@@ -108,7 +108,7 @@ pub enum Refusal {
     #[error("the lock would have to wait")]
     WouldBlock,
     /// The flock would wait for an owner that waits, directly or indirectly, for the requesting
-    /// owner.
+    /// owner or its process.
     #[error("waiting for this lock would be a deadlock")]
     Deadlock,
     /// The resource has locks of another type.
@@ -127,14 +127,15 @@ pub enum Refusal {
 pub enum Action {
     /// Send a blocking AST to the holder.
     Blocking {
-        /// The lock to cancel.
+        /// The revoked lock.
         lock: Lock,
-        /// The blocked lock; if the server reclaims `lock`, the same lock with mode EX.
+        /// The waiting lock that `lock` blocks; if the server reclaims `lock`, the description of
+        /// `lock` with mode EX.
         blocked: LdlmLockDesc,
         /// Tell the holder to discard its dirty data.
         discard: bool,
     },
-    /// Send a completion AST to the holder: its waiting lock is granted or, with `deadlock`,
+    /// Send a completion AST to the client: its waiting lock is granted or, with `deadlock`,
     /// dropped.
     Completion {
         /// The lock that waited.

@@ -2,10 +2,10 @@
 //!
 //! A client numbers the owners of its flocks. A process that locks through two mounts has an owner
 //! in each, so two processes can wait for each other although no owner waits for itself. The search
-//! therefore continues from an owner to the waits of its process through other clients, which it
-//! matches by node and process id. As in Lustre, it is no deadlock if a process waits directly for
+//! therefore continues from an owner to the waits of its process through other clients. It finds
+//! these by node and process id. As in Lustre, it is no deadlock if a process waits directly for
 //! its own lock of another mount: another thread may release that lock. So a cycle back to the
-//! starting process counts only if it includes another wait.
+//! starting process counts only if it includes a second wait.
 
 use crate::conflict::conflict;
 use crate::lock::{Holder, Lock, LockId};
@@ -31,8 +31,8 @@ impl FlockOwner {
         (self.holder, self.owner) == (other.holder, other.owner)
     }
 
-    /// Whether both are owners of one process, through different clients.
-    fn is_same_process(&self, other: &FlockOwner) -> bool {
+    /// Whether both are owners of one process, but through different clients.
+    fn is_same_process_elsewhere(&self, other: &FlockOwner) -> bool {
         self.holder != other.holder && self.process.is_some() && self.process == other.process
     }
 }
@@ -40,7 +40,7 @@ impl FlockOwner {
 /// The waiting flocks, and the nodes of the clients that request flocks.
 #[derive(Debug, Default)]
 pub(crate) struct FlockWaits {
-    /// By the owner's client and number.
+    /// By the owner's client, and the client's number of the owner.
     by_owner: HashMap<(Holder, u64), Vec<LockId>>,
     by_process: HashMap<Process, Vec<LockId>>,
     nodes: HashMap<Holder, Nid>,
@@ -123,10 +123,10 @@ impl Namespace {
         };
         let (mut seen, mut pending) = (HashSet::default(), Vec::new());
         for blocker in self.blocking_owners(id) {
-            self.add_blockers(&blocker, !blocker.is_same_process(&start), &mut pending);
+            self.add_blockers(&blocker, !blocker.is_same_process_elsewhere(&start), &mut pending);
         }
         while let Some(next) = pending.pop() {
-            if next.is_same_owner(&start) || next.is_same_process(&start) {
+            if next.is_same_owner(&start) || next.is_same_process_elsewhere(&start) {
                 return true;
             }
             if seen.insert(next) {
@@ -142,7 +142,7 @@ impl Namespace {
         let waits = &self.flock_waits;
         let is_of_process = |wait: &LockId| {
             let waiter = self.locks.get(*wait).and_then(|lock| waits.owner_of(lock));
-            waiter.is_some_and(|waiter| waiter.is_same_process(owner))
+            waiter.is_some_and(|waiter| waiter.is_same_process_elsewhere(owner))
         };
         let process_waits = waits
             .waits_of_process(owner)
@@ -176,7 +176,7 @@ mod tests {
     const NODE_A: Nid = Nid(0x0002_0000_0000_0001);
     const NODE_B: Nid = Nid(0x0002_0000_0000_0002);
 
-    /// A client, its node, the number of one of its owners, and the owner's process id.
+    /// A client, its node, the number of one of its owners, and that owner's process id.
     type TestOwner = (u64, Nid, u64, u32);
 
     /// Requests a flock. Returns true if it is granted, false if it waits.
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn other_nodes_and_other_owners_of_a_client_are_distinct() {
+    fn owners_of_other_nodes_or_of_one_client_are_not_matched() {
         let (a1, elsewhere) = ((1, NODE_A, 11, 70), (2, NODE_B, 12, 70));
         let (b1, b2) = ((1, NODE_A, 21, 80), (2, NODE_B, 22, 81));
         assert_eq!(request_crosswise([a1, elsewhere], [b2, b1]), Ok(false));
@@ -243,11 +243,10 @@ mod tests {
         let mut ns = Namespace::new(0, 1, Duration::from_secs(100));
         assert_eq!(enqueue(&mut ns, 1, one), Ok(true));
         assert_eq!(enqueue(&mut ns, 1, other), Ok(false));
-        // Without a process id, owners cannot be matched.
-        let (first, second) = ((1, NODE_A, 11, 0), (2, NODE_A, 12, 0));
-        let mut ns = Namespace::new(0, 1, Duration::from_secs(100));
-        assert_eq!(enqueue(&mut ns, 1, first), Ok(true));
-        assert_eq!(enqueue(&mut ns, 1, second), Ok(false));
+        // Without process ids, owners of different clients are not known to be one process.
+        let (a1, a2) = ((1, NODE_A, 11, 0), (2, NODE_A, 12, 0));
+        let (b1, b2) = ((1, NODE_A, 21, 0), (2, NODE_A, 22, 0));
+        assert_eq!(request_crosswise([a1, a2], [b2, b1]), Ok(false));
     }
 
     #[test]

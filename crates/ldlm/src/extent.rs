@@ -1,19 +1,21 @@
 //! Extent locks: how far a granted extent is expanded, and which holders get a glimpse AST.
 //!
-//! Without locks of incompatible modes the whole object is granted: a client that works alone sends
-//! only one request. Otherwise the extent grows up to the next such lock. Its end is aligned like
-//! the request: clients that write equal blocks in turn do not take each other's blocks. Group
-//! locks and requests with `LDLM_FL_NO_EXPANSION` get exactly their extent.
+//! If the object has no lock of an incompatible mode, the whole object is granted, so that a client
+//! that works alone sends only one request. Otherwise only the end of the extent grows, up to the
+//! next such lock. The end is aligned like the request, so that clients that write interleaved
+//! blocks of one size do not lock each other's blocks. Group locks and requests with
+//! `LDLM_FL_NO_EXPANSION` get exactly their extent.
 
 use crate::lock::{Holder, Lock, LockId};
 use crate::mode::LockMode;
 use crate::policy::{Extent, Policy};
 use std::collections::HashMap;
 
-/// With more locks of incompatible modes than this on the object, a write lock (PW, CW) is
-/// expanded to at most [`EXPANSION_MAX`].
+/// If the object has more locks of incompatible modes than this, a write lock (PW, CW) is expanded
+/// to at most [`EXPANSION_MAX`].
 const CONTENDED_LOCKS: usize = 32;
-/// Maximum length of an expanded contended write lock, bytes (`LDLM_MAX_GROWN_EXTENT`).
+/// Maximum length of an expanded write lock on such a contended object, bytes
+/// (`LDLM_MAX_GROWN_EXTENT`).
 const EXPANSION_MAX: u64 = 32 << 20;
 /// Minimum alignment of an expanded end, bytes.
 const PAGE: u64 = 4096;
@@ -29,7 +31,7 @@ pub(crate) fn expanded_extent<'a>(
     }
     let mut incompatible = 0;
     let mut end = u64::MAX;
-    for other in others.filter(|extent| extent.id != want.id && !extent.mode.compatible(want.mode)) {
+    for other in others.filter(|lock| lock.id != want.id && !lock.mode.compatible(want.mode)) {
         let Policy::Extent(extent) = &other.policy else {
             continue;
         };
@@ -57,8 +59,8 @@ pub(crate) fn expanded_extent<'a>(
 }
 
 /// The last byte to grant: the last byte of the highest whole unit up to `end`, but at least the
-/// request's last byte. The unit is the largest power of two, at least a page, that divides the
-/// start of the request and the byte after its end.
+/// request's last byte. The unit is the largest power of two that divides both the start of the
+/// request and the byte after its end, and at least a page.
 fn aligned_end(requested: &Extent, end: u64) -> u64 {
     let Some(after) = end.checked_add(1) else {
         return end;

@@ -3,8 +3,8 @@
 //! Ranges of one owner never conflict. A new range merges with the owner's overlapping and adjacent
 //! ranges of the same mode, and replaces the covered parts of ranges of the other mode. A request
 //! of mode NL unlocks. A request that would wait for an owner that waits, directly or indirectly,
-//! for the requesting owner fails as a deadlock (`deadlock`). Owners wait across files, so all
-//! flocks of a target are in one shard.
+//! for the requesting owner fails as a deadlock (module `deadlock`). Owners wait across files, so
+//! all flocks of a target are in one shard.
 
 use crate::action::{Action, LockRequest, Placement, Refusal};
 use crate::conflict::conflict;
@@ -71,9 +71,9 @@ impl Namespace {
         Ok(Placement::Granted(id))
     }
 
-    /// Grants the waiting flocks without conflicting locks, in the order of waiting. The grants may
-    /// make other owners wait for themselves. Such a waiting flock is dropped, and the deadlock
-    /// reported, if its client accepts the report.
+    /// Grants the waiting flocks without conflicting locks, in the order of waiting. A grant may
+    /// close a cycle of waiting owners. Then a waiting flock of the cycle is dropped and the
+    /// deadlock reported, if its client accepts the report.
     pub(crate) fn reprocess_flocks(&mut self, res: &LdlmResId, out: &mut Vec<Action>) {
         let mut granted_any = true;
         while std::mem::take(&mut granted_any) {
@@ -213,7 +213,7 @@ impl Namespace {
     }
 
     /// Creates a second lock for the upper part of a range that was split. The ranges of an owner
-    /// are disjoint, so a request splits at most one.
+    /// are disjoint, so a request splits at most one, and one free slot suffices.
     fn split_off(&mut self, from: LockId, range: Flock) -> Result<(), Refusal> {
         let Some(lock) = self.locks.get(from) else {
             return Ok(());
@@ -233,8 +233,9 @@ impl Namespace {
     }
 }
 
+/// The result of `adjust_owner_ranges`.
 struct RangeAdjustment {
-    /// The new range, with the ranges merged into it.
+    /// The requested range, extended by the ranges that were merged into it.
     range: Flock,
     /// A range of another mode was removed or reduced.
     gave_up_range: bool,
@@ -393,7 +394,7 @@ mod tests {
             Ok(Placement::Tested { conflict: None, .. })
         ));
         assert_eq!(files.granted_ranges(1), [(1, Pw, 10, 19)]);
-        // Of two conflicts, the first in the file.
+        // Of two conflicts, the test reports the first in the file.
         files.enqueue(1, 3, Pw, (3, 4)).unwrap();
         let Ok(Placement::Tested {
             conflict: Some(held), ..

@@ -11,9 +11,9 @@
 //! when the server revokes them, when there are too many, or when they expire.
 //!
 //! Timeouts: a client has `ldlm_enqueue_min` (100 s by default) to answer a blocking callback and
-//! cancel the lock. If one and a half times the longest recent cancel is longer, it has that time.
-//! Each read or write under the lock restarts the time. A client waits for a queued lock without a
-//! timeout, because the server evicts holders that exceed theirs.
+//! cancel the lock. If one and a half times the longest recent cancel time is longer, the client
+//! has that long. Each read or write under the lock restarts the time. A client waits for a queued
+//! lock without a timeout, because the server evicts holders that do not cancel in time.
 
 mod action;
 mod client;

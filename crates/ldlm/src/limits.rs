@@ -1,7 +1,7 @@
 //! Limits the memory of the locks of all lock servers of a process. Above a threshold the servers
 //! also revoke locks that block no others. At a limit new locks of clients wait, and the servers
-//! refuse them if clients do not cancel enough locks. Lustre's names:
-//! `ldlm.lock_reclaim_threshold_mb`, `ldlm.lock_limit_mb`.
+//! refuse them if clients do not cancel enough locks in time. Lustre's names are
+//! `ldlm.lock_reclaim_threshold_mb` for the threshold and `ldlm.lock_limit_mb` for the limit.
 
 use std::sync::{
     Arc,
@@ -18,8 +18,9 @@ use tokio::sync::Notify;
 /// Assumed memory of a lock, including its table entries and resource, bytes.
 const LOCK_BYTES: u64 = 1 << 10;
 const LOCKS_PER_MIB: u64 = (1 << 20) / LOCK_BYTES;
-/// Defaults as percentages of the memory available to the process.
+/// Default threshold as a percentage of the memory available to the process.
 const RECLAIM_PERCENT: u64 = 20;
+/// Default limit as a percentage of that memory.
 const LIMIT_PERCENT: u64 = 30;
 /// Upper bound of both parameters, MiB.
 const MIB_MAX: u64 = 1 << 30;
@@ -54,7 +55,7 @@ impl Default for LockLimits {
 }
 
 impl LockLimits {
-    /// Sets the reclaim threshold and the limit, MiB.
+    /// Sets the threshold and the limit, MiB.
     pub fn set(&self, reclaim_mib: u64, limit_mib: u64) {
         self.reclaim_mib.store(reclaim_mib, Relaxed);
         self.limit_mib.store(limit_mib, Relaxed);
@@ -83,7 +84,7 @@ impl LockLimits {
             )
             .add(
                 "lock_limit_mb",
-                mib(&self.limit_mib).about("memory of locks, MiB, from which new locks wait for up to 20 s"),
+                mib(&self.limit_mib).about("memory of locks, MiB, from which new locks wait, and fail after 20 s"),
             );
         group
     }
@@ -163,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_below_the_current_count_notifies() {
+    fn a_new_threshold_notifies_only_if_below_the_count() {
         let limits = LockLimits::default();
         limits.set(2, 3);
         limits.update_count(0, 1500);

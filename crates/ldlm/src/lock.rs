@@ -2,8 +2,9 @@
 //!
 //! A lock's id is its handle on the wire. From the lowest bits up, it has the shard (8 bits), the
 //! slot in the shard's table (24 bits), and a serial number (31 bits), which is never 0 and differs
-//! from the numbers of earlier locks in the slot. The highest bit is never set. So a handle leads
-//! to its lock without a map, and a stale handle is recognized.
+//! from the numbers of earlier locks in the slot. So a handle leads to its lock without a map, and
+//! a stale handle is recognized. The highest bit is never set: the MDT sets it in the cookies of
+//! open files, which a request may list together with lock handles.
 
 use crate::action::LockRequest;
 use crate::mode::LockMode;
@@ -49,12 +50,12 @@ impl fmt::Debug for LockId {
     }
 }
 
-/// The holder of a lock: the handle of a client's export, or the server itself.
+/// The client that holds or requests a lock, by the handle of its export, or the server itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Holder(pub u64);
 
 impl Holder {
-    /// The server itself: it gets no callbacks and releases its locks on its own.
+    /// The server itself: it gets no callbacks, and releases its locks when it has finished.
     pub const SERVER: Holder = Holder(0);
 }
 
@@ -84,14 +85,15 @@ pub struct Lock {
     pub mode: LockMode,
     /// Whether the lock is granted; otherwise it waits in its resource's queue.
     pub granted: bool,
-    /// The lock is revoked, by a blocking AST or by the completion AST that grants it. Set also for
-    /// locks of the server that block others, which get no AST.
+    /// The lock is revoked, by a blocking AST or by the completion AST that grants it. Also set for
+    /// a lock of the server itself that blocks another, although the server sends itself no AST.
     pub ast_sent: bool,
     /// The lock is dropped as soon as it blocks another (`LDLM_FL_CANCEL_ON_BLOCK`).
     pub cancel_on_block: bool,
     /// The extent is granted exactly as requested (`LDLM_FL_NO_EXPANSION`).
     pub no_expansion: bool,
-    /// The blocking ASTs for this lock tell the holders to discard dirty data.
+    /// If this lock has to wait, the blocking ASTs to the holders of the conflicting locks tell them
+    /// to discard dirty data.
     pub discard: bool,
     /// A deadlock of the waiting flock can be reported (`OBD_CONNECT_FLOCK_DEAD`).
     pub report_deadlock: bool,
@@ -158,7 +160,8 @@ pub(crate) struct LockTable {
 }
 
 impl LockTable {
-    /// An empty table. Handles from before a restart of the server differ if its `seed` differed.
+    /// An empty table. `seed` sets the first serial number: if it is random, handles from before a
+    /// restart of the server hardly ever name a new lock.
     pub(crate) fn new(shard: u8, seed: u64) -> LockTable {
         LockTable {
             slots: Vec::new(),

@@ -61,7 +61,7 @@ impl LockMode {
         LockMode::from_wire(desc.l_req_mode)
     }
 
-    /// 0 for `Ex` up to 8 for `Txn`.
+    /// The position of the mode's bit: 0 for `Ex` up to 8 for `Txn`.
     pub const fn index(self) -> usize {
         self.wire().trailing_zeros() as usize
     }
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stronger_mode_covers_a_weaker_one() {
+    fn a_mode_covers_only_weaker_modes() {
         assert!(LockMode::Pw.covers(LockMode::Pr));
         assert!(LockMode::Pw.covers(LockMode::Cw));
         assert!(LockMode::Ex.covers(LockMode::Pw));
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn modes_round_trip_and_others_are_refused() {
+    fn wire_numbers_of_modes_round_trip_and_invalid_ones_are_refused() {
         for m in MODES {
             assert_eq!(LockMode::from_wire(m.wire()), Some(m));
         }

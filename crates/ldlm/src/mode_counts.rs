@@ -1,5 +1,5 @@
-//! Counts of a resource's granted locks by mode and inode bit. They show without a scan that no
-//! lock conflicts.
+//! Counts of a resource's granted locks by mode and inode bit. If the counts of all incompatible
+//! modes are 0, no granted lock conflicts, and a scan is not needed.
 
 use crate::lock::Lock;
 use crate::mode::LockMode;
@@ -11,8 +11,8 @@ const COLUMNS: usize = MDS_INODELOCK_FULL.trailing_ones() as usize + 1;
 /// The bit of the last column.
 const OTHERS: u64 = MDS_INODELOCK_FULL + 1;
 
-/// Number of locks by mode ([`LockMode::index`]) and column. Locks of other types are in the first
-/// column.
+/// Number of locks by mode ([`LockMode::index`]) and column. Locks without inode bits (plain,
+/// extent, flock) are in the first column.
 #[derive(Debug, Default)]
 pub(crate) struct ModeCounts([[u32; COLUMNS]; LockMode::COUNT]);
 

@@ -4,8 +4,8 @@
 //! It does no I/O and has no clock: the caller passes events and the time, and carries out the
 //! returned [`Action`]s. The rules are the protocol's: a request is granted if no granted lock and
 //! no lock that waits longer conflicts. Otherwise it is queued or, if it must not wait, refused.
-//! The holder of each granted lock that blocks a queued one gets one blocking AST, except for
-//! flocks, which are never revoked.
+//! Each holder of a granted lock that blocks a queued one gets one blocking AST. But flocks are
+//! never revoked, and group locks only when their object is destroyed.
 
 use crate::action::{Action, LockRequest, Placement, Refusal};
 use crate::deadlock::FlockWaits;
@@ -35,8 +35,8 @@ pub struct Namespace {
 }
 
 impl Namespace {
-    /// An empty shard. `seed` must differ after each restart of the server, so that old handles
-    /// name no new locks. `timeout_min` is the minimum time that a holder has to cancel a revoked
+    /// An empty shard. `seed` should be a new random number after each restart of the server, so
+    /// that old handles name no new locks. `timeout_min` is the minimum time that a holder has to cancel a revoked
     /// lock (`ldlm_enqueue_min`).
     pub fn new(shard: u8, seed: u64, timeout_min: Duration) -> Namespace {
         Namespace {
@@ -244,7 +244,7 @@ impl Namespace {
         ids.iter().filter_map(|id| self.locks.get(*id))
     }
 
-    /// The waiting locks of a resource, the longest wait first.
+    /// The waiting locks of a resource, in the order of the queue.
     pub fn waiting<'a>(&'a self, res: &LdlmResId) -> impl Iterator<Item = &'a Lock> + 'a {
         self.resources
             .get(res)

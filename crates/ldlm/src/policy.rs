@@ -83,7 +83,7 @@ pub struct Flock {
     pub end: u64,
     /// The owner, an opaque number of the client.
     pub owner: u64,
-    /// The owner's process, for `F_GETLK`.
+    /// The owner's process, for `F_GETLK` and deadlock detection; 0 if unknown.
     pub pid: u32,
 }
 
@@ -94,7 +94,7 @@ impl Flock {
     }
 }
 
-/// The locked part of a resource; the variant is the resource's type.
+/// The locked part of a resource; the variant is the type of the resource's locks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Policy {
     /// The whole resource.
@@ -118,7 +118,7 @@ impl Policy {
         Policy::Ibits(Ibits { bits, try_bits: 0 })
     }
 
-    /// The type of the resource.
+    /// The type of the lock.
     pub const fn ty(&self) -> LockType {
         match self {
             Policy::Plain => LockType::Plain,
@@ -170,7 +170,8 @@ impl Policy {
         }
     }
 
-    /// Whether a granted lock with this policy includes `want`; always false for flocks.
+    /// Whether a granted lock with this policy includes `want`, except its optional inode bits;
+    /// always false for flocks.
     pub fn covers(&self, want: &Policy) -> bool {
         match (self, want) {
             (Policy::Plain, Policy::Plain) => true,

@@ -2,8 +2,8 @@
 //!
 //! A request is granted if no granted lock and no lock ahead in the queue conflicts. (A request for
 //! a group that already holds the object may overtake waiting locks.) Group locks wait ahead of all
-//! other locks. When a lock is removed, the queue is processed in order. A conflicting holder gets
-//! one blocking AST. If the completion AST of its own grant has not been sent yet, that AST also
+//! other locks. When a lock is removed or reduced, the queue is processed in order. A conflicting
+//! holder gets one blocking AST. If the completion AST of its own grant has not been sent yet, that AST also
 //! revokes the lock (`LDLM_FL_AST_SENT`).
 
 use crate::action::Action;
@@ -117,18 +117,18 @@ impl Namespace {
         optional & !blockers.fold(0, |bits, l| bits | l.policy.bits())
     }
 
-    /// Revokes the locks that block a waiting lock: adds blocking ASTs for their holders. Drops the
-    /// locks with `cancel_on_block`, and returns whether there were any. (The caller need not check
-    /// the locks ahead in the queue again: a dropped lock blocked none of them, or it would have
-    /// been dropped earlier.)
+    /// Revokes the granted locks that block a waiting lock: adds blocking ASTs for their holders.
+    /// Drops the locks with `cancel_on_block`, and returns whether there were any. (The caller need
+    /// not try again to grant the locks ahead in the queue: a dropped lock blocked none of them, or
+    /// it would have been dropped earlier.)
     pub(crate) fn revoke_blockers(&mut self, now: Instant, id: LockId, out: &mut Vec<Action>) -> bool {
         let Some((want, resource)) = self.lock_and_resource(id) else {
             return false;
         };
         let unrevoked: Vec<LockId> = resource
             .unrevoked_blockers(want, &self.locks)
-            // Group locks are revoked only if the object is destroyed: programs release them when
-            // they like.
+            // Group locks are revoked only if the object is destroyed: a program may hold them for
+            // any time.
             .filter(|l| l.mode != LockMode::Group || want.discard)
             .map(|l| l.id)
             .collect();

@@ -55,7 +55,7 @@ impl Namespace {
             .collect();
         let end = cursor.slot + scanned.len();
         match chosen.last() {
-            // The slots after the last one were not scanned.
+            // The slots after the last chosen lock count as not scanned.
             Some(last) if chosen.len() == max => (cursor.slot, cursor.skipped) = (last.slot() + 1, 0),
             Some(last) => (cursor.slot, cursor.skipped) = (end, end - last.slot() - 1),
             None => (cursor.slot, cursor.skipped) = (end, cursor.skipped + scanned.len()),

@@ -11,7 +11,7 @@ const HANDLES_MIN: usize = 2;
 /// Maximum number of handles that a client lists and the server reads.
 pub const HANDLES_MAX: usize = 512;
 
-/// Builds the buffer. `count` is `lock_count`, which may differ from the number of handles.
+/// Builds a `DLM_REQ`. `count` is `lock_count`, which may differ from the number of handles.
 pub(crate) fn dlm_req(
     flags: u64,
     count: u32,
@@ -72,7 +72,7 @@ mod tests {
     use wire::LdlmLockDesc;
 
     #[test]
-    fn the_buffer_has_space_for_two_handles() {
+    fn the_buffer_has_space_for_at_least_two_handles() {
         assert_eq!(cancel_req(&[]).len(), 104);
         assert_eq!(cancel_req(&[7]).len(), 104);
         assert_eq!(cancel_req(&[7, 8, 9]).len(), 112);

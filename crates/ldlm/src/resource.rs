@@ -1,8 +1,9 @@
 //! A resource: its granted and waiting locks, by handle.
 //!
-//! A resource with many granted locks counts them by mode and inode bit: a read of a directory with
-//! thousands of readers, or a create in it, need not scan them all. It counts the locks that are
-//! not revoked separately: often the counts show that a waiting lock has no more locks to revoke.
+//! A resource with many granted locks counts them by mode and inode bit, so that a read of a
+//! directory with thousands of readers, or a create in it, need not scan all locks. It also keeps
+//! counts of only the unrevoked locks: often these show that a waiting lock has no more locks to
+//! revoke.
 
 use crate::conflict::conflict;
 use crate::lock::{Lock, LockId, LockTable};
@@ -169,7 +170,8 @@ impl Resource {
         granted.iter().filter_map(|id| locks.get(*id))
     }
 
-    /// The locks ahead of `want`, or of its place in the queue, that conflict with it.
+    /// The waiting locks that conflict with `want` and are ahead of it in the queue, or ahead of the
+    /// place that it would get.
     pub(crate) fn blockers_ahead<'a>(
         &'a self,
         want: &'a Lock,
@@ -182,7 +184,7 @@ impl Resource {
             .filter(move |other| conflict(other, want))
     }
 
-    /// Whether any granted lock can conflict with `want`.
+    /// Whether any granted lock can conflict with `want`; always true without counts.
     pub(crate) fn may_block(&self, want: &Lock) -> bool {
         self.counts.as_ref().is_none_or(|c| c.all.may_block(want))
     }

@@ -1,9 +1,9 @@
-//! Spawns the lock manager's tasks on the current partition. Threads outside of any runtime drop
-//! locks, too: their tasks run on the runtime that created the lock manager.
+//! Spawns the lock manager's tasks on the current partition. Threads outside of any runtime also
+//! drop locks: the tasks for these run on the runtime that created the lock server or lock client.
 
 use tokio::runtime::Handle;
 
-/// Spawns on the current runtime or, outside of any, on the runtime of its creation.
+/// Spawns on the current runtime or, outside of any, on the runtime that created this spawner.
 #[derive(Clone, Debug)]
 pub(crate) struct Spawner(Handle);
 

@@ -21,7 +21,8 @@ pub(crate) struct Timers {
     running: HashMap<LockId, RevokeTimer>,
     /// The running timers by deadline.
     due: BTreeSet<(Instant, LockId)>,
-    /// The longest recent cancel time. Each faster cancel reduces this estimate by a tenth.
+    /// The longest recent cancel time. Each faster cancel reduces this estimate by a tenth, but not
+    /// below its own time.
     estimate: Duration,
     /// Minimum of [`Timers::cancel_timeout`].
     min: Duration,

@@ -1,5 +1,5 @@
-//! Batched intents (`MDS_BATCH`). The server refuses a lock that would have to wait: a wait would
-//! delay the whole reply. The client could not cancel the batch's other locks before the reply, and
+//! Batched intents (`MDS_BATCH`). The server refuses a lock that would have to wait, because a wait
+//! would delay the whole reply. Until then the client could not cancel the batch's other locks, and
 //! other clients may wait for them.
 
 use super::LockClient;
@@ -11,8 +11,9 @@ use wire::format::bufs;
 use wire::{BUT_GETATTR, Errno, MDS_BATCH, Message};
 
 impl LockClient {
-    /// Requests several inode-bits locks, each with a lookup intent, in one request. Each result is
-    /// `EBUSY` if the lock would have had to wait, or `ECANCELED` if the server did not process it.
+    /// Requests several inode-bits locks, each with a getattr intent, in one request. Returns one
+    /// result for each: `EBUSY` if the lock would have had to wait, `ECANCELED` if the server did
+    /// not process the intent.
     ///
     /// # Errors
     ///

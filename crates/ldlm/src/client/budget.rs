@@ -60,7 +60,7 @@ impl UnusedLockBudget {
         self.unused.fetch_sub(locks, Relaxed);
     }
 
-    /// Number of locks that a lock client with `unused` unused ones must cancel.
+    /// Number of locks that a lock client with `unused` unused locks must cancel.
     pub(super) fn surplus(&self, unused: usize) -> usize {
         let excess = self.unused.load(Relaxed).saturating_sub(self.max);
         if excess == 0 {

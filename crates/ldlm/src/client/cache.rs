@@ -30,10 +30,10 @@ pub(super) struct CachedLock {
     pub(super) cancelling: bool,
     /// The server waits for the cancel.
     pub(super) server_waits: bool,
-    /// The server dropped the lock when it sent the blocking AST (`LDLM_FL_CANCEL_ON_BLOCK`): no
-    /// cancel is needed.
+    /// The server drops the lock when it sends a blocking AST (`LDLM_FL_CANCEL_ON_BLOCK`), so the
+    /// client sends no cancel.
     pub(super) cancel_on_block: bool,
-    /// Dirty data under the lock is discarded.
+    /// Dirty data under the lock is discarded, because the object is being destroyed.
     pub(super) discard: bool,
     /// The lock's use number, its key in [`Shard::unused`]; 0 while the lock is in use or being
     /// cancelled.
@@ -286,7 +286,8 @@ impl LockClient {
         cookies.into_iter().filter_map(take).collect()
     }
 
-    /// Drops a reference. After the last one, a revoked lock is cancelled.
+    /// Drops a reference. After the last one, a revoked lock is cancelled, and another lock counts
+    /// as unused.
     fn release(&self, res: &LdlmResId, cookie: LockHandle) {
         let mut shard = self.cache_shard(res).lock();
         let Some(lock) = shard.find(res, cookie) else {

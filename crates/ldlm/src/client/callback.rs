@@ -17,7 +17,7 @@ impl LockClient {
     /// # Errors
     ///
     /// `EINVAL` if the lock is unknown, which makes the server drop it; `ELDLM_NO_LOCK_DATA` if a
-    /// glimpse finds no dirty data, or no reply to the lock request has arrived yet; `EPROTO` if
+    /// glimpse finds no dirty data, or arrives before the reply to the lock request; `EPROTO` if
     /// the buffer is too short; `ENOTSUPP` for other callbacks.
     pub async fn ast(&self, opc: u32, msg: Message) -> Result<Reply, Errno> {
         let req = request::parse(msg.buf(bufs::DLM_REQ))?;

@@ -15,9 +15,9 @@ use wire::{LdlmLockDesc, LdlmResId};
 
 /// Maximum number of handles in one `LDLM_CANCEL`.
 const HANDLES_PER_RPC: usize = 256;
-/// Number of deferred handles at which the client sends them.
+/// Number of deferred handles at which the client sends them without waiting for another request.
 const DEFERRED_MAX: usize = 64;
-/// Maximum number of locks that one [`LockClient::cancel_locks`] writes back concurrently.
+/// Maximum number of locks that one call of [`LockClient::cancel_locks`] writes back concurrently.
 const CONCURRENT_MAX: usize = 64;
 
 /// The queue of handles to cancel. Handles that are added while a request is in flight go with the
@@ -38,7 +38,7 @@ struct Cancels {
     sending: bool,
 }
 
-/// How a revoked lock is cancelled.
+/// How the client gives up a revoked lock.
 enum CancelKind {
     /// The whole lock is cancelled.
     Cancel,
@@ -46,8 +46,8 @@ enum CancelKind {
     Convert(u64),
 }
 
-/// The inode bits of those `locks` that are not revoked and not being cancelled, include `mode` and
-/// satisfy `condition`.
+/// The inode bits of those `locks` that cover `mode` and satisfy `condition`, and that are neither
+/// revoked nor being cancelled.
 fn covered_bits(locks: &[CachedLock], mode: LockMode, condition: impl Fn(&CachedLock) -> bool) -> u64 {
     locks
         .iter()
@@ -93,8 +93,8 @@ impl LockClient {
         removed.iter().map(|info| info.handle).collect()
     }
 
-    /// Cancels the unused locks of a resource that the client does not need any more, without
-    /// writing back. The client sends the cancels later. If the server revokes such a lock before
+    /// Cancels the unused locks of a resource without writing back, because the object will be
+    /// destroyed. The client sends the cancels later. If the server revokes such a lock before
     /// that, the client replies that it does not know the lock, and the server drops it.
     pub fn cancel_unused_of(&self, res: &LdlmResId) {
         let mut removed: Vec<CachedLock> = Vec::new();
@@ -259,9 +259,9 @@ impl LockClient {
             .is_some_and(|i| i.has2(wire::OBD_CONNECT2_LOCK_CONVERT))
     }
 
-    /// The lock, the inode bits of which the owner must drop the data, and how to cancel the lock;
-    /// `None` if the lock is gone. The bits are those that the client gives up and that no other
-    /// lock covers; [`ALL_BITS`] for other types of locks.
+    /// The lock, the inode bits whose data the owner must drop, and how to cancel the lock; `None`
+    /// if the lock is gone. The bits are those that the client gives up and that no other lock
+    /// covers; [`ALL_BITS`] for locks without inode bits.
     fn cancel_kind(&self, res: &LdlmResId, cookie: LockHandle) -> Option<(LockInfo, u64, CancelKind)> {
         let shard = self.cache_shard(res).lock();
         let locks = shard.by_res.get(res)?;
@@ -369,7 +369,7 @@ impl LockClient {
                 .await
             {
                 // After an eviction or disconnect the server has dropped the locks itself.
-                tracing::debug!(import = import.name(), locks = batch.len(), "cancel: {why}");
+                tracing::debug!(import = import.name(), locks = batch.len(), "cannot cancel locks: {why}");
             }
         }
     }

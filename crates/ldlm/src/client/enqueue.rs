@@ -20,7 +20,7 @@ use wire::{Errno, LdlmIntent, LdlmLockDesc, LdlmReply, LdlmResId, LdlmResourceDe
 
 /// Time without a completion before the first ping that checks whether this client was evicted.
 const FIRST_PROBE: Duration = Duration::from_millis(100);
-/// Number of such pings, each after twice the time of the previous one: 12.7 s in total.
+/// Maximum number of such pings. Each pause is twice the previous one: 12.7 s in total.
 const PROBES: u32 = 7;
 
 /// The operation that the server executes with the lock request.
@@ -54,7 +54,7 @@ pub struct Enqueue {
 }
 
 impl Enqueue {
-    /// A lock without an intent.
+    /// A request without flags and intent.
     pub fn new(res: LdlmResId, mode: LockMode, policy: Policy) -> Enqueue {
         let request = Request::new(wire::LDLM_ENQUEUE, Vec::new());
         Enqueue {
@@ -327,8 +327,8 @@ impl PendingEnqueue {
     }
 
     /// Waits for a completion. None comes if the server has evicted this client, and servers do not
-    /// notify evicted clients. The client therefore pings [`PROBES`] times, each time after a
-    /// longer pause; later the import's regular pings must suffice.
+    /// notify evicted clients. The client therefore pings a silent server up to [`PROBES`] times,
+    /// each time after a longer pause; later the import's regular pings must suffice.
     async fn wait_with_probes(&self, mut rx: oneshot::Receiver<Completion>) -> Result<Completion, RecvError> {
         for quiet in (0..PROBES).map(|n| FIRST_PROBE * 2u32.pow(n)) {
             match timeout(quiet, &mut rx).await {

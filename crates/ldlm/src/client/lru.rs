@@ -45,9 +45,9 @@ impl LockClient {
         self.cancel_oldest(self.unused_count());
     }
 
-    /// Cancels the oldest unused locks if there are more than `lru_size`, or more than this
-    /// client's share of the mount's budget. Cancels many locks of a shard at once (an eighth of
-    /// its average), so that one request carries many handles.
+    /// Cancels the oldest unused locks if there are more than `lru_size`, or if the mount exceeds
+    /// its budget and there are more than this client's share. Cancels many locks at once (at least
+    /// an eighth of a shard's average number), so that one request carries many handles.
     pub(super) fn enforce_limits(&self) {
         let unused = self.unused_count();
         let surplus = unused
@@ -106,8 +106,8 @@ impl LockClient {
         }
     }
 
-    /// The shard with the least recently used lock. (The shard of the last released lock would not
-    /// do: its locks may all be newer than those of other shards.)
+    /// The shard with the least recently used lock. (The shard of the last released lock is no
+    /// substitute: its locks may all be newer than those of other shards.)
     fn oldest_shard(&self) -> Option<&Mutex<Shard>> {
         let oldest = |shard: &Mutex<Shard>| shard.lock().unused.keys().next().copied();
         let last_uses = self

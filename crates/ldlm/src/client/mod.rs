@@ -1,13 +1,13 @@
 //! The lock client: requests, caches and cancels the locks of one import.
 //!
 //! A granted lock stays cached after its last use, until the server revokes it, the cache is full,
-//! or the lock expires. A revoked lock gets no new users, except work that must finish before the
-//! cancel ([`LockClient::find_even_revoked`]). After its last user has finished, the [`LockOwner`]
+//! or the lock expires. A revoked lock gets no new users, except for work that must finish before
+//! the cancel ([`LockClient::find_even_revoked`]). After its last user has finished, the [`LockOwner`]
 //! writes back and drops the data that the lock protected. Only then the client sends the cancel.
 //!
 //! There are two tables: `cookies` maps a cookie, which callbacks carry, to a request in flight or
 //! to a resource; `cache` has the locks of each resource. Both are sharded. Code that needs mutexes
-//! of both locks `cookies` first.
+//! of both tables takes that of `cookies` first.
 
 mod batch;
 mod budget;
@@ -59,7 +59,7 @@ pub struct LockInfo {
 }
 
 impl LockInfo {
-    /// The type of the resource.
+    /// The type of the lock.
     pub fn ty(&self) -> LockType {
         self.policy.ty()
     }
@@ -101,7 +101,8 @@ pub struct LockClientConfig {
     pub budget: Arc<UnusedLockBudget>,
 }
 
-/// Default of `lru_size` with enough memory, in locks: about the number of files of a source tree.
+/// Default of `lru_size` with enough memory, in locks: about the number of files of a large source
+/// tree.
 const LRU_SIZE_DEFAULT: usize = 32 << 10;
 /// Memory required per lock for that default, bytes.
 const BYTES_PER_LRU_LOCK: u64 = 32 << 10;
@@ -153,7 +154,7 @@ enum CookieState {
 
 impl LockClient {
     /// A client without locks; must be called within a runtime. The caller sets the import later,
-    /// because the import needs the owner of its callbacks first.
+    /// because the import is created with an owner that passes callbacks to this client.
     pub fn new(owner: Arc<dyn LockOwner>, cfg: LockClientConfig) -> Arc<LockClient> {
         cfg.budget.join();
         Arc::new_cyclic(|me| LockClient {

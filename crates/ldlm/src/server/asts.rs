@@ -2,7 +2,7 @@
 //! granted, or dropped as a deadlock).
 //!
 //! The server sends each callback in a separate task, with a limit of concurrent callbacks per
-//! client. It evicts a client that does not reply, and drops a lock that the client does not know.
+//! client. It evicts a client if a callback fails, and drops a lock that the client does not know.
 
 use super::{ExportState, LockServer};
 use crate::action::Action;

@@ -104,8 +104,8 @@ impl LockServer {
             return Err(Errno::EPROTO);
         }
         let [.., third, name_hash] = desc.l_resource.lr_name.name;
-        // The first two words identify an inode. A resource with other words, such as the hash of
-        // a name, is for the server's own locks.
+        // The first two words identify an inode. If another word is not 0 (the hash of a name), the
+        // resource is for the server's own locks.
         let server_only = ty == LockType::Ibits && (third, name_hash) != (0, 0);
         if server_only || !self.types.contains(&ty) {
             let (ns, client, res) = (&self.name, &req.export.client_uuid, &desc.l_resource.lr_name.name);
@@ -190,8 +190,8 @@ impl LockServer {
     }
 }
 
-/// The lock that a reply describes if the table has no such lock, or has it in another state by
-/// now.
+/// The lock for a reply, from the request: for locks that are not in the table, or whose state in
+/// the table may have changed.
 fn transient_lock(lock_request: &LockRequest, id: LockId, granted: bool) -> Lock {
     Lock {
         id,

@@ -2,8 +2,8 @@
 //! Requests wait here, in this process, until the conflicting locks are cancelled.
 //!
 //! Each wait is bounded. It ends when the client of the request is evicted or disconnects, and at
-//! the latest after three times a holder's time to cancel. A holder that blocked the request from
-//! the beginning, without I/O under its lock, has been evicted by then.
+//! the latest after three times a holder's time to cancel. By then the server has evicted a client
+//! that blocked the request from the beginning and did no I/O under its lock.
 
 use super::{LockServer, holder, shard_of};
 use crate::action::{LockRequest, Placement, Refusal};
@@ -51,8 +51,8 @@ impl GrantedLock {
         self.handle != 0
     }
 
-    /// Writes the lock into an enqueue's reply: description, handle, and the flag that it differs
-    /// from the request, because the server chooses the lock of an intent.
+    /// Writes the lock into an enqueue's reply: description, handle, and `LDLM_FL_LOCK_CHANGED`,
+    /// because the server chooses the lock of an intent.
     pub fn put_into(&self, rep: &mut LdlmReply) {
         rep.lock_desc = self.desc;
         rep.lock_handle.cookie = self.handle;
@@ -102,8 +102,9 @@ impl LockServer {
         self.take_lock(Some(client), request).await
     }
 
-    /// Revokes all clients' locks of an object before it is destroyed; the clients discard dirty
-    /// data. `client` is the sender of the request that destroys the object, if any.
+    /// Takes a PW lock on an object before the object is destroyed. That revokes all conflicting
+    /// locks, even group locks, and their holders discard dirty data. `client` is the sender of the
+    /// request that destroys the object, if any.
     ///
     /// # Errors
     ///

@@ -37,8 +37,8 @@ use wire::{Errno, LdlmReply, LdlmResId, WireStruct};
 /// The configuration of a lock server.
 #[derive(Clone, Debug)]
 pub struct LdlmConfig {
-    /// Start of the serial numbers in lock handles: a different number for each start of the
-    /// server, so that handles of earlier starts name no lock.
+    /// Start of the serial numbers in lock handles: a random number for each start of the server,
+    /// so that handles of earlier starts hardly ever name a lock.
     pub seed: u64,
     /// Minimum time that a client has to cancel a revoked lock (`ldlm_enqueue_min`).
     pub enqueue_min: Duration,
@@ -88,10 +88,11 @@ pub struct LockServer {
     tasks: Spawner,
 }
 
-/// A shard: its locks, and the senders that wake waiters of this process: true for a granted lock,
-/// false for a dropped one.
+/// A shard of a target's locks.
 struct Shard {
     ns: Namespace,
+    /// The senders that wake waiters of this process: true for a granted lock, false for a dropped
+    /// one.
     waiters: HashMap<LockId, oneshot::Sender<bool>>,
 }
 
@@ -135,12 +136,12 @@ pub struct LockStats {
     pub completion_asts: u64,
     /// Glimpse callbacks sent.
     pub glimpse_asts: u64,
-    /// Clients evicted because they did not cancel a lock, or reply to a callback, in time.
+    /// Clients evicted because they did not cancel a lock in time, or because a callback failed.
     pub evictions: u64,
 }
 
 impl LockServer {
-    /// A lock server without locks. `name` is for messages and parameters, such as
+    /// A lock server without locks. `name` is for messages and parameters, for example
     /// `mdt-testfs-MDT0000_UUID`. Must be called within a runtime: methods that are called outside
     /// of any runtime start their tasks on this one.
     pub fn new(name: &str, lvb: Arc<dyn LvbOps>, cfg: LdlmConfig) -> Arc<LockServer> {
@@ -165,8 +166,8 @@ impl LockServer {
         server
     }
 
-    /// Handles `LDLM_CANCEL`, `LDLM_CONVERT`, and `LDLM_ENQUEUE` without an intent. `None` for
-    /// other requests.
+    /// Handles `LDLM_CANCEL`, `LDLM_CONVERT`, and `LDLM_ENQUEUE` with an empty intent buffer. `None`
+    /// for other requests.
     pub async fn handle(&self, req: &mut ServerRequest) -> Option<Result<Reply, Errno>> {
         match req.opc {
             wire::LDLM_ENQUEUE if req.buf(bufs::INTENT).is_empty() => Some(self.enqueue(req).await),

@@ -15,7 +15,7 @@ const LIMIT_WAIT_MAX: Duration = Duration::from_secs(20);
 /// The server reclaims no locks while this many revoked ones are not cancelled yet.
 const REVOKED_MAX: u64 = 4096;
 
-/// Reclaims locks whenever there are too many, while the server exists.
+/// Starts a task that reclaims locks whenever there are too many, while the server exists.
 pub(super) fn watch(server: &Arc<LockServer>) {
     let (limits, server): (_, Weak<LockServer>) = (server.limits.clone(), Arc::downgrade(server));
     tokio::spawn(async move {
@@ -62,7 +62,7 @@ impl LockServer {
             to_revoke -= (result.revoked as u64).min(to_revoke);
             exhausted &= result.exhausted;
         }
-        // The remaining locks may be of kinds that are never revoked.
+        // The remaining locks may be of kinds that are never reclaimed.
         Some(if has_share && exhausted {
             IDLE_INTERVAL
         } else {

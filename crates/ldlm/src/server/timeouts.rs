@@ -1,5 +1,5 @@
-//! Watches the deadlines of revoked locks, only while there are any. Reports clients that take
-//! longer than a second to the RPC layer, which evicts unreachable ones before the deadline.
+//! Watches the deadlines of revoked locks, only while there are any. If a client takes longer than
+//! a second, reports it to the RPC layer, which evicts an unreachable client before the deadline.
 
 use super::{LockServer, now};
 use crate::action::Action;
