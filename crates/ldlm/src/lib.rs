@@ -38,7 +38,7 @@ mod timers;
 
 pub use action::{Action, LockRequest, Placement, Refusal};
 pub use client::{
-    Enqueue, EnqueueReply, Intent, LockClient, LockClientConfig, LockHandle, LockInfo, LockOwner, LockRef,
+    Enqueue, EnqueueReply, Intent, LockClient, LockClientConfig, LockCookie, LockInfo, LockOwner, LockRef,
     UnusedLockBudget,
 };
 pub use limits::LockLimits;
@@ -47,5 +47,5 @@ pub use mode::LockMode;
 pub use namespace::Namespace;
 pub use policy::{Extent, Flock, Ibits, LockType, Policy};
 pub use reclaim::ReclaimResult;
-pub use request::{HANDLES_MAX, cancel_req, handles};
+pub use request::{HANDLES_MAX, cancel_req, handles_to_cancel};
 pub use server::{GrantedLock, LdlmConfig, LocalLock, LockServer, LockStats, LvbOps, NoLvb};

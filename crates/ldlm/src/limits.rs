@@ -84,7 +84,8 @@ impl LockLimits {
             )
             .add(
                 "lock_limit_mb",
-                mib(&self.limit_mib).about("memory of locks, MiB, from which new locks wait, and fail after 20 s"),
+                mib(&self.limit_mib)
+                    .about("memory of locks, MiB, from which new locks wait, and fail after 20 s"),
             );
         group
     }

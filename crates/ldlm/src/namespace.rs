@@ -36,8 +36,8 @@ pub struct Namespace {
 
 impl Namespace {
     /// An empty shard. `seed` should be a new random number after each restart of the server, so
-    /// that old handles name no new locks. `timeout_min` is the minimum time that a holder has to cancel a revoked
-    /// lock (`ldlm_enqueue_min`).
+    /// that old handles name no new locks. `timeout_min` is the minimum time that a holder has to
+    /// cancel a revoked lock (`ldlm_enqueue_min`).
     pub fn new(shard: u8, seed: u64, timeout_min: Duration) -> Namespace {
         Namespace {
             locks: LockTable::new(shard, seed),

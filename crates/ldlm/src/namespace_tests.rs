@@ -1,4 +1,4 @@
-//! Grants, queues, revocations and timeouts of one shard.
+//! Tests of grants, queues, revocations and timeouts in one shard.
 #![allow(clippy::unwrap_used)]
 
 use super::Namespace;
@@ -76,7 +76,8 @@ fn disjoint_bits_do_not_conflict() {
 
 #[test]
 fn only_locks_with_bits_in_common_are_revoked() {
-    const OTHERS: u64 = 0x13 & !2 | 0x100;
+    /// Bits that the writer below does not request.
+    const OTHERS: u64 = 0x111;
     let mut shard = Shard::new();
     for holder in 0..20 {
         shard.grant(holder, Pr, Policy::ibits(OTHERS));
@@ -101,7 +102,7 @@ fn only_locks_with_bits_in_common_are_revoked() {
 }
 
 #[test]
-fn many_holders_get_one_ast_each_and_another_for_kept_bits() {
+fn each_of_many_holders_gets_one_ast_and_another_for_bits_kept_by_a_conversion() {
     let mut shard = Shard::new();
     let held: Vec<LockId> = (0..20)
         .map(|h| shard.grant(h + 1, Pr, Policy::ibits(3)))
@@ -161,7 +162,7 @@ fn a_lock_on_behalf_of_a_client_does_not_conflict_with_its_locks() {
         shard.out.last(),
         Some(Action::Wake { granted: true, .. })
     ));
-    // The lock does not block that client's new locks; other clients wait.
+    // The server's lock does not block new locks of that client; other clients wait.
     shard.grant(1, Pr, Policy::ibits(2));
     shard.queue(2, Pr, Policy::ibits(2));
     assert_eq!(revoked(&shard), [others]);
@@ -191,7 +192,7 @@ fn locks_are_granted_in_the_order_of_waiting() {
     assert_eq!(
         shard.completions(),
         [(writer, true)],
-        "it already blocks the next one"
+        "the writer already blocks the next lock"
     );
     shard.out.clear();
     shard.cancel(writer);

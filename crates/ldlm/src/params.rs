@@ -29,7 +29,7 @@ impl LockServer {
             .add(
                 "lock_timeouts",
                 read(|s| s.evictions).about(
-                    "clients evicted because they did not cancel a lock in time, or because a callback failed",
+                    "clients evicted because they did not cancel a lock in time, or a callback failed",
                 ),
             )
             .add(

@@ -52,7 +52,7 @@ pub(crate) fn parse(buf: &[u8]) -> Result<LdlmRequest, Errno> {
 
 /// The handles to cancel in a `DLM_REQ`: the first `lock_count` (at most [`HANDLES_MAX`]) without
 /// the first `skip`, as far as they are present. Empty if the buffer is too short.
-pub fn handles(buf: &[u8], skip: usize) -> Vec<u64> {
+pub fn handles_to_cancel(buf: &[u8], skip: usize) -> Vec<u64> {
     let Ok(head) = LdlmRequest::from_bytes(buf) else {
         return Vec::new();
     };
@@ -68,7 +68,7 @@ pub fn handles(buf: &[u8], skip: usize) -> Vec<u64> {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use super::{cancel_req, dlm_req, handles, parse};
+    use super::{cancel_req, dlm_req, handles_to_cancel, parse};
     use wire::LdlmLockDesc;
 
     #[test]
@@ -80,10 +80,10 @@ mod tests {
 
     #[test]
     fn handles_are_read_as_far_as_present() {
-        assert_eq!(handles(&cancel_req(&[7, 8, 9]), 0), [7, 8, 9]);
-        assert_eq!(handles(&[], 0), []);
+        assert_eq!(handles_to_cancel(&cancel_req(&[7, 8, 9]), 0), [7, 8, 9]);
+        assert_eq!(handles_to_cancel(&[], 0), []);
         let too_high_count = dlm_req(0, 1000, LdlmLockDesc::default(), [1, 2].into_iter());
-        assert_eq!(handles(&too_high_count, 1), [2]);
+        assert_eq!(handles_to_cancel(&too_high_count, 1), [2]);
         assert_eq!(parse(&too_high_count).unwrap().lock_count, 1000);
         assert!(parse(&too_high_count[..80]).is_err());
     }

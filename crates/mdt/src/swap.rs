@@ -23,7 +23,7 @@ use crate::{
 impl Mdt {
     /// Executes `MDS_SWAP_LAYOUTS`.
     pub(crate) async fn swap_layouts(&self, req: &ServerRequest) -> HandlerResult {
-        self.release_handles(req, &ldlm::handles(req.buf(bufs::SWAP_DLM_REQ), 0));
+        self.release_handles(req, &ldlm::handles_to_cancel(req.buf(bufs::SWAP_DLM_REQ), 0));
         let body: MdtBody = req.get(bufs::MDT_BODY)?;
         let (a, b) = (body.mbo_fid1, body.mbo_fid2);
         self.check_writable(req)?;

@@ -77,8 +77,10 @@ impl Ost {
     /// destroys them.
     pub(crate) async fn destroy(&self, req: &mut ServerRequest) -> Result<Reply, Errno> {
         let request = req.get::<OstBody>(bufs::OST_BODY)?.oa;
-        self.locks
-            .cancel(&req.export, &ldlm::handles(req.buf(bufs::DESTROY_DLM_REQ), 0));
+        self.locks.cancel(
+            &req.export,
+            &ldlm::handles_to_cancel(req.buf(bufs::DESTROY_DLM_REQ), 0),
+        );
         let count = if request.o_valid & OBD_MD_FLOBJCOUNT != 0 {
             request.o_misc
         } else {

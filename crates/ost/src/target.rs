@@ -295,7 +295,7 @@ impl Ost {
     /// Cancels the locks listed in a failed enqueue request: its client has dropped them already.
     fn cancel_listed_locks(&self, req: &ServerRequest) {
         if req.opc == LDLM_ENQUEUE {
-            let handles = ldlm::handles(req.buf(bufs::DLM_REQ), LDLM_ENQUEUE_CANCEL_OFF as usize);
+            let handles = ldlm::handles_to_cancel(req.buf(bufs::DLM_REQ), LDLM_ENQUEUE_CANCEL_OFF as usize);
             self.locks.cancel(&req.export, &handles);
         }
     }

@@ -8,7 +8,7 @@
 
 use super::{Inode, InodeState, Inodes};
 use crate::attr::{Attr, MdAttr};
-use ldlm::LockHandle;
+use ldlm::LockCookie;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use wire::Fid;
@@ -126,7 +126,7 @@ pub(crate) struct DirChange {
     changing_task: u32,
     began: ChangeStamp,
     /// The cookie of the lock that covered the directory's attributes when the change began.
-    lock_cookie: Option<LockHandle>,
+    lock_cookie: Option<LockCookie>,
     /// Whether attributes were cached when the change began.
     had_attr: bool,
     inodes: Arc<Inodes>,
@@ -140,7 +140,7 @@ impl Inodes {
         self: &Arc<Inodes>,
         (dir, changing_task): (Fid, u32),
         new_name: Option<&[u8]>,
-        lock_cookie: Option<LockHandle>,
+        lock_cookie: Option<LockCookie>,
     ) -> DirChange {
         let inode = self.entry(dir);
         let (began, had_attr);
@@ -176,7 +176,7 @@ impl DirChange {
     }
 
     /// Whether the lock with this cookie covered the directory's attributes when the change began.
-    pub(crate) fn is_under_lock(&self, cookie: LockHandle) -> bool {
+    pub(crate) fn is_under_lock(&self, cookie: LockCookie) -> bool {
         self.lock_cookie == Some(cookie)
     }
 

@@ -31,7 +31,7 @@ use crate::layout::FileLayout;
 use bytes::Bytes;
 use changes::{ChangeClock, DirChangeState};
 use foldhash::{HashMap, fast::RandomState};
-use ldlm::LockHandle;
+use ldlm::LockCookie;
 use name_set::{DirNameSet, NameSetLimit};
 use names::drop_negative;
 use parking_lot::Mutex;
@@ -56,7 +56,7 @@ pub(crate) enum Child {
     /// This file, while the file's LOOKUP lock is held.
     File(Fid),
     /// A negative entry, while the directory's UPDATE lock with this cookie is held.
-    Absent(LockHandle),
+    Absent(LockCookie),
 }
 
 /// All extended attributes of a file except those that arrive with the attributes.
@@ -411,7 +411,7 @@ mod tests {
     use super::{Child, DirChunk, DirChunkFifo, Inodes};
     use crate::attr::MdAttr;
     use bytes::Bytes;
-    use ldlm::LockHandle;
+    use ldlm::LockCookie;
     use std::sync::Arc;
     use wire::dirpage::DirEntry;
     use wire::{Fid, MDS_INODELOCK_LOOKUP, MDS_INODELOCK_PERM, MDS_INODELOCK_UPDATE, MdtBody, Precision};
@@ -457,9 +457,9 @@ mod tests {
     fn loss_of_an_update_lock_drops_negative_entries_and_chunks_but_not_names() {
         let inodes = Inodes::new(DirChunkFifo::default());
         inodes.add_name(DIR, b"a", FILE);
-        inodes.add_negative(DIR, b"x", LockHandle(7), inodes.change_stamp());
+        inodes.add_negative(DIR, b"x", LockCookie(7), inodes.change_stamp());
         inodes.add_chunk(DIR, chunk(0, 9), inodes.change_stamp());
-        assert_eq!(inodes.child(DIR, b"x"), Some(Child::Absent(LockHandle(7))));
+        assert_eq!(inodes.child(DIR, b"x"), Some(Child::Absent(LockCookie(7))));
         assert!(inodes.forget(DIR, MDS_INODELOCK_UPDATE).is_empty());
         assert_eq!(inodes.child(DIR, b"x"), None);
         assert_eq!(inodes.child(DIR, b"a"), Some(Child::File(FILE)));
@@ -496,14 +496,14 @@ mod tests {
         // Between the old lock and the current one, other clients may have changed the permissions.
         state().state.lock().md = Some(md(0o040_750));
         inodes.forget(DIR, MDS_INODELOCK_UPDATE | MDS_INODELOCK_PERM);
-        let change = inodes.begin_change((DIR, 1), Some(b"a"), Some(LockHandle(7)));
-        assert!(change.is_under_lock(LockHandle(7)) && !change.finish_with_attr(new_attr()));
+        let change = inodes.begin_change((DIR, 1), Some(b"a"), Some(LockCookie(7)));
+        assert!(change.is_under_lock(LockCookie(7)) && !change.finish_with_attr(new_attr()));
         assert!(state().state.lock().md.is_none());
         // Under an uninterrupted lock the new attributes are cached.
         state().state.lock().md = Some(md(0o040_750));
         assert!(
             !inodes
-                .begin_change((DIR, 1), Some(b"b"), Some(LockHandle(8)))
+                .begin_change((DIR, 1), Some(b"b"), Some(LockCookie(8)))
                 .finish_with_attr(new_attr())
         );
         assert_eq!(state().state.lock().md.as_ref().unwrap().attr.mode, 0o040_755);
@@ -520,21 +520,21 @@ mod tests {
         };
         inodes.entry(DIR).state.lock().md = Some(md(0o040_750));
         inodes.add_chunk(DIR, chunk(0, 9), inodes.change_stamp());
-        let one = inodes.begin_change((DIR, 1), Some(b"a"), Some(LockHandle(7)));
+        let one = inodes.begin_change((DIR, 1), Some(b"a"), Some(LockCookie(7)));
         assert_eq!(cached(), (false, false));
         one.finish_unchanged(true);
         assert_eq!(cached(), (true, true));
         // Another change is in progress: the state is dropped. The next change begins without
         // cached attributes, so it restores none.
         let (one, other) = (
-            inodes.begin_change((DIR, 1), Some(b"a"), Some(LockHandle(7))),
-            inodes.begin_change((DIR, 1), Some(b"b"), Some(LockHandle(7))),
+            inodes.begin_change((DIR, 1), Some(b"a"), Some(LockCookie(7))),
+            inodes.begin_change((DIR, 1), Some(b"b"), Some(LockCookie(7))),
         );
         assert!(!one.finish());
         other.finish_unchanged(true);
         assert_eq!(cached(), (false, false));
         inodes
-            .begin_change((DIR, 1), Some(b"a"), Some(LockHandle(7)))
+            .begin_change((DIR, 1), Some(b"a"), Some(LockCookie(7)))
             .finish_unchanged(true);
         assert_eq!(
             cached(),
@@ -544,7 +544,7 @@ mod tests {
         // The lock was lost meanwhile: the state is dropped too.
         inodes.entry(DIR).state.lock().md = Some(md(0o040_750));
         inodes
-            .begin_change((DIR, 1), Some(b"a"), Some(LockHandle(7)))
+            .begin_change((DIR, 1), Some(b"a"), Some(LockCookie(7)))
             .finish_unchanged(false);
         assert_eq!(cached(), (false, false));
     }
@@ -592,7 +592,7 @@ mod tests {
     fn negative_entries_are_bounded() {
         let inodes = Inodes::new(DirChunkFifo::default());
         for i in 0..10_000u32 {
-            inodes.add_negative(DIR, &i.to_le_bytes(), LockHandle(1), inodes.change_stamp());
+            inodes.add_negative(DIR, &i.to_le_bytes(), LockCookie(1), inodes.change_stamp());
         }
         assert!(inodes.get(DIR).unwrap().state.lock().children.len() <= super::names::NEGATIVE_MAX);
     }

@@ -8,7 +8,7 @@
 //! directory again under the same lock.
 
 use foldhash::HashSet;
-use ldlm::LockHandle;
+use ldlm::LockCookie;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -52,7 +52,7 @@ impl NameSetLimit {
 /// The names of one directory, valid under the lock with this cookie.
 #[derive(Debug)]
 pub(crate) struct DirNameSet {
-    cookie: LockHandle,
+    cookie: LockCookie,
     /// Failed lookups so far, or [`OVER_LIMIT`].
     misses: u32,
     /// The directory is listed up to this position (the directory's own hash of a name).
@@ -66,7 +66,7 @@ pub(crate) struct DirNameSet {
 
 impl DirNameSet {
     /// An empty set: no part of the directory is listed.
-    pub(crate) fn new(cookie: LockHandle, limit: Arc<NameSetLimit>) -> DirNameSet {
+    pub(crate) fn new(cookie: LockCookie, limit: Arc<NameSetLimit>) -> DirNameSet {
         DirNameSet {
             cookie,
             misses: 0,
@@ -78,7 +78,7 @@ impl DirNameSet {
     }
 
     /// The cookie of the lock under which the set is valid.
-    pub(crate) fn cookie(&self) -> LockHandle {
+    pub(crate) fn cookie(&self) -> LockCookie {
         self.cookie
     }
 
@@ -135,12 +135,12 @@ impl Drop for DirNameSet {
 #[cfg(test)]
 mod tests {
     use super::{DirNameSet, NameSetLimit};
-    use ldlm::LockHandle;
+    use ldlm::LockCookie;
     use std::sync::Arc;
 
     #[test]
     fn only_a_complete_listing_proves_that_a_name_is_missing() {
-        let mut listed = DirNameSet::new(LockHandle(1), Arc::new(NameSetLimit::new(100)));
+        let mut listed = DirNameSet::new(LockCookie(1), Arc::new(NameSetLimit::new(100)));
         assert_eq!((listed.note_miss(), listed.note_miss()), (None, Some(0)));
         listed.add_part(0, Some(50), [1, 2].into_iter());
         assert!(!listed.lacks(7));
@@ -161,20 +161,20 @@ mod tests {
     #[test]
     fn the_limit_holds_for_all_directories_together() {
         let limit = Arc::new(NameSetLimit::new(100));
-        let mut one = DirNameSet::new(LockHandle(1), limit.clone());
-        let mut other = DirNameSet::new(LockHandle(2), limit.clone());
+        let mut one = DirNameSet::new(LockCookie(1), limit.clone());
+        let mut other = DirNameSet::new(LockCookie(2), limit.clone());
         one.add_part(0, None, 0..90);
         other.add_part(0, None, 0..20);
         assert!(one.lacks(1000) && !other.lacks(1000));
         drop(one);
-        let mut third = DirNameSet::new(LockHandle(3), limit);
+        let mut third = DirNameSet::new(LockCookie(3), limit);
         third.add_part(0, None, 0..100);
         assert!(third.lacks(1000), "a set over the limit holds no names");
     }
 
     #[test]
     fn a_directory_over_the_limit_is_not_listed_again() {
-        let mut listed = DirNameSet::new(LockHandle(1), Arc::new(NameSetLimit::new(10)));
+        let mut listed = DirNameSet::new(LockCookie(1), Arc::new(NameSetLimit::new(10)));
         assert_eq!((listed.note_miss(), listed.note_miss()), (None, Some(0)));
         listed.add_part(0, Some(50), 0..20);
         let parts_to_list = (0..1000).filter_map(|_| listed.note_miss()).count();

@@ -4,7 +4,7 @@ use super::changes::ChangeStamp;
 use super::name_set::DirNameSet;
 use super::{Child, InodeState, Inodes};
 use crate::dircache::DirChunk;
-use ldlm::LockHandle;
+use ldlm::LockCookie;
 use std::hash::BuildHasher;
 use wire::Fid;
 
@@ -64,7 +64,7 @@ impl Inodes {
         &self,
         parent: Fid,
         name: &[u8],
-        cookie: LockHandle,
+        cookie: LockCookie,
         sent_at: ChangeStamp,
     ) -> Option<u64> {
         let dir = self.entry(parent);
@@ -93,7 +93,7 @@ impl Inodes {
 
     /// Adds a listed part of a directory's names; `last`: the directory ends with this part. The
     /// caller has held the UPDATE lock with this cookie while the part was listed.
-    pub(crate) fn add_listed(&self, dir: Fid, cookie: LockHandle, part: &DirChunk, last: bool) {
+    pub(crate) fn add_listed(&self, dir: Fid, cookie: LockCookie, part: &DirChunk, last: bool) {
         let Some(inode) = self.get(dir) else { return };
         let mut state = inode.state.lock();
         let Some(listed) = state.name_set.as_mut().filter(|listed| listed.cookie() == cookie) else {
@@ -119,7 +119,7 @@ impl Inodes {
 
     /// The cookie of the UPDATE lock under which the cache proves that the directory lacks a name.
     /// `None`: the name may exist. The caller checks that the client still holds this lock.
-    pub(crate) fn absence_lock(&self, dir: Fid, name: &[u8]) -> Option<LockHandle> {
+    pub(crate) fn absence_lock(&self, dir: Fid, name: &[u8]) -> Option<LockCookie> {
         let inode = self.get(dir)?;
         let state = inode.state.lock();
         match state.children.get(name) {

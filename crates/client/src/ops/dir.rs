@@ -16,7 +16,7 @@ use crate::ops::OpenFlags;
 use crate::ops::open_dirs::OpenDirGuard;
 use crate::pack;
 use bytes::Bytes;
-use ldlm::LockHandle;
+use ldlm::LockCookie;
 use ldlm::{Enqueue, LockMode, LockRef, Policy};
 use parking_lot::Mutex;
 use rpc::{Bulk, Request};
@@ -221,7 +221,7 @@ impl Client {
         cred: &Cred,
         mdc: &Mdc,
         fid: Fid,
-        cookie: LockHandle,
+        cookie: LockCookie,
         from: u64,
     ) {
         let Ok(part) = self.read_pages(cred, mdc, fid, from, None).await else {

@@ -11,7 +11,7 @@ use crate::mdc::{IntentReply, IntentRequest, Mdc};
 use crate::owner::KERNEL_WAIT_MAX;
 use crate::pack;
 use bytes::Bytes;
-use ldlm::LockHandle;
+use ldlm::LockCookie;
 use ldlm::{LockMode, LockRef};
 use std::sync::Arc;
 use wire::format::bufs;
@@ -273,7 +273,7 @@ impl Client {
         mdc.find(fid, LockMode::Pr, ATTR_BITS)
     }
 
-    fn update_cookie(&self, mdc: &Mdc, dir: Fid) -> Option<LockHandle> {
+    fn update_cookie(&self, mdc: &Mdc, dir: Fid) -> Option<LockCookie> {
         mdc.find(dir, LockMode::Pr, MDS_INODELOCK_UPDATE)
             .map(|lock| lock.info().cookie)
     }

@@ -11,7 +11,7 @@ use wire::format::bufs;
 use wire::{BUT_GETATTR, Errno, MDS_BATCH, Message};
 
 impl LockClient {
-    /// Requests several inode-bits locks, each with a getattr intent, in one request. Returns one
+    /// Requests several inode-bits locks, each with a lookup intent, in one request. Returns one
     /// result for each: `EBUSY` if the lock would have had to wait, `ECANCELED` if the server did
     /// not process the intent.
     ///

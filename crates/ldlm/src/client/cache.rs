@@ -1,6 +1,6 @@
 //! The cached locks by resource, and references to them.
 
-use super::{CookieState, LockClient, LockHandle, LockInfo};
+use super::{CookieState, LockClient, LockCookie, LockInfo};
 use crate::mode::LockMode;
 use crate::policy::Policy;
 use foldhash::HashMap;
@@ -16,7 +16,7 @@ pub(super) const ALL_BITS: u64 = u64::MAX;
 /// A granted lock.
 #[derive(Debug)]
 pub(super) struct CachedLock {
-    pub(super) cookie: LockHandle,
+    pub(super) cookie: LockCookie,
     /// The server's handle.
     pub(super) handle: u64,
     pub(super) policy: Policy,
@@ -65,7 +65,7 @@ pub(super) struct UnusedLock {
     /// When the lock became unused or, if later, was last converted.
     pub(super) since: Instant,
     pub(super) res: LdlmResId,
-    pub(super) cookie: LockHandle,
+    pub(super) cookie: LockCookie,
 }
 
 /// One shard of resources.
@@ -82,7 +82,7 @@ impl Shard {
         self.by_res.values().map(Vec::len).sum()
     }
 
-    pub(super) fn find(&mut self, res: &LdlmResId, cookie: LockHandle) -> Option<&mut CachedLock> {
+    pub(super) fn find(&mut self, res: &LdlmResId, cookie: LockCookie) -> Option<&mut CachedLock> {
         self.by_res.get_mut(res)?.iter_mut().find(|l| l.cookie == cookie)
     }
 
@@ -94,7 +94,7 @@ impl Shard {
             .push(lock);
     }
 
-    pub(super) fn remove(&mut self, res: &LdlmResId, cookie: LockHandle) -> Option<CachedLock> {
+    pub(super) fn remove(&mut self, res: &LdlmResId, cookie: LockCookie) -> Option<CachedLock> {
         let locks = self.by_res.get_mut(res)?;
         let lock = locks.swap_remove(locks.iter().position(|l| l.cookie == cookie)?);
         if locks.is_empty() {
@@ -278,7 +278,7 @@ impl LockClient {
         let covered = |l: &&CachedLock| {
             l.can_cancel() && l.revoked_bits == 0 && new.mode.covers(l.mode) && new.policy.covers(&l.policy)
         };
-        let cookies: Vec<LockHandle> = locks.filter(covered).map(|l| l.cookie).collect();
+        let cookies: Vec<LockCookie> = locks.filter(covered).map(|l| l.cookie).collect();
         let take = |cookie| {
             self.remove_unused(shard, &new.res, cookie);
             shard.remove(&new.res, cookie)
@@ -288,7 +288,7 @@ impl LockClient {
 
     /// Drops a reference. After the last one, a revoked lock is cancelled, and another lock counts
     /// as unused.
-    fn release(&self, res: &LdlmResId, cookie: LockHandle) {
+    fn release(&self, res: &LdlmResId, cookie: LockCookie) {
         let mut shard = self.cache_shard(res).lock();
         let Some(lock) = shard.find(res, cookie) else {
             return;
@@ -308,7 +308,7 @@ impl LockClient {
     }
 
     /// Adds a lock to the unused ones.
-    pub(super) fn add_unused(&self, shard: &mut Shard, res: &LdlmResId, cookie: LockHandle) {
+    pub(super) fn add_unused(&self, shard: &mut Shard, res: &LdlmResId, cookie: LockCookie) {
         let Some(lock) = shard.find(res, cookie) else {
             return;
         };
@@ -326,7 +326,7 @@ impl LockClient {
     }
 
     /// Removes a lock from the unused ones.
-    pub(super) fn remove_unused(&self, shard: &mut Shard, res: &LdlmResId, cookie: LockHandle) {
+    pub(super) fn remove_unused(&self, shard: &mut Shard, res: &LdlmResId, cookie: LockCookie) {
         let Some(lock) = shard.find(res, cookie) else {
             return;
         };
@@ -337,7 +337,7 @@ impl LockClient {
     }
 
     /// Removes a lock from both tables and from the unused ones.
-    pub(super) fn remove(&self, res: &LdlmResId, cookie: LockHandle) -> Option<CachedLock> {
+    pub(super) fn remove(&self, res: &LdlmResId, cookie: LockCookie) -> Option<CachedLock> {
         let mut shard = self.cache_shard(res).lock();
         self.remove_unused(&mut shard, res, cookie);
         let lock = shard.remove(res, cookie);

@@ -3,7 +3,7 @@
 
 use super::cache::ALL_BITS;
 use super::enqueue::Completion;
-use super::{CookieState, LockClient, LockHandle};
+use super::{CookieState, LockClient, LockCookie};
 use crate::policy::Policy;
 use crate::request;
 use rpc::Reply;
@@ -21,7 +21,7 @@ impl LockClient {
     /// the buffer is too short; `ENOTSUPP` for other callbacks.
     pub async fn ast(&self, opc: u32, msg: Message) -> Result<Reply, Errno> {
         let req = request::parse(msg.buf(bufs::DLM_REQ))?;
-        let cookie = LockHandle(req.lock_handle[0]);
+        let cookie = LockCookie(req.lock_handle[0]);
         match opc {
             wire::LDLM_BL_CALLBACK => self.blocking_ast(cookie, &req),
             wire::LDLM_CP_CALLBACK => {
@@ -37,7 +37,7 @@ impl LockClient {
         }
     }
 
-    fn blocking_ast(&self, cookie: LockHandle, req: &LdlmRequest) -> Result<Reply, Errno> {
+    fn blocking_ast(&self, cookie: LockCookie, req: &LdlmRequest) -> Result<Reply, Errno> {
         let cancel_bits = req.lock_desc.l_policy_data.cancel_bits();
         let discard = u64::from(req.lock_flags) & wire::LDLM_FL_DISCARD_DATA != 0;
         let res = {
@@ -59,7 +59,7 @@ impl LockClient {
     fn revoke(
         &self,
         res: &LdlmResId,
-        cookie: LockHandle,
+        cookie: LockCookie,
         handle: u64,
         cancel_bits: u64,
         discard: bool,
@@ -86,7 +86,7 @@ impl LockClient {
         Ok(Reply::status(0))
     }
 
-    fn completion_ast(&self, cookie: LockHandle, completion: Completion) -> Result<Reply, Errno> {
+    fn completion_ast(&self, cookie: LockCookie, completion: Completion) -> Result<Reply, Errno> {
         let mut cookies = self.cookie_shard(cookie).lock();
         match cookies.get_mut(&cookie).ok_or(Errno::EINVAL)? {
             CookieState::Pending(pending) => match pending.waiter.take() {
@@ -100,7 +100,7 @@ impl LockClient {
         Ok(Reply::status(0))
     }
 
-    fn glimpse_ast(&self, cookie: LockHandle) -> Result<Reply, Errno> {
+    fn glimpse_ast(&self, cookie: LockCookie) -> Result<Reply, Errno> {
         let no_data = Errno(wire::ELDLM_NO_LOCK_DATA as i32);
         let res = match self
             .cookie_shard(cookie)

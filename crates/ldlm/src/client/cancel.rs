@@ -2,7 +2,7 @@
 //! with other requests, and at unmount. Drops them after an eviction.
 
 use super::cache::{ALL_BITS, CachedLock};
-use super::{CookieState, LockClient, LockHandle, LockInfo};
+use super::{CookieState, LockClient, LockCookie, LockInfo};
 use crate::mode::LockMode;
 use crate::policy::Policy;
 use crate::request::{cancel_req, dlm_req};
@@ -72,7 +72,7 @@ impl LockClient {
                 && l.policy.bits() & bits != 0
                 && (whole || further & !covered_bits(locks, l.mode, |o| o.policy.bits() & bits == 0) == 0)
         };
-        let cookies: Vec<LockHandle> = locks.iter().filter(is_removable).map(|l| l.cookie).collect();
+        let cookies: Vec<LockCookie> = locks.iter().filter(is_removable).map(|l| l.cookie).collect();
         for cookie in cookies {
             self.remove_unused(&mut shard, res, cookie);
             removed.extend(shard.remove(res, cookie).map(|l| l.info(res)));
@@ -101,7 +101,7 @@ impl LockClient {
         {
             let mut shard = self.cache_shard(res).lock();
             let locks = shard.by_res.get(res).into_iter().flatten();
-            let unused: Vec<LockHandle> = locks.filter(|l| l.can_cancel()).map(|l| l.cookie).collect();
+            let unused: Vec<LockCookie> = locks.filter(|l| l.can_cancel()).map(|l| l.cookie).collect();
             for cookie in unused {
                 self.remove_unused(&mut shard, res, cookie);
                 removed.extend(shard.remove(res, cookie));
@@ -123,7 +123,7 @@ impl LockClient {
         let mut cancelling = Vec::new();
         for shard in &self.cache {
             let mut shard = shard.lock();
-            let all: Vec<(LdlmResId, LockHandle)> = shard
+            let all: Vec<(LdlmResId, LockCookie)> = shard
                 .by_res
                 .iter()
                 .flat_map(|(res, locks)| locks.iter().map(|l| (*res, l.cookie)))
@@ -181,7 +181,7 @@ impl LockClient {
         &self,
         shard: &mut super::cache::Shard,
         res: &LdlmResId,
-        cookie: LockHandle,
+        cookie: LockCookie,
     ) -> bool {
         let Some(lock) = shard.find(res, cookie) else {
             return false;
@@ -194,14 +194,14 @@ impl LockClient {
     }
 
     /// Cancels locks that the caller has marked ([`CachedLock::cancelling`]), in a separate task.
-    pub(super) fn start_cancelling(&self, locks: Vec<(LdlmResId, LockHandle)>) {
+    pub(super) fn start_cancelling(&self, locks: Vec<(LdlmResId, LockCookie)>) {
         let Some(client) = self.me.upgrade() else { return };
         self.tasks.spawn(async move { client.cancel_locks(locks).await });
     }
 
     /// Cancels locks that the caller has marked. Returns when their owner has written back and
     /// dropped the data under them.
-    async fn cancel_locks(&self, locks: Vec<(LdlmResId, LockHandle)>) {
+    async fn cancel_locks(&self, locks: Vec<(LdlmResId, LockCookie)>) {
         let Some(client) = self.me.upgrade() else { return };
         if let [(res, cookie)] = locks[..] {
             // A lock that was only converted needs no cancel.
@@ -225,7 +225,7 @@ impl LockClient {
     /// Cancels a lock: its owner writes back, then the client sends the cancel, at once if the
     /// server waits for it. If only some bits of the lock are revoked, converts the lock to the
     /// others, and cancels it only if the conversion fails. Returns whether the lock is gone.
-    async fn cancel_lock(self: Arc<Self>, res: LdlmResId, cookie: LockHandle) -> bool {
+    async fn cancel_lock(self: Arc<Self>, res: LdlmResId, cookie: LockCookie) -> bool {
         while let Some((info, revoked_bits, kind)) = self.cancel_kind(&res, cookie) {
             self.owner.blocking(info, revoked_bits).await;
             if let CancelKind::Convert(keep) = kind {
@@ -262,7 +262,7 @@ impl LockClient {
     /// The lock, the inode bits whose data the owner must drop, and how to cancel the lock; `None`
     /// if the lock is gone. The bits are those that the client gives up and that no other lock
     /// covers; [`ALL_BITS`] for locks without inode bits.
-    fn cancel_kind(&self, res: &LdlmResId, cookie: LockHandle) -> Option<(LockInfo, u64, CancelKind)> {
+    fn cancel_kind(&self, res: &LdlmResId, cookie: LockCookie) -> Option<(LockInfo, u64, CancelKind)> {
         let shard = self.cache_shard(res).lock();
         let locks = shard.by_res.get(res)?;
         let lock = locks.iter().find(|l| l.cookie == cookie)?;
@@ -301,7 +301,7 @@ impl LockClient {
 
     /// Updates a converted lock. Returns false only if more bits of the lock were revoked in the
     /// meantime.
-    fn finish_convert(&self, res: &LdlmResId, cookie: LockHandle, keep: u64) -> bool {
+    fn finish_convert(&self, res: &LdlmResId, cookie: LockCookie, keep: u64) -> bool {
         let mut shard = self.cache_shard(res).lock();
         let Some(lock) = shard.find(res, cookie) else {
             return true;
@@ -369,7 +369,11 @@ impl LockClient {
                 .await
             {
                 // After an eviction or disconnect the server has dropped the locks itself.
-                tracing::debug!(import = import.name(), locks = batch.len(), "cannot cancel locks: {why}");
+                tracing::debug!(
+                    import = import.name(),
+                    locks = batch.len(),
+                    "cannot cancel locks: {why}"
+                );
             }
         }
     }
@@ -388,7 +392,7 @@ impl LockClient {
     }
 
     /// Whether a request with this cookie is in flight, or its lock is queued; for tests.
-    pub fn is_pending(&self, cookie: LockHandle) -> bool {
+    pub fn is_pending(&self, cookie: LockCookie) -> bool {
         matches!(
             self.cookie_shard(cookie).lock().get(&cookie),
             Some(CookieState::Pending(_))

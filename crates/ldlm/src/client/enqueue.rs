@@ -5,7 +5,7 @@
 //! lock without a timeout: the server evicts the holder that blocks it, or this client.
 
 use super::cache::{ALL_BITS, CachedLock, LockRef};
-use super::{CookieState, LockClient, LockHandle};
+use super::{CookieState, LockClient, LockCookie};
 use crate::mode::LockMode;
 use crate::policy::{LockType, Policy};
 use crate::request::{HANDLES_MAX, dlm_req};
@@ -155,7 +155,7 @@ pub(super) fn closed_error() -> RpcError {
 /// A lock request in flight. If dropped before it is finished, it cancels a granted or queued lock.
 pub(super) struct PendingEnqueue {
     client: Arc<LockClient>,
-    cookie: LockHandle,
+    cookie: LockCookie,
     /// The server's handle; 0 before the reply, and after the end of the request.
     handle: u64,
     cancel_on_block: bool,

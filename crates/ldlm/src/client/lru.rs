@@ -1,7 +1,7 @@
 //! Limits of the number and the age of unused locks.
 
 use super::cache::Shard;
-use super::{LockClient, LockHandle};
+use super::{LockClient, LockCookie};
 use parking_lot::Mutex;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -126,10 +126,10 @@ impl LockClient {
         shard: &Mutex<Shard>,
         max: usize,
         is_old: impl Fn(Instant) -> bool,
-    ) -> Vec<(LdlmResId, LockHandle)> {
+    ) -> Vec<(LdlmResId, LockCookie)> {
         let mut shard = shard.lock();
         let oldest = shard.unused.values().take(max).take_while(|u| is_old(u.since));
-        let chosen: Vec<(LdlmResId, LockHandle)> = oldest.map(|u| (u.res, u.cookie)).collect();
+        let chosen: Vec<(LdlmResId, LockCookie)> = oldest.map(|u| (u.res, u.cookie)).collect();
         chosen
             .into_iter()
             .filter(|(res, cookie)| self.mark_cancelling(&mut shard, res, *cookie))

@@ -39,7 +39,7 @@ use wire::{LdlmResId, OstLvb};
 /// A client's cookie of a lock. Callbacks name the lock by this number; the server's own handle is
 /// another number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct LockHandle(pub u64);
+pub struct LockCookie(pub u64);
 
 /// A client's lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,7 +51,7 @@ pub struct LockInfo {
     /// The locked part of the resource.
     pub policy: Policy,
     /// This client's cookie.
-    pub cookie: LockHandle,
+    pub cookie: LockCookie,
     /// The server's handle.
     pub handle: u64,
     /// Dirty data under the lock is discarded, because the object is being destroyed.
@@ -127,7 +127,7 @@ const SHARDS: usize = 16;
 pub struct LockClient {
     import: OnceLock<Arc<Import>>,
     owner: Arc<dyn LockOwner>,
-    cookies: [Mutex<HashMap<LockHandle, CookieState>>; SHARDS],
+    cookies: [Mutex<HashMap<LockCookie, CookieState>>; SHARDS],
     cache: [Mutex<Shard>; SHARDS],
     next_cookie: AtomicU64,
     /// The next use number: the unused locks are in the order of these numbers.
@@ -206,7 +206,7 @@ impl LockClient {
         self.unused.load(Ordering::Relaxed)
     }
 
-    fn cookie_shard(&self, cookie: LockHandle) -> &Mutex<HashMap<LockHandle, CookieState>> {
+    fn cookie_shard(&self, cookie: LockCookie) -> &Mutex<HashMap<LockCookie, CookieState>> {
         // Cookies increase by `COOKIE_STEP`, so the bits above it spread them over the shards.
         &self.cookies[(cookie.0 as usize >> COOKIE_STEP.trailing_zeros()) % SHARDS]
     }
@@ -216,15 +216,15 @@ impl LockClient {
         &self.cache[(res.name.iter().fold(0, mix) >> 32) as usize % SHARDS]
     }
 
-    fn new_cookie(&self) -> LockHandle {
-        LockHandle(self.next_cookie.fetch_add(COOKIE_STEP, Ordering::Relaxed))
+    fn new_cookie(&self) -> LockCookie {
+        LockCookie(self.next_cookie.fetch_add(COOKIE_STEP, Ordering::Relaxed))
     }
 
     /// Runs `f` on a cached lock under the mutex of its shard.
     fn with_lock<T>(
         &self,
         res: &LdlmResId,
-        cookie: LockHandle,
+        cookie: LockCookie,
         f: impl FnOnce(&mut CachedLock) -> T,
     ) -> Option<T> {
         self.cache_shard(res).lock().find(res, cookie).map(f)

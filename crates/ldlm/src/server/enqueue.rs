@@ -29,7 +29,7 @@ impl LockServer {
         let dlm = request::parse(req.buf(bufs::DLM_REQ))?;
         self.cancel(
             &req.export,
-            &request::handles(req.buf(bufs::DLM_REQ), wire::LDLM_ENQUEUE_CANCEL_OFF as usize),
+            &request::handles_to_cancel(req.buf(bufs::DLM_REQ), wire::LDLM_ENQUEUE_CANCEL_OFF as usize),
         );
         let lock_request = self.parse_request(req, &dlm)?;
         self.register_export(&req.export)?;

@@ -172,7 +172,10 @@ impl LockServer {
         match req.opc {
             wire::LDLM_ENQUEUE if req.buf(bufs::INTENT).is_empty() => Some(self.enqueue(req).await),
             wire::LDLM_CANCEL => {
-                let found = self.cancel(&req.export, &request::handles(req.buf(bufs::DLM_REQ), 0));
+                let found = self.cancel(
+                    &req.export,
+                    &request::handles_to_cancel(req.buf(bufs::DLM_REQ), 0),
+                );
                 Some(Ok(Reply::status(if found == 0 { Errno::ESTALE.0 } else { 0 })))
             }
             wire::LDLM_CONVERT => Some(self.convert(req)),

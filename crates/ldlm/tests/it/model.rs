@@ -10,7 +10,7 @@ use ldlm::{
 };
 use proptest::prelude::{Strategy, any, prop, prop_oneof};
 use proptest::{prop_assert, prop_assert_eq, proptest};
-use std::collections::HashMap;
+use std::collections::HashSet;
 use std::time::{Duration, Instant};
 use wire::LdlmResId;
 
@@ -27,14 +27,15 @@ const TIMEOUT: Duration = Duration::from_secs(100);
 #[derive(Clone, Debug)]
 enum Event {
     Enqueue(LockRequest),
+    /// The lock.
     Cancel(prop::sample::Index),
     /// A lock, and the bits to keep.
     Convert(prop::sample::Index, u64),
-    /// The holder.
+    /// The holder that disconnects.
     DropHolder(u64),
-    /// The holder.
+    /// The holder that does I/O under its extent locks.
     Prolong(u64),
-    /// Seconds.
+    /// How long no other event happens, seconds.
     Wait(u64),
 }
 
@@ -124,6 +125,7 @@ fn compatible(a: LockMode, b: LockMode) -> bool {
         LockMode::Cw => "NL CR CW",
         LockMode::Cr => "NL CR CW PR PW TXN",
         LockMode::Group => "NL GROUP",
+        // The events of this test request no such lock, except NL to unlock a flock.
         LockMode::Nl | LockMode::Cos | LockMode::Txn => "-",
     };
     let name = format!("{b:?}").to_uppercase();
@@ -149,9 +151,7 @@ fn conflict(a: &Lock, b: &Lock) -> bool {
 struct Model {
     ns: Namespace,
     now: Instant,
-    /// Waiting locks, with the order of their arrival.
-    waiting: HashMap<LockId, u64>,
-    order: u64,
+    waiting: HashSet<LockId>,
 }
 
 impl Model {
@@ -159,8 +159,7 @@ impl Model {
         Model {
             ns: Namespace::new(3, 7, TIMEOUT),
             now: Instant::now(),
-            waiting: HashMap::new(),
-            order: 0,
+            waiting: HashSet::new(),
         }
     }
 
@@ -182,8 +181,7 @@ impl Model {
                 Ok(Placement::Granted(id)) => newly_granted.push(id),
                 Ok(Placement::Queued { id, .. }) => {
                     prop_assert!(!request.no_wait);
-                    self.order += 1;
-                    self.waiting.insert(id, self.order);
+                    self.waiting.insert(id);
                 }
                 Ok(Placement::Unlocked(_)) | Ok(Placement::Tested { .. }) | Err(_) => {}
             },
@@ -225,14 +223,16 @@ impl Model {
                     ..
                 } => {
                     prop_assert!(
-                        self.waiting.remove(&lock.id).is_some(),
+                        self.waiting.remove(&lock.id),
                         "completed a lock that did not wait"
                     );
                     newly_granted.push(lock.id);
                 }
-                Action::Completion { lock, .. } => drop(self.waiting.remove(&lock.id)),
+                Action::Completion { lock, .. } => {
+                    self.waiting.remove(&lock.id);
+                }
                 Action::Wake { id, granted } => {
-                    prop_assert!(self.waiting.remove(id).is_some(), "woke a lock that did not wait");
+                    prop_assert!(self.waiting.remove(id), "woke a lock that did not wait");
                     if *granted {
                         newly_granted.push(*id);
                     }
@@ -263,7 +263,7 @@ impl Model {
                 }
             }
             for (i, waiting_lock) in queue.iter().enumerate() {
-                prop_assert!(self.waiting.contains_key(&waiting_lock.id));
+                prop_assert!(self.waiting.contains(&waiting_lock.id));
                 let blockers: Vec<&&Lock> = granted.iter().filter(|g| conflict(g, waiting_lock)).collect();
                 let ahead = queue[..i].iter().any(|a| conflict(a, waiting_lock));
                 prop_assert!(
@@ -291,8 +291,8 @@ impl Model {
         Ok(())
     }
 
-    /// Whether a granted lock arrived after one that still waits. Compares the serial numbers in
-    /// their handles, which increase.
+    /// Whether a granted lock was requested after one that still waits. Compares the serial numbers
+    /// in their handles, which increase.
     fn arrived_later(&self, granted: &Lock, waits: &Lock) -> bool {
         granted.id.0 >> 32 > waits.id.0 >> 32
     }

@@ -80,7 +80,7 @@ impl Mdt {
     /// Executes `LDLM_ENQUEUE` with an intent.
     pub(crate) async fn execute_intent(&self, req: &mut ServerRequest) -> HandlerResult {
         let dlm: LdlmRequest = req.get(bufs::DLM_REQ)?;
-        self.release_handles(req, &ldlm::handles(req.buf(bufs::DLM_REQ), 1));
+        self.release_handles(req, &ldlm::handles_to_cancel(req.buf(bufs::DLM_REQ), 1));
         let cookie = dlm.lock_handle[0];
         let opc = req
             .buf(bufs::INTENT)

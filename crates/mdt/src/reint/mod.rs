@@ -36,7 +36,7 @@ impl Mdt {
             REINT_SETXATTR => bufs::SETXATTR_DLM_REQ,
             _ => return Err(Errno::ENOTSUPP),
         };
-        self.release_handles(req, &ldlm::handles(req.buf(dlm_req), 0));
+        self.release_handles(req, &ldlm::handles_to_cancel(req.buf(dlm_req), 0));
         self.check_writable(req)?;
         self.throttle().await;
         let cred = self.effective_cred(req, claimed_cred(&rec));

@@ -25,7 +25,7 @@ use super::cache_limit::SweepResult;
 use super::osc::Osc;
 use crate::attr::DataAttr;
 use capa::Capability;
-use ldlm::LockHandle;
+use ldlm::LockCookie;
 use ldlm::{Enqueue, EnqueueReply, LockMode, LockRef, Policy};
 use parking_lot::Mutex;
 use rpc::job::JobId;
@@ -85,7 +85,7 @@ struct State {
     error: Option<Errno>,
     /// The held locks by cookie, each with its range. Without locks, the client knows nothing about
     /// the object.
-    locks: Vec<(LockHandle, Range<u64>)>,
+    locks: Vec<(LockCookie, Range<u64>)>,
     /// Reads from the server in progress.
     fetches: Vec<Fetch>,
     /// The cached bytes that the mount's limit already counts.
@@ -303,7 +303,7 @@ impl Object {
     }
 
     /// Stores the size and times of a granted lock, as far as its range proves them.
-    pub(super) fn add_lock(&self, cookie: LockHandle, range: Range<u64>, lvb: &OstLvb) {
+    pub(super) fn add_lock(&self, cookie: LockCookie, range: Range<u64>, lvb: &OstLvb) {
         let mut state = self.state.lock();
         state.error = lvb_error(lvb);
         if state.error.is_none() {
@@ -380,7 +380,7 @@ impl Object {
     }
 
     /// Removes a lock, and the size that only this lock proved.
-    pub(super) fn remove_lock(&self, cookie: LockHandle) {
+    pub(super) fn remove_lock(&self, cookie: LockCookie) {
         let mut state = self.state.lock();
         state.locks.retain(|(held, _)| *held != cookie);
         // Another client's truncate locks everything from its offset on, so it does not cut below

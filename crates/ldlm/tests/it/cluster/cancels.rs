@@ -5,15 +5,14 @@ use crate::cluster::{
     LOOKUP, UPDATE,
     fixture::{Client, Cluster, directory},
 };
-use ldlm::LockHandle;
-use ldlm::{Enqueue, LockMode, Policy};
+use ldlm::{Enqueue, LockCookie, LockMode, Policy};
 use rpc::RpcError;
 use std::time::Duration;
 use tokio::time::Instant;
 use wire::{LdlmRequest, Message, PtlrpcBody, WireStruct};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn cancels_crossing_callbacks_are_harmless() {
+async fn cancels_that_cross_callbacks_evict_no_client_and_leave_no_lock() {
     let cluster = Cluster::new().await;
     let mut running = tokio::task::JoinSet::new();
     let clients = [cluster.client("a").await, cluster.client("b").await];
@@ -73,7 +72,8 @@ async fn repeated_opens_do_not_pile_up_locks() {
     let (client_a, client_b) = (cluster.client("a").await, cluster.client("b").await);
     let (some, all) = (Policy::ibits(UPDATE), Policy::ibits(LOOKUP | UPDATE));
     for _ in 0..200 {
-        // The same lock again; a part of the cached lock; a lock that includes the cached one.
+        // On directory 1 always the same lock. On directory 2 first a part of the cached lock (after
+        // the first round), then a lock that includes it.
         for (file, policy) in [(1, some), (2, some), (2, all)] {
             drop(
                 client_a
@@ -115,7 +115,7 @@ async fn a_lock_revoked_before_its_reply_is_cancelled_despite_a_duplicate() {
         _ = &mut enqueue => unreachable!("the request is lost"),
         () = std::future::ready(()) => {}
     }
-    let pending = LockHandle(first.info().cookie.0 + 2);
+    let pending = LockCookie(first.info().cookie.0 + 2);
     assert!(client_a.locks.is_pending(pending));
     let blocking = LdlmRequest {
         lock_handle: [pending.0, 0],
@@ -134,8 +134,8 @@ async fn a_lock_revoked_before_its_reply_is_cancelled_despite_a_duplicate() {
         .unwrap();
 }
 
-/// An import with such a request must not count as idle: it would disconnect, and no completion
-/// would arrive.
+/// While the lock is queued, the import must not count as idle: it would disconnect, and no
+/// completion would arrive.
 #[tokio::test(start_paused = true)]
 async fn a_queued_lock_is_pending_after_the_reply() {
     let cluster = Cluster::new().await;

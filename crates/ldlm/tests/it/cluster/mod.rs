@@ -32,7 +32,7 @@ fn flock(owner: u64) -> Policy {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lock_without_conflicts_is_granted_whole_and_cached() {
+async fn a_lock_without_conflicts_covers_the_whole_object_and_stays_cached() {
     let cluster = Cluster::new().await;
     let client_a = cluster.client("a").await;
     let got = client_a
@@ -105,8 +105,8 @@ fn lost_messages_lose_no_increment_and_evict_no_client() {
 
 async fn run_with_lost_messages(seed: u64) {
     const ROUNDS: u64 = 200;
-    /// Longer than recovery from one lost message takes: otherwise locks would be cancelled too
-    /// late.
+    /// Longer than recovery from one lost message takes. With shorter intervals several losses
+    /// could delay a cancel until the server evicts the client.
     const LOSS_INTERVAL: Duration = Duration::from_secs(40);
     let cluster = Cluster::seeded(seed).await;
     let clients = [
@@ -296,7 +296,7 @@ async fn a_client_that_keeps_a_revoked_lock_is_evicted_and_drops_its_cache() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn io_under_a_lock_extends_its_timeout() {
+async fn io_under_a_revoked_lock_restarts_its_timeout() {
     let cluster = Cluster::new().await;
     let (client_a, client_b) = (cluster.client("a").await, cluster.client("b").await);
     let held = client_a.enqueue(OBJECT, LockMode::Pw, WHOLE).await.unwrap();
@@ -349,7 +349,7 @@ async fn flocks_wait_for_each_other_and_a_deadlock_is_refused() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nonblocking_request_revokes_extent_locks_and_waits_for_no_group() {
+async fn a_nonblocking_request_waits_for_extent_locks_but_not_for_group_locks() {
     let cluster = Cluster::new().await;
     let (client_a, client_b) = (cluster.client("a").await, cluster.client("b").await);
     let nonblocking = |mode, gid| Enqueue {
@@ -387,7 +387,7 @@ async fn nonblocking_request_revokes_extent_locks_and_waits_for_no_group() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn holder_of_a_group_lock_may_keep_it() {
+async fn a_holder_may_keep_a_group_lock_that_blocks_others() {
     let cluster = Cluster::new().await;
     let (client_a, client_b) = (cluster.client("a").await, cluster.client("b").await);
     let held = client_a.enqueue(OBJECT, LockMode::Group, group(7)).await.unwrap();
@@ -538,7 +538,7 @@ async fn a_destroy_discards_dirty_data() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn parameters_show_locks_and_set_the_cache() {
+async fn parameters_show_lock_counts_and_configure_the_cache() {
     let registry = params::Registry::default();
     let cluster = Cluster::new().await;
     let client_a = cluster.client("a").await;
