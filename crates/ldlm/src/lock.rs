@@ -92,8 +92,8 @@ pub struct Lock {
     pub cancel_on_block: bool,
     /// The extent is granted exactly as requested (`LDLM_FL_NO_EXPANSION`).
     pub no_expansion: bool,
-    /// If this lock has to wait, the blocking ASTs to the holders of the conflicting locks tell them
-    /// to discard dirty data.
+    /// If this lock has to wait, the blocking ASTs to the holders of the conflicting locks tell
+    /// them to discard dirty data.
     pub discard: bool,
     /// A deadlock of the waiting flock can be reported (`OBD_CONNECT_FLOCK_DEAD`).
     pub report_deadlock: bool,

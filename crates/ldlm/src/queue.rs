@@ -3,8 +3,8 @@
 //! A request is granted if no granted lock and no lock ahead in the queue conflicts. (A request for
 //! a group that already holds the object may overtake waiting locks.) Group locks wait ahead of all
 //! other locks. When a lock is removed or reduced, the queue is processed in order. A conflicting
-//! holder gets one blocking AST. If the completion AST of its own grant has not been sent yet, that AST also
-//! revokes the lock (`LDLM_FL_AST_SENT`).
+//! holder gets one blocking AST. If the completion AST of its own grant has not been sent yet, that
+//! AST also revokes the lock (`LDLM_FL_AST_SENT`).
 
 use crate::action::Action;
 use crate::extent;

@@ -170,8 +170,8 @@ impl Resource {
         granted.iter().filter_map(|id| locks.get(*id))
     }
 
-    /// The waiting locks that conflict with `want` and are ahead of it in the queue, or ahead of the
-    /// place that it would get.
+    /// The waiting locks that conflict with `want` and are ahead of it in the queue, or ahead of
+    /// the place that it would get.
     pub(crate) fn blockers_ahead<'a>(
         &'a self,
         want: &'a Lock,

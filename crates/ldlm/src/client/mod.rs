@@ -2,8 +2,9 @@
 //!
 //! A granted lock stays cached after its last use, until the server revokes it, the cache is full,
 //! or the lock expires. A revoked lock gets no new users, except for work that must finish before
-//! the cancel ([`LockClient::find_even_revoked`]). After its last user has finished, the [`LockOwner`]
-//! writes back and drops the data that the lock protected. Only then the client sends the cancel.
+//! the cancel ([`LockClient::find_even_revoked`]). After its last user has finished, the
+//! [`LockOwner`] writes back and drops the data that the lock protected. Only then the client sends
+//! the cancel.
 //!
 //! There are two tables: `cookies` maps a cookie, which callbacks carry, to a request in flight or
 //! to a resource; `cache` has the locks of each resource. Both are sharded. Code that needs mutexes

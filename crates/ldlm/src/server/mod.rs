@@ -166,8 +166,8 @@ impl LockServer {
         server
     }
 
-    /// Handles `LDLM_CANCEL`, `LDLM_CONVERT`, and `LDLM_ENQUEUE` with an empty intent buffer. `None`
-    /// for other requests.
+    /// Handles `LDLM_CANCEL`, `LDLM_CONVERT`, and `LDLM_ENQUEUE` with an empty intent buffer.
+    /// `None` for other requests.
     pub async fn handle(&self, req: &mut ServerRequest) -> Option<Result<Reply, Errno>> {
         match req.opc {
             wire::LDLM_ENQUEUE if req.buf(bufs::INTENT).is_empty() => Some(self.enqueue(req).await),

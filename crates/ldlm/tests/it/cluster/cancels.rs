@@ -72,8 +72,8 @@ async fn repeated_opens_do_not_pile_up_locks() {
     let (client_a, client_b) = (cluster.client("a").await, cluster.client("b").await);
     let (some, all) = (Policy::ibits(UPDATE), Policy::ibits(LOOKUP | UPDATE));
     for _ in 0..200 {
-        // On directory 1 always the same lock. On directory 2 first a part of the cached lock (after
-        // the first round), then a lock that includes it.
+        // On directory 1 always the same lock. On directory 2 first a part of the cached lock
+        // (after the first round), then a lock that includes it.
         for (file, policy) in [(1, some), (2, some), (2, all)] {
             drop(
                 client_a

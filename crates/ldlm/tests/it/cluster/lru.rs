@@ -47,8 +47,8 @@ async fn imports_share_a_budget_of_unused_locks() {
         clients.push(client);
     }
     let unused: Vec<usize> = clients.iter().map(|c| c.locks.unused_count()).collect();
-    // Each client keeps at most its share at the time of its requests: 60, 30 and 20. Later requests
-    // of other clients cancel none of its locks.
+    // Each client keeps at most its share at the time of its requests: 60, 30 and 20. Later
+    // requests of other clients cancel none of its locks.
     assert!(
         unused[0] <= 60 && unused[1] <= 30 && unused[2] <= 20,
         "{unused:?}"
