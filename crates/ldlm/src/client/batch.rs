@@ -1,6 +1,6 @@
 //! Batched intents (`MDS_BATCH`). The server refuses a lock that would have to wait, because a wait
-//! would delay the whole reply. Until then the client could not cancel the batch's other locks, and
-//! other clients may wait for them.
+//! would delay the whole reply. Until the reply the client cannot cancel the batch's other locks,
+//! and other clients may wait for them.
 
 use super::LockClient;
 use super::enqueue::{Enqueue, EnqueueReply, PendingEnqueue, closed_error};

@@ -286,8 +286,8 @@ impl LockClient {
         cookies.into_iter().filter_map(take).collect()
     }
 
-    /// Drops a reference. After the last one, a revoked lock is cancelled, and another lock counts
-    /// as unused.
+    /// Drops a reference. After the last one, a revoked lock is cancelled, and an unrevoked one
+    /// counts as unused.
     fn release(&self, res: &LdlmResId, cookie: LockCookie) {
         let mut shard = self.cache_shard(res).lock();
         let Some(lock) = shard.find(res, cookie) else {

@@ -259,9 +259,9 @@ impl LockClient {
             .is_some_and(|i| i.has2(wire::OBD_CONNECT2_LOCK_CONVERT))
     }
 
-    /// The lock, the inode bits whose data the owner must drop, and how to cancel the lock; `None`
-    /// if the lock is gone. The bits are those that the client gives up and that no other lock
-    /// covers; [`ALL_BITS`] for locks without inode bits.
+    /// The lock, the bits to pass to [`super::LockOwner::blocking`], and how to cancel the lock;
+    /// `None` if the lock is gone. The bits are those that the client gives up and that no other
+    /// lock covers; [`ALL_BITS`] for locks without inode bits.
     fn cancel_kind(&self, res: &LdlmResId, cookie: LockCookie) -> Option<(LockInfo, u64, CancelKind)> {
         let shard = self.cache_shard(res).lock();
         let locks = shard.by_res.get(res)?;

@@ -190,8 +190,8 @@ impl LockServer {
     }
 }
 
-/// The lock for a reply, from the request: for locks that are not in the table, or whose state in
-/// the table may have changed.
+/// Builds the lock for a reply from the request, because the table has no such lock, or may have it
+/// in another state by now.
 fn transient_lock(lock_request: &LockRequest, id: LockId, granted: bool) -> Lock {
     Lock {
         id,
