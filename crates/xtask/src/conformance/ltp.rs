@@ -28,6 +28,13 @@ const CALLS: &str = "access chdir chmod chown chroot close copy_file_range creat
     unlinkat utime utimensat utimes vmsplice write writev";
 /// Directory of the checkout in which the tests are installed.
 const PREFIX: &str = "nacre-ltp";
+/// Its directories with programs of these tests.
+const PARTS: [&str; 4] = [
+    "testcases/lib",
+    "testcases/kernel/fs",
+    "testcases/kernel/io/writetest",
+    "testcases/kernel/syscalls",
+];
 /// A test's exit status if the machine lacks something that it needs (TCONF).
 const EXIT_UNSUPPORTED: i32 = 32;
 /// Time limit of a test. LTP's own limits are shorter, except for some old tests.
@@ -91,11 +98,7 @@ fn build(source: &Path) -> Result<(), String> {
     configure.current_dir(source).arg("--prefix").arg(&prefix);
     stage.run(configure)?;
     let jobs = std::thread::available_parallelism().map_or(1, usize::from);
-    for part in [
-        "testcases/lib",
-        "testcases/kernel/fs",
-        "testcases/kernel/syscalls",
-    ] {
+    for part in PARTS {
         for goal in ["all", "install"] {
             stage.run(make(&["-C", part, "-j", &jobs.to_string(), goal]))?;
         }
