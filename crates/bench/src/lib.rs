@@ -3,13 +3,13 @@
 //! [`mdtest`](mod@mdtest) and [`mdsrate`](mod@mdsrate) reimplement the tools of these names with
 //! their options and output: several tasks (threads of one process, or of the processes that
 //! `mpirun` starts) execute the same operations in parallel. [`survey`](mod@survey) reimplements
-//! mds-survey, which measures a metadata target without network and requests.
+//! mds-survey, which measures a metadata target without network or requests.
 //!
 //! [`compare`](mod@compare) runs the same loads repeatedly on several subjects in turn (a local
 //! disk, a pass-through FUSE file system, a mount, the client library), so that disturbances affect
 //! all alike, and reports medians with their range. [`fsx`](mod@fsx) tests random operations on one
 //! file through several mounts against a copy in memory. [`lnet`](mod@lnet) measures only the
-//! network. [`demo`](mod@demo) combines mdtest and LNet selftest into published demonstrations.
+//! network. [`demo`](mod@demo) repeats published demonstrations with mdtest and LNet selftest.
 
 mod communicator;
 pub mod compare;
@@ -84,11 +84,11 @@ pub enum BenchError {
         /// The reason.
         reason: String,
     },
-    /// The servers or clients of a demonstration cannot be started, or a measurement on them
+    /// The servers, clients or caches of a benchmark cannot be prepared, or a measurement on them
     /// failed.
     #[error("{object}: {reason}")]
     Stage {
-        /// The servers and clients, or the name of the configuration.
+        /// The servers and clients, the name of a configuration, or the caches.
         object: String,
         /// The reason.
         reason: String,

@@ -1,4 +1,4 @@
-//! mds-survey: the speed of a metadata target without network, requests and locks, which is the
+//! mds-survey: the speed of a metadata target without network, requests or locks, which is the
 //! upper limit for clients. An increasing number of threads call the target's name space directly
 //! ([`MddSubject`](crate::MddSubject)): they create, look up and stat files, set extended
 //! attributes, and destroy the files. Options and output follow lustre-iokit's mds-survey; CPU time

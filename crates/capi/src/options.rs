@@ -35,7 +35,7 @@ impl Options {
     ///
     /// # Errors
     ///
-    /// A message with the wrong option and the reason.
+    /// A message that names the invalid option and gives the reason.
     pub(crate) fn parse(text: &str) -> Result<Options, String> {
         let mut options = Options::default();
         for word in text.split(',').filter(|w| !w.is_empty()) {

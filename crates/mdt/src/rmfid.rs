@@ -36,8 +36,8 @@ impl Mdt {
     }
 
     /// Removes all recorded names of one file; names that did not fit into `trusted.link` stay.
-    /// Sets `last_transno` to the transaction number of the last removal, even if a later one
-    /// fails. `EBUSY` if a client has the file open.
+    /// Sets `last_transno` to the transaction number of the last successful removal, also if the
+    /// removal of a further name fails. `EBUSY` if a client has the file open.
     async fn remove_by_fid(
         &self,
         req: &ServerRequest,

@@ -1,4 +1,4 @@
-//! Statistics by key, for example of a target by job.
+//! Statistics for each key, for example a target's statistics for each job.
 
 use std::borrow::Borrow;
 use std::collections::HashMap;
@@ -11,8 +11,8 @@ use parking_lot::Mutex;
 
 use crate::{Operations, Row, StatsTable};
 
-/// Maximum number of keys in a shard. Clients choose the names of jobs, so memory needs a limit:
-/// with 20 operations, an entry has about 1 KiB.
+/// Maximum number of keys in a shard, besides the overflow key. Clients choose the names of jobs, so memory
+/// needs a limit: with 20 operations, an entry takes about 1 KiB.
 const SHARD_KEYS_MAX: usize = 4096;
 
 /// The statistics of each key. Each partition of a server writes only its own shard, so partitions
@@ -98,7 +98,7 @@ impl<K: Clone + Eq + Hash + Ord> KeyedStats<K> {
                 key = self.overflow_key.borrow();
             }
         }
-        // `entry` would clone the key of each sample.
+        // `HashMap::entry` alone would clone the key in each call.
         let entry = match shard.entries.get_mut(key) {
             Some(entry) => entry,
             None => shard.entries.entry(key.to_owned()).or_insert_with(|| Entry {
@@ -152,11 +152,12 @@ impl<K: Clone + Eq + Hash + Ord> KeyedStats<K> {
 }
 
 impl<K: Eq + Hash> Shard<K> {
-    /// Removes the keys without a sample in the last `idle_max` before `now`; none without a limit.
+    /// Removes the keys that had no sample for `idle_max`, and records the time of the sweep. `None`
+    /// removes nothing.
     fn remove_idle(&mut self, idle_max: Option<Duration>, now: SystemTime) {
         self.swept = now;
         if let Some(idle_max) = idle_max {
-            // A last sample after `now` belongs to a clock that was set back: not idle.
+            // If the last sample is later than `now`, the clock was set back; the key is not idle.
             let is_idle = |e: &Entry| now.duration_since(e.last).is_ok_and(|age| age >= idle_max);
             self.entries.retain(|_, entry| !is_idle(entry));
         }

@@ -32,7 +32,7 @@ pub fn machine(store: Option<&Path>) -> Vec<(String, String)> {
         ),
         ("store", store),
         (
-            "load average before",
+            "load average before the run",
             read("/proc/loadavg")
                 .split_whitespace()
                 .next()
@@ -53,7 +53,7 @@ fn cpus(cpuinfo: &str) -> String {
         .find_map(|l| l.strip_prefix("model name"))
         .map(|l| l.trim_start_matches([' ', '\t', ':']).trim());
     match model {
-        Some(model) => format!("{usable} of {model}"),
+        Some(model) => format!("{usable} × {model}"),
         None => usable.to_string(),
     }
 }

@@ -65,7 +65,7 @@ impl Configuration {
         }
     }
 
-    /// One partition, one queue.
+    /// The baseline: one partition, with LNet and all services.
     fn baseline(resources: &Resources) -> Configuration {
         Configuration::new(resources, (1, 1, 1))
     }
@@ -120,7 +120,7 @@ pub struct Plan {
     pub not_shown: Vec<String>,
 }
 
-/// The report's divisions of partitions (partitions, LNet, services), and one more for machines
+/// Divisions of partitions (partitions, LNet, services): the report's, and (2, 1, 1) for machines
 /// with two CPUs.
 const DIVISIONS: [(usize, usize, usize); 9] = [
     (1, 1, 1),
@@ -169,16 +169,6 @@ impl Plan {
         let per_run = |e: &Experiment| e.configurations.len() * e.loads.len();
         self.runs * self.experiments.iter().map(per_run).sum::<usize>()
     }
-
-    /// The largest number of client threads of a load with files; 0 without such a load.
-    pub fn threads(&self) -> usize {
-        let loads = self.experiments.iter().flat_map(|e| &e.loads);
-        let threads = loads.map(|l| match l {
-            DemoLoad::Lnet(_) => 0,
-            DemoLoad::Files(l) => l.client_threads.total(),
-        });
-        threads.max().unwrap_or(0)
-    }
 }
 
 fn configurations(kind: ExperimentKind, resources: &Resources) -> Vec<Configuration> {
@@ -221,7 +211,7 @@ fn configurations(kind: ExperimentKind, resources: &Resources) -> Vec<Configurat
         ],
     };
     if n == 1 && !matches!(kind, ExperimentKind::Cpt | ExperimentKind::Pdo) {
-        // The partitioned server would equal the baseline.
+        // With one CPU, measure only the baseline; the others need several partitions.
         configurations.truncate(1);
     }
     configurations
@@ -321,9 +311,9 @@ fn not_shown(demo: Demo, size: &Size, resources: &Resources, experiments: &[Expe
     if includes(ExperimentKind::Cpt) && !oversized_divisions.is_empty() {
         let names = oversized_divisions.join(", ");
         all.push(match resources.forced {
-            false => format!("{names}: there are only {cpus}, and the speed of partitions that share a CPU is meaningless."),
+            false => format!("{names}: this machine has only {cpus}, and the speed of partitions that share a CPU is meaningless."),
             true => format!(
-                "{names} were forced to share {cpus} and are marked: they show that the configuration works, but not its speed."
+                "The speed of {names}: these configurations were forced to share {cpus}. Their results are marked, and show only that the configurations work."
             ),
         });
     }
@@ -339,7 +329,7 @@ fn not_shown(demo: Demo, size: &Size, resources: &Resources, experiments: &[Expe
         .collect();
     if includes(ExperimentKind::Mdtest) && !oversized_stripes.is_empty() {
         all.push(format!(
-            "Files with {} stripes: the file system has only {} OSTs.",
+            "Files with {} stripes: the number of OSTs is only {}.",
             oversized_stripes.join(" and "),
             resources.osts
         ));

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use vm_memory::mmap::MmapRegion;
 use vm_memory::{FileOffset, VolatileMemory};
 
-/// Alignment of memory, offsets and lengths for direct I/O, in bytes; also the length of a page.
+/// Alignment of memory, offsets and lengths for direct I/O, in bytes; also the page size.
 const ALIGNMENT: usize = 4096;
 
 /// The file, opened through one mount.
@@ -91,8 +91,8 @@ impl MountedFile {
         })
     }
 
-    /// Refreshes the kernel's cached size. Some system calls stop at the cached size without a
-    /// request.
+    /// Makes the kernel fetch the current size. Some system calls trust the cached size and do not
+    /// ask the file system.
     fn refresh_size(&self) -> io::Result<u64> {
         Ok(self.file.metadata()?.len())
     }

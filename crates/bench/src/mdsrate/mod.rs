@@ -97,7 +97,7 @@ pub struct Options {
     /// `--recreate`: create missing files before unlinking, and the unlinked files again
     /// afterwards.
     pub recreate: bool,
-    /// `--ignore`: skip missing files instead of creating them first.
+    /// `--ignore`: create no missing files first; stat, setxattr and unlink skip them.
     pub ignore: bool,
     /// `--readdir_order`: open or look up in the order of the directory instead of at random.
     pub readdir_order: bool,

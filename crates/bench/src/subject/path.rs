@@ -17,7 +17,7 @@ const DIR_MODE: u32 = 0o775;
 
 /// Lustre's `O_LOV_DELAY_CREATE`; other file systems ignore it.
 const DELAY_CREATE: i32 = (OFlags::NOCTTY.bits() | O_ASYNC) as i32;
-/// `O_ASYNC`, which open(2) ignores.
+/// `O_ASYNC`. open(2) itself ignores the flag, but passes it to the file system.
 const O_ASYNC: u32 = 0o20000;
 
 /// A directory as a subject.
@@ -28,7 +28,7 @@ pub struct PathSubject {
     pub root: PathBuf,
     /// Ids of the processes that serve the file system.
     pub processes: Vec<u32>,
-    /// Drops the data that these processes and their host cache.
+    /// Drops the data in the caches of these processes and in the page cache of their host.
     pub drop_caches: Option<DropCaches>,
 }
 

@@ -69,7 +69,7 @@ pub(crate) enum BenchCommand {
     Mdtest(Box<Mdtest>),
     /// Do one operation on many files with several tasks, as mdsrate does
     Mdsrate(Box<Mdsrate>),
-    /// Measure the name space of one metadata target without network and requests, as mds-survey
+    /// Measure the name space of one metadata target without network or requests, as mds-survey
     /// does
     MdsSurvey(MdsSurvey),
 }

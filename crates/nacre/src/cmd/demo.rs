@@ -184,7 +184,7 @@ impl Demonstration {
     }
 
     fn copy(&mut self, tree: &Path, to: &Path) -> Result<()> {
-        let total = tree::size(tree)?;
+        let total = tree::count_entries(tree)?;
         let text = format!("copy {}", tree.display());
         let mut count = Count::default();
         let start_time = Instant::now();
@@ -207,7 +207,10 @@ impl Demonstration {
     }
 
     fn compare_all(&mut self, trees: &[PathBuf], mount: &Path) -> Result<()> {
-        let total = trees.iter().map(|tree| tree::size(tree)).sum::<Result<u64>>()?;
+        let total = trees
+            .iter()
+            .map(|tree| tree::count_entries(tree))
+            .sum::<Result<u64>>()?;
         let (mut count, mut differences) = (Count::default(), Vec::new());
         let start_time = Instant::now();
         let mut progress = ProgressLine::new();

@@ -1,5 +1,5 @@
 //! Copies trees of files and compares two trees: names, types, modes, modification times, targets
-//! of symbolic links, and contents. Leaves out the directories `target` and `.git`.
+//! of symbolic links, and contents. Leaves out every entry with the name `target` or `.git`.
 
 use std::fs::{self, File, FileTimes};
 use std::io::Read;
@@ -43,7 +43,7 @@ fn entries(dir: &Path) -> Result<Vec<PathBuf>> {
     Ok(paths)
 }
 
-/// The path that an entry of another directory has in `dir`.
+/// The path in `dir` with the name of `entry`.
 fn counterpart(dir: &Path, entry: &Path) -> PathBuf {
     dir.join(entry.file_name().unwrap_or_default())
 }
@@ -51,14 +51,16 @@ fn counterpart(dir: &Path, entry: &Path) -> PathBuf {
 /// Gets the number of entries so far, before each entry; an error ends the work.
 pub(super) type OnEntry<'a> = &'a mut dyn FnMut(u64) -> Result<()>;
 
-/// The number of entries of a tree.
-pub(super) fn size(tree: &Path) -> Result<u64> {
+/// The number of entries of a tree, itself included.
+pub(super) fn count_entries(tree: &Path) -> Result<u64> {
     let is_dir = fs::symlink_metadata(tree).is_ok_and(|meta| meta.is_dir());
     let below = match is_dir {
         true => entries(tree)?,
         false => Vec::new(),
     };
-    below.iter().try_fold(1, |sum, entry| Ok(sum + size(entry)?))
+    below
+        .iter()
+        .try_fold(1, |sum, entry| Ok(sum + count_entries(entry)?))
 }
 
 /// Copies the tree `from` to the new path `to`, with modes and times. Leaves out special files.
@@ -115,16 +117,20 @@ pub(super) fn compare(
 ) -> Result<()> {
     on_entry(count.entries())?;
     let (source_meta, copy_meta) = (fs::symlink_metadata(source)?, fs::symlink_metadata(copy));
+    let copy_meta = match copy_meta {
+        Ok(copy_meta) => copy_meta,
+        Err(e) => {
+            let source = source.display();
+            differences.push(format!("{}: {e} (copy of {source})", copy.display()));
+            return Ok(());
+        }
+    };
     let mut differs = |what: &str| {
         differences.push(format!(
             "{}: {what} differs from {}",
             copy.display(),
             source.display()
         ))
-    };
-    let Ok(copy_meta) = copy_meta else {
-        differs("existence");
-        return Ok(());
     };
     if source_meta.file_type() != copy_meta.file_type() {
         differs("type");
@@ -134,12 +140,12 @@ pub(super) fn compare(
         differs("mode");
     }
     if (source_meta.mtime(), source_meta.mtime_nsec()) != (copy_meta.mtime(), copy_meta.mtime_nsec()) {
-        differs("time");
+        differs("modification time");
     }
     if source_meta.is_symlink() {
         count.links += 1;
         if fs::read_link(source)? != fs::read_link(copy)? {
-            differs("link");
+            differs("link target");
         }
     } else if source_meta.is_file() {
         count.files += 1;
@@ -229,7 +235,7 @@ mod tests {
         fs::remove_file(b.join("x/empty")).unwrap();
         let differences = compare_again().1.join("\n");
         assert!(
-            differences.contains("contents") && differences.contains("existence"),
+            differences.contains("contents") && differences.contains("No such file"),
             "{differences}"
         );
     }
