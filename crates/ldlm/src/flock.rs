@@ -53,7 +53,7 @@ impl Namespace {
                 self.forget(id);
                 return Err(refusal);
             }
-            self.queue(id);
+            self.queue(id, now);
             if let Some(lock) = self.locks.get(id) {
                 self.flock_waits.add(lock);
             }
@@ -74,7 +74,7 @@ impl Namespace {
     /// Grants the waiting flocks without conflicting locks, in the order of waiting. A grant may
     /// close a cycle of waiting owners. Then a waiting flock of the cycle is dropped and the
     /// deadlock reported, if its client accepts the report.
-    pub(crate) fn reprocess_flocks(&mut self, res: &LdlmResId, out: &mut Vec<Action>) {
+    pub(crate) fn reprocess_flocks(&mut self, now: Instant, res: &LdlmResId, out: &mut Vec<Action>) {
         let mut granted_any = true;
         while std::mem::take(&mut granted_any) {
             for id in self.waiting_ids(res) {
@@ -82,7 +82,7 @@ impl Namespace {
                     continue;
                 }
                 if let Ok(gave_up_range) = self.grant_flock(id) {
-                    self.notify_waiter(id, false, out);
+                    self.notify_waiter(now, id, false, out);
                     // An owner that changed from write to read may have unblocked locks that wait
                     // ahead of it.
                     granted_any |= gave_up_range;
@@ -91,7 +91,7 @@ impl Namespace {
         }
         for id in self.waiting_ids(res) {
             if self.locks.get(id).is_some_and(|l| l.report_deadlock) && self.would_deadlock(id) {
-                self.notify_waiter(id, true, out);
+                self.notify_waiter(now, id, true, out);
                 self.forget(id);
             }
         }

@@ -35,6 +35,7 @@ mod resource;
 mod server;
 mod spawn;
 mod timers;
+mod waits;
 
 pub use action::{Action, LockRequest, Placement, Refusal};
 pub use client::{

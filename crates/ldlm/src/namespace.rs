@@ -16,7 +16,9 @@ use crate::policy::{LockType, Policy};
 use crate::reclaim::ReclaimCursor;
 use crate::resource::Resource;
 use crate::timers::Timers;
+use crate::waits::LockWaits;
 use foldhash::HashMap;
+use params::Sums;
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 use wire::LdlmResId;
@@ -31,6 +33,7 @@ pub struct Namespace {
     /// The waiting flocks, for deadlock detection.
     pub(crate) flock_waits: FlockWaits,
     pub(crate) timers: Timers,
+    pub(crate) waits: LockWaits,
     pub(crate) cursor: ReclaimCursor,
 }
 
@@ -45,6 +48,7 @@ impl Namespace {
             by_client: BTreeSet::new(),
             flock_waits: FlockWaits::default(),
             timers: Timers::new(timeout_min),
+            waits: LockWaits::default(),
             cursor: ReclaimCursor::default(),
         }
     }
@@ -73,6 +77,7 @@ impl Namespace {
             let granted_conflict = self.has_granted_blocker(id);
             if !granted_conflict && !self.has_waiting_blocker(id) {
                 if self.grant(id) {
+                    self.waits.discard(id);
                     if request.mode == LockMode::Group {
                         // The lock may have joined its group ahead of waiting locks, which it
                         // blocks now.
@@ -88,7 +93,7 @@ impl Namespace {
                 return Err(Refusal::WouldBlock);
             }
             if !queued {
-                self.queue(id);
+                self.queue(id, now);
                 queued = true;
             }
             if !self.revoke_blockers(now, id, out) {
@@ -274,7 +279,12 @@ impl Namespace {
 
     /// Number of waiting locks.
     pub fn waiting_count(&self) -> usize {
-        self.resources.values().map(|r| r.waiting.len()).sum()
+        self.waits.len()
+    }
+
+    /// The lengths of the waits that ended with a grant or a deadlock, in microseconds.
+    pub fn wait_sums(&self) -> Sums {
+        self.waits.sums()
     }
 
     fn ids_of_holder(&self, holder: Holder) -> impl Iterator<Item = LockId> + '_ {
@@ -302,6 +312,9 @@ impl Namespace {
     /// queue or stop the lock's timer.
     pub(crate) fn forget(&mut self, id: LockId) -> Option<Lock> {
         let lock = self.locks.remove(id)?;
+        if !lock.granted {
+            self.waits.discard(id);
+        }
         self.by_client.remove(&(lock.holder, lock.cookie, id));
         if let Some(resource) = self.resources.get_mut(&lock.res) {
             resource.remove(&lock, &mut self.locks);

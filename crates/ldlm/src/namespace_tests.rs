@@ -200,6 +200,23 @@ fn locks_are_granted_in_the_order_of_waiting() {
 }
 
 #[test]
+fn wait_counts_until_its_grant_and_a_cancelled_wait_does_not_count() {
+    let mut shard = Shard::new();
+    let reader = shard.grant(1, Pr, Policy::Plain);
+    shard.queue(2, Ex, Policy::Plain);
+    let cancelled = shard.queue(3, Ex, Policy::Plain);
+    assert_eq!(shard.ns.waiting_count(), 2);
+    shard.now += Duration::from_millis(3);
+    shard.cancel(cancelled);
+    assert_eq!((shard.ns.waiting_count(), shard.ns.wait_sums().count), (1, 0));
+    shard.now += Duration::from_millis(4);
+    shard.cancel(reader);
+    let waits = shard.ns.wait_sums();
+    assert_eq!(shard.ns.waiting_count(), 0);
+    assert_eq!((waits.count, waits.sum), (1, 7000), "microseconds");
+}
+
+#[test]
 fn converting_a_lock_grants_waiting_ones() {
     let mut shard = Shard::new();
     let held = shard.grant(1, Pr, Policy::ibits(3));

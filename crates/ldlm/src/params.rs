@@ -2,7 +2,7 @@
 
 use crate::client::LockClient;
 use crate::server::{LockServer, LockStats};
-use params::{Group, Param, Registry};
+use params::{Group, Param, Registry, Row, Stats, USECS, Value};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,10 +17,25 @@ impl LockServer {
             let server = Arc::downgrade(self);
             Param::read_only(move || server.upgrade().map_or(0, |s| show(&s.stats())).to_string())
         };
+        let (waits, waiting) = (Arc::downgrade(self), Arc::downgrade(self));
         group
             .add(
                 "lock_count",
                 read(|s| s.locks as u64).about("locks granted and waiting"),
+            )
+            .add(
+                "lock_waiting",
+                Param::gauge(move || waiting.upgrade().map_or(0, |s| s.stats().waiting as u64))
+                    .about("locks that wait for others, flocks included"),
+            )
+            .add(
+                "lock_waits",
+                Param::read_only(move || {
+                    waits
+                        .upgrade()
+                        .map_or(Value::Text(String::new()), |s| s.wait_stats().into())
+                })
+                .about("how long locks waited for others before their grant, flocks included"),
             )
             .add(
                 "resource_count",
@@ -38,6 +53,19 @@ impl LockServer {
                     .about("minimum time that a client has to cancel a revoked lock, seconds"),
             );
         group
+    }
+
+    /// The waits for locks, as a `stats` file.
+    fn wait_stats(&self) -> Stats {
+        Stats {
+            since: self.started_at(),
+            rows: vec![Row {
+                name: "lock_wait",
+                unit: USECS,
+                sums: self.stats().waits,
+                buckets: None,
+            }],
+        }
     }
 
     fn enqueue_min_param(self: &Arc<Self>) -> Param {

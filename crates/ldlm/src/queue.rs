@@ -18,13 +18,14 @@ use wire::LdlmResId;
 
 impl Namespace {
     /// Puts a lock into its resource's queue.
-    pub(crate) fn queue(&mut self, id: LockId) {
+    pub(crate) fn queue(&mut self, id: LockId, now: Instant) {
         let Some((want, resource)) = self.lock_and_resource(id) else {
             return;
         };
         let (res, position) = (want.res, resource.queue_position(want, &self.locks));
         if let Some(resource) = self.resources.get_mut(&res) {
             resource.waiting.insert(position, id);
+            self.waits.start(id, now);
         }
     }
 
@@ -183,7 +184,7 @@ impl Namespace {
             return;
         }
         if resource.ty == LockType::Flock {
-            return self.reprocess_flocks(res, out);
+            return self.reprocess_flocks(now, res, out);
         }
         while self.process_queue(now, res, out) {}
     }
@@ -198,7 +199,7 @@ impl Namespace {
                 // be many granted locks.
                 if !self.has_waiting_blocker(id) && !self.has_granted_blocker(id) && self.grant(id) {
                     granted_group_lock |= self.locks.get(id).is_some_and(|l| l.mode == LockMode::Group);
-                    self.notify_waiter(id, false, out);
+                    self.notify_waiter(now, id, false, out);
                     break;
                 }
                 if !self.revoke_blockers(now, id, out) {
@@ -218,7 +219,14 @@ impl Namespace {
     }
 
     /// Reports to the waiter that its lock is granted or, with `deadlock`, dropped.
-    pub(crate) fn notify_waiter(&mut self, id: LockId, deadlock: bool, out: &mut Vec<Action>) {
+    pub(crate) fn notify_waiter(
+        &mut self,
+        now: Instant,
+        id: LockId,
+        deadlock: bool,
+        out: &mut Vec<Action>,
+    ) {
+        self.waits.end(id, now);
         let Some(lock) = self.locks.get(id) else { return };
         match lock.waiter {
             Waiter::Client => out.push(Action::Completion {

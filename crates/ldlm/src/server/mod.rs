@@ -25,11 +25,12 @@ use crate::policy::LockType;
 use crate::request;
 use crate::spawn::Spawner;
 use foldhash::HashMap;
+use params::Sums;
 use parking_lot::{Mutex, RwLock};
 use rpc::{Export, Reply, ServerRequest};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 use tokio::sync::{Notify, Semaphore, oneshot};
 use wire::format::bufs;
 use wire::{Errno, LdlmReply, LdlmResId, WireStruct};
@@ -82,6 +83,8 @@ pub struct LockServer {
     /// Notified when a lock may have been revoked, to start the watch of deadlines.
     revoking: Arc<Notify>,
     counters: Counters,
+    /// Since when the server counts.
+    started_at: SystemTime,
     limits: Arc<LockLimits>,
     types: &'static [LockType],
     me: Weak<LockServer>,
@@ -128,6 +131,8 @@ pub struct LockStats {
     pub locks: usize,
     /// Waiting locks.
     pub waiting: usize,
+    /// The lengths of waits for locks that ended with a grant or a deadlock, in microseconds.
+    pub waits: Sums,
     /// Resources with locks.
     pub resources: usize,
     /// Blocking callbacks sent.
@@ -156,6 +161,7 @@ impl LockServer {
             exports: RwLock::new(HashMap::default()),
             revoking: Arc::new(Notify::new()),
             counters: Counters::default(),
+            started_at: SystemTime::now(),
             limits: cfg.limits.clone(),
             types: cfg.types,
             me: me.clone(),
@@ -241,6 +247,11 @@ impl LockServer {
         &self.name
     }
 
+    /// Since when the server counts.
+    pub(crate) fn started_at(&self) -> SystemTime {
+        self.started_at
+    }
+
     /// The current statistics.
     pub fn stats(&self) -> LockStats {
         let count = |c: &AtomicU64| c.load(Ordering::Relaxed);
@@ -255,6 +266,7 @@ impl LockServer {
             let shard = shard.lock();
             stats.locks += shard.ns.lock_count();
             stats.waiting += shard.ns.waiting_count();
+            stats.waits = stats.waits.and(shard.ns.wait_sums());
             stats.resources += shard.ns.resource_count();
         }
         stats
