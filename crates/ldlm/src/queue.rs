@@ -219,13 +219,7 @@ impl Namespace {
     }
 
     /// Reports to the waiter that its lock is granted or, with `deadlock`, dropped.
-    pub(crate) fn notify_waiter(
-        &mut self,
-        now: Instant,
-        id: LockId,
-        deadlock: bool,
-        out: &mut Vec<Action>,
-    ) {
+    pub(crate) fn notify_waiter(&mut self, now: Instant, id: LockId, deadlock: bool, out: &mut Vec<Action>) {
         self.waits.end(id, now);
         let Some(lock) = self.locks.get(id) else { return };
         match lock.waiter {

@@ -54,6 +54,8 @@ pub(crate) enum Request {
     GetParam { pattern: String },
     /// The metrics, in Prometheus' text format.
     Metrics,
+    /// Counts of operations, services, locks and throttled requests.
+    Activity,
     /// Names and descriptions of parameters, and of the levels of their tree.
     ListParam { pattern: String, recursive: bool },
     /// Mount in this process. Fails if the process cannot mount by its role, lacks one of the
@@ -127,6 +129,7 @@ impl Request {
             | Request::RmEntry { .. }
             | Request::GetParam { .. }
             | Request::Metrics
+            | Request::Activity
             | Request::ListParam { .. }
             | Request::Ping { .. }
             | Request::Devices

@@ -10,6 +10,7 @@ mod mdsrate;
 mod mdtest;
 mod survey;
 mod tool_names;
+mod top;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -26,6 +27,7 @@ pub(crate) use self::mdsrate::Mdsrate;
 pub(crate) use self::mdtest::Mdtest;
 pub(crate) use self::survey::MdsSurvey;
 pub(crate) use self::tool_names::{TOOLS, mount_helper};
+pub(crate) use self::top::{By, Sort, Top};
 use crate::cmd::lnetctl::Lnetctl;
 use crate::decode;
 use crate::instance::Store;
@@ -77,6 +79,8 @@ pub(crate) enum Command {
     Health(Health),
     /// Print the metrics of a running process in Prometheus' text format
     Metrics(Metrics),
+    /// Show the load of the targets here, by job, user, client, target or service
+    Top(Top),
     /// Unmount and stop everything that `up` or `serve` started
     Down(Down),
     /// Stop a file system or a target and delete it with all its data

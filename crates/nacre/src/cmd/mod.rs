@@ -20,6 +20,7 @@ pub(crate) mod nodemap;
 mod serve;
 mod status;
 mod temp_instance;
+mod top;
 mod umount;
 mod up;
 mod walk;
@@ -50,6 +51,7 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode> {
         Command::Status(args) => status::run(args),
         Command::Health(args) => health::run(args),
         Command::Metrics(args) => metrics::run(&args),
+        Command::Top(args) => top::run(&args),
         Command::Down(args) => down::run(args),
         Command::Destroy(args) => destroy::run(args),
         Command::Mkfs(args) => mkfs::run(args),

@@ -16,3 +16,4 @@ mod namespaces;
 mod ordinary_user;
 mod permissions;
 mod processes;
+mod top;
