@@ -193,9 +193,10 @@ pub fn free_addresses(port: u16) -> Vec<Ipv4Addr> {
         .collect()
 }
 
-/// The port for this process: 988 if it may listen on it, otherwise 7988.
+/// The port for this process: 988 if it may listen on it, otherwise 7988. The probe listens for a
+/// moment, so it uses an address that no server takes.
 pub fn default_port() -> u16 {
-    match try_listen(Nid::tcp(Ipv4Addr::LOCALHOST, 0), PORT) {
+    match try_listen(unshared_loopback(), PORT) {
         Err(LnetError::PermissionDenied { .. }) => PORT_UNPRIVILEGED,
         _ => PORT,
     }
