@@ -6,6 +6,7 @@
 //! belongs to the network namespace, as addresses do. It disappears with its process, and the
 //! kernel tells which process holds it.
 
+use crate::servers_user::servers_user;
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use socket2::{Domain, SockAddr, Socket, Type};
 use std::fmt;
@@ -74,9 +75,10 @@ pub fn user_of(addr: Ipv4Addr, port: u16) -> Option<AddressUser> {
 /// Whether the claim of `user` excludes another process from the address; `listens` tells whether
 /// the other process listens on `port`. A claim of a user other than root does not exclude a
 /// listener on a reserved port: otherwise any local user could block a server by claiming its
-/// address.
+/// address. The user that runs servers may listen there.
 pub(crate) fn excludes(user: AddressUser, port: u16, listens: bool) -> bool {
-    !(listens && port < UNPRIVILEGED_PORT_MIN && user.uid != 0)
+    let may_listen = || user.uid == 0 || servers_user() == Some(user.uid);
+    !listens || port >= UNPRIVILEGED_PORT_MIN || may_listen()
 }
 
 /// Claims the address for this port until the returned socket is dropped. `Ok(None)`: no process

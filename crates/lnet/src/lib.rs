@@ -36,6 +36,7 @@ mod portals;
 mod rate_limit;
 mod rotor;
 mod router;
+mod servers_user;
 mod show;
 mod start;
 mod tasks;
@@ -58,6 +59,7 @@ pub use portals::{IncomingPut, MatchEntry, Md, MdEvent, MdHandle, PortalGuard, P
 pub use rate_limit::LogRateLimit;
 pub use rotor::PortalRotor;
 pub use router::buffers::RouterBufferInfo;
+pub use servers_user::{SERVERS_RUN_DIR, servers_user};
 pub use show::{CreditInfo, NiInfo, PeerInfo, RouteInfo};
 pub use start::START;
 pub use tcp::Link;

@@ -10,6 +10,7 @@ use super::diag::Diag;
 use super::route::is_local_address;
 use crate::Accept;
 use crate::claim::UNPRIVILEGED_PORT_MIN;
+use crate::servers_user::{UNMAPPED_UID, servers_user};
 use rustix::process::geteuid;
 use std::fs;
 use std::io;
@@ -20,8 +21,6 @@ use tokio::net::TcpStream;
 
 /// The user id of root.
 const ROOT: u32 = 0;
-/// The kernel's id for all users outside of this process's user namespace.
-const UNMAPPED_UID: u32 = 65534;
 
 /// The origin of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,9 +54,10 @@ pub(super) fn admit(stream: &TcpStream, accept: Accept) -> Result<Ipv4Addr, Stri
 /// The reason not to trust the server.
 pub(super) fn check_server(stream: &TcpStream) -> Result<(), String> {
     let (own, peer) = local_and_peer_addr(stream)?;
+    let may_serve = |uid| may_serve(uid, geteuid().as_raw(), peer.port(), servers_user());
     match origin(stream, own, peer)? {
         Origin::OtherHost => Ok(()),
-        Origin::ThisHost { uid } if may_serve(uid, geteuid().as_raw(), peer.port()) => Ok(()),
+        Origin::ThisHost { uid } if may_serve(uid) => Ok(()),
         Origin::ThisHost { uid } => Err(format!(
             "the listening process belongs to user {uid}; on this host only root and user {} are trusted",
             geteuid().as_raw()
@@ -65,11 +65,12 @@ pub(super) fn check_server(stream: &TcpStream) -> Result<(), String> {
     }
 }
 
-/// Whether a process of user `own_uid` may use a server of user `uid` on `port`. Root may use a
-/// server of any user on an unreserved port: root chose that port knowing that any user may listen
-/// on it.
-fn may_serve(uid: u32, own_uid: u32, port: u16) -> bool {
-    uid == ROOT || uid == own_uid || own_uid == ROOT && port >= UNPRIVILEGED_PORT_MIN
+/// Whether a process of user `own_uid` may use a server of user `uid` on `port`. Root may use the
+/// servers of the user to which root has given this task ([`servers_user`]), and those of any user
+/// on an unreserved port: root chose that port knowing that any user may listen on it.
+fn may_serve(uid: u32, own_uid: u32, port: u16, servers_user: Option<u32>) -> bool {
+    let root_may = || port >= UNPRIVILEGED_PORT_MIN || servers_user == Some(uid);
+    uid == ROOT || uid == own_uid || own_uid == ROOT && root_may()
 }
 
 /// Checks a connection from `from_port` of its origin to `own_port` of this process of `own_uid`.
@@ -244,8 +245,19 @@ mod tests {
 
     #[test]
     fn root_trusts_servers_of_other_users_on_unreserved_ports_only() {
-        assert!(may_serve(0, USER, 988) && may_serve(USER, USER, 7988) && may_serve(USER, 0, 7988));
-        assert!(!may_serve(USER, 0, 988));
-        assert!(!may_serve(1001, USER, 7988));
+        let may_serve_alone = |uid, own_uid, port| may_serve(uid, own_uid, port, None);
+        assert!(may_serve_alone(0, USER, 988) && may_serve_alone(USER, USER, 7988));
+        assert!(may_serve_alone(USER, 0, 7988) && !may_serve_alone(USER, 0, 988));
+        assert!(!may_serve_alone(1001, USER, 7988));
+    }
+
+    #[test]
+    fn root_uses_servers_of_the_user_that_runs_servers() {
+        assert!(may_serve(101, 0, 988, Some(101)));
+        assert!(!may_serve(USER, 0, 988, Some(101)));
+        assert!(
+            !may_serve(101, USER, 988, Some(101)),
+            "only root trusts that user"
+        );
     }
 }
