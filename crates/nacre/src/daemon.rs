@@ -7,6 +7,7 @@
 //! its log file.
 
 use crate::output::{self, errln, outln};
+use crate::service_manager;
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
@@ -46,7 +47,10 @@ pub(crate) fn is_child() -> bool {
 /// Runs this command in the background. Returns when the child is ready, or its error.
 pub(crate) fn spawn(log: &Path) -> Result<ExitCode> {
     let binary = std::env::current_exe().context("cannot find the nacre binary")?;
-    let stderr = open_log(log)?;
+    let stderr = match service_manager::logs_to_journal() {
+        true => Stdio::inherit(),
+        false => open_log(log)?.into(),
+    };
     let mut args = std::env::args_os();
     // The name under which the binary was called may select a command.
     let name = args.next().unwrap_or_else(|| binary.clone().into());
@@ -79,7 +83,7 @@ pub(crate) fn spawn(log: &Path) -> Result<ExitCode> {
     let status = child.wait().map_or_else(|e| e.to_string(), |s| s.to_string());
     bail!(
         "nacre ended in the background before it was ready ({status}); its log is {}",
-        log.display()
+        background_log_place(log).display()
     )
 }
 
@@ -107,19 +111,22 @@ pub(crate) async fn parent_exited() {
     }
 }
 
-/// Tells the waiting parent what this process waits for. Does nothing in the foreground, where the
-/// log has the text.
+/// Tells the waiting parent what this process waits for; in the foreground, the service manager.
 pub(crate) fn report_waiting(text: &str) {
     if is_child() {
         write_report(&Report::Waiting(text.to_owned()));
+    } else {
+        service_manager::report_status(text);
     }
 }
 
-/// Reports readiness to the waiting parent; in the foreground, prints the text, if any.
+/// Reports readiness to the waiting parent; in the foreground, prints the text, if any, and reports
+/// to the service manager.
 pub(crate) fn report_ready(text: Option<String>) {
     if is_child() {
         send_last_report(&Report::Ready(text))
     } else {
+        service_manager::report_ready(text.as_deref());
         print_ready(text);
     }
 }
@@ -165,10 +172,26 @@ fn open_log(path: &Path) -> Result<File> {
     file.with_context(|| format!("cannot write the log {}", path.display()))
 }
 
-/// Opens the log file by its name again, as needed after `logrotate` has renamed the file. In the
-/// foreground, does nothing: the log is standard error.
+/// The place of the log of this process, which has this log file in the background.
+pub(crate) fn log_place(path: &Path) -> PathBuf {
+    match is_child() || service_manager::logs_to_journal() {
+        true => background_log_place(path),
+        false => PathBuf::from("standard error"),
+    }
+}
+
+/// The place of the log of a background process with this log file.
+fn background_log_place(path: &Path) -> PathBuf {
+    match service_manager::logs_to_journal() {
+        true => PathBuf::from("the journal"),
+        false => path.to_owned(),
+    }
+}
+
+/// Opens the log file by its name again, as needed after `logrotate` has renamed the file. Does
+/// nothing if the log is standard error or the journal.
 pub(crate) fn reopen_log(path: &Path) {
-    if !is_child() {
+    if log_place(path) != path {
         return;
     }
     match open_log(path) {

@@ -19,7 +19,7 @@ use crate::node::{MountRequest, Node};
 use crate::process::{self, ProcessRecord};
 use crate::publish::Publisher;
 use crate::start::StartConfig;
-use crate::{daemon, fd_limit, instance, logging, mounts, output};
+use crate::{daemon, fd_limit, instance, logging, mounts, output, service_manager};
 
 /// Role of a process that exists for its mounts: it exits with the last of them.
 pub(crate) const MOUNT_ROLE: &str = "mount";
@@ -270,11 +270,7 @@ impl DaemonSpec {
             targets: node.target_names(),
             mounts: node.mount_records(),
             session: node.session_key(),
-            log: if daemon::is_child() {
-                self.log.clone()
-            } else {
-                PathBuf::from("standard error")
-            },
+            log: daemon::log_place(&self.log),
         })
     }
 }
@@ -415,6 +411,7 @@ impl Daemon {
 
     /// Stops the node and removes the records.
     async fn stop(&self) -> Result<()> {
+        service_manager::report_stopping();
         let stopped = self.node.lock().await.stop().await;
         self.publisher.lock().await.withdraw();
         stopped

@@ -2,21 +2,26 @@
 
 mod runtime;
 
-use std::fmt::Debug;
+use std::fmt::{self, Debug};
 
 use tracing::field::{Field, Visit};
 use tracing::{Event, Subscriber};
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::fmt::format::{Format, Full, Writer};
+use tracing_subscriber::fmt::writer::BoxMakeWriter;
+use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
+use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt;
 
 use crate::daemon;
 use crate::output::{self, errln};
+use crate::service_manager::{JournalStream, logs_to_journal};
 use runtime::{SwitchedFormat, parse_levels, set_levels_handle};
 pub(crate) use runtime::{format_name, levels, set_format, set_levels};
 
-/// The levels in the background, without `NACRE_LOG`. Fuser's warnings about unsupported requests
-/// are off; the manual lists those requests.
+/// The levels in the background and in the journal, without `NACRE_LOG`. Fuser's warnings about
+/// unsupported requests are off; the manual lists those requests.
 const BACKGROUND_LEVELS: &str = "info,fjall=warn,lsm_tree=warn,fuser=error";
 /// The levels in the foreground.
 const FOREGROUND_LEVELS: &str = "warn";
@@ -24,7 +29,8 @@ const FOREGROUND_LEVELS: &str = "warn";
 /// Starts logging to standard error, which in the background is the log file. `NACRE_LOG` sets the
 /// levels, `NACRE_LOG_FORMAT` the format.
 pub(crate) fn start() {
-    let default = match daemon::is_child() {
+    let to_journal = logs_to_journal();
+    let default = match daemon::is_child() || to_journal {
         true => BACKGROUND_LEVELS,
         false => FOREGROUND_LEVELS,
     };
@@ -44,15 +50,53 @@ pub(crate) fn start() {
     {
         errln!("nacre: NACRE_LOG_FORMAT is ignored: {why}");
     }
+    let writer = match to_journal {
+        true => BoxMakeWriter::new(JournalStream),
+        false => BoxMakeWriter::new(std::io::stderr),
+    };
     let log = tracing_subscriber::fmt()
-        .with_writer(std::io::stderr)
+        .with_writer(writer)
         .with_ansi(!daemon::is_child() && output::has_color(&std::io::stderr()))
-        .map_event_format(SwitchedFormat)
+        .map_event_format(|text| SwitchedFormat(TextFormat::new(text, to_journal)))
         .with_env_filter(filter)
         .with_filter_reloading();
     let levels_handle = log.reload_handle();
     if log.finish().with(InterruptedReplyFilter).try_init().is_ok() {
         set_levels_handle(text, levels_handle);
+    }
+}
+
+/// The format of a log of text.
+enum TextFormat {
+    File(Format),
+    /// The journal adds the time and shows the level.
+    Journal(Format<Full, ()>),
+}
+
+impl TextFormat {
+    fn new(format: Format, to_journal: bool) -> TextFormat {
+        match to_journal {
+            true => TextFormat::Journal(format.without_time().with_level(false)),
+            false => TextFormat::File(format),
+        }
+    }
+}
+
+impl<S, N> FormatEvent<S, N> for TextFormat
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+{
+    fn format_event(
+        &self,
+        context: &FmtContext<'_, S, N>,
+        writer: Writer<'_>,
+        event: &Event<'_>,
+    ) -> fmt::Result {
+        match self {
+            TextFormat::File(format) => format.format_event(context, writer, event),
+            TextFormat::Journal(format) => format.format_event(context, writer, event),
+        }
     }
 }
 

@@ -33,6 +33,7 @@ mod publish;
 mod registration;
 mod replace;
 mod saved_config;
+mod service_manager;
 mod start;
 mod token;
 

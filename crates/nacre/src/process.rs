@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use fuse::{MountEntry, MountState};
+use lnet::{SERVERS_RUN_DIR, servers_user};
 use rustix::fs::OFlags;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde::{Deserialize, Serialize};
@@ -164,16 +165,16 @@ pub(crate) fn in_run_dir(dir: &Path, pid: u32) -> (PathBuf, PathBuf) {
     (dir.join(format!("{pid}.json")), dir.join(format!("{pid}.sock")))
 }
 
-/// The run directories of a user, the preferred one first. The second one is needed if another user
-/// has created the first one.
+/// The run directories of a user, the preferred one first. The packaged units of servers have one
+/// because they do not see the host's `/tmp`. The last one is needed if another user has created
+/// the one in `/tmp`.
 fn run_dirs_of(uid: u32) -> Vec<PathBuf> {
-    match uid {
-        0 => vec!["/run/nacre".into()],
-        _ => vec![
-            format!("/tmp/nacre-{uid}").into(),
-            format!("/run/user/{uid}/nacre").into(),
-        ],
+    if uid == 0 {
+        return vec!["/run/nacre".into()];
     }
+    let of_servers = (servers_user() == Some(uid)).then(|| PathBuf::from(SERVERS_RUN_DIR));
+    let others = [format!("/tmp/nacre-{uid}"), format!("/run/user/{uid}/nacre")];
+    of_servers.into_iter().chain(others.map(PathBuf::from)).collect()
 }
 
 /// The run directory of this user; creates it if necessary.
@@ -261,6 +262,7 @@ fn scan_all_users() -> Vec<ProcessRecord> {
         };
         users.extend(uids_in_names("/tmp", "nacre-"));
         users.extend(uids_in_names("/run/user", ""));
+        users.extend(servers_user());
     }
     records_of(&users)
 }

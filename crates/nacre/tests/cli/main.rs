@@ -16,4 +16,5 @@ mod namespaces;
 mod ordinary_user;
 mod permissions;
 mod processes;
+mod service_manager;
 mod top;
