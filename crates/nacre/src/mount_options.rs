@@ -1,9 +1,10 @@
 //! Mount options of `nacre mount` and `nacre up`: the supported ones of mount(8) and mount.lustre.
 //! Options that only describe Nacre's fixed behaviour are accepted without effect.
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use client::Atime;
 use std::process::ExitCode;
+use wire::Nid;
 
 use crate::output::errln;
 use crate::{output, process};
@@ -26,6 +27,8 @@ pub(crate) struct MountFlags {
     pub(crate) nofail: bool,
     /// Change the flags of an existing mount.
     pub(crate) remount: bool,
+    /// The client's address, as the option `--listen` names it: fstab has no place for that one.
+    pub(crate) listen: Option<Nid>,
 }
 
 /// Options that mount(8) copies from the mount table for `-o remount`; ignored.
@@ -46,7 +49,7 @@ impl MountFlags {
             if !flags.apply(option, is_root)? {
                 bail!(
                     "mount option '{option}' is not known: use ro, rw, relatime, strictatime, noatime, nodiratime, suid, dev, \
-                     noexec, user_fid2path, nofail or remount"
+                     noexec, user_fid2path, nofail, listen=NID or remount"
                 );
             }
         }
@@ -86,7 +89,12 @@ impl MountFlags {
             "user_fid2path" => self.user_fid2path = true,
             "nouser_fid2path" => self.user_fid2path = false,
             "flock" | "user_xattr" | "acl" | "defaults" | "_netdev" => {}
-            _ => return Ok(false),
+            _ => match option.strip_prefix("listen=") {
+                Some(nid) => {
+                    self.listen = Some(nid.parse().with_context(|| format!("mount option '{option}'"))?)
+                }
+                None => return Ok(false),
+            },
         }
         Ok(true)
     }
@@ -140,6 +148,15 @@ mod tests {
             assert!(error.contains(option) && error.contains("needs root"), "{error}");
         }
         assert!(parse("nosuid,nodev,noexec", false).unwrap().no_exec);
+    }
+
+    #[test]
+    fn address_is_a_nid() {
+        let flags = parse("_netdev,listen=10.0.0.7@tcp1,ro", false).unwrap();
+        assert_eq!(flags.listen, Some("10.0.0.7@tcp1".parse().unwrap()));
+        assert!(flags.read_only);
+        let error = parse("listen=here", false).unwrap_err();
+        assert!(error.contains("listen=here"), "{error}");
     }
 
     #[test]

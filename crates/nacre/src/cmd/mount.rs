@@ -39,6 +39,7 @@ pub(crate) fn run(mut args: Mount) -> Result<ExitCode> {
         args.options = MountFlags::known_options(args.options);
     }
     let flags = MountFlags::parse(&args.options)?;
+    args.net.listen = flags.listen.or(args.net.listen);
     let mountpoint = daemon::make_absolute(&args.mountpoint)?;
     if flags.remount {
         return remount(&mountpoint, &flags, args.quiet);

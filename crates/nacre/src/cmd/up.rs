@@ -24,6 +24,9 @@ pub(crate) fn run(args: Up) -> Result<ExitCode> {
     let start_time = Instant::now();
     let dir = dir_or_default(args.dir.as_deref())?;
     let flags = MountFlags::parse(&args.options)?;
+    if let Some(nid) = flags.listen {
+        bail!("mount option 'listen' sets the address of a mount without servers: use --listen {nid}");
+    }
     let mountpoint = match (&args.mount, args.no_mount) {
         (_, true) => None,
         (Some(path), _) => Some(daemon::make_absolute(path)?),

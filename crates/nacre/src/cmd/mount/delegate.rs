@@ -126,9 +126,12 @@ fn suggest_address(nid: Nid, port: u16) -> String {
         .map(|addr| format!("{addr}@{net}"))
         .collect();
     match free.is_empty() {
-        true => "add an address to the interface (ip addr add) and use it with --listen".to_owned(),
+        true => {
+            "add an address to the interface (ip addr add) and use it with --listen (in fstab: listen=NID)"
+                .to_owned()
+        }
         false => format!(
-            "use another address of this machine with --listen: {}",
+            "use another address of this machine with --listen (in fstab: listen=NID): {}",
             free.join(", ")
         ),
     }
