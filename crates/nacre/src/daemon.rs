@@ -1,10 +1,10 @@
 //! Starting in the background.
 //!
 //! The command starts itself again with the same arguments and working directory and an environment
-//! variable that marks the child. The child starts its own session (setsid), works, and writes
-//! reports to its standard output, one on each line. The parent prints the reports. It exits after
-//! the last one, which says that the child is ready or has failed. The child's standard error is
-//! its log file.
+//! variable that marks the child. The child works, and writes reports to its standard output, one
+//! on each line. The parent prints the reports. It exits after the last one, which says that the
+//! child is ready or has failed. The child then starts its own session (setsid). The child's
+//! standard error is its log file.
 
 use crate::output::{self, errln, outln};
 use crate::service_manager;
@@ -87,13 +87,13 @@ pub(crate) fn spawn(log: &Path) -> Result<ExitCode> {
     )
 }
 
-/// Detaches the child from the session and working directory of the parent.
-pub(crate) fn detach() {
-    // setsid fails only for the leader of a process group, and a new child is not one.
+/// Detaches the child from the session of the parent. The kernel lets only the process group of
+/// systemd's helper mount on an automount point, so the child stays in it until it has mounted.
+fn leave_session() {
+    // setsid fails only for the leader of a process group, and a child of the command is not one.
     if let Err(e) = rustix::process::setsid() {
         tracing::debug!("cannot leave the session of the parent (setsid): {e}");
     }
-    leave_working_directory();
 }
 
 /// Changes to the root directory: a working directory would keep its file system from being
@@ -160,6 +160,7 @@ fn write_report(report: &Report) {
 }
 
 fn send_last_report(report: &Report) {
+    leave_session();
     write_report(report);
     // Release the pipe, and keep descriptor 1 in use so that no other file gets it.
     if let Ok(null) = OpenOptions::new().write(true).open("/dev/null") {

@@ -82,7 +82,7 @@ impl DaemonSpec {
             return daemon::spawn(&self.log);
         }
         if daemon::is_child() {
-            daemon::detach();
+            daemon::leave_working_directory();
         }
         logging::start();
         // New files, such as stores and logs, are for this user only.

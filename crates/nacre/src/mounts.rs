@@ -48,7 +48,8 @@ pub(crate) fn prepare(path: &Path) -> Result<()> {
         );
     }
     check_responsive(path)?;
-    if let Some(mount) = fuse::mounted_at(path) {
+    // An automount point waits for this mount.
+    if let Some(mount) = fuse::mounted_at(path).filter(|_| !is_automount_point(path)) {
         bail!(
             "mount point {here} is busy: {} ({}) is mounted there; unmount it, or choose another mount point",
             mount.source,
@@ -59,6 +60,11 @@ pub(crate) fn prepare(path: &Path) -> Result<()> {
         bail!("mount point {here} is not a directory");
     }
     std::fs::create_dir_all(path).map_err(|e| anyhow!("cannot create mount point {here}: {e}"))
+}
+
+/// Whether the path is an automount point (of systemd's `x-systemd.automount`) without a mount.
+pub(crate) fn is_automount_point(path: &Path) -> bool {
+    fuse::mounted_at(path).is_some_and(|mount| mount.fstype == "autofs")
 }
 
 /// Checks that a file system can be mounted at this path, as [`prepare`] does, and that the mount
