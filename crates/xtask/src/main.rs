@@ -1,5 +1,5 @@
 //! The project's maintenance commands, for people and CI:
-//! `cargo xtask check|test|model|linear|fuzz|ltp|xfstests|demo|setup`.
+//! `cargo xtask check|test|model|linear|fuzz|ltp|xfstests|demo|package|setup`.
 //!
 //! `check`, `test`, `demo` and `setup` install missing programs. Debian packages need root; for
 //! other users the commands list the missing packages and fail. A failed stage ends the command
@@ -8,6 +8,7 @@
 mod conformance;
 mod demo;
 mod fuzz;
+mod package;
 mod setup;
 mod spelling;
 mod stage;
@@ -29,6 +30,7 @@ const HELP: &str = "usage: cargo xtask COMMAND
   ltp     LTP's tests of file systems and of system calls on files: SOURCE (a checkout of LTP), [PART OF A NAME]...
   xfstests  xfstests' generic tests, groups quick and auto: SOURCE (a checkout of xfstests), [TEST]...
   demo    install the programs that the demonstration needs, then run `nacre demo` with the given options
+  package Debian packages and a tarball in target/package: [--debug] [--test [--previous DEB]] (a test in a virtual machine)
   setup   install the programs that the other commands need";
 
 fn main() -> ExitCode {
@@ -41,6 +43,7 @@ fn main() -> ExitCode {
         Some("fuzz") => fuzz::run(&args[1..]),
         Some("ltp") => conformance::ltp(&args[1..]),
         Some("xfstests") => conformance::xfstests(&args[1..]),
+        Some("package") => package::run(&args[1..]),
         Some("demo") => demo::run(&args[1..]),
         Some("setup") => setup::install_packages()
             .and_then(|()| setup::install_codespell())

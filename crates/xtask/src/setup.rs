@@ -35,7 +35,8 @@ pub(crate) fn install_codespell() -> Result<(), String> {
     install(&[("codespell", "codespell")])
 }
 
-fn install(programs: &[(&str, &str)]) -> Result<(), String> {
+/// Installs the packages of those programs that are missing.
+pub(crate) fn install(programs: &[(&str, &str)]) -> Result<(), String> {
     let missing: Vec<&str> = programs
         .iter()
         .filter(|(program, _)| !is_installed(program))
@@ -73,6 +74,14 @@ pub(crate) fn install_cargo_deny() -> Result<(), String> {
         return Ok(());
     }
     Stage::new("set-up: cargo-deny").run(cargo(["install", "--locked", "cargo-deny"]))
+}
+
+/// Installs cargo-deb if it is missing.
+pub(crate) fn cargo_deb() -> Result<(), String> {
+    if is_installed("cargo-deb") || succeeds(cargo(["deb", "--version"])) {
+        return Ok(());
+    }
+    Stage::new("set-up: cargo-deb").run(cargo(["install", "--locked", "cargo-deb"]))
 }
 
 /// Installs the test programs that cargo builds: pjdfstest and fsx.
@@ -125,7 +134,7 @@ fn succeeds(mut command: Command) -> bool {
 }
 
 /// Whether this process runs as root: `/proc/self` belongs to the effective user.
-fn is_root() -> bool {
+pub(crate) fn is_root() -> bool {
     use std::os::unix::fs::MetadataExt;
     std::fs::metadata("/proc/self").is_ok_and(|m| m.uid() == 0)
 }
