@@ -217,7 +217,7 @@ mod tests {
             Ok(())
         })
         .unwrap();
-        assert_eq!(seen.len() as u64, size(&a).unwrap());
+        assert_eq!(seen.len() as u64, count_entries(&a).unwrap());
         assert_eq!(
             (copied.files, copied.dirs, copied.links, copied.bytes),
             (2, 3, 1, 300_000)
