@@ -11,8 +11,8 @@ use parking_lot::Mutex;
 
 use crate::{Operations, Row, StatsTable};
 
-/// Maximum number of keys in a shard, besides the overflow key. Clients choose the names of jobs, so memory
-/// needs a limit: with 20 operations, an entry takes about 1 KiB.
+/// Maximum number of keys in a shard, besides the overflow key. Clients choose the names of jobs,
+/// so memory needs a limit: with 20 operations, an entry takes about 1 KiB.
 const SHARD_KEYS_MAX: usize = 4096;
 
 /// The statistics of each key. Each partition of a server writes only its own shard, so partitions
@@ -152,8 +152,8 @@ impl<K: Clone + Eq + Hash + Ord> KeyedStats<K> {
 }
 
 impl<K: Eq + Hash> Shard<K> {
-    /// Removes the keys that had no sample for `idle_max`, and records the time of the sweep. `None`
-    /// removes nothing.
+    /// Removes the keys that had no sample for `idle_max`, and records the time of the sweep.
+    /// `None` removes nothing.
     fn remove_idle(&mut self, idle_max: Option<Duration>, now: SystemTime) {
         self.swept = now;
         if let Some(idle_max) = idle_max {
