@@ -1,7 +1,8 @@
 //! Shortens a failing sequence: omits parts, halves first, as long as the rest still fails.
 
 /// The shortest failing sequence found by omitting parts of `steps`, which fails as a whole; never
-/// empty. `fails` tests a candidate; after `trials_max` tests, returns the shortest one so far.
+/// empty. `fails` tells whether a candidate fails. After `trials_max` candidates, returns the
+/// shortest failing sequence so far.
 pub fn shrink<T: Clone>(steps: Vec<T>, trials_max: usize, mut fails: impl FnMut(&[T]) -> bool) -> Vec<T> {
     let (mut best, mut part, mut trials) = (steps, 0, 0);
     loop {

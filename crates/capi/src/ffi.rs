@@ -1,9 +1,11 @@
 //! The interface to C, with all unsafe code of this library.
 //!
 //! Types of this module wrap the parameters that C passes. Their fields are private, so a pointer
-//! can only come from C, as a parameter of a function of `nacre.h`. This module relies on a
-//! contract: a pointer from C is NULL, or valid for the duration of the call and the stated number
-//! of bytes. If a pointer must not be NULL but is, the call fails with `EFAULT`.
+//! that this module dereferences can only come from C, as a parameter of a function of `nacre.h`.
+//! This module relies on a contract: a pointer from C is NULL, or points to what its type says (a
+//! NUL-terminated string, a `T`, a buffer of `Count` bytes). That memory stays valid during the
+//! call. Meanwhile nothing else changes inputs, and nothing else uses outputs. If a pointer must
+//! not be NULL but is, the call fails with `EFAULT`.
 
 #![allow(
     unsafe_code,
@@ -138,7 +140,7 @@ pub(crate) unsafe trait Pod: Copy {
     }
 }
 
-// SAFETY: structures of integers.
+// SAFETY: a structure of integers.
 unsafe impl Pod for libc::stat {}
 // SAFETY: a structure of integers.
 unsafe impl Pod for libc::statvfs {}
@@ -200,7 +202,7 @@ pub(crate) fn call<T: ReturnValue>(name: &str, body: impl FnOnce() -> Result<T, 
         Ok(Ok(value)) => return value,
         Ok(Err(e)) => e,
         Err(_) => {
-            let message = "bug in the library, reported above; the call fails with EIO";
+            let message = "internal error (a bug; see the panic message above); the call fails with EIO";
             // Standard error may be closed.
             let _ = writeln!(std::io::stderr(), "libnacre: {name}: {message}");
             Errno::EIO

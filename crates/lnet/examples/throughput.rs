@@ -1,5 +1,6 @@
-//! Measures message rates and bandwidth between two nodes of this process, over TCP on loopback and
-//! over `lo`: `cargo run --release -p lnet --example throughput`.
+//! Measures message rates and bandwidth: over TCP on loopback between two nodes of this process,
+//! and over LNet's `lo` from a node to itself. Run it with `cargo run --release -p lnet --example
+//! throughput`.
 
 use bytes::Bytes;
 use cpt::{BoxFuture, CptConfig, CptTable};
@@ -8,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use wire::Nid;
 
-/// Measurement time of each operation with each number of tasks.
+/// Measurement time of each operation with each number of tasks; also the time limit of a ping.
 const MEASURE_TIME: Duration = Duration::from_secs(2);
 const MIB: usize = 1 << 20;
 

@@ -1,5 +1,5 @@
-//! A message's payload: one or more pieces of shared memory. Moving, slicing and cloning a payload
-//! copy no data.
+//! A message's payload: one or more reference-counted buffers. Moving, slicing and cloning a
+//! payload copy no data.
 
 use bytes::{Bytes, BytesMut};
 
@@ -48,7 +48,7 @@ impl Payload {
         self.pieces().iter()
     }
 
-    /// The pieces as a vector.
+    /// The pieces as a vector; an empty vector if the only piece is empty.
     pub fn into_pieces(self) -> Vec<Bytes> {
         match self.0 {
             Pieces::One(bytes) if bytes.is_empty() => Vec::new(),

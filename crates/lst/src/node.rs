@@ -76,7 +76,7 @@ impl Node {
         }
     }
 
-    /// Sets the console on this node, which handles other nodes' requests to join its session;
+    /// Sets this node's console. The console handles other nodes' requests to join its session.
     /// `None`: this node has no console.
     pub(crate) fn set_console(&self, console: Option<Arc<dyn JoinHandler>>) {
         *self.server.console.lock() = console;
@@ -99,7 +99,9 @@ async fn watch_session(server: Arc<Server>) {
     loop {
         tokio::time::sleep(TICK).await;
         if let Some(name) = server.framework.lock().expire_session(Instant::now()) {
-            tracing::warn!("LNet selftest session {name} has expired: no console has sent requests");
+            tracing::warn!(
+                "LNet selftest session {name} has expired: no console has sent a request within the session's timeout"
+            );
         }
     }
 }

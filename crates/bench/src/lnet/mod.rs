@@ -2,9 +2,9 @@
 //! with bare TCP ([`echo`]) as reference.
 //!
 //! All nodes are in this process, except that the server may have a process of its own. Each node
-//! has its own LNet stack and loopback address. A console starts and stops the tests. CPU time
-//! includes clients and servers. Runs of all subjects alternate, so that disturbances affect all
-//! alike.
+//! has its own LNet stack and loopback address. A console starts and stops the tests. CPU time is
+//! that of clients, server and console together. Runs of all subjects alternate, so that
+//! disturbances affect all alike.
 
 mod echo;
 mod site;
@@ -22,7 +22,7 @@ use tokio::runtime::Handle;
 
 /// Name of the subject that is bare TCP with one write for each message.
 pub(crate) const ECHO: &str = "echo";
-/// Name of the subject that is bare TCP with one write for the answers to all messages of a read.
+/// Name of the subject that is bare TCP, where one write answers all messages of one `read()`.
 const BATCHED: &str = "echo batched";
 
 /// A load.
@@ -73,7 +73,7 @@ impl LnetLoad {
     }
 }
 
-/// A load with a number of clients and of requests in flight.
+/// A load, the number of clients, and the number of requests that each client keeps in flight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Point {
     /// The load.
@@ -87,7 +87,7 @@ pub struct Point {
 /// Durations and number of runs.
 #[derive(Debug, Clone, Copy)]
 pub struct Times {
-    /// Time under load before each measurement, which does not count.
+    /// Time under load before each measurement; not part of the measurement.
     pub warm_up: Duration,
     /// Duration of each measurement.
     pub measured: Duration,
@@ -96,9 +96,9 @@ pub struct Times {
 }
 
 /// Measures every point on every site, `times.runs` times, and on bare TCP if `with_echo`.
-/// `progress` gets a description of each measurement before its start, and how many of how many are
-/// done. The report has all
-/// measurements so far even after an error, which is [`BenchError::Interrupted`] if `stop` was set.
+/// `progress` gets a description of each measurement before its start, the number of measurements
+/// that are done, and their total number. After an error, the report has the measurements so far.
+/// If `stop` is set, the error is [`BenchError::Interrupted`].
 pub fn measure(
     sites: &[(&'static str, Site)],
     points: &[Point],
@@ -115,11 +115,11 @@ pub fn measure(
     };
     // The batched echo runs only for pings: batching does not change bulk transfers.
     let is_measured = |point: &Point, batched: bool| point.load == LnetLoad::Ping || !batched;
-    let subjects_of = |point: &Point| {
+    let subject_count = |point: &Point| {
         let measured_echoes = echoes.iter().filter(|(_, batched)| is_measured(point, *batched));
         sites.len() + measured_echoes.count()
     };
-    let (mut done, total) = (0, times.runs * points.iter().map(subjects_of).sum::<usize>());
+    let (mut done, total) = (0, times.runs * points.iter().map(subject_count).sum::<usize>());
     for run in 1..=times.runs {
         for &point in points {
             let Point {
@@ -162,7 +162,8 @@ pub(crate) struct Measurement {
     pub(crate) duration: Duration,
     /// CPU time of this process and of the server's process during the measurement.
     pub(crate) cpu: CpuTime,
-    /// Completed requests of each client.
+    /// Requests of each client during the measurement: completed ones over bare TCP, sent ones over
+    /// LNet.
     pub(crate) requests: Vec<u64>,
 }
 

@@ -181,7 +181,7 @@ impl Model {
         let inode = self.inode(ino);
         let safe = inode.is_file() && inode.permits(cred, READ | WRITE);
         let protected = self.behaviour.protected_hardlinks > 0;
-        ensure(!protected || inode.owned_by(cred) || safe, Errno::PERM)?;
+        ensure(!protected || inode.may_act_as_owner(cred) || safe, Errno::PERM)?;
         self.may_create(cred, place.dir)?;
         ensure(!inode.is_dir(), Errno::PERM)?;
         self.inode_mut(ino).nlink += 1;
@@ -257,7 +257,7 @@ impl Model {
             }
             Op::Chmod { path, mode } => {
                 let ino = self.find(cred, path, true)?;
-                ensure(self.inode(ino).owned_by(cred), Errno::PERM)?;
+                ensure(self.inode(ino).may_act_as_owner(cred), Errno::PERM)?;
                 self.inode_mut(ino).mode = *mode;
             }
             Op::Chown { path, uid, gid } => {
@@ -272,7 +272,7 @@ impl Model {
             }
             Op::Utimens { path, mtime } => {
                 let ino = self.find(cred, path, true)?;
-                ensure(self.inode(ino).owned_by(cred), Errno::PERM)?;
+                ensure(self.inode(ino).may_act_as_owner(cred), Errno::PERM)?;
                 self.inode_mut(ino).mtime = Some(*mtime);
             }
             other => panic!("not an attribute operation: {other:?}"),
@@ -329,7 +329,7 @@ impl Model {
             return ensure(cred.0 == 0, Errno::PERM);
         }
         let sticky = inode.is_dir() && inode.mode & 0o1000 != 0;
-        ensure(!sticky || inode.owned_by(cred), Errno::PERM)?;
+        ensure(!sticky || inode.may_act_as_owner(cred), Errno::PERM)?;
         ensure(inode.permits(cred, WRITE), Errno::ACCESS)
     }
 

@@ -1,5 +1,5 @@
-//! The model: a file system in memory with the names, permissions and open files of POSIX and
-//! Linux.
+//! The model: a file system in memory that follows the rules of POSIX and Linux for names,
+//! permissions, open files, locks and extended attributes.
 
 use rustix::io::Errno;
 use std::collections::{BTreeMap, VecDeque};
@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, VecDeque};
 /// Inode number in the model.
 pub(crate) type Ino = u64;
 
-/// The directory of the sequence.
+/// The directory in which a sequence of operations runs: the root of the model.
 pub(crate) const ROOT: Ino = 1;
 /// Uid and gid of the ordinary user.
 pub(crate) const USER: u32 = 1000;
@@ -35,7 +35,7 @@ pub(crate) struct Inode {
     pub(crate) xattrs: BTreeMap<String, String>,
     /// The mtime that was set explicitly; `None` before that and after a later change.
     pub(crate) mtime: Option<i64>,
-    /// `flock` locks by slot; true if exclusive.
+    /// `flock` locks by slot of the open file; true if exclusive.
     pub(crate) flocks: BTreeMap<usize, bool>,
     /// `fcntl` locks by owner; true if exclusive.
     pub(crate) fcntls: BTreeMap<usize, bool>,
@@ -59,7 +59,7 @@ pub(crate) struct Lookup {
     pub(crate) ino: Option<Ino>,
 }
 
-/// Behaviour that differs between file systems.
+/// Behaviour that depends on the file system or on the kernel's settings.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FsBehaviour {
     /// Whether each mount is a separate owner of `fcntl` locks. On a local disk, this process owns
@@ -77,6 +77,7 @@ pub(crate) struct FsBehaviour {
 pub(crate) struct Model {
     inodes: BTreeMap<Ino, Inode>,
     next_ino: Ino,
+    /// Open files by slot, the number by which a step refers to one.
     pub(crate) handles: BTreeMap<usize, Handle>,
     pub(crate) behaviour: FsBehaviour,
 }
@@ -126,7 +127,8 @@ impl Inode {
         (self.mode >> shift) & want == want
     }
 
-    pub(crate) fn owned_by(&self, cred: Cred) -> bool {
+    /// Whether the user is the owner or root.
+    pub(crate) fn may_act_as_owner(&self, cred: Cred) -> bool {
         cred.0 == 0 || cred.0 == self.uid
     }
 }
@@ -219,7 +221,7 @@ impl Model {
         let (above, victim) = (self.inode(dir), self.inode(victim));
         let sticky = above.mode & 0o1000 != 0;
         ensure(
-            !sticky || victim.owned_by(cred) || above.owned_by(cred),
+            !sticky || victim.may_act_as_owner(cred) || above.may_act_as_owner(cred),
             Errno::PERM,
         )?;
         match (as_dir, victim.is_dir()) {
@@ -281,7 +283,7 @@ impl Model {
         if self.behaviour.owner_per_mount { mount } else { 0 }
     }
 
-    /// Whether a directory is equal to or an ancestor of another one.
+    /// Whether `below` is `above` itself or lies below it.
     pub(crate) fn is_above(&self, above: Ino, below: Ino) -> bool {
         above == below
             || (self.inode(above).is_dir()

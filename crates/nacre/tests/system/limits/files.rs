@@ -1,5 +1,5 @@
-//! Open files: files that programs open in a mount use no descriptors of Nacre's process; a target
-//! does not start with too few descriptors.
+//! Open files: files that programs open in a mount use no descriptors of Nacre's process, and
+//! `nacre up` fails if its limit of descriptors is too low for its targets.
 
 use crate::fixture::{Site, run, sh};
 use std::process::Command;
