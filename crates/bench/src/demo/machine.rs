@@ -112,7 +112,7 @@ bad line
 
     #[test]
     fn cpuinfo_and_meminfo_parse() {
-        assert!(cpus("processor\t: 0\nmodel name\t: An EPYC : 7\n").ends_with(" of An EPYC : 7"));
+        assert!(cpus("processor\t: 0\nmodel name\t: An EPYC : 7\n").ends_with(" × An EPYC : 7"));
         assert!(cpus("").parse::<usize>().is_ok());
         assert_eq!(memory("MemFree: 1 kB\nMemTotal:       24576000 kB\n"), "23.4 GiB");
         assert_eq!(memory("nothing"), "unknown");

@@ -482,7 +482,7 @@ mod tests {
         assert_eq!(stripes.max(), Some(2));
         let text = plan.not_shown.join("\n");
         assert!(
-            text.contains("with 4 stripes") && text.contains("only 2 OSTs"),
+            text.contains("with 4 stripes") && text.contains("OSTs is only 2."),
             "{text}"
         );
         assert!(text.contains("768 client threads and 262144 files"), "{text}");

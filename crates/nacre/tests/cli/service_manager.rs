@@ -125,15 +125,10 @@ fn process_with_the_journal_as_standard_error_logs_priorities_there() {
     assert!(up.success());
     let status = nacre_ok(&["status", "--dir", &dir]);
     assert!(status.contains("the journal"), "{status}");
-    nacre_ok(&["lctl", "--dir", &dir, "set_param", "nacre.log_format=json"]);
     site.down("d");
     let log = sh(&format!("cat {}", site.path_str("journal")));
-    let (objects, texts): (Vec<&str>, Vec<&str>) = log.lines().partition(|line| line.contains(">{"));
-    let object = objects.iter().find_map(|line| line.strip_prefix("<6>"));
-    let event: serde_json::Value = serde_json::from_str(object.expect("an object")).expect("JSON");
-    assert_eq!(event["level"], "INFO");
-    assert!(texts.len() > 1, "{log}");
-    for line in texts {
+    assert!(log.lines().count() > 1, "{log}");
+    for line in log.lines() {
         let text = line.strip_prefix("<6>").or_else(|| line.strip_prefix("<4>"));
         // A time stamp begins with the year, the level follows it.
         let is_plain = |text: &str| !text.starts_with("20") && !text.contains("INFO");
