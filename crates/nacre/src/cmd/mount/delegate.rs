@@ -131,7 +131,7 @@ fn suggest_address(nid: Nid, port: u16) -> String {
                 .to_owned()
         }
         false => format!(
-            "use another address of this machine with --listen (in fstab: listen=NID): {}",
+            "use another address of this machine with --listen: {} (in fstab: listen=NID)",
             free.join(", ")
         ),
     }
