@@ -88,8 +88,8 @@ part_mounted() {
     cp -r /usr/share/doc /mnt/data/
     nacre lfs setstripe -c 2 -S 64K /mnt/data/striped
     dd if=/dev/urandom of=/mnt/data/striped bs=1M count=8 status=none
-    (cd /mnt/data && find . -type f -exec md5sum {} + | sort) >/root/data.md5
-    test "$(wc -l </root/data.md5)" -gt 50
+    (cd /mnt/data && find . -type f -exec md5sum {} + | sort) >/var/lib/package-test-data.md5
+    test "$(wc -l </var/lib/package-test-data.md5)" -gt 50
     echo kept >/mnt/data/kept
 
     say "a whole file system in one unit"
@@ -102,8 +102,8 @@ part_mounted() {
 
     say "upgrade, while all of it runs"
     echo '# of the administrator' >>/etc/nacre/nacre.env
-    install_packages /packages/nacre_*.deb | tee /root/upgrade
-    grep -q 'run the previous version.*nacre-up@whole' /root/upgrade
+    install_packages /packages/nacre_*.deb | tee /var/lib/package-test-upgrade
+    grep -q 'run the previous version.*nacre-up@whole' /var/lib/package-test-upgrade
     grep -q '# of the administrator' /etc/nacre/nacre.env
     check_data
     equal "$(cat /var/lib/nacre/up/whole/mnt/file)" whole
@@ -116,7 +116,7 @@ start_all() {
     systemctl start mnt-data.mount
 }
 
-check_data() { (cd /mnt/data && md5sum --quiet -c /root/data.md5); }
+check_data() { (cd /mnt/data && md5sum --quiet -c /var/lib/package-test-data.md5); }
 
 part_upgraded() {
     say "data of the previous version"
