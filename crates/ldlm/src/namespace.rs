@@ -77,7 +77,9 @@ impl Namespace {
             let granted_conflict = self.has_granted_blocker(id);
             if !granted_conflict && !self.has_waiting_blocker(id) {
                 if self.grant(id) {
-                    self.waits.discard(id);
+                    if queued {
+                        self.waits.discard(id);
+                    }
                     if request.mode == LockMode::Group {
                         // The lock may have joined its group ahead of waiting locks, which it
                         // blocks now.

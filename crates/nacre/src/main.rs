@@ -35,6 +35,8 @@ mod replace;
 mod saved_config;
 mod service_manager;
 mod start;
+#[cfg(test)]
+mod test_params;
 mod token;
 
 use std::process::ExitCode;

@@ -54,6 +54,14 @@ pub(crate) fn shell_word(path: &Path) -> String {
     shlex::try_quote(&path).map_or_else(|_| path.to_string(), |quoted| quoted.into_owned())
 }
 
+/// The text with a question mark for each control character: other users or clients supply it, and
+/// it must not control the terminal.
+pub(crate) fn printable(text: &str) -> String {
+    text.chars()
+        .map(|c| if c.is_control() { '?' } else { c })
+        .collect()
+}
+
 /// An error and its causes in one line, without causes that the text already contains.
 pub(crate) fn describe(error: &anyhow::Error) -> String {
     let mut out = String::new();
@@ -78,5 +86,10 @@ mod tests {
             .context("cannot start: port 988 is taken")
             .context("serve");
         assert_eq!(describe(&error), "serve: cannot start: port 988 is taken");
+    }
+
+    #[test]
+    fn printable_text_has_no_control_characters() {
+        assert_eq!(printable("a\x1b[2J"), "a?[2J");
     }
 }

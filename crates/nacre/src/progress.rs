@@ -4,7 +4,7 @@
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
-use crate::output::{self, errln};
+use crate::output::{self, errln, printable};
 
 /// Interval of updates on a terminal.
 const TERMINAL_INTERVAL: Duration = Duration::from_millis(100);
@@ -97,8 +97,7 @@ fn line(text: &str, done: u64, total: Option<u64>, with_bar: bool) -> String {
 
 /// The first characters of a line, without control characters.
 fn cut(text: &str) -> String {
-    let printable = text.chars().map(|c| if c.is_control() { '?' } else { c });
-    printable.take(LINE_WIDTH).collect()
+    printable(text).chars().take(LINE_WIDTH).collect()
 }
 
 #[cfg(test)]

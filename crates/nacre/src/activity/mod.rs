@@ -254,9 +254,8 @@ fn usecs_since_1970(time: SystemTime) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::{LockCounts, Scope, collect};
-    use params::{
-        KeyedStats, Operations, Param, Registry, Row, Stats, StatsTable, Sums, Tally, USECS, Value,
-    };
+    use crate::test_params::register_ost_stats;
+    use params::{KeyedStats, Operations, Param, Registry, Row, Stats, StatsTable, Sums, Tally, USECS};
     use std::sync::Arc;
     use std::time::{Duration, UNIX_EPOCH};
 
@@ -276,21 +275,7 @@ mod tests {
         let jobs = KeyedStats::new(OPERATIONS, 1, String::new(), Arc::default());
         let first = UNIX_EPOCH + Duration::from_secs(9);
         jobs.add(0, "dd.0", &[(1, 100), (3, 2)], first);
-        let (shown, shown_by_nid) = (table.clone(), table);
-        let _params = [
-            registry.register(
-                "obdfilter.fs-OST0000.stats",
-                Param::read_only(move || shown.stats()),
-            ),
-            registry.register(
-                "obdfilter.fs-OST0000.exports.10.0.0.7@tcp.stats",
-                Param::read_only(move || shown_by_nid.stats()),
-            ),
-            registry.register(
-                "obdfilter.fs-OST0000.job_stats",
-                Param::read_only(move || Value::Jobs(jobs.all(first))),
-            ),
-        ];
+        let _params = register_ost_stats(&registry, &table, jobs, first);
         let activity = collect(&registry);
         let scopes: Vec<&Scope> = activity.operations.iter().map(|o| &o.scope).collect();
         let nid = Scope::Nid("10.0.0.7@tcp".to_owned());

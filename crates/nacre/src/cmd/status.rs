@@ -11,7 +11,7 @@ use super::{ANSWER_MAX, default_dir};
 use crate::cli::Status;
 use crate::control::{self, Request};
 use crate::daemon;
-use crate::output::{outln, shell_word};
+use crate::output::{outln, printable, shell_word};
 use crate::process::{self, ProcessRecord};
 
 /// Exit status if no process is running, as for the `status` action of init scripts.
@@ -117,11 +117,7 @@ fn live_status(record: &ProcessRecord) -> Value {
 
 /// Prints a line without control characters: other users' processes supply part of the text.
 pub(super) fn print_line(text: String) {
-    let printable: String = text
-        .chars()
-        .map(|c| if c.is_control() { '?' } else { c })
-        .collect();
-    outln!("{printable}");
+    outln!("{}", printable(&text));
 }
 
 fn print_process(record: &ProcessRecord, live: &Value) {

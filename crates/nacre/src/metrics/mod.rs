@@ -331,7 +331,8 @@ fn number(value: &Value) -> Option<u64> {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::{families, render};
-    use params::{KeyedStats, Operations, Param, Registry, StatsTable, Value};
+    use crate::test_params::register_ost_stats;
+    use params::{KeyedStats, Operations, Param, Registry, StatsTable};
     use std::collections::HashSet;
     use std::sync::Arc;
     use std::time::SystemTime;
@@ -350,21 +351,9 @@ mod tests {
         let stats = table();
         let jobs = KeyedStats::new(OPERATIONS, 1, String::new(), Arc::default());
         jobs.add(0, "dd.0", &[(0, 4096), (1, 7)], SystemTime::now());
-        let (shown, shown_by_nid) = (stats.clone(), stats.clone());
+        let _ost_stats = register_ost_stats(&registry, &stats, jobs, SystemTime::now());
         let text = |text: &'static str| Param::read_only(move || text.to_owned());
         let _params = [
-            registry.register(
-                "obdfilter.fs-OST0000.stats",
-                Param::read_only(move || shown.stats()),
-            ),
-            registry.register(
-                "obdfilter.fs-OST0000.exports.10.0.0.7@tcp.stats",
-                Param::read_only(move || shown_by_nid.stats()),
-            ),
-            registry.register(
-                "obdfilter.fs-OST0000.job_stats",
-                Param::read_only(move || Value::Jobs(jobs.all(SystemTime::now()))),
-            ),
             registry.register("obdfilter.fs-OST0000.eviction_count", Param::counter(|| 2)),
             registry.register("mdt.fs-MDT0000.uuid", text("fs-MDT0000_UUID")),
             registry.register(

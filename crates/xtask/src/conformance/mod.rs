@@ -11,7 +11,7 @@ mod xfstests;
 use std::path::PathBuf;
 
 use crate::setup;
-use crate::stage::{Stage, cargo, root};
+use crate::stage::{Stage, cargo, target_dir};
 use instance::Instance;
 
 pub(crate) use ltp::run as ltp;
@@ -35,8 +35,7 @@ fn parse_arguments<'a>(suite: &str, args: &'a [String]) -> Result<Arguments<'a>,
 fn build_nacre() -> Result<PathBuf, String> {
     setup::check_mounts()?;
     Stage::new("build").run(cargo(["build", "--release", "--locked", "--package", "nacre"]))?;
-    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), Into::into);
-    Ok(target.join("release"))
+    Ok(target_dir().join("release"))
 }
 
 #[cfg(test)]

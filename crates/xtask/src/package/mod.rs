@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::setup;
-use crate::stage::{Stage, cargo, root};
+use crate::stage::{Stage, cargo, root, target_dir};
 
 const USAGE: &str = "usage: cargo xtask package [--debug] [--test [--previous nacre_VERSION.deb]]";
 
@@ -91,10 +91,9 @@ impl Profile {
 
     /// The directory of the built binaries.
     fn dir(self) -> PathBuf {
-        let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), Into::into);
         match self {
-            Profile::Release => target.join("release"),
-            Profile::Debug => target.join("debug"),
+            Profile::Release => target_dir().join("release"),
+            Profile::Debug => target_dir().join("debug"),
         }
     }
 }

@@ -5,7 +5,7 @@
 
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, sync_channel};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -54,7 +54,7 @@ pub(super) fn run(args: &Top, first: Sample) -> Result<ExitCode> {
 
 /// Starts the thread that reads the processes after each interval.
 fn start_reads(interval: Duration) -> Result<Receiver<Result<Sample>>> {
-    let (sender, receiver): (Sender<Result<Sample>>, _) = channel();
+    let (sender, receiver) = sync_channel(1);
     std::thread::Builder::new()
         .name("reads".to_owned())
         .spawn(move || {

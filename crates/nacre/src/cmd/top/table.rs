@@ -2,6 +2,7 @@
 
 use super::rates::{Load, Operations, Waits};
 use crate::cli::By;
+use crate::output::printable;
 
 /// Shown where a key has no such statistics.
 const NONE: &str = "-";
@@ -77,6 +78,7 @@ impl Table {
         let names = columns.iter().map(|(name, _)| (*name).to_owned());
         let row = |load: &Load| {
             let cells = columns.iter().map(|(_, text)| text(load));
+            // Clients choose the names of jobs.
             [printable(&load.key)].into_iter().chain(cells).collect()
         };
         Table {
@@ -128,13 +130,6 @@ pub(super) fn empty_text(by: By) -> &'static str {
     }
 }
 
-/// Text without control characters: clients choose the names of jobs.
-fn printable(text: &str) -> String {
-    text.chars()
-        .map(|c| if c.is_control() { '?' } else { c })
-        .collect()
-}
-
 fn operations(load: &Load, text: fn(&Operations) -> String) -> String {
     load.operations.as_ref().map_or_else(|| NONE.to_owned(), text)
 }
@@ -176,7 +171,7 @@ fn duration(usecs: Option<f64>) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{Table, bytes, duration, printable, rate};
+    use super::{Table, bytes, duration, rate};
     use crate::cli::By;
     use crate::cmd::top::rates::{Load, OperationNumbers, Operations, Waits};
 
@@ -234,6 +229,5 @@ mod tests {
                 "a?b       -        -         -       -         -            -        -          2.0      90.0ms  late,slow",
             ]
         );
-        assert_eq!(printable("a\x1b[2J"), "a?[2J");
     }
 }
