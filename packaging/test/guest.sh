@@ -181,7 +181,7 @@ EOF
 
     say "stop"
     echo "written before the stop" >/mnt/data/last
-    systemctl stop mnt-data.mount
+    stop_mount_beside 5
     # A program that uses the mount does not delay the stop.
     sleep infinity </var/lib/nacre/up/whole/mnt/file &
     local user=$!
@@ -194,7 +194,7 @@ EOF
     journalctl --no-pager -b -p warning -u 'nacre-*' -u 'mnt-*' || true
     start_all
     equal "$(cat /mnt/data/last)" "written before the stop"
-    systemctl stop mnt-data.mount
+    stop_mount_beside 4
 
     say "remove"
     apt-get remove -q -y nacre
@@ -208,7 +208,7 @@ EOF
     grep -q '# of the administrator' /etc/nacre/nacre.env
     start_all
     check_data
-    systemctl stop mnt-data.mount
+    stop_mount_beside 4
 
     say "purge"
     apt-get purge -q -y nacre
@@ -245,6 +245,13 @@ processes() { { grep -lx nacre /proc/[0-9]*/comm 2>/dev/null || true; } | wc -l;
 
 # Whether so many processes of nacre run.
 processes_are() { test "$(processes)" = "$1"; }
+
+# Unmounts. The kernel does not wait for the mount's process, which ends soon after: then so many
+# processes of nacre remain.
+stop_mount_beside() {
+    systemctl stop mnt-data.mount
+    await processes_are "$1"
+}
 
 # Whether a unit is active with another main process.
 restarted() {
