@@ -214,7 +214,7 @@ fn check_keeps_torn_or_damaged_journal_and_server_rejects_damage() {
     let mut site = Site::new();
     let mount = site.up("d", &[]);
     sh(&format!(
-        "for i in $(seq 200); do echo $i > {mount}/$i; done; sync -f {mount}"
+        "for i in $(seq 200); do echo $i > {mount}/$i; done; sync -f {mount}; chmod 600 {mount}/1; sync -f {mount}"
     ));
     site.kill("d");
     nacre(&["umount", "--lazy", &mount]);

@@ -284,11 +284,8 @@ fn address_in_use_is_explained_with_an_alternative() {
     );
 
     // Another user needs access to the binary and the mount point.
-    let (binary, user_mount) = (site.path_str("nacre"), site.path_str("user_mount"));
-    sh(&format!(
-        "chmod 711 {}; cp {nacre} {binary}; chmod 755 {binary}; mkdir {user_mount}; chown 4713 {user_mount}",
-        site.path_str("")
-    ));
+    let (binary, user_mount) = (site.binary_for_all(), site.path_str("user_mount"));
+    sh(&format!("mkdir {user_mount}; chown 4713 {user_mount}"));
     let user = [
         "setpriv",
         "--reuid",

@@ -11,17 +11,6 @@ use crate::fixture::{self, CommandOutput, Site, is_root, nacre_ok, run, sh};
 /// The uid of `nobody`.
 const USER: &str = "65534";
 
-/// Copies the binary to a place that every user can access.
-fn binary_for_all(site: &Site) -> String {
-    let binary = site.path_str("nacre");
-    sh(&format!(
-        "chmod 711 {} && cp {} {binary} && chmod 755 {binary}",
-        site.path_str("."),
-        env!("CARGO_BIN_EXE_nacre")
-    ));
-    binary
-}
-
 /// Runs a shell command as an unprivileged user.
 fn run_as(user: &str, runtime_dir: &str, line: &str) -> CommandOutput {
     run(Command::new("setpriv")
@@ -64,7 +53,7 @@ fn servers_of_root_reject_other_local_users() {
         return;
     }
     let mut site = Site::new();
-    let binary = binary_for_all(&site);
+    let binary = site.binary_for_all();
     let mount = site.up("d", &[]);
     let attack = format!(
         "{binary} bench mdtest --mgs {}:/nacre -C -n 1 -d /owned",
@@ -146,7 +135,7 @@ fn unprivileged_user_can_run_a_file_system() {
     }
     let mut site = Site::new();
     let dir = site.path_str("d");
-    let binary = binary_for_all(&site);
+    let binary = site.binary_for_all();
     sh(&format!("mkdir {dir} && chown {USER}:{USER} {dir}"));
     let as_user = |line: &str| {
         let result = run_as(USER, &dir, line);

@@ -89,7 +89,7 @@ fn lfs_shows_and_removes_files_by_fid() {
     assert_eq!(nacre_ok(&["lfs", "path2fid", "--parents", &path_of("")]), "");
     let paths = nacre_ok(&["lfs", "fid2path", &path_of(""), &file]);
     assert_eq!(paths, format!("{}\n{}\n", path_of("d/f"), path_of("d/g")));
-    let nacre = env!("CARGO_BIN_EXE_nacre");
+    let nacre = env.fs.site.binary_for_all();
     let error = env.user_may_not("", &format!("{nacre} lfs fid2path . '{file}'"));
     assert!(error.contains("user_fid2path"), "{error}");
     env.user_may_not("", &format!("{nacre} lfs rmfid . '{file}'"));
@@ -119,7 +119,7 @@ fn user_fid2path_lets_users_remove_files_by_fid() {
         fid_of(&third_mount.join("d/own")),
         fid_of(&third_mount.join("d/roots")),
     );
-    let nacre = env!("CARGO_BIN_EXE_nacre");
+    let nacre = env.fs.site.binary_for_all();
     let mount = text(&third_mount);
     env.sh_as_user(
         "",
