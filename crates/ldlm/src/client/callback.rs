@@ -30,7 +30,7 @@ impl LockClient {
                     lvb: msg.bytes(bufs::COMPLETION_LVB),
                     flags: u64::from(req.lock_flags),
                 };
-                self.completion_ast(cookie, completion)
+                self.completion_ast(cookie, req.lock_handle[1], completion)
             }
             wire::LDLM_GL_CALLBACK => self.glimpse_ast(cookie),
             _ => Err(Errno::ENOTSUPP),
@@ -46,6 +46,7 @@ impl LockClient {
                 CookieState::Pending(pending) => {
                     // The grant has not arrived yet, so the lock's bits are unknown: the client
                     // cancels the whole lock after the first use.
+                    pending.handle = req.lock_handle[1];
                     pending.revoked_bits = ALL_BITS;
                     pending.discard |= discard;
                     return Ok(Reply::status(0));
@@ -86,13 +87,21 @@ impl LockClient {
         Ok(Reply::status(0))
     }
 
-    fn completion_ast(&self, cookie: LockCookie, completion: Completion) -> Result<Reply, Errno> {
+    fn completion_ast(
+        &self,
+        cookie: LockCookie,
+        handle: u64,
+        completion: Completion,
+    ) -> Result<Reply, Errno> {
         let mut cookies = self.cookie_shard(cookie).lock();
         match cookies.get_mut(&cookie).ok_or(Errno::EINVAL)? {
             CookieState::Pending(pending) => match pending.waiter.take() {
                 // If the receiver is gone, `PendingEnqueue::drop` cancels the lock.
                 Some(waiter) => drop(waiter.send(completion)),
-                None => pending.completed = Some(completion),
+                None => {
+                    pending.handle = handle;
+                    pending.completed = Some(completion);
+                }
             },
             // A duplicate completion.
             CookieState::Cached(_) => {}

@@ -244,8 +244,9 @@ impl LockClient {
             if cancel_on_block == Some(false) {
                 self.defer_cancel(info.handle);
             }
-            if self.remove(&res, cookie).is_some_and(|lock| lock.server_waits) {
-                self.cancel_handles(&[]);
+            let removed = self.remove(&res, cookie);
+            if removed.is_some_and(|lock| lock.server_waits && !lock.cancel_on_block) {
+                self.cancel_deferred_now(info.handle);
             }
             return true;
         }
@@ -341,6 +342,14 @@ impl LockClient {
         if must_send {
             self.cancel_handles(&[]);
         }
+    }
+
+    /// Sends the cancel of a deferred handle at once, because the server waits for it. An enqueue
+    /// may have taken the handle already. The cancel does not rely on that request, which may wait
+    /// for a slot behind requests that wait for this very lock; a second cancel is harmless.
+    fn cancel_deferred_now(&self, handle: u64) {
+        self.canceller.state.lock().deferred.retain(|h| *h != handle);
+        self.cancel_handles(&[handle]);
     }
 
     /// Takes up to `max` deferred handles to send with another request.

@@ -93,6 +93,8 @@ pub(super) struct EarlyCallbacks {
     pub(super) revoked_bits: u64,
     /// Dirty data under the lock is discarded.
     pub(super) discard: bool,
+    /// The server's handle in the callbacks; 0 before the first one.
+    pub(super) handle: u64,
     /// The completion, if it arrived before the reply.
     pub(super) completed: Option<Completion>,
     /// Receives the completion after the reply has arrived.
@@ -108,7 +110,8 @@ pub(super) struct Completion {
 }
 
 impl LockClient {
-    /// Requests a lock, and waits while the lock is queued.
+    /// Requests a lock, and waits while the lock is queued. If the caller drops the future, the
+    /// client cancels the lock.
     ///
     /// # Errors
     ///
@@ -137,6 +140,8 @@ impl LockClient {
                 Err(why) => return drop(tx.send(Err(why))),
             };
             let finished = tokio::select! {
+                // The first poll of `finish` records the lock, so that it can be cancelled.
+                biased;
                 finished = pending.finish(reply) => finished,
                 () = tx.closed() => return,
             };
@@ -156,6 +161,11 @@ pub(super) fn closed_error() -> RpcError {
 pub(super) struct PendingEnqueue {
     client: Arc<LockClient>,
     cookie: LockCookie,
+    /// No reply has arrived.
+    unanswered: bool,
+    /// The deferred cancels in the request. The server may not have received those of an unanswered
+    /// request.
+    cancels: Vec<u64>,
     /// The server's handle; 0 before the reply, and after the end of the request.
     handle: u64,
     cancel_on_block: bool,
@@ -173,6 +183,8 @@ impl PendingEnqueue {
         PendingEnqueue {
             client,
             cookie,
+            unanswered: true,
+            cancels: Vec::new(),
             handle: 0,
             cancel_on_block,
             has_intent: enqueue.intent.is_some(),
@@ -183,9 +195,8 @@ impl PendingEnqueue {
     async fn send(&mut self, mut enqueue: Enqueue) -> Result<ReplyMsg, RpcError> {
         let import = self.client.import.get().ok_or_else(closed_error)?;
         enqueue.elc.truncate(HANDLES_MAX - 1);
-        enqueue
-            .elc
-            .extend(self.client.take_deferred(HANDLES_MAX - 1 - enqueue.elc.len()));
+        self.cancels = self.client.take_deferred(HANDLES_MAX - 1 - enqueue.elc.len());
+        enqueue.elc.extend(&self.cancels);
         let (bufs, request) = self.pack(enqueue);
         import
             .call(Request {
@@ -229,6 +240,7 @@ impl PendingEnqueue {
     /// Handles the reply: waits for the completion AST of a queued lock, and caches the lock unless
     /// it is a flock.
     pub(super) async fn finish(&mut self, msg: ReplyMsg) -> Result<EnqueueReply, RpcError> {
+        self.unanswered = false;
         if let Some(errno) = Errno::from_status(msg.status) {
             return Err(RpcError::Status(errno));
         }
@@ -361,12 +373,21 @@ impl PendingEnqueue {
 impl Drop for PendingEnqueue {
     fn drop(&mut self) {
         let mut cookies = self.client.cookie_shard(self.cookie).lock();
-        if matches!(cookies.get(&self.cookie), Some(CookieState::Pending(_))) {
+        let mut known = self.handle;
+        if let Some(CookieState::Pending(pending)) = cookies.get(&self.cookie) {
+            if self.unanswered {
+                known = pending.handle;
+            }
             cookies.remove(&self.cookie);
         }
         drop(cookies);
-        if self.handle != 0 {
-            self.client.cancel_handles(&[self.handle]);
+        let mut handles = match self.unanswered {
+            true => std::mem::take(&mut self.cancels),
+            false => Vec::new(),
+        };
+        handles.extend((known != 0).then_some(known));
+        if !handles.is_empty() {
+            self.client.cancel_handles(&handles);
         }
     }
 }

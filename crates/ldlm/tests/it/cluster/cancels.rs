@@ -4,9 +4,12 @@
 use crate::cluster::{
     LOOKUP, UPDATE,
     fixture::{Client, Cluster, directory},
+    flock,
 };
 use ldlm::{Enqueue, LockCookie, LockMode, Policy};
 use rpc::RpcError;
+use std::pin::pin;
+use std::task::{Context, Waker};
 use std::time::Duration;
 use tokio::time::Instant;
 use wire::{LdlmRequest, Message, PtlrpcBody, WireStruct};
@@ -172,4 +175,58 @@ async fn a_client_evicted_while_waiting_for_a_lock_fails_within_a_second() {
     assert!(matches!(result, Err(RpcError::Evicted(_))), "{result:?}");
     assert!(evicted.elapsed() < Duration::from_secs(1), "of virtual time");
     drop(held);
+}
+
+/// Polls a future once and drops it.
+fn poll_once_and_drop<F: Future>(future: F) {
+    let pending = pin!(future).poll(&mut Context::from_waker(Waker::noop()));
+    assert!(pending.is_pending());
+}
+
+#[tokio::test(start_paused = true)]
+async fn cancels_in_a_dropped_request_are_sent() {
+    let cluster = Cluster::new().await;
+    let client_a = cluster.client("a").await;
+    let bits = Policy::ibits(UPDATE);
+    drop(client_a.enqueue(directory(1), LockMode::Pr, bits).await.unwrap());
+    client_a.locks.cancel_unused_of(&directory(1));
+    cluster.rpc.faults().lose_requests(wire::LDLM_ENQUEUE, 1);
+    poll_once_and_drop(client_a.enqueue(directory(2), LockMode::Pr, bits));
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(cluster.server.stats().locks, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lock_revoked_before_its_reply_is_cancelled_when_the_request_is_dropped() {
+    let cluster = Cluster::new().await;
+    let (client_a, client_b) = (cluster.client("a").await, cluster.client("b").await);
+    let bits = Policy::ibits(UPDATE);
+    cluster.rpc.faults().lose_replies(wire::LDLM_ENQUEUE, 1);
+    let unanswered = tokio::spawn({
+        let client_a = client_a.clone();
+        async move { client_a.enqueue(directory(1), LockMode::Ex, bits).await.map(drop) }
+    });
+    cluster.until(|stats| stats.locks == 1).await;
+    let waiting =
+        tokio::spawn(async move { client_b.enqueue(directory(1), LockMode::Ex, bits).await.map(drop) });
+    cluster.until(|stats| stats.blocking_asts == 1).await;
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert!(!unanswered.is_finished());
+    let dropped_at = Instant::now();
+    unanswered.abort();
+    waiting.await.unwrap().unwrap();
+    assert!(dropped_at.elapsed() < Duration::from_secs(1), "of virtual time");
+    assert_eq!(cluster.server.stats().evictions, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_flock_whose_caller_has_stopped_waiting_is_unlocked() {
+    let cluster = Cluster::new().await;
+    let client_a = cluster.client("a").await;
+    // The order in which the task sees the reply and the caller's end is random.
+    for file in 1..=16 {
+        poll_once_and_drop(client_a.flock(directory(file), LockMode::Pw, flock(1)));
+    }
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(cluster.server.stats().locks, 0);
 }
