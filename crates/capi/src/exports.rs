@@ -1,20 +1,23 @@
 //! The functions of `include/nacre.h`, which documents them. Each converts its parameters and calls
 //! a function of another module, usually with the mount.
 
-use crate::attrs::{self, with_path};
-use crate::dirs::DirEntry;
+use crate::attrs::{statvfs_of, times_change};
+use crate::dirs::{DirEntry, to_c_entry};
 use crate::ffi::{Count, Fs, In, Out, Sink, Source, Text, c_functions};
-use crate::files::{self, limit, limit_mut, to_offset};
-use crate::mount::{self, run_on};
-use crate::names;
+use crate::mount::{self, Mount, run_on};
 use crate::stripes::{self, Stripe};
 use bytes::Bytes;
 use libc::{c_char, c_int, dev_t, gid_t, mode_t, off_t, ssize_t, timespec, uid_t};
+use posix::attrs::{self, with_path};
+use posix::files::{self, to_offset};
+use posix::{MountError, names};
 use std::cell::RefCell;
 use std::ffi::{CStr, CString};
 use std::mem::MaybeUninit;
 use wire::Errno;
 
+/// Largest number of bytes that one call reads or writes, as in Linux.
+const CALL_BYTES_MAX: usize = 0x7fff_f000;
 /// The result of `nacre_version`.
 const VERSION: &CStr = match CStr::from_bytes_with_nul(concat!(env!("CARGO_PKG_VERSION"), "\0").as_bytes()) {
     Ok(version) => version,
@@ -37,6 +40,34 @@ fn copy_out(bytes: &[u8], mut to: Sink, size: &Count) -> Result<ssize_t, Errno> 
     Ok(bytes.len() as ssize_t)
 }
 
+/// Opens a file or directory and adds it to the open files; returns its number.
+async fn open(mount: &Mount, path: &[u8], flags: c_int, mode: u32, layout: Bytes) -> Result<c_int, Errno> {
+    let open = files::open(mount, path, flags, mode, layout).await?;
+    match mount.open_files.insert(open) {
+        Ok(number) => Ok(number),
+        Err((open, e)) => {
+            open.close(mount).await?;
+            Err(e)
+        }
+    }
+}
+
+/// Closes a file or directory by its number.
+async fn close(mount: &Mount, number: c_int) -> Result<(), Errno> {
+    mount.open_files.remove(number)?.close(mount).await
+}
+
+/// The part of an input buffer that one call handles.
+fn limit<T>(bytes: &[T]) -> &[T] {
+    bytes.get(..CALL_BYTES_MAX).unwrap_or(bytes)
+}
+
+/// The part of an output buffer that one call handles.
+fn limit_mut<T>(buffer: &mut [T]) -> &mut [T] {
+    let len = buffer.len().min(CALL_BYTES_MAX);
+    &mut buffer[..len]
+}
+
 /// The return value of a successful call without a result.
 fn zero(_: ()) -> c_int {
     0
@@ -56,7 +87,7 @@ c_functions! {
     fn nacre_mount(source: Text, options: Text) -> Fs {
         let mounted = match source.optional() {
             Some(source) => mount::mount(source, options.optional().unwrap_or_default()),
-            None => Err(mount::MountError::new(Errno::EFAULT, "the source is NULL")),
+            None => Err(MountError::new(Errno::EFAULT, "the source is NULL")),
         };
         let message = mounted.as_ref().err().map(|e| e.message.clone());
         MOUNT_ERROR.set(CString::new(message.unwrap_or_default()).unwrap_or_default());
@@ -77,21 +108,21 @@ c_functions! {
 c_functions! {
     fn nacre_open(fs: Fs, path: Text, flags: c_int, mode: mode_t) -> c_int {
         let path = path.bytes()?;
-        run_on(&fs, async |m| files::open(m, path, flags, mode, Bytes::new()).await)
+        run_on(&fs, async |m| open(m, path, flags, mode, Bytes::new()).await)
     }
 
     fn nacre_creat(fs: Fs, path: Text, mode: mode_t) -> c_int {
         let (path, flags) = (path.bytes()?, libc::O_CREAT | libc::O_WRONLY | libc::O_TRUNC);
-        run_on(&fs, async |m| files::open(m, path, flags, mode, Bytes::new()).await)
+        run_on(&fs, async |m| open(m, path, flags, mode, Bytes::new()).await)
     }
 
     fn nacre_open_striped(fs: Fs, path: Text, flags: c_int, mode: mode_t, stripe: In<Stripe>) -> c_int {
         let (path, layout) = (path.bytes()?, stripe.get()?.layout()?);
-        run_on(&fs, async |m| files::open(m, path, flags, mode, layout).await)
+        run_on(&fs, async |m| open(m, path, flags, mode, layout).await)
     }
 
     fn nacre_close(fs: Fs, fd: c_int) -> c_int {
-        run_on(&fs, async |m| files::close(m, fd).await).map(zero)
+        run_on(&fs, async |m| close(m, fd).await).map(zero)
     }
 
     fn nacre_pread(fs: Fs, fd: c_int, buf: Sink, count: Count, at: off_t) -> ssize_t {
@@ -122,11 +153,11 @@ c_functions! {
     }
 
     fn nacre_fsync(fs: Fs, fd: c_int) -> c_int {
-        run_on(&fs, async |m| files::sync(m, &*m.open_files.get(fd)?, false).await).map(zero)
+        run_on(&fs, async |m| m.open_files.get(fd)?.sync(m, false).await).map(zero)
     }
 
     fn nacre_fdatasync(fs: Fs, fd: c_int) -> c_int {
-        run_on(&fs, async |m| files::sync(m, &*m.open_files.get(fd)?, true).await).map(zero)
+        run_on(&fs, async |m| m.open_files.get(fd)?.sync(m, true).await).map(zero)
     }
 
     fn nacre_ftruncate(fs: Fs, fd: c_int, size: off_t) -> c_int {
@@ -196,13 +227,13 @@ c_functions! {
 c_functions! {
     fn nacre_opendir(fs: Fs, path: Text) -> c_int {
         let (path, flags) = (path.bytes()?, libc::O_RDONLY | libc::O_DIRECTORY);
-        run_on(&fs, async |m| files::open(m, path, flags, 0, Bytes::new()).await)
+        run_on(&fs, async |m| open(m, path, flags, 0, Bytes::new()).await)
     }
 
     fn nacre_readdir(fs: Fs, fd: c_int, entry: Out<DirEntry>) -> c_int {
         entry.check()?;
         match run_on(&fs, async |m| m.open_files.get(fd)?.dir()?.next(m).await)? {
-            Some(next) => entry.set(next).map(|()| 1),
+            Some(next) => entry.set(to_c_entry(&next)?).map(|()| 1),
             None => Ok(0),
         }
     }
@@ -217,7 +248,7 @@ c_functions! {
     fn nacre_closedir(fs: Fs, fd: c_int) -> c_int {
         run_on(&fs, async |m| {
             m.open_files.get(fd)?.dir()?;
-            files::close(m, fd).await
+            close(m, fd).await
         }).map(zero)
     }
 }
@@ -228,18 +259,18 @@ c_functions! {
     fn nacre_stat(fs: Fs, path: Text, st: Out<libc::stat>) -> c_int {
         let path = path.bytes()?;
         st.check()?;
-        st.set(run_on(&fs, async |m| with_path(m, path, true, async |fid, _| attrs::stat(m, fid).await).await)?).map(zero)
+        st.set(run_on(&fs, async |m| with_path(m, path, true, async |fid, _| m.stat(fid).await).await)?).map(zero)
     }
 
     fn nacre_lstat(fs: Fs, path: Text, st: Out<libc::stat>) -> c_int {
         let path = path.bytes()?;
         st.check()?;
-        st.set(run_on(&fs, async |m| with_path(m, path, false, async |fid, _| attrs::stat(m, fid).await).await)?).map(zero)
+        st.set(run_on(&fs, async |m| with_path(m, path, false, async |fid, _| m.stat(fid).await).await)?).map(zero)
     }
 
     fn nacre_fstat(fs: Fs, fd: c_int, st: Out<libc::stat>) -> c_int {
         st.check()?;
-        st.set(run_on(&fs, async |m| attrs::stat(m, m.open_files.get(fd)?.fid()).await)?).map(zero)
+        st.set(run_on(&fs, async |m| m.stat(m.open_files.get(fd)?.fid()).await)?).map(zero)
     }
 
     fn nacre_access(fs: Fs, path: Text, mode: c_int) -> c_int {
@@ -272,24 +303,24 @@ c_functions! {
     }
 
     fn nacre_utimens(fs: Fs, path: Text, times: In<[timespec; 2]>) -> c_int {
-        let (path, set) = (path.bytes()?, attrs::times_change(times.optional())?);
+        let (path, set) = (path.bytes()?, times_change(times.optional())?);
         run_on(&fs, async |m| with_path(m, path, true, async |fid, _| attrs::set(m, fid, &set).await).await).map(zero)
     }
 
     fn nacre_lutimens(fs: Fs, path: Text, times: In<[timespec; 2]>) -> c_int {
-        let (path, set) = (path.bytes()?, attrs::times_change(times.optional())?);
+        let (path, set) = (path.bytes()?, times_change(times.optional())?);
         run_on(&fs, async |m| with_path(m, path, false, async |fid, _| attrs::set(m, fid, &set).await).await).map(zero)
     }
 
     fn nacre_futimens(fs: Fs, fd: c_int, times: In<[timespec; 2]>) -> c_int {
-        let set = attrs::times_change(times.optional())?;
+        let set = times_change(times.optional())?;
         run_on(&fs, async |m| attrs::set(m, m.open_files.get(fd)?.fid(), &set).await).map(zero)
     }
 
     fn nacre_statvfs(fs: Fs, st: Out<libc::statvfs>) -> c_int {
         st.check()?;
         let space = run_on(&fs, async |m| m.client.statfs().await)?;
-        st.set(attrs::statvfs_of(&space)).map(zero)
+        st.set(statvfs_of(&space)).map(zero)
     }
 }
 

@@ -2,7 +2,7 @@
 //! documents its functions; [`exports`] defines them.
 //!
 //! A call enters through [`ffi`], which converts C's parameters, and turns errors into errno
-//! values. The call runs on the caller's thread; the mount's runtime has threads for network and
+//! values. The crate [`posix`] does the work. The call runs on the caller's thread; the mount's runtime has threads for network and
 //! caches ([`mount`]). C refers to mounts and open files by numbers, not addresses ([`mount`],
 //! [`table`]). So the number of a closed file cannot crash the program.
 
@@ -10,9 +10,6 @@ mod attrs;
 mod dirs;
 mod exports;
 mod ffi;
-mod files;
 mod mount;
-mod names;
-mod options;
 mod stripes;
 mod table;

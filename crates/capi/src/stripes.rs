@@ -1,8 +1,8 @@
 //! Layouts of files on OSTs.
 
-use crate::attrs;
 use crate::mount::Mount;
 use bytes::Bytes;
+use posix::attrs;
 use wire::striping::{LovLayout, PlainLayout};
 use wire::{Errno, LOV_MAX_STRIPE_COUNT, LOV_MIN_STRIPE_SIZE};
 

@@ -1,60 +1,17 @@
 //! The table of a mount's open files. As in POSIX, a new file gets the lowest free number.
 
-use crate::dirs::Dir;
-use crate::files::File;
-use crate::mount::Mount;
 use parking_lot::RwLock;
+use posix::Open;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::ffi::c_int;
 use std::sync::Arc;
-use wire::{Errno, Fid};
+use wire::Errno;
 
 /// The first number. Programs could confuse smaller ones with standard input, output and error.
 const FIRST_NUMBER: usize = 3;
 /// Largest number of open files of a mount; the MDT has the same limit for a client.
 const OPEN_MAX: usize = 1 << 20;
-
-/// An open file or directory.
-pub(crate) enum OpenEntry {
-    File(File),
-    Dir(Dir),
-}
-
-impl OpenEntry {
-    /// The FID of the file or directory.
-    pub(crate) fn fid(&self) -> Fid {
-        match self {
-            OpenEntry::File(file) => file.open.fid,
-            OpenEntry::Dir(dir) => dir.handle.fid,
-        }
-    }
-
-    /// The file; `EISDIR` for a directory.
-    pub(crate) fn file(&self) -> Result<&File, Errno> {
-        match self {
-            OpenEntry::File(file) => Ok(file),
-            OpenEntry::Dir(_) => Err(Errno::EISDIR),
-        }
-    }
-
-    /// The directory; `ENOTDIR` for a file.
-    pub(crate) fn dir(&self) -> Result<&Dir, Errno> {
-        match self {
-            OpenEntry::File(_) => Err(Errno::ENOTDIR),
-            OpenEntry::Dir(dir) => Ok(dir),
-        }
-    }
-
-    /// Closes the file or directory. Returns when the servers have the written data, or fails if
-    /// data was lost.
-    pub(crate) async fn close(&self, mount: &Mount) -> Result<(), Errno> {
-        match self {
-            OpenEntry::File(file) => file.close(mount).await,
-            OpenEntry::Dir(_) => Ok(()),
-        }
-    }
-}
 
 /// The open files of a mount.
 #[derive(Default)]
@@ -63,14 +20,14 @@ pub(crate) struct OpenTable(RwLock<Slots>);
 #[derive(Default)]
 struct Slots {
     /// By number minus [`FIRST_NUMBER`].
-    slots: Vec<Option<Arc<OpenEntry>>>,
+    slots: Vec<Option<Arc<Open>>>,
     /// Indexes of the free slots.
     free: BinaryHeap<Reverse<usize>>,
 }
 
 impl OpenTable {
     /// Adds an entry; returns its number. `EMFILE`, with the entry: [`OPEN_MAX`] files are open.
-    pub(crate) fn insert(&self, open: OpenEntry) -> Result<c_int, (OpenEntry, Errno)> {
+    pub(crate) fn insert(&self, open: Open) -> Result<c_int, (Open, Errno)> {
         let mut table = self.0.write();
         let slot = match table.free.pop() {
             Some(Reverse(slot)) => slot,
@@ -93,14 +50,14 @@ impl OpenTable {
     }
 
     /// The entry of a number; `EBADF`: no open file has it.
-    pub(crate) fn get(&self, number: c_int) -> Result<Arc<OpenEntry>, Errno> {
+    pub(crate) fn get(&self, number: c_int) -> Result<Arc<Open>, Errno> {
         let slot = OpenTable::slot(number)?;
         let open = self.0.read().slots.get(slot).cloned().flatten();
         open.ok_or(Errno::EBADF)
     }
 
     /// Removes and returns the entry of a number; `EBADF`: no open file has it.
-    pub(crate) fn remove(&self, number: c_int) -> Result<Arc<OpenEntry>, Errno> {
+    pub(crate) fn remove(&self, number: c_int) -> Result<Arc<Open>, Errno> {
         let slot = OpenTable::slot(number)?;
         let mut table = self.0.write();
         let open = table.slots.get_mut(slot).and_then(Option::take);
@@ -111,7 +68,7 @@ impl OpenTable {
     }
 
     /// Removes and returns all entries.
-    pub(crate) fn drain(&self) -> Vec<Arc<OpenEntry>> {
+    pub(crate) fn drain(&self) -> Vec<Arc<Open>> {
         let slots = std::mem::take(&mut *self.0.write()).slots;
         slots.into_iter().flatten().collect()
     }

@@ -10,12 +10,15 @@ const THREADS_MAX: usize = 1024;
 
 /// The mount options.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Options {
-    pub(crate) endpoint: EndpointRequest,
-    pub(crate) threads: usize,
-    pub(crate) atime: Atime,
+pub struct Options {
+    /// The address of this client.
+    pub endpoint: EndpointRequest,
+    /// Number of threads for network and caches.
+    pub threads: usize,
+    /// Which reads change access times.
+    pub atime: Atime,
     /// Whether `atime` applies to directories too.
-    pub(crate) diratime: bool,
+    pub diratime: bool,
 }
 
 impl Default for Options {
@@ -31,12 +34,12 @@ impl Default for Options {
 }
 
 impl Options {
-    /// Parses the options.
+    /// Parses options such as `port=988,noatime`.
     ///
     /// # Errors
     ///
     /// A message that names the invalid option and gives the reason.
-    pub(crate) fn parse(text: &str) -> Result<Options, String> {
+    pub fn parse(text: &str) -> Result<Options, String> {
         let mut options = Options::default();
         for word in text.split(',').filter(|w| !w.is_empty()) {
             options

@@ -26,7 +26,12 @@ async fn file_name<'p>(
     Ok((last.parent, last.name))
 }
 
-pub(crate) async fn mkdir(mount: &Mount, path: &[u8], mode: u32) -> Result<(), Errno> {
+/// Makes a directory.
+///
+/// # Errors
+///
+/// `EEXIST`, `ENOENT`; or another error of the path or of a server.
+pub async fn mkdir(mount: &Mount, path: &[u8], mode: u32) -> Result<(), Errno> {
     let last = last_name(mount, path, Errno::EEXIST).await?;
     let created = mount
         .client
@@ -35,17 +40,32 @@ pub(crate) async fn mkdir(mount: &Mount, path: &[u8], mode: u32) -> Result<(), E
     created.map(drop)
 }
 
-pub(crate) async fn rmdir(mount: &Mount, path: &[u8]) -> Result<(), Errno> {
+/// Removes an empty directory.
+///
+/// # Errors
+///
+/// `ENOENT`, `ENOTDIR`, `ENOTEMPTY`; or another error of the path or of a server.
+pub async fn rmdir(mount: &Mount, path: &[u8]) -> Result<(), Errno> {
     let last = last_name(mount, path, Errno::EBUSY).await?;
     mount.client.rmdir(&mount.cred, last.parent, last.name).await
 }
 
-pub(crate) async fn unlink(mount: &Mount, path: &[u8]) -> Result<(), Errno> {
+/// Removes the name of a file.
+///
+/// # Errors
+///
+/// `ENOENT`, `EISDIR`; or another error of the path or of a server.
+pub async fn unlink(mount: &Mount, path: &[u8]) -> Result<(), Errno> {
     let (parent, name) = file_name(mount, path, Errno::EISDIR, Errno::ENOTDIR).await?;
     mount.client.unlink(&mount.cred, parent, name).await
 }
 
-pub(crate) async fn mknod(mount: &Mount, path: &[u8], mode: u32, dev: u64) -> Result<(), Errno> {
+/// Makes a regular file, pipe, socket or device.
+///
+/// # Errors
+///
+/// `EEXIST`, `EPERM`; or another error of the path or of a server.
+pub async fn mknod(mount: &Mount, path: &[u8], mode: u32, dev: u64) -> Result<(), Errno> {
     let rdev = u32::try_from(dev).map_err(|_| Errno::EINVAL)?;
     // A mode without type means a regular file, as in Linux.
     let mode = match mode & libc::S_IFMT {
@@ -60,7 +80,12 @@ pub(crate) async fn mknod(mount: &Mount, path: &[u8], mode: u32, dev: u64) -> Re
     created.map(drop)
 }
 
-pub(crate) async fn symlink(mount: &Mount, target: &[u8], path: &[u8]) -> Result<(), Errno> {
+/// Makes a symbolic link.
+///
+/// # Errors
+///
+/// `EEXIST`; or another error of the path or of a server.
+pub async fn symlink(mount: &Mount, target: &[u8], path: &[u8]) -> Result<(), Errno> {
     let (parent, name) = file_name(mount, path, Errno::EEXIST, Errno::ENOENT).await?;
     let created = mount
         .client
@@ -70,14 +95,22 @@ pub(crate) async fn symlink(mount: &Mount, target: &[u8], path: &[u8]) -> Result
 }
 
 /// Adds a hard link. If `from` is a symbolic link, links to the symbolic link itself.
-pub(crate) async fn link(mount: &Mount, from: &[u8], to: &[u8]) -> Result<(), Errno> {
+///
+/// # Errors
+///
+/// `EEXIST`, `ENOENT`; or another error of the path or of a server.
+pub async fn link(mount: &Mount, from: &[u8], to: &[u8]) -> Result<(), Errno> {
     let (fid, _) = mount.client.walk(&mount.cred, from, false).await?;
     let (parent, name) = file_name(mount, to, Errno::EEXIST, Errno::ENOENT).await?;
     mount.client.link(&mount.cred, fid, parent, name).await.map(drop)
 }
 
 /// Renames a file or directory; follows no symbolic link at the end of a path.
-pub(crate) async fn rename(mount: &Mount, from: &[u8], to: &[u8]) -> Result<(), Errno> {
+///
+/// # Errors
+///
+/// `ENOENT`, `ENOTDIR`, `ENOTEMPTY`; or another error of the path or of a server.
+pub async fn rename(mount: &Mount, from: &[u8], to: &[u8]) -> Result<(), Errno> {
     let source = last_name(mount, from, Errno::EBUSY).await?;
     let target = last_name(mount, to, Errno::EBUSY).await?;
     // With a trailing slash in either path, `from` must be a directory.
@@ -91,7 +124,11 @@ pub(crate) async fn rename(mount: &Mount, from: &[u8], to: &[u8]) -> Result<(), 
 }
 
 /// The target of a symbolic link.
-pub(crate) async fn readlink(mount: &Mount, path: &[u8]) -> Result<bytes::Bytes, Errno> {
+///
+/// # Errors
+///
+/// `EINVAL`: not a symbolic link; or another error of the path or of a server.
+pub async fn readlink(mount: &Mount, path: &[u8]) -> Result<bytes::Bytes, Errno> {
     let (fid, kind) = mount.client.walk(&mount.cred, path, false).await?;
     if kind != libc::S_IFLNK {
         return Err(Errno::EINVAL);

@@ -3,7 +3,6 @@
 use crate::attrs::with_path;
 use crate::dirs::Dir;
 use crate::mount::Mount;
-use crate::table::OpenEntry;
 use bytes::Bytes;
 use client::{OpenFile, OpenFlags, Seek, SetAttr};
 use std::ffi::c_int;
@@ -14,68 +13,129 @@ use wire::{Errno, Fid};
 
 /// The largest piece that one call of the client reads or writes, in bytes: the size of one RPC.
 const PIECE_BYTES_MAX: usize = 4 << 20;
-/// Largest number of bytes that one call from C reads or writes, as in Linux.
-const CALL_BYTES_MAX: usize = 0x7fff_f000;
-
 /// An open file.
-pub(crate) struct File {
-    pub(crate) open: Arc<OpenFile>,
-    /// The file position, for `nacre_read` and `nacre_write`.
+pub struct File {
+    /// The client's open file.
+    pub open: Arc<OpenFile>,
+    /// The file position, for [`File::read`] and [`File::write`].
     position: Mutex<u64>,
 }
 
-/// Converts an offset or size from C; `EINVAL`: it is negative.
-pub(crate) fn to_offset(at: libc::off_t) -> Result<u64, Errno> {
+/// An open file or directory.
+pub enum Open {
+    /// A regular file.
+    File(File),
+    /// A directory.
+    Dir(Dir),
+}
+
+impl Open {
+    /// The FID of the file or directory.
+    pub fn fid(&self) -> Fid {
+        match self {
+            Open::File(file) => file.open.fid,
+            Open::Dir(dir) => dir.handle.fid,
+        }
+    }
+
+    /// The file.
+    ///
+    /// # Errors
+    ///
+    /// `EISDIR`: this is a directory.
+    pub fn file(&self) -> Result<&File, Errno> {
+        match self {
+            Open::File(file) => Ok(file),
+            Open::Dir(_) => Err(Errno::EISDIR),
+        }
+    }
+
+    /// The directory.
+    ///
+    /// # Errors
+    ///
+    /// `ENOTDIR`: this is a file.
+    pub fn dir(&self) -> Result<&Dir, Errno> {
+        match self {
+            Open::File(_) => Err(Errno::ENOTDIR),
+            Open::Dir(dir) => Ok(dir),
+        }
+    }
+
+    /// Closes the file or directory. Returns when the servers have the written data.
+    ///
+    /// # Errors
+    ///
+    /// `EIO`: data was lost; or an error of a server.
+    pub async fn close(&self, mount: &Mount) -> Result<(), Errno> {
+        match self {
+            Open::File(file) => file.close(mount).await,
+            Open::Dir(_) => Ok(()),
+        }
+    }
+
+    /// Waits until the file or directory is on the servers' disks.
+    ///
+    /// # Errors
+    ///
+    /// `EIO`: data was lost; or an error of a server.
+    pub async fn sync(&self, mount: &Mount, data_only: bool) -> Result<(), Errno> {
+        match self {
+            Open::File(file) => mount.client.fsync(&file.open, data_only).await,
+            Open::Dir(dir) => mount.client.fsyncdir(dir.handle.fid).await,
+        }
+    }
+}
+
+/// Converts an offset or size of a caller.
+///
+/// # Errors
+///
+/// `EINVAL`: it is negative.
+pub fn to_offset(at: libc::off_t) -> Result<u64, Errno> {
     u64::try_from(at).map_err(|_| Errno::EINVAL)
 }
 
-/// Opens a file or a directory. `layout` applies to a file that this call creates.
-pub(crate) async fn open(
-    mount: &Mount,
-    path: &[u8],
-    flags: c_int,
-    mode: u32,
-    layout: Bytes,
-) -> Result<c_int, Errno> {
+/// Opens a file or a directory with the flags of open(2). `layout` applies to a file that this call
+/// creates.
+///
+/// # Errors
+///
+/// `EINVAL`, `EISDIR`, `ENOTDIR`, `ELOOP`; `ENXIO`: only the kernel can open pipes and devices; or
+/// another error of the path or of a server.
+pub async fn open(mount: &Mount, path: &[u8], flags: c_int, mode: u32, layout: Bytes) -> Result<Open, Errno> {
     let open_flags = OpenFlags::from_posix(flags);
     let wants_dir = flags & libc::O_DIRECTORY != 0;
     if !open_flags.read && !open_flags.write {
         return Err(Errno::EINVAL);
     }
-    let open = if flags & libc::O_CREAT != 0 {
+    if flags & libc::O_CREAT != 0 {
         if wants_dir {
             return Err(Errno::EINVAL);
         }
-        file_entry(create(mount, path, flags, mode, layout).await?)
-    } else {
-        let follow = flags & libc::O_NOFOLLOW == 0;
-        let open_found = async |fid, kind| match kind {
-            libc::S_IFDIR if open_flags.write => Err(Errno::EISDIR),
-            libc::S_IFDIR => Dir::open(mount, fid).await.map(OpenEntry::Dir),
-            _ if wants_dir => Err(Errno::ENOTDIR),
-            libc::S_IFREG => mount
-                .client
-                .open(&mount.cred, fid, open_flags)
-                .await
-                .map(file_entry),
-            libc::S_IFLNK => Err(Errno::ELOOP),
-            // Only the kernel can open pipes and devices.
-            _ => Err(Errno::ENXIO),
-        };
-        with_path(mount, path, follow, open_found).await?
-    };
-    match mount.open_files.insert(open) {
-        Ok(number) => Ok(number),
-        Err((open, e)) => {
-            open.close(mount).await?;
-            Err(e)
-        }
+        let created = create(mount, path, flags, mode, layout).await;
+        return created.map(open_at_start);
     }
+    let follow = flags & libc::O_NOFOLLOW == 0;
+    let open_found = async |fid, kind| match kind {
+        libc::S_IFDIR if open_flags.write => Err(Errno::EISDIR),
+        libc::S_IFDIR => Dir::open(mount, fid).await.map(Open::Dir),
+        _ if wants_dir => Err(Errno::ENOTDIR),
+        libc::S_IFREG => mount
+            .client
+            .open(&mount.cred, fid, open_flags)
+            .await
+            .map(open_at_start),
+        libc::S_IFLNK => Err(Errno::ELOOP),
+        // Only the kernel can open pipes and devices.
+        _ => Err(Errno::ENXIO),
+    };
+    with_path(mount, path, follow, open_found).await
 }
 
-/// The table entry of an open file, at position 0.
-fn file_entry(open: Arc<OpenFile>) -> OpenEntry {
-    OpenEntry::File(File {
+/// An open file at position 0.
+fn open_at_start(open: Arc<OpenFile>) -> Open {
+    Open::File(File {
         open,
         position: Mutex::default(),
     })
@@ -121,22 +181,21 @@ async fn create(
     created.map(|(_, file)| file)
 }
 
-/// Closes a file or directory by its number.
-pub(crate) async fn close(mount: &Mount, number: c_int) -> Result<(), Errno> {
-    mount.open_files.remove(number)?.close(mount).await
-}
-
 impl File {
     /// Sends written data to the servers, then closes the file. Returns the error of the close; if
     /// the close succeeds, the error of the data.
-    pub(crate) async fn close(&self, mount: &Mount) -> Result<(), Errno> {
+    async fn close(&self, mount: &Mount) -> Result<(), Errno> {
         let written = mount.client.write_back(&self.open).await;
         mount.client.release(&self.open).await.and(written)
     }
 
     /// Reads at an offset into `buffer`; returns the number of bytes. It is less than the size of
     /// `buffer` if the file ends there or the next piece cannot be read.
-    pub(crate) async fn read_at(
+    ///
+    /// # Errors
+    ///
+    /// `EBADF`: not open for reading; `EIO`; or an error of a server.
+    pub async fn read_at(
         &self,
         mount: &Mount,
         buffer: &mut [MaybeUninit<u8>],
@@ -168,12 +227,11 @@ impl File {
 
     /// Writes at an offset, or at the end with O_APPEND. Returns the offset after the written
     /// bytes, and their number: less than requested if the rest cannot be written.
-    pub(crate) async fn write_at(
-        &self,
-        mount: &Mount,
-        bytes: &[u8],
-        offset: u64,
-    ) -> Result<(u64, usize), Errno> {
+    ///
+    /// # Errors
+    ///
+    /// `EBADF`: not open for writing; `ENOSPC`, `EIO`; or an error of a server.
+    pub async fn write_at(&self, mount: &Mount, bytes: &[u8], offset: u64) -> Result<(u64, usize), Errno> {
         if self.open.flags.write && !self.open.has_written() {
             mount.client.kill_priv(&mount.cred, &self.open).await?;
         }
@@ -195,7 +253,11 @@ impl File {
     }
 
     /// Reads at the file position and advances it.
-    pub(crate) async fn read(&self, mount: &Mount, buffer: &mut [MaybeUninit<u8>]) -> Result<usize, Errno> {
+    ///
+    /// # Errors
+    ///
+    /// As [`File::read_at`].
+    pub async fn read(&self, mount: &Mount, buffer: &mut [MaybeUninit<u8>]) -> Result<usize, Errno> {
         let mut position = self.position.lock().await;
         let read = self.read_at(mount, buffer, *position).await?;
         *position += read as u64;
@@ -204,7 +266,11 @@ impl File {
 
     /// Writes at the file position, or at the end with O_APPEND. The position is then after the
     /// written bytes.
-    pub(crate) async fn write(&self, mount: &Mount, bytes: &[u8]) -> Result<usize, Errno> {
+    ///
+    /// # Errors
+    ///
+    /// As [`File::write_at`].
+    pub async fn write(&self, mount: &Mount, bytes: &[u8]) -> Result<usize, Errno> {
         let mut position = self.position.lock().await;
         let (end, written) = self.write_at(mount, bytes, *position).await?;
         if written > 0 {
@@ -213,8 +279,13 @@ impl File {
         Ok(written)
     }
 
-    /// Sets the file position and returns it.
-    pub(crate) async fn seek(&self, mount: &Mount, by: i64, whence: c_int) -> Result<i64, Errno> {
+    /// Sets the file position and returns it. `whence` is `SEEK_SET`, `SEEK_CUR`, `SEEK_END`,
+    /// `SEEK_DATA` or `SEEK_HOLE`.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL`, `ENXIO`, `EOVERFLOW`; or an error of a server.
+    pub async fn seek(&self, mount: &Mount, by: i64, whence: c_int) -> Result<i64, Errno> {
         let mut position = self.position.lock().await;
         let from = match whence {
             libc::SEEK_SET => 0,
@@ -243,7 +314,11 @@ impl File {
     }
 
     /// Truncates the file, or extends it with zeros.
-    pub(crate) async fn truncate(&self, mount: &Mount, size: u64) -> Result<(), Errno> {
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL`: not open for writing; or an error of a server.
+    pub async fn truncate(&self, mount: &Mount, size: u64) -> Result<(), Errno> {
         if !self.open.flags.write {
             return Err(Errno::EINVAL);
         }
@@ -252,34 +327,14 @@ impl File {
 }
 
 /// Truncates a file by FID, or extends it with zeros; through `open` if the file is open.
-pub(crate) async fn truncate(
-    mount: &Mount,
-    fid: Fid,
-    size: u64,
-    open: Option<&Arc<OpenFile>>,
-) -> Result<(), Errno> {
+///
+/// # Errors
+///
+/// `EACCES`, `EISDIR`; or an error of a server.
+pub async fn truncate(mount: &Mount, fid: Fid, size: u64, open: Option<&Arc<OpenFile>>) -> Result<(), Errno> {
     let set = SetAttr {
         size: Some(size),
         ..SetAttr::default()
     };
     mount.client.setattr(&mount.cred, fid, &set, open).await.map(drop)
-}
-
-/// Waits until a file or directory is on the servers' disks.
-pub(crate) async fn sync(mount: &Mount, open: &OpenEntry, data_only: bool) -> Result<(), Errno> {
-    match open {
-        OpenEntry::File(file) => mount.client.fsync(&file.open, data_only).await,
-        OpenEntry::Dir(dir) => mount.client.fsyncdir(dir.handle.fid).await,
-    }
-}
-
-/// The part of an input buffer that one call from C handles.
-pub(crate) fn limit<T>(bytes: &[T]) -> &[T] {
-    bytes.get(..CALL_BYTES_MAX).unwrap_or(bytes)
-}
-
-/// The part of an output buffer that one call from C handles.
-pub(crate) fn limit_mut<T>(buffer: &mut [T]) -> &mut [T] {
-    let len = buffer.len().min(CALL_BYTES_MAX);
-    &mut buffer[..len]
 }

@@ -1,0 +1,227 @@
+//! Mounts. Each has its own client, network and runtime.
+
+use crate::options::Options;
+use client::{Client, Cred, MountOptions, Source};
+use cpt::CptTable;
+use lnet::{Lnet, LnetConfig, LnetError};
+use nix::sys::signal::SigSet;
+use parking_lot::Mutex;
+use rpc::{Ptlrpc, RpcConfig};
+use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Once};
+use std::time::Duration;
+use tokio::runtime::{Builder, Handle, Runtime};
+use wire::Errno;
+
+/// The environment variable with the log filter for standard error, in the syntax of `RUST_LOG`.
+const LOG_VARIABLE: &str = "NACRE_LOG";
+/// The longest time that an unmount waits for the end of the mount's threads.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
+/// The permission bits of a umask.
+const PERMISSIONS: u32 = 0o777;
+
+/// A mounted file system.
+pub struct Mount {
+    /// The client.
+    pub client: Arc<Client>,
+    /// The credentials of all calls; [`Mount::create_cred`] has the current umask.
+    pub cred: Cred,
+    umask: AtomicU32,
+    /// The process that mounted; a child process does not have the mount's threads.
+    pid: u32,
+    /// The runtime of the mount, which the calls use.
+    runtime: Handle,
+    /// `None`: the unmount has taken the layers to stop them.
+    layers: Mutex<Option<Layers>>,
+}
+
+/// The layers below the client.
+struct Layers {
+    rpc: Arc<Ptlrpc>,
+    lnet: Arc<Lnet>,
+    runtime: Runtime,
+}
+
+/// The error of a failed mount: a message and an errno.
+pub struct MountError {
+    /// The reason.
+    pub message: String,
+    /// The class of the error.
+    pub errno: Errno,
+}
+
+impl MountError {
+    /// An error with this message.
+    pub fn new(errno: Errno, message: impl ToString) -> MountError {
+        let message = message.to_string();
+        MountError { message, errno }
+    }
+}
+
+impl From<LnetError> for MountError {
+    fn from(e: LnetError) -> MountError {
+        MountError::new(e.errno(), e)
+    }
+}
+
+impl From<client::ClientError> for MountError {
+    fn from(e: client::ClientError) -> MountError {
+        MountError::new(e.errno(), e)
+    }
+}
+
+impl From<std::io::Error> for MountError {
+    fn from(e: std::io::Error) -> MountError {
+        MountError::new(Errno::from(&e), e)
+    }
+}
+
+/// Starts the network and mounts the file system.
+async fn start(
+    source: &Source,
+    options: &Options,
+    cred: &Cred,
+) -> Result<(Arc<Lnet>, Arc<Ptlrpc>, Arc<Client>), MountError> {
+    let cpts = CptTable::single_current();
+    let (cfg, endpoint) = (LnetConfig::default(), options.endpoint);
+    let choose_address = || {
+        endpoint.for_client(&cfg, &source.mgs).map_err(|e| match e {
+            LnetError::AddrInUse { .. } => MountError::new(
+                Errno::EADDRINUSE,
+                format!("{e}: each process needs an address of its own (option listen=NID)"),
+            ),
+            e => e.into(),
+        })
+    };
+    let (_, lnet) = Lnet::start(&cpts, &cfg, endpoint.listen.is_none(), choose_address).await?;
+    let seed = || RandomState::new().hash_one(std::process::id());
+    let config = RpcConfig {
+        seed: seed(),
+        ..RpcConfig::default()
+    };
+    let rpc = Ptlrpc::start(lnet.clone(), cpts, config);
+    let mount_options = MountOptions {
+        atime: options.atime,
+        diratime: options.diratime,
+        subdir: source.subdir.clone(),
+        mounter: cred.clone(),
+        ..MountOptions::new(source.mgs.clone(), &source.fsname, seed())
+    };
+    match Client::mount(&rpc, mount_options).await {
+        Ok(client) => Ok((lnet, rpc, client)),
+        Err(e) => {
+            rpc.shutdown().await;
+            lnet.shutdown().await;
+            Err(e.into())
+        }
+    }
+}
+
+impl Mount {
+    /// Mounts a file system. `source` is `MGSNID[,MGSNID...]:/FSNAME[/DIRECTORY]`, `options` as in
+    /// [`Options::parse`]. Starts threads, so the caller must not be in an async context.
+    ///
+    /// # Errors
+    ///
+    /// A message with the reason, and an errno.
+    pub fn start(source: &[u8], options: &[u8]) -> Result<Mount, MountError> {
+        init_logging();
+        let text = |bytes| std::str::from_utf8(bytes).map_err(|e| MountError::new(Errno::EINVAL, e));
+        let source = client::parse_source(text(source)?)?;
+        let options = Options::parse(text(options)?).map_err(|e| MountError::new(Errno::EINVAL, e))?;
+        let cred = Cred::of_this_process()?;
+        let runtime = Builder::new_multi_thread()
+            .worker_threads(options.threads)
+            .thread_name("nacre")
+            .enable_all()
+            .on_thread_start(block_signals)
+            .build()?;
+        let (lnet, rpc, client) = match runtime.block_on(start(&source, &options, &cred)) {
+            Ok(layers) => layers,
+            Err(e) => {
+                runtime.shutdown_timeout(SHUTDOWN_TIMEOUT);
+                return Err(e);
+            }
+        };
+        Ok(Mount {
+            client,
+            umask: AtomicU32::new(cred.umask),
+            pid: cred.pid,
+            cred,
+            runtime: runtime.handle().clone(),
+            layers: Mutex::new(Some(Layers { rpc, lnet, runtime })),
+        })
+    }
+
+    /// Calls `close_files`, then writes cached data back and unmounts, even if `close_files` fails.
+    ///
+    /// # Errors
+    ///
+    /// `EBADF`: already unmounted; or the error of `close_files`.
+    pub fn unmount(&self, close_files: impl AsyncFnOnce() -> Result<(), Errno>) -> Result<(), Errno> {
+        let Some(layers) = self.layers.lock().take() else {
+            return Err(Errno::EBADF);
+        };
+        let result = layers.runtime.block_on(async {
+            let result = close_files().await;
+            self.client.umount().await;
+            layers.rpc.shutdown().await;
+            layers.lnet.shutdown().await;
+            result
+        });
+        layers.runtime.shutdown_timeout(SHUTDOWN_TIMEOUT);
+        result
+    }
+
+    /// Runs a call on the caller's thread; returns its result.
+    ///
+    /// # Errors
+    ///
+    /// Those of the call.
+    pub fn run<T>(&self, call: impl AsyncFnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
+        self.runtime.block_on(call())
+    }
+
+    /// The runtime with the mount's threads.
+    pub fn runtime(&self) -> &Handle {
+        &self.runtime
+    }
+
+    /// Whether another process mounted: a child process does not have the mount's threads.
+    pub fn is_of_parent_process(&self) -> bool {
+        self.pid != std::process::id()
+    }
+
+    /// The credentials for creating files, with the current umask.
+    pub fn create_cred(&self) -> Cred {
+        Cred {
+            umask: self.umask.load(Ordering::Relaxed),
+            ..self.cred.clone()
+        }
+    }
+
+    /// Sets the umask for new files; returns the former umask.
+    pub fn set_umask(&self, mask: u32) -> u32 {
+        self.umask.swap(mask & PERMISSIONS, Ordering::Relaxed)
+    }
+}
+
+/// Blocks all signals in a thread of the mount: the program's own threads receive them. A write to
+/// a broken connection then returns an error instead of raising `SIGPIPE`.
+fn block_signals() {
+    // SIGKILL and SIGSTOP cannot be blocked, but the program cannot catch them either.
+    let _ = SigSet::all().thread_block();
+}
+
+/// Starts logging to standard error if the environment requests it.
+fn init_logging() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        if let Ok(filter) = tracing_subscriber::EnvFilter::try_from_env(LOG_VARIABLE) {
+            let log = tracing_subscriber::fmt().with_env_filter(filter);
+            // A Rust program may have installed a subscriber already.
+            let _ = log.with_writer(std::io::stderr).try_init();
+        }
+    });
+}
