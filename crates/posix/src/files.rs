@@ -203,10 +203,8 @@ impl File {
     ) -> Result<usize, Errno> {
         let mut bytes_read = 0;
         for piece in buffer.chunks_mut(PIECE_BYTES_MAX) {
-            let read = mount
-                .client
-                .read(&self.open, offset + bytes_read as u64, piece.len());
-            let data = match read.await {
+            let at = offset + bytes_read as u64;
+            let data = match mount.client.read(&self.open, at, piece.len()).await {
                 Ok(data) => data,
                 Err(e) if bytes_read == 0 => return Err(e),
                 Err(_) => break,
@@ -223,6 +221,43 @@ impl File {
             }
         }
         Ok(bytes_read)
+    }
+
+    /// As [`File::read_at`], but returns the bytes as the cache has them, without a copy.
+    ///
+    /// # Errors
+    ///
+    /// As [`File::read_at`].
+    pub async fn read_bytes_at(&self, mount: &Mount, offset: u64, len: usize) -> Result<Vec<Bytes>, Errno> {
+        let (mut pieces, mut bytes_read) = (Vec::new(), 0);
+        while bytes_read < len {
+            let wanted = PIECE_BYTES_MAX.min(len - bytes_read);
+            let at = offset + bytes_read as u64;
+            let data = match mount.client.read(&self.open, at, wanted).await {
+                Ok(data) => data,
+                Err(e) if bytes_read == 0 => return Err(e),
+                Err(_) => break,
+            };
+            let found: usize = data.iter().map(Bytes::len).sum();
+            pieces.extend(data);
+            bytes_read += found;
+            if found < wanted {
+                break;
+            }
+        }
+        Ok(pieces)
+    }
+
+    /// As [`File::read_bytes_at`], at the file position, which it advances.
+    ///
+    /// # Errors
+    ///
+    /// As [`File::read_at`].
+    pub async fn read_bytes(&self, mount: &Mount, len: usize) -> Result<Vec<Bytes>, Errno> {
+        let mut position = self.position.lock().await;
+        let pieces = self.read_bytes_at(mount, *position, len).await?;
+        *position += pieces.iter().map(|piece| piece.len() as u64).sum::<u64>();
+        Ok(pieces)
     }
 
     /// Writes at an offset, or at the end with O_APPEND. Returns the offset after the written

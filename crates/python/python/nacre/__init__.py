@@ -1,0 +1,307 @@
+"""File system access for Python programs without a kernel mount.
+
+A :class:`FileSystem` is a mount in this process. Its methods are those of the
+module ``os``, and :meth:`FileSystem.open` is that of Python:
+
+>>> import nacre
+>>> with nacre.FileSystem(SOURCE, **OPTIONS) as fs:
+...     fs.makedirs("/doc/a", exist_ok=True)
+...     with fs.open("/doc/a/hello", "w") as file:
+...         file.write("hello\\n")
+...     fs.listdir("/doc/a")
+...     fs.stat("/doc/a/hello").st_size
+...     fs.read_many([("/doc/a/hello", 0, 2), ("/doc/a/hello", 2, 100)])
+6
+['hello']
+6
+[b'he', b'llo\\n']
+
+Errors are ``OSError`` with ``errno`` and ``filename``. After ``fork()`` every
+use in the child raises ``RuntimeError``.
+"""
+
+from __future__ import annotations
+
+import atexit
+import io
+import os
+import posixpath
+import weakref
+
+from nacre._nacre import DirEntry, Mounted, OpenFile, StatFs, StatResult, __version__
+
+__all__ = [
+    "DirEntry",
+    "File",
+    "FileSystem",
+    "StatFs",
+    "StatResult",
+    "__version__",
+]
+
+#: Size of the buffer of buffered files, in bytes.
+BUFFER_SIZE = 1 << 20
+#: Size of the pieces of a read of the rest of a file, in bytes.
+_READ_SIZE = 16 << 20
+
+_mounted: weakref.WeakSet[FileSystem] = weakref.WeakSet()
+
+
+@atexit.register
+def _unmount_all() -> None:
+    """Unmounts at the end of the program, so that servers need not evict it."""
+    for fs in list(_mounted):
+        try:
+            fs.close()
+        except RuntimeError:
+            pass  # A child process: the mounts are its parent's.
+
+
+class FileSystem(Mounted):
+    """A file system that is mounted in this process.
+
+    ``source`` is ``MGSNID[,MGSNID...]:/FSNAME[/DIRECTORY]``, for example
+    ``10.0.0.1@tcp:/nacre``.
+
+    ``listen`` is the NID of this client, ``port`` the port of the servers,
+    ``threads`` the number of threads for network and caches, ``atime`` one of
+    ``relatime``, ``strictatime`` and ``noatime``. ``diratime`` is False if reads
+    leave the access times of directories as they are.
+    """
+
+    def __new__(
+        cls,
+        source,
+        *,
+        listen=None,
+        port=None,
+        threads=None,
+        atime=None,
+        diratime=True,
+    ):
+        named = {"listen": listen, "port": port, "threads": threads}
+        options = [f"{name}={value}" for name, value in named.items() if value is not None]
+        if atime is not None:
+            options.append(atime)
+        if not diratime:
+            options.append("nodiratime")
+        fs = super().__new__(cls, source, ",".join(options))
+        fs.source = source
+        _mounted.add(fs)
+        return fs
+
+    def __repr__(self) -> str:
+        state = "unmounted" if self.closed else "mounted"
+        return f"<nacre.FileSystem {self.source!r} {state}>"
+
+    def open(
+        self,
+        path,
+        mode="r",
+        buffering=-1,
+        encoding=None,
+        errors=None,
+        newline=None,
+        *,
+        permissions=0o666,
+    ):
+        """Opens a file like the built-in ``open``.
+
+        With ``buffering=0`` returns the raw :class:`File`. ``permissions`` are
+        those of a new file, less the umask.
+        """
+        kind = mode.replace("b", "").replace("t", "")
+        binary = "b" in mode
+        flags = _FLAGS.get(kind.replace("+", ""))
+        if flags is None or (binary and "t" in mode) or len(set(mode)) != len(mode):
+            raise ValueError(f"invalid mode: {mode!r}")
+        if binary and (encoding or errors or newline is not None):
+            raise ValueError("binary mode takes no encoding, errors or newline")
+        if buffering == 0 and not binary:
+            raise ValueError("can't have unbuffered text I/O")
+        access, extra = flags
+        if "+" in kind:
+            access = os.O_RDWR
+        raw = File(self.open_file(path, access | extra, permissions), path, mode, access, extra)
+        try:
+            if extra & os.O_APPEND:
+                raw.seek(0, os.SEEK_END)
+            if buffering == 0:
+                return raw
+            size = buffering if buffering > 1 else BUFFER_SIZE
+            if access == os.O_RDWR:
+                buffered = io.BufferedRandom(raw, size)
+            elif access == os.O_WRONLY:
+                buffered = io.BufferedWriter(raw, size)
+            else:
+                buffered = io.BufferedReader(raw, size)
+            if binary:
+                return buffered
+            return io.TextIOWrapper(buffered, encoding, errors, newline, line_buffering=buffering == 1)
+        except BaseException:
+            raw.close()
+            raise
+
+    def makedirs(self, path, mode=0o777, exist_ok=False) -> None:
+        """Makes a directory and the missing directories that lead to it."""
+        path = os.fspath(path)
+        parent, name = posixpath.split(path.rstrip("/"))
+        if name and parent.strip("/") and not self.exists(parent):
+            self.makedirs(parent, exist_ok=True)
+        try:
+            self.mkdir(path, mode)
+        except FileExistsError:
+            if not exist_ok or not self.isdir(path):
+                raise
+
+    def exists(self, path) -> bool:
+        """Whether the path leads to a file, also through symbolic links."""
+        return self._mode(path) != 0
+
+    def isdir(self, path) -> bool:
+        """Whether the path leads to a directory."""
+        return self._mode(path) & 0o170000 == 0o040000
+
+    def isfile(self, path) -> bool:
+        """Whether the path leads to a regular file."""
+        return self._mode(path) & 0o170000 == 0o100000
+
+    def _mode(self, path) -> int:
+        try:
+            return self.stat(path).st_mode
+        except (FileNotFoundError, NotADirectoryError):
+            return 0
+
+    def lstat(self, path) -> StatResult:
+        """The attributes of a file; follows no symbolic link at the end of the path."""
+        return self.stat(path, follow_symlinks=False)
+
+    remove = Mounted.unlink
+
+    def __reduce__(self):
+        raise TypeError("cannot pickle a mounted file system: pass its source and mount in the other process")
+
+
+#: Access and flags of open(2) for the first letter of a mode.
+_FLAGS = {
+    "r": (os.O_RDONLY, 0),
+    "w": (os.O_WRONLY, os.O_CREAT | os.O_TRUNC),
+    "x": (os.O_WRONLY, os.O_CREAT | os.O_EXCL),
+    "a": (os.O_WRONLY, os.O_CREAT | os.O_APPEND),
+}
+
+
+class File(io.RawIOBase):
+    """An unbuffered open file, made by :meth:`FileSystem.open` with ``buffering=0``.
+
+    Beside the methods of ``io.RawIOBase`` it has ``pread``, ``preadinto``,
+    ``pwrite``, ``stat`` and ``fsync``. Any thread may use it.
+    """
+
+    def __init__(self, handle: OpenFile, path, mode: str, access: int, extra: int) -> None:
+        self._handle = handle
+        self.name = path
+        self.mode = mode
+        self._readable = access != os.O_WRONLY
+        self._writable = access != os.O_RDONLY
+        self._appends = bool(extra & os.O_APPEND)
+
+    def __repr__(self) -> str:
+        return f"<nacre.File name={self.name!r} mode={self.mode!r}>"
+
+    def readable(self) -> bool:
+        self._check()
+        return self._readable
+
+    def writable(self) -> bool:
+        self._check()
+        return self._writable
+
+    def seekable(self) -> bool:
+        self._check()
+        return True
+
+    def read(self, size=-1):
+        self._check_readable()
+        if size is None or size < 0:
+            return self.readall()
+        return self._handle.read(size)
+
+    def readall(self):
+        self._check_readable()
+        pieces = []
+        while piece := self._handle.read(_READ_SIZE):
+            pieces.append(piece)
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def readinto(self, buffer) -> int:
+        self._check_readable()
+        return self._handle.readinto(buffer)
+
+    def pread(self, size: int, offset: int) -> bytes:
+        """Reads up to ``size`` bytes at an offset; leaves the file position as it is."""
+        self._check_readable()
+        return self._handle.pread(size, offset)
+
+    def preadinto(self, buffer, offset: int) -> int:
+        """Reads at an offset into a buffer; returns the number of bytes."""
+        self._check_readable()
+        return self._handle.preadinto(buffer, offset)
+
+    def write(self, data) -> int:
+        self._check_writable()
+        return self._handle.write(data)
+
+    def pwrite(self, data, offset: int) -> int:
+        """Writes at an offset, or at the end of a file that is open for appending."""
+        self._check_writable()
+        return self._handle.pwrite(data, offset)
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        return self._handle.seek(offset, whence)
+
+    def tell(self) -> int:
+        return self._handle.seek(0, os.SEEK_CUR)
+
+    def truncate(self, size=None) -> int:
+        self._check_writable()
+        size = self.tell() if size is None else size
+        self._handle.truncate(size)
+        return size
+
+    def stat(self) -> StatResult:
+        """The attributes of the file."""
+        return self._handle.stat()
+
+    def fsync(self, data_only: bool = False) -> None:
+        """Waits until the written data and the attributes are on the servers' disks."""
+        self._handle.fsync(data_only)
+
+    def close(self) -> None:
+        """Sends written data to the servers and closes the file."""
+        if not self.closed:
+            try:
+                self._handle.close()
+            finally:
+                super().close()
+
+    def __del__(self) -> None:
+        # In a child process the file is its parent's.
+        try:
+            self.close()
+        except (AttributeError, RuntimeError):
+            pass
+
+    def _check(self) -> None:
+        if self.closed:
+            raise ValueError("I/O operation on closed file")
+
+    def _check_readable(self) -> None:
+        self._check()
+        if not self._readable:
+            raise io.UnsupportedOperation("the file is not open for reading")
+
+    def _check_writable(self) -> None:
+        self._check()
+        if not self._writable:
+            raise io.UnsupportedOperation("the file is not open for writing")
