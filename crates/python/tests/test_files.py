@@ -1,0 +1,200 @@
+"""Files, names, attributes, listings and many reads."""
+
+import errno
+import io
+import os
+import stat
+import threading
+
+import pytest
+
+import nacre
+
+
+def test_text_and_binary_files_have_the_contents_written(mounted, top):
+    with mounted.open(f"{top}/text", "w", encoding="utf-8") as file:
+        file.write("äöü\nsecond\n")
+    with mounted.open(f"{top}/text", encoding="utf-8") as file:
+        assert list(file) == ["äöü\n", "second\n"]
+    with mounted.open(f"{top}/text", "rb") as file:
+        assert isinstance(file, io.BufferedReader)
+        assert file.read() == "äöü\nsecond\n".encode()
+
+
+def test_modes_are_those_of_open(mounted, top):
+    path = f"{top}/f"
+    with mounted.open(path, "xb") as file:
+        file.write(b"abc")
+    with pytest.raises(FileExistsError):
+        mounted.open(path, "xb")
+    with mounted.open(path, "ab") as file:
+        assert file.tell() == 3
+        file.write(b"def")
+    with mounted.open(path, "r+b") as file:
+        file.seek(1)
+        file.write(b"X")
+        file.seek(0)
+        assert file.read() == b"aXcdef"
+    with mounted.open(path, "wb"):
+        pass
+    assert mounted.stat(path).st_size == 0
+    for wrong in ("", "rw", "q", "rbt", "rr"):
+        with pytest.raises(ValueError):
+            mounted.open(path, wrong)
+    with mounted.open(path, "rb", 0) as file, pytest.raises(io.UnsupportedOperation):
+        file.write(b"x")
+
+
+def test_raw_file_reads_writes_seeks_and_truncates(mounted, top):
+    with mounted.open(f"{top}/raw", "w+b", 0) as file:
+        assert isinstance(file, io.RawIOBase)
+        assert file.write(bytearray(b"0123456789")) == 10
+        assert file.seek(-3, os.SEEK_END) == 7 and file.tell() == 7
+        assert file.read(2) == b"78" and file.read() == b"9" and file.read(1) == b""
+        buffer = bytearray(4)
+        assert file.preadinto(buffer, 2) == 4 and buffer == b"2345"
+        assert file.pread(100, 8) == b"89"
+        assert file.pwrite(b"ab", 4) == 2
+        assert file.truncate(6) == 6
+        file.seek(0)
+        assert file.readall() == b"0123ab"
+        assert file.stat().st_size == 6
+        file.fsync()
+        with pytest.raises(TypeError):
+            file.readinto(b"fixed")
+    with pytest.raises(ValueError):
+        file.read()
+
+
+def test_large_file_is_read_as_written(mounted, top):
+    data = os.urandom(1 << 16) * 144  # 9 MiB: several requests and stripes
+    with mounted.open(f"{top}/large", "wb") as file:
+        file.write(data)
+    with mounted.open(f"{top}/large", "rb", 0) as file:
+        assert file.read() == data
+        buffer = memoryview(bytearray(len(data)))
+        assert file.preadinto(buffer, 0) == len(data) and buffer == data
+
+
+def test_errors_have_errno_and_file_names(mounted, top):
+    with pytest.raises(FileNotFoundError) as error:
+        mounted.stat(f"{top}/missing")
+    assert (error.value.errno, error.value.filename) == (errno.ENOENT, f"{top}/missing")
+    with pytest.raises(FileNotFoundError) as error:
+        mounted.rename(f"{top}/a", f"{top}/b")
+    assert (error.value.filename, error.value.filename2) == (f"{top}/a", f"{top}/b")
+    with pytest.raises(IsADirectoryError):
+        mounted.open(top)
+    with pytest.raises(NotADirectoryError):
+        mounted.listdir(f"{top}/../{top.strip('/')}/x/y") if mounted.open(f"{top}/x", "w").close() is None else None
+    with pytest.raises(OSError) as error:
+        nacre.FileSystem("127.0.0.1@tcp:/")
+    assert error.value.errno == errno.EINVAL
+
+
+def test_names_are_made_moved_and_removed(mounted, top):
+    mounted.makedirs(f"{top}/a/b/c")
+    mounted.makedirs(f"{top}/a/b/c", exist_ok=True)
+    with pytest.raises(FileExistsError):
+        mounted.makedirs(f"{top}/a/b/c")
+    with pytest.raises(OSError) as error:
+        mounted.rmdir(f"{top}/a")
+    assert error.value.errno == errno.ENOTEMPTY
+    mounted.rename(f"{top}/a/b/c", f"{top}/d")
+    mounted.rmdir(f"{top}/d")
+    assert not mounted.exists(f"{top}/d") and mounted.isdir(f"{top}/a/b")
+    mounted.symlink("a/b", f"{top}/link")
+    assert mounted.readlink(f"{top}/link") == "a/b"
+    assert mounted.isdir(f"{top}/link") and stat.S_ISLNK(mounted.lstat(f"{top}/link").st_mode)
+    mounted.unlink(f"{top}/link")
+    with mounted.open(f"{top}/one", "w"):
+        pass
+    mounted.link(f"{top}/one", f"{top}/two")
+    assert mounted.stat(f"{top}/two").st_nlink == 2
+    mounted.truncate(f"{top}/one", 1000)
+    assert mounted.stat(f"{top}/two").st_size == 1000
+
+
+def test_attributes_and_extended_attributes_are_set(mounted, top):
+    path = f"{top}/f"
+    with mounted.open(path, "w", permissions=0o600):
+        pass
+    assert stat.S_IMODE(mounted.stat(path).st_mode) == 0o600
+    mounted.chmod(path, 0o640)
+    assert stat.S_IMODE(mounted.stat(path).st_mode) == 0o640
+    mounted.utime(path, ns=(1_000_000_007, 2_500_000_000))
+    st = mounted.stat(path)
+    assert (st.st_atime_ns, st.st_mtime_ns, st.st_mtime) == (1_000_000_007, 2_500_000_000, 2.5)
+    mounted.chown(path, -1, -1)
+    mounted.setxattr(path, "user.color", b"red")
+    assert mounted.getxattr(path, "user.color") == b"red"
+    assert "user.color" in mounted.listxattr(path)
+    mounted.removexattr(path, "user.color")
+    with pytest.raises(OSError) as error:
+        mounted.getxattr(path, "user.color")
+    assert error.value.errno == errno.ENODATA
+    assert mounted.access(path, os.R_OK) and mounted.statvfs().f_blocks > 0
+
+
+def test_listing_has_all_names_with_attributes(mounted, top):
+    names = [f"file-{i:04}" for i in range(300)] + ["nicht-\udcff-utf8"]
+    for i, name in enumerate(names):
+        with mounted.open(f"{top}/{name}", "wb") as file:
+            file.write(b"x" * i)
+    mounted.mkdir(f"{top}/dir")
+    mounted.symlink("nowhere", f"{top}/link")
+    assert sorted(mounted.listdir(top)) == sorted([*names, "dir", "link"])
+    entries = {entry.name: entry for entry in mounted.scandir(top)}
+    assert [entries[name].size for name in names] == list(range(len(names)))
+    assert entries["dir"].is_dir() and not entries["dir"].is_file()
+    assert entries["link"].is_symlink() and entries["file-0000"].is_file()
+    one = entries["file-0007"]
+    assert one.path == os.fspath(one) == f"{top}/file-0007"
+    assert one.mtime == one.stat().st_mtime == mounted.stat(one).st_mtime
+    assert one.inode() == mounted.stat(one).st_ino
+
+
+def test_many_reads_return_the_ranges_in_their_order(mounted, top):
+    for name in "abc":
+        with mounted.open(f"{top}/{name}", "wb") as file:
+            file.write(name.encode() * 1000 + b"end")
+    requests = [(f"{top}/{name}", offset, 5) for offset in (998, 0, 2000) for name in "cab"]
+    expected = [b"ccend", b"aaend", b"bbend", b"ccccc", b"aaaaa", b"bbbbb", b"", b"", b""]
+    assert mounted.read_many(requests) == expected
+    assert mounted.read_many([]) == []
+    with pytest.raises(FileNotFoundError) as error:
+        mounted.read_many([*requests, (f"{top}/missing", 0, 1)])
+    assert error.value.filename == f"{top}/missing"
+    with pytest.raises(OSError):
+        mounted.read_many([(f"{top}/a", -1, 1)])
+
+
+def test_other_threads_use_the_mount_during_many_reads(mounted, top):
+    with mounted.open(f"{top}/f", "wb") as file:
+        file.write(bytes(range(256)) * 256)
+    requests = [(f"{top}/f", i * 256, 256) for i in range(256)]
+    results = []
+    threads = [threading.Thread(target=lambda: results.append(mounted.read_many(requests))) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert results == [[bytes(range(256))] * 256] * 4
+
+
+def test_unmount_closes_files_and_later_calls_fail(source):
+    fs = nacre.FileSystem(source[0], **source[1])
+    file = fs.open("/unmounted", "wb", 0)
+    file.write(b"kept")
+    fs.close()
+    fs.close()
+    assert fs.closed
+    with pytest.raises(ValueError, match="unmounted"):
+        fs.listdir()
+    with pytest.raises(ValueError, match="unmounted"):
+        file.write(b"x")
+    file.close()
+    with nacre.FileSystem(source[0], **source[1]) as fs:
+        with fs.open("/unmounted", "rb") as file:
+            assert file.read() == b"kept"
+        fs.unlink("/unmounted")
