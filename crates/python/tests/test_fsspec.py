@@ -12,7 +12,7 @@ from nacre.fs import NacreFileSystem
 class NacreFixtures(abstract.AbstractFixtures):
     """The file system under test."""
 
-    @pytest.fixture(scope="class")
+    @pytest.fixture
     def fs(self, source):
         return NacreFileSystem(source[0], **source[1], auto_mkdir=True)
 

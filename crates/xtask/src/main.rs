@@ -1,5 +1,5 @@
 //! The project's maintenance commands, for people and CI:
-//! `cargo xtask check|test|model|linear|fuzz|ltp|xfstests|demo|package|setup`.
+//! `cargo xtask check|test|model|linear|fuzz|python|ltp|xfstests|demo|package|setup`.
 //!
 //! `check`, `test`, `demo` and `setup` install missing programs. Debian packages need root; for
 //! other users the commands list the missing packages and fail. A failed stage ends the command
@@ -9,6 +9,7 @@ mod conformance;
 mod demo;
 mod fuzz;
 mod package;
+mod python;
 mod setup;
 mod spelling;
 mod stage;
@@ -27,6 +28,7 @@ const HELP: &str = "usage: cargo xtask COMMAND
   model   random sequences on several mounts against a model: [--sequences N] [--seed S]; each sequence has a seed
   linear  concurrent operations of several mounts in one directory: [--rounds N] [--seed S]; each round has a seed
   fuzz    all fuzz targets or the named ones: [--seconds N] [TARGET...]; one input again: TARGET FILE
+  python  build the Python package's wheel and run its tests and fsspec's: [--release] [ARGUMENT OF PYTEST]...
   ltp     LTP's tests of file systems and of system calls on files: SOURCE (a checkout of LTP), [PART OF A NAME]...
   xfstests  xfstests' generic tests, groups quick and auto: SOURCE (a checkout of xfstests), [TEST]...
   demo    install the programs that the demonstration needs, then run `nacre demo` with the given options
@@ -41,6 +43,7 @@ fn main() -> ExitCode {
         Some("model") => MODEL.run(&args[1..]),
         Some("linear") => LINEAR.run(&args[1..]),
         Some("fuzz") => fuzz::run(&args[1..]),
+        Some("python") => python::run(&args[1..]),
         Some("ltp") => conformance::ltp(&args[1..]),
         Some("xfstests") => conformance::xfstests(&args[1..]),
         Some("package") => package::run(&args[1..]),

@@ -27,6 +27,7 @@ import io
 import os
 import posixpath
 import weakref
+from typing import IO, Any
 
 from nacre._nacre import DirEntry, Mounted, OpenFile, StatFs, StatResult, __version__
 
@@ -69,16 +70,18 @@ class FileSystem(Mounted):
     leave the access times of directories as they are.
     """
 
+    source: str
+
     def __new__(
         cls,
-        source,
+        source: str,
         *,
-        listen=None,
-        port=None,
-        threads=None,
-        atime=None,
-        diratime=True,
-    ):
+        listen: str | None = None,
+        port: int | None = None,
+        threads: int | None = None,
+        atime: str | None = None,
+        diratime: bool = True,
+    ) -> FileSystem:
         named = {"listen": listen, "port": port, "threads": threads}
         options = [f"{name}={value}" for name, value in named.items() if value is not None]
         if atime is not None:
@@ -96,15 +99,15 @@ class FileSystem(Mounted):
 
     def open(
         self,
-        path,
-        mode="r",
-        buffering=-1,
-        encoding=None,
-        errors=None,
-        newline=None,
+        path: str | os.PathLike[str],
+        mode: str = "r",
+        buffering: int = -1,
+        encoding: str | None = None,
+        errors: str | None = None,
+        newline: str | None = None,
         *,
-        permissions=0o666,
-    ):
+        permissions: int = 0o666,
+    ) -> IO[Any]:
         """Opens a file like the built-in ``open``.
 
         With ``buffering=0`` returns the raw :class:`File`. ``permissions`` are
@@ -142,7 +145,7 @@ class FileSystem(Mounted):
             raw.close()
             raise
 
-    def makedirs(self, path, mode=0o777, exist_ok=False) -> None:
+    def makedirs(self, path: str | os.PathLike[str], mode: int = 0o777, exist_ok: bool = False) -> None:
         """Makes a directory and the missing directories that lead to it."""
         path = os.fspath(path)
         parent, name = posixpath.split(path.rstrip("/"))
@@ -154,31 +157,31 @@ class FileSystem(Mounted):
             if not exist_ok or not self.isdir(path):
                 raise
 
-    def exists(self, path) -> bool:
+    def exists(self, path: str | os.PathLike[str]) -> bool:
         """Whether the path leads to a file, also through symbolic links."""
         return self._mode(path) != 0
 
-    def isdir(self, path) -> bool:
+    def isdir(self, path: str | os.PathLike[str]) -> bool:
         """Whether the path leads to a directory."""
         return self._mode(path) & 0o170000 == 0o040000
 
-    def isfile(self, path) -> bool:
+    def isfile(self, path: str | os.PathLike[str]) -> bool:
         """Whether the path leads to a regular file."""
         return self._mode(path) & 0o170000 == 0o100000
 
-    def _mode(self, path) -> int:
+    def _mode(self, path: str | os.PathLike[str]) -> int:
         try:
             return self.stat(path).st_mode
         except (FileNotFoundError, NotADirectoryError):
             return 0
 
-    def lstat(self, path) -> StatResult:
+    def lstat(self, path: str | os.PathLike[str]) -> StatResult:
         """The attributes of a file; follows no symbolic link at the end of the path."""
         return self.stat(path, follow_symlinks=False)
 
     remove = Mounted.unlink
 
-    def __reduce__(self):
+    def __reduce__(self) -> Any:
         raise TypeError("cannot pickle a mounted file system: pass its source and mount in the other process")
 
 
@@ -198,7 +201,7 @@ class File(io.RawIOBase):
     ``pwrite``, ``stat`` and ``fsync``. Any thread may use it.
     """
 
-    def __init__(self, handle: OpenFile, path, mode: str, access: int, extra: int) -> None:
+    def __init__(self, handle: OpenFile, path: str | os.PathLike[str], mode: str, access: int, extra: int) -> None:
         self._handle = handle
         self.name = path
         self.mode = mode
@@ -221,20 +224,20 @@ class File(io.RawIOBase):
         self._check()
         return True
 
-    def read(self, size=-1):
+    def read(self, size: int | None = -1) -> bytes:
         self._check_readable()
         if size is None or size < 0:
             return self.readall()
         return self._handle.read(size)
 
-    def readall(self):
+    def readall(self) -> bytes:
         self._check_readable()
         pieces = []
         while piece := self._handle.read(_READ_SIZE):
             pieces.append(piece)
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
-    def readinto(self, buffer) -> int:
+    def readinto(self, buffer: Any) -> int:
         self._check_readable()
         return self._handle.readinto(buffer)
 
@@ -243,16 +246,16 @@ class File(io.RawIOBase):
         self._check_readable()
         return self._handle.pread(size, offset)
 
-    def preadinto(self, buffer, offset: int) -> int:
+    def preadinto(self, buffer: Any, offset: int) -> int:
         """Reads at an offset into a buffer; returns the number of bytes."""
         self._check_readable()
         return self._handle.preadinto(buffer, offset)
 
-    def write(self, data) -> int:
+    def write(self, data: Any) -> int:
         self._check_writable()
         return self._handle.write(data)
 
-    def pwrite(self, data, offset: int) -> int:
+    def pwrite(self, data: Any, offset: int) -> int:
         """Writes at an offset, or at the end of a file that is open for appending."""
         self._check_writable()
         return self._handle.pwrite(data, offset)
@@ -263,7 +266,7 @@ class File(io.RawIOBase):
     def tell(self) -> int:
         return self._handle.seek(0, os.SEEK_CUR)
 
-    def truncate(self, size=None) -> int:
+    def truncate(self, size: int | None = None) -> int:
         self._check_writable()
         size = self.tell() if size is None else size
         self._handle.truncate(size)

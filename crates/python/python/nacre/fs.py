@@ -8,6 +8,7 @@ Other options are those of :class:`nacre.FileSystem`.
 
 from __future__ import annotations
 
+import datetime
 import os
 import socket
 import stat as modes
@@ -27,9 +28,6 @@ class NacreFileSystem(AbstractFileSystem):
 
     protocol = "nacre"
     root_marker = "/"
-    # A change by another client shows at once, so listings are not kept.
-    cachable = True
-
     def __init__(self, source=None, host=None, port=None, fsname=None, auto_mkdir=False, **options):
         super().__init__(source=source, host=host, port=port, fsname=fsname, **options)
         if source is None:
@@ -150,13 +148,28 @@ class NacreFileSystem(AbstractFileSystem):
 
     def rm(self, path, recursive=False, maxdepth=None):
         for name in path if isinstance(path, list) else [path]:
-            if not recursive and self.isdir(name):
-                raise IsADirectoryError(f"{name} is a directory: pass recursive=True")
-        for name in reversed(self.expand_path(path, recursive=recursive, maxdepth=maxdepth)):
-            if modes.S_ISDIR(self.fs.lstat(name).st_mode):
-                self.fs.rmdir(name)
-            else:
-                self.fs.unlink(name)
+            name = self._strip_protocol(name)
+            # The name of a file may look like a pattern.
+            found = [name] if self.lexists(name) else self.expand_path(name, maxdepth=maxdepth)
+            for name in found:
+                self._remove(name, recursive)
+
+    def _remove(self, path: str, recursive: bool) -> None:
+        if not modes.S_ISDIR(self.fs.lstat(path).st_mode):
+            self.fs.unlink(path)
+        elif not recursive:
+            raise IsADirectoryError(f"{path} is a directory: pass recursive=True")
+        else:
+            for entry in self.fs.scandir(path):
+                self._remove(entry.path, recursive)
+            self.fs.rmdir(path)
+
+    def lexists(self, path, **kwargs):
+        try:
+            self.fs.lstat(self._strip_protocol(path))
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return True
 
     def mv_file(self, path1, path2, **kwargs):
         self.fs.rename(self._strip_protocol(path1), self._strip_protocol(path2))
@@ -172,14 +185,18 @@ class NacreFileSystem(AbstractFileSystem):
         if self.isdir(path1):
             self.makedirs(path2, exist_ok=True)
             return
-        if self.auto_mkdir:
-            self.makedirs(self._parent(path2), exist_ok=True)
+        self._make_parent(path2)
         with self.fs.open(path1, "rb", 0) as source, self.fs.open(path2, "wb") as target:
             while piece := source.read(4 << 20):
                 target.write(piece)
 
+    def _make_parent(self, path: str) -> None:
+        if self.auto_mkdir:
+            self.makedirs(self._parent(path), exist_ok=True)
+
     def touch(self, path, truncate=True, **kwargs):
         path = self._strip_protocol(path)
+        self._make_parent(path)
         with self.fs.open(path, "wb" if truncate else "ab"):
             pass
         self.fs.utime(path)
@@ -191,9 +208,7 @@ class NacreFileSystem(AbstractFileSystem):
         return self._time(self.fs.stat(self._strip_protocol(path)).st_mtime)
 
     @staticmethod
-    def _time(seconds: float):
-        import datetime
-
+    def _time(seconds: float) -> datetime.datetime:
         return datetime.datetime.fromtimestamp(seconds, tz=datetime.timezone.utc)
 
     def cat_file(self, path, start=None, end=None, **kwargs):
@@ -235,6 +250,6 @@ class NacreFileSystem(AbstractFileSystem):
         if not autocommit:
             raise NotImplementedError("nacre: writes in an fsspec transaction are not supported")
         path = self._strip_protocol(path)
-        if self.auto_mkdir and mode[0] in "wxa":
-            self.makedirs(self._parent(path), exist_ok=True)
+        if mode[0] in "wxa":
+            self._make_parent(path)
         return self.fs.open(path, mode)

@@ -1,0 +1,127 @@
+//! `cargo xtask python`: builds the Python package's wheel, installs it in a virtual environment of
+//! its own, and runs its tests and fsspec's against a file system without a mount.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::stage::{Stage, cargo, root};
+
+/// The packages from PyPI that the build and the tests need.
+const PACKAGES: [&str; 4] = ["maturin>=1.9,<2", "fsspec>=2024.2.0", "pytest>=8", "mypy>=1.10"];
+/// The address and the port of the servers.
+const NID: &str = "127.0.77.7@tcp";
+const PORT: &str = "7988";
+/// The cargo profile of a build for tests.
+const TEST_PROFILE: &str = "dev";
+
+/// Runs the command. `args`: `--release` builds optimised; the rest goes to pytest.
+pub(crate) fn run(args: &[String]) -> Result<(), String> {
+    let release = args.iter().any(|arg| arg == "--release");
+    let profile = if release { "release" } else { TEST_PROFILE };
+    let pytest_args = args.iter().filter(|arg| *arg != "--release");
+    let venv = root().join("target/python-venv");
+    let python = venv.join("bin/python");
+    if !python.exists() {
+        Stage::new("python: virtual environment")
+            .run(Command::new("python3").args(["-m", "venv"]).arg(&venv))?;
+    }
+    let pip = |stage, args: &[&str]| {
+        let mut pip = Command::new(&python);
+        pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check"]);
+        Stage::new(stage).run(pip.args(args))
+    };
+    pip("python: packages", &PACKAGES)?;
+    let wheel = build_wheel(&venv, profile)?;
+    pip(
+        "python: install the wheel",
+        &["--force-reinstall", "--no-deps", &wheel.to_string_lossy()],
+    )?;
+    let build = ["build", "--locked", "-p", "nacre", "--profile", profile];
+    Stage::new("python: servers").run(cargo(build))?;
+    let directory = if release { "release" } else { "debug" };
+    let servers = Servers::start(&root().join("target").join(directory).join("nacre"))?;
+    let package = root().join("crates/python");
+    // Compares the stubs with the compiled classes. It must not find the sources' directory.
+    let mut stubs = Command::new(&python);
+    stubs.args(["-m", "mypy.stubtest", "nacre._nacre", "--ignore-disjoint-bases"]);
+    Stage::new("python: stubs").run(stubs.current_dir(root().join("target")))?;
+    let mut tests = Command::new(&python);
+    tests
+        .args(["-m", "pytest", "-q", "-p", "no:cacheprovider", "tests"])
+        .args(pytest_args);
+    tests.current_dir(package);
+    tests.env("NACRE_TEST_SOURCE", format!("{NID}:/nacre"));
+    tests.env("NACRE_TEST_PORT", PORT);
+    let result = Stage::new("python: tests").run(tests);
+    drop(servers);
+    result
+}
+
+/// Builds the wheel; returns its path.
+fn build_wheel(venv: &Path, profile: &str) -> Result<PathBuf, String> {
+    let dir = root().join("target/wheels");
+    if dir.exists() {
+        fs::remove_dir_all(&dir).map_err(|e| format!("!!! python: {}: {e}", dir.display()))?;
+    }
+    let mut build = Command::new(venv.join("bin/maturin"));
+    build
+        .args(["build", "--locked", "--profile", profile, "--out"])
+        .arg(&dir);
+    build.current_dir(root().join("crates/python"));
+    Stage::new("python: wheel").run(build.env("VIRTUAL_ENV", venv))?;
+    let entries = fs::read_dir(&dir).map_err(|e| format!("!!! python: {}: {e}", dir.display()))?;
+    let wheels = entries.filter_map(|entry| Some(entry.ok()?.path()));
+    let mut wheels = wheels.filter(|path| path.extension().is_some_and(|e| e == "whl"));
+    wheels
+        .next()
+        .ok_or_else(|| format!("!!! python: maturin left no wheel in {}", dir.display()))
+}
+
+/// Servers in `target/python-servers`; stopped and deleted on drop.
+struct Servers {
+    nacre: PathBuf,
+    dir: PathBuf,
+}
+
+impl Servers {
+    /// Starts an empty file system with two OSTs, in place of one that an interrupted run left.
+    fn start(nacre: &Path) -> Result<Servers, String> {
+        let servers = Servers {
+            nacre: nacre.to_owned(),
+            dir: root().join("target/python-servers"),
+        };
+        if servers.dir.exists() {
+            servers.remove();
+        }
+        let mut up = Command::new(&servers.nacre);
+        up.args([
+            "up",
+            "--no-mount",
+            "--osts",
+            "2",
+            "--listen",
+            NID,
+            "--port",
+            PORT,
+            "--dir",
+        ]);
+        Stage::new("python: start Nacre").run(up.arg(&servers.dir))?;
+        Ok(servers)
+    }
+
+    fn remove(&self) {
+        for args in [&["down", "--dir"][..], &["destroy", "--yes"]] {
+            let ended = Command::new(&self.nacre).args(args).arg(&self.dir).status();
+            if !ended.as_ref().is_ok_and(|status| status.success()) {
+                eprintln!("!!! nacre {} {}: {ended:?}", args[0], self.dir.display());
+            }
+        }
+    }
+}
+
+impl Drop for Servers {
+    fn drop(&mut self) {
+        self.remove();
+    }
+}
