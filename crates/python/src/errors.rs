@@ -57,7 +57,7 @@ pub(crate) fn unmounted() -> PyErr {
 /// The error of a call in a child process on a file system of its parent.
 pub(crate) fn of_child_process() -> PyErr {
     PyRuntimeError::new_err(
-        "this process is a fork of the process that mounted the file system, and has none of its network threads: \
-         make a nacre.FileSystem in this process, or start workers with the method 'spawn'",
+        "this process is a fork of the process that mounted the file system, and has none of its \
+         network threads: make a nacre.FileSystem in this process, or start workers with the method 'spawn'",
     )
 }
