@@ -1,7 +1,7 @@
 //! Directory listings with attributes: few requests look up all names of a chunk.
 
 use crate::mounted::State;
-use crate::stat::StatResult;
+use crate::stat::{StatResult, seconds};
 use client::Attr;
 use posix::files;
 use pyo3::prelude::{Py, PyResult, Python, pyclass, pymethods};
@@ -43,7 +43,7 @@ impl DirEntry {
     /// Time of the last change of the data, in seconds.
     #[getter]
     fn mtime(&self) -> f64 {
-        self.attr.mtime.sec as f64 + f64::from(self.attr.mtime.ns) / 1e9
+        seconds(self.attr.mtime)
     }
 
     fn __fspath__(&self) -> &OsStr {

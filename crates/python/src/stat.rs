@@ -9,7 +9,7 @@ use wire::Time;
 pub(crate) struct StatResult(pub(crate) Attr);
 
 /// A time in seconds, as Python's `os` module gives it.
-fn seconds(time: Time) -> f64 {
+pub(crate) fn seconds(time: Time) -> f64 {
     time.sec as f64 + f64::from(time.ns) / 1e9
 }
 

@@ -8,6 +8,7 @@
 mod conformance;
 mod demo;
 mod fuzz;
+mod instance;
 mod package;
 mod python;
 mod setup;

@@ -5,13 +5,16 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::stage::{Stage, cargo, root};
+use crate::instance::{Instance, Settings};
+use crate::setup;
+use crate::stage::{Stage, cargo, root, target_dir};
 
 /// The packages from PyPI that the build and the tests need.
 const PACKAGES: [&str; 4] = ["maturin>=1.9,<2", "fsspec>=2024.2.0", "pytest>=8", "mypy>=1.10"];
-/// The address and the port of the servers.
-const NID: &str = "127.0.77.7@tcp";
-const PORT: &str = "7988";
+/// The address of the servers.
+const ADDRESS: &str = "127.0.77.7";
+/// The port of the servers, which ordinary users may use.
+const PORT: u16 = 7988;
 /// The cargo profile of a build for tests.
 const TEST_PROFILE: &str = "dev";
 
@@ -20,9 +23,10 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
     let release = args.iter().any(|arg| arg == "--release");
     let profile = if release { "release" } else { TEST_PROFILE };
     let pytest_args = args.iter().filter(|arg| *arg != "--release");
-    let venv = root().join("target/python-venv");
+    let venv = target_dir().join("python-venv");
     let python = venv.join("bin/python");
     if !python.exists() {
+        setup::install_python()?;
         Stage::new("python: virtual environment")
             .run(Command::new("python3").args(["-m", "venv"]).arg(&venv))?;
     }
@@ -40,19 +44,25 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
     let build = ["build", "--locked", "-p", "nacre", "--profile", profile];
     Stage::new("python: servers").run(cargo(build))?;
     let directory = if release { "release" } else { "debug" };
-    let servers = Servers::start(&root().join("target").join(directory).join("nacre"))?;
+    let settings = Settings {
+        name: "python",
+        address: ADDRESS,
+        port: PORT,
+        mounted: false,
+    };
+    let servers = Instance::start(&target_dir().join(directory), &settings)?;
     let package = root().join("crates/python");
     // Compares the stubs with the compiled classes. It must not find the sources' directory.
     let mut stubs = Command::new(&python);
     stubs.args(["-m", "mypy.stubtest", "nacre._nacre", "--ignore-disjoint-bases"]);
-    Stage::new("python: stubs").run(stubs.current_dir(root().join("target")))?;
+    Stage::new("python: stubs").run(stubs.current_dir(target_dir()))?;
     let mut tests = Command::new(&python);
     tests
         .args(["-m", "pytest", "-q", "-p", "no:cacheprovider", "tests"])
         .args(pytest_args);
     tests.current_dir(package);
-    tests.env("NACRE_TEST_SOURCE", format!("{NID}:/nacre"));
-    tests.env("NACRE_TEST_PORT", PORT);
+    tests.env("NACRE_TEST_SOURCE", servers.source());
+    tests.env("NACRE_TEST_PORT", PORT.to_string());
     let result = Stage::new("python: tests").run(tests);
     drop(servers);
     result
@@ -60,7 +70,7 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
 
 /// Builds the wheel; returns its path.
 fn build_wheel(venv: &Path, profile: &str) -> Result<PathBuf, String> {
-    let dir = root().join("target/wheels");
+    let dir = target_dir().join("wheels");
     if dir.exists() {
         fs::remove_dir_all(&dir).map_err(|e| format!("!!! python: {}: {e}", dir.display()))?;
     }
@@ -76,52 +86,4 @@ fn build_wheel(venv: &Path, profile: &str) -> Result<PathBuf, String> {
     wheels
         .next()
         .ok_or_else(|| format!("!!! python: maturin left no wheel in {}", dir.display()))
-}
-
-/// Servers in `target/python-servers`; stopped and deleted on drop.
-struct Servers {
-    nacre: PathBuf,
-    dir: PathBuf,
-}
-
-impl Servers {
-    /// Starts an empty file system with two OSTs, in place of one that an interrupted run left.
-    fn start(nacre: &Path) -> Result<Servers, String> {
-        let servers = Servers {
-            nacre: nacre.to_owned(),
-            dir: root().join("target/python-servers"),
-        };
-        if servers.dir.exists() {
-            servers.remove();
-        }
-        let mut up = Command::new(&servers.nacre);
-        up.args([
-            "up",
-            "--no-mount",
-            "--osts",
-            "2",
-            "--listen",
-            NID,
-            "--port",
-            PORT,
-            "--dir",
-        ]);
-        Stage::new("python: start Nacre").run(up.arg(&servers.dir))?;
-        Ok(servers)
-    }
-
-    fn remove(&self) {
-        for args in [&["down", "--dir"][..], &["destroy", "--yes"]] {
-            let ended = Command::new(&self.nacre).args(args).arg(&self.dir).status();
-            if !ended.as_ref().is_ok_and(|status| status.success()) {
-                eprintln!("!!! nacre {} {}: {ended:?}", args[0], self.dir.display());
-            }
-        }
-    }
-}
-
-impl Drop for Servers {
-    fn drop(&mut self) {
-        self.remove();
-    }
 }

@@ -42,6 +42,21 @@ pub(crate) fn install(programs: &[(&str, &str)]) -> Result<(), String> {
         .filter(|(program, _)| !is_installed(program))
         .map(|(_, package)| *package)
         .collect();
+    install_missing(&missing)
+}
+
+/// Installs Python with the modules that make virtual environments, if they are missing.
+pub(crate) fn install_python() -> Result<(), String> {
+    let mut python = Command::new("python3");
+    python.args(["-c", "import ensurepip, venv"]);
+    match succeeds(python) {
+        true => Ok(()),
+        false => install_missing(&["python3-venv"]),
+    }
+}
+
+/// Installs Debian packages.
+fn install_missing(missing: &[&str]) -> Result<(), String> {
     if missing.is_empty() {
         return Ok(());
     }
@@ -61,11 +76,7 @@ pub(crate) fn install(programs: &[(&str, &str)]) -> Result<(), String> {
         command
     };
     stage.run(apt(&["update"]))?;
-    stage.run(apt(&[
-        &["install", "--no-install-recommends"],
-        missing.as_slice(),
-    ]
-    .concat()))
+    stage.run(apt(&[&["install", "--no-install-recommends"], missing].concat()))
 }
 
 /// Installs cargo-deny if it is missing.

@@ -28,6 +28,7 @@ class NacreFileSystem(AbstractFileSystem):
 
     protocol = "nacre"
     root_marker = "/"
+
     def __init__(self, source=None, host=None, port=None, fsname=None, auto_mkdir=False, **options):
         super().__init__(source=source, host=host, port=port, fsname=fsname, **options)
         if source is None:

@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use super::exceptions::{Exceptions, Outcome, Rule};
-use super::{Instance, build_nacre, parse_arguments};
+use super::{build_nacre, parse_arguments, start_instance};
 use crate::stage::{Stage, root};
 
 /// The exceptions.
@@ -62,7 +62,7 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
             arguments.selected.join(" ")
         ));
     }
-    let instance = Instance::start(&bin, "ltp", "127.77.0.1", true)?;
+    let instance = start_instance(&bin, "ltp", "127.77.0.1", true)?;
     let logs = root().join("target/conformance/ltp-logs");
     fs::create_dir_all(&logs).map_err(|e| format!("!!! {}: {e}", logs.display()))?;
     println!("=== outputs are in {}", logs.display());

@@ -4,15 +4,14 @@
 //! list.
 
 mod exceptions;
-mod instance;
 mod ltp;
 mod xfstests;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
+use crate::instance::{Instance, Settings};
 use crate::setup;
 use crate::stage::{Stage, cargo, target_dir};
-use instance::Instance;
 
 pub(crate) use ltp::run as ltp;
 pub(crate) use xfstests::run as xfstests;
@@ -36,6 +35,20 @@ fn build_nacre() -> Result<PathBuf, String> {
     setup::check_mounts()?;
     Stage::new("build").run(cargo(["build", "--release", "--locked", "--package", "nacre"]))?;
     Ok(target_dir().join("release"))
+}
+
+/// Starts a file system on the default port, as mount(8) expects it.
+fn start_instance(bin: &Path, name: &str, address: &str, mounted: bool) -> Result<Instance, String> {
+    let port = 988;
+    Instance::start(
+        bin,
+        &Settings {
+            name,
+            address,
+            port,
+            mounted,
+        },
+    )
 }
 
 #[cfg(test)]

@@ -51,8 +51,8 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
     symlink(bin.join("nacre"), &helper).map_err(failed)?;
     std::fs::write(&df, DF).map_err(failed)?;
     std::fs::set_permissions(&df, Permissions::from_mode(0o755)).map_err(failed)?;
-    let test = Instance::start(&bin, "xfs-test", "127.77.1.1", false)?;
-    let scratch = Instance::start(&bin, "xfs-scratch", "127.77.1.2", false)?;
+    let test = start_instance(&bin, "xfs-test", "127.77.1.1", false)?;
+    let scratch = start_instance(&bin, "xfs-scratch", "127.77.1.2", false)?;
     for instance in [&test, &scratch] {
         instance.set_param(STORE_EACH_ATIME)?;
     }

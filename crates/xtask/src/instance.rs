@@ -1,40 +1,52 @@
-//! A file system of Nacre for a test suite.
+//! A file system of Nacre for the tests of another project or of the Python package.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::stage::{Stage, root};
 
+/// Where and how to start a file system.
+pub(crate) struct Settings<'a> {
+    /// The name of the directory in `target/conformance`.
+    pub(crate) name: &'a str,
+    /// The address of the servers; each instance needs its own.
+    pub(crate) address: &'a str,
+    /// The port of the servers.
+    pub(crate) port: u16,
+    /// Whether to mount the file system too.
+    pub(crate) mounted: bool,
+}
+
 /// A running file system in `target/conformance`; stopped and deleted on drop.
-pub(super) struct Instance {
+pub(crate) struct Instance {
     nacre: PathBuf,
     dir: PathBuf,
     nid: String,
 }
 
 impl Instance {
-    /// Starts an empty file system with two OSTs in `target/conformance/NAME`, in place of one that
-    /// an interrupted run left. `bin` contains `nacre`. Each instance needs its own address.
-    /// `mounted`: also mounts the file system.
-    pub(super) fn start(bin: &Path, name: &str, address: &str, mounted: bool) -> Result<Instance, String> {
+    /// Starts an empty file system with two OSTs, in place of one that an interrupted run left.
+    /// `bin` contains `nacre`.
+    pub(crate) fn start(bin: &Path, settings: &Settings<'_>) -> Result<Instance, String> {
         let instance = Instance {
             nacre: bin.join("nacre"),
-            dir: root().join("target/conformance").join(name),
-            nid: format!("{address}@tcp"),
+            dir: root().join("target/conformance").join(settings.name),
+            nid: format!("{}@tcp", settings.address),
         };
         if instance.dir.exists() {
             instance.remove();
         }
         let mut up = Command::new(&instance.nacre);
-        up.args(["up", "--osts", "2", "--listen", &instance.nid, "--dir"]);
+        up.args(["up", "--osts", "2", "--listen", &instance.nid]);
+        up.args(["--port", &settings.port.to_string(), "--dir"]);
         up.arg(&instance.dir);
-        up.args((!mounted).then_some("--no-mount"));
+        up.args((!settings.mounted).then_some("--no-mount"));
         Stage::new("start Nacre").run(up)?;
         Ok(instance)
     }
 
     /// Sets a parameter of the servers: `NAME=VALUE`.
-    pub(super) fn set_param(&self, setting: &str) -> Result<(), String> {
+    pub(crate) fn set_param(&self, setting: &str) -> Result<(), String> {
         let mut lctl = Command::new(&self.nacre);
         lctl.args(["lctl", "--dir"]).arg(&self.dir);
         lctl.args(["set_param", setting]);
@@ -42,12 +54,12 @@ impl Instance {
     }
 
     /// The mount point of a mounted instance.
-    pub(super) fn mount_point(&self) -> PathBuf {
+    pub(crate) fn mount_point(&self) -> PathBuf {
         self.dir.join("mnt")
     }
 
     /// The source for mount(8).
-    pub(super) fn source(&self) -> String {
+    pub(crate) fn source(&self) -> String {
         format!("{}:/nacre", self.nid)
     }
 
