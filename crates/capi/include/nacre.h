@@ -74,6 +74,9 @@ const char *nacre_version(void);
  *     threads=N      threads for network and caches. Default: the number of CPUs, at most 4
  *     relatime, strictatime, noatime, diratime, nodiratime
  *                    access time policy, as for mount(8). Default: relatime
+ *     jobid_var=SOURCE, jobid_name=PATTERN
+ *                    the job's name for the servers' statistics and rules: SOURCE is procname_uid,
+ *                    nodelocal, or an environment variable such as SLURM_JOB_ID. Default: none
  *
  * Returns NULL on failure; see nacre_mount_error and errno: EINVAL (source or options), ENOENT (no
  * such file system on the MGS), EADDRINUSE, EADDRNOTAVAIL or EACCES (address), ENOTCONN,

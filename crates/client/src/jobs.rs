@@ -180,7 +180,12 @@ impl JobIds {
         value
     }
 
-    fn set_source(&self, text: &str) -> Result<(), String> {
+    /// Sets `jobid_var`.
+    ///
+    /// # Errors
+    ///
+    /// The reason why the value is invalid.
+    pub fn set_var(&self, text: &str) -> Result<(), String> {
         let source = Source::parse(text.trim())?;
         self.enabled.store(source != Source::Disabled, Ordering::Relaxed);
         self.settings.write().source = source;
@@ -188,7 +193,12 @@ impl JobIds {
         Ok(())
     }
 
-    fn set_name(&self, text: &str) -> Result<(), String> {
+    /// Sets `jobid_name`.
+    ///
+    /// # Errors
+    ///
+    /// The reason why the value is invalid.
+    pub fn set_name(&self, text: &str) -> Result<(), String> {
         let name = text.trim();
         if name.is_empty() || name.len() > TEXT_MAX {
             return Err(format!(
@@ -236,7 +246,7 @@ impl JobIds {
         vec![
             registry.register(
                 "jobid_var",
-                param(|j| j.settings.read().source.as_str().to_owned(), JobIds::set_source).about(
+                param(|j| j.settings.read().source.as_str().to_owned(), JobIds::set_var).about(
                     "source of the jobs' names that requests carry: disable, procname_uid, nodelocal, session, or an environment variable such as SLURM_JOB_ID",
                 ),
             ),

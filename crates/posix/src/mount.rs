@@ -1,7 +1,7 @@
 //! Mounts. Each has its own client, network and runtime.
 
 use crate::options::Options;
-use client::{Client, Cred, MountOptions, Source};
+use client::{Caller, Client, Cred, JobIds, MountOptions, Source};
 use cpt::CptTable;
 use lnet::{Lnet, LnetConfig, LnetError};
 use nix::sys::signal::SigSet;
@@ -77,10 +77,25 @@ impl From<std::io::Error> for MountError {
     }
 }
 
+/// The source of the job's name.
+fn jobs(options: &Options) -> Result<Arc<JobIds>, String> {
+    let jobs = Arc::<JobIds>::default();
+    if let Some(name) = &options.jobid_name {
+        jobs.set_name(name)
+            .map_err(|reason| format!("jobid_name: {reason}"))?;
+    }
+    if let Some(var) = &options.jobid_var {
+        jobs.set_var(var)
+            .map_err(|reason| format!("jobid_var: {reason}"))?;
+    }
+    Ok(jobs)
+}
+
 /// Starts the network and mounts the file system.
 async fn start(
     source: &Source,
     options: &Options,
+    jobs: Arc<JobIds>,
     cred: &Cred,
 ) -> Result<(Arc<Lnet>, Arc<Ptlrpc>, Arc<Client>), MountError> {
     let cpts = CptTable::single_current();
@@ -102,6 +117,7 @@ async fn start(
     };
     let rpc = Ptlrpc::start(lnet.clone(), cpts, config);
     let mount_options = MountOptions {
+        jobs,
         atime: options.atime,
         diratime: options.diratime,
         subdir: source.subdir.clone(),
@@ -130,6 +146,7 @@ impl Mount {
         let text = |bytes| std::str::from_utf8(bytes).map_err(|e| MountError::new(Errno::EINVAL, e));
         let source = client::parse_source(text(source)?)?;
         let options = Options::parse(text(options)?).map_err(|e| MountError::new(Errno::EINVAL, e))?;
+        let jobs = jobs(&options).map_err(|e| MountError::new(Errno::EINVAL, e))?;
         let cred = Cred::of_this_process()?;
         let runtime = Builder::new_multi_thread()
             .worker_threads(options.threads)
@@ -137,7 +154,7 @@ impl Mount {
             .enable_all()
             .on_thread_start(block_signals)
             .build()?;
-        let (lnet, rpc, client) = match runtime.block_on(start(&source, &options, &cred)) {
+        let (lnet, rpc, client) = match runtime.block_on(start(&source, &options, jobs, &cred)) {
             Ok(layers) => layers,
             Err(e) => {
                 runtime.shutdown_timeout(SHUTDOWN_TIMEOUT);
@@ -180,7 +197,17 @@ impl Mount {
     ///
     /// Those of the call.
     pub fn run<T>(&self, call: impl AsyncFnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
-        self.runtime.block_on(call())
+        self.runtime.block_on(self.run_for_job(call()))
+    }
+
+    /// Runs `work` for this process's job: its requests carry the job's name.
+    pub fn run_for_job<F: Future>(&self, work: F) -> impl Future<Output = F::Output> + use<F> {
+        let caller = Caller {
+            pid: self.pid,
+            uid: self.cred.uid,
+            gid: self.cred.gid,
+        };
+        self.client.run_for(Some(caller), work)
     }
 
     /// The runtime with the mount's threads.

@@ -19,6 +19,10 @@ pub struct Options {
     pub atime: Atime,
     /// Whether `atime` applies to directories too.
     pub diratime: bool,
+    /// `jobid_var`, the source of the job's name; `None`: requests carry none.
+    pub jobid_var: Option<String>,
+    /// `jobid_name`, the pattern of the job's name.
+    pub jobid_name: Option<String>,
 }
 
 impl Default for Options {
@@ -29,6 +33,8 @@ impl Default for Options {
             threads: cpus.min(THREADS_DEFAULT_MAX),
             atime: Atime::default(),
             diratime: true,
+            jobid_var: None,
+            jobid_name: None,
         }
     }
 }
@@ -57,12 +63,14 @@ impl Options {
                 self.endpoint.port = Some(parse_number(port, 1..=u16::MAX.into())? as u16)
             }
             Some(("threads", threads)) => self.threads = parse_number(threads, 1..=THREADS_MAX)?,
+            Some(("jobid_var", source)) => self.jobid_var = Some(source.to_owned()),
+            Some(("jobid_name", pattern)) => self.jobid_name = Some(pattern.to_owned()),
             None if word == "diratime" => self.diratime = true,
             None if word == "nodiratime" => self.diratime = false,
             _ => {
                 self.atime = Atime::from_option(word).ok_or(
-                    "unknown; use listen=NID, port=N, threads=N, relatime, strictatime, noatime, diratime or \
-                     nodiratime",
+                    "unknown; use listen=NID, port=N, threads=N, jobid_var=SOURCE, jobid_name=PATTERN, \
+                     relatime, strictatime, noatime, diratime or nodiratime",
                 )?;
             }
         }

@@ -37,7 +37,7 @@ impl Job {
     /// Takes requests until none is left.
     fn work(&self, runtime: &Handle) {
         while let Some((index, (request, file))) = self.take() {
-            let result = runtime.block_on(self.read(request, file));
+            let result = runtime.block_on(self.state.run_for_job(self.read(request, file)));
             if let Some(place) = self.progress.lock().results.get_mut(index) {
                 *place = Some(result);
             }

@@ -63,6 +63,7 @@ int main(int argc, char **argv) {
     expect_mount_fails("nonsense", NULL, EINVAL, "not of the form");
     expect_mount_fails("127.0.1.1@tcp:/waytoolong", NULL, EINVAL, "waytoolong");
     expect_mount_fails(argv[1], "listne=1", EINVAL, "listne=1");
+    expect_mount_fails(argv[1], "jobid_var=a-b", EINVAL, "jobid_var");
     expect_mount_fails(argv[1], "port=0", EINVAL, "from 1 to 65535");
     sprintf(options, "listen=192.0.2.1@tcp,%s", argv[2]);
     expect_mount_fails(argv[1], options, EADDRNOTAVAIL, "192.0.2.1@tcp");

@@ -41,6 +41,25 @@ async fn mounts_report_errors_and_work_with_threads_signals_and_child_processes(
     run_program("mounts.c", C).await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn requests_carry_the_name_of_the_job() {
+    let site = TestSite::start(1).await;
+    let binary = site.build(&package_dir().join("tests/c/first.c"), C);
+    let [source, options] = site.mount_args();
+    let mut program = Command::new(&binary);
+    program.args([
+        source,
+        format!("{options},jobid_var=nodelocal,jobid_name=library-%g"),
+    ]);
+    assert_eq!(site.run(program).await, "passed\n");
+    let name = format!("library-{}", std::fs::metadata("/proc/self").unwrap().gid());
+    for target in ["mdt", "obdfilter"] {
+        let jobs = site.cluster.params.get(&format!("{target}.*.job_stats"));
+        assert!(jobs.iter().any(|(_, text)| text.contains(&name)), "{jobs:?}");
+    }
+    site.stop().await;
+}
+
 #[test]
 fn library_exports_only_its_own_names() {
     let names = Command::new("nm")

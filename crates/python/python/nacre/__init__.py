@@ -67,7 +67,9 @@ class FileSystem(Mounted):
     ``listen`` is the NID of this client, ``port`` the port of the servers,
     ``threads`` the number of threads for network and caches, ``atime`` one of
     ``relatime``, ``strictatime`` and ``noatime``. ``diratime`` is False if reads
-    leave the access times of directories as they are.
+    leave the access times of directories as they are. ``jobid_var`` is the source
+    of the job's name that requests carry: ``procname_uid``, ``nodelocal``, or an
+    environment variable such as ``SLURM_JOB_ID``; ``jobid_name`` is its pattern.
     """
 
     source: str
@@ -81,8 +83,16 @@ class FileSystem(Mounted):
         threads: int | None = None,
         atime: str | None = None,
         diratime: bool = True,
+        jobid_var: str | None = None,
+        jobid_name: str | None = None,
     ) -> FileSystem:
-        named = {"listen": listen, "port": port, "threads": threads}
+        named = {
+            "listen": listen,
+            "port": port,
+            "threads": threads,
+            "jobid_var": jobid_var,
+            "jobid_name": jobid_name,
+        }
         options = [f"{name}={value}" for name, value in named.items() if value is not None]
         if atime is not None:
             options.append(atime)

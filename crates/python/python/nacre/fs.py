@@ -35,7 +35,7 @@ class NacreFileSystem(AbstractFileSystem):
             if host is None or fsname is None:
                 raise ValueError("nacre: pass a URL nacre://HOST[:PORT]/FSNAME/path or source='NID:/FSNAME'")
             source = f"{socket.gethostbyname(host)}@tcp:/{fsname}"
-        names = ("listen", "threads", "atime", "diratime")
+        names = ("listen", "threads", "atime", "diratime", "jobid_var", "jobid_name")
         self._options = {name: options[name] for name in names if name in options}
         self._options["port"] = port
         self._source = source
