@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use super::exceptions::{Exceptions, Outcome};
-use super::{Instance, build_nacre, parse_arguments};
+use super::{build_nacre, parse_arguments, start_instance};
 use crate::stage::{Stage, root};
 
 /// The exceptions.
