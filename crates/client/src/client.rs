@@ -10,6 +10,7 @@ use crate::kernel::{Kernel, KernelCache};
 use crate::lmv::Lmv;
 use crate::mdc::Mdc;
 use crate::ops::OpenDirs;
+use crate::stats::MountStats;
 use mgc::{FsConfig, Mgc};
 use params::{Group, Registry};
 use parking_lot::{Mutex, RwLock};
@@ -97,6 +98,7 @@ pub struct Client {
     pub(crate) kernel: Kernel,
     pub(crate) clock: Clock,
     pub(crate) jobs: Arc<JobIds>,
+    pub(crate) stats: Arc<MountStats>,
     pub(crate) atime: AtimeRules,
     /// UID of the mounting user. This user may use FIDs.
     pub(crate) mounter: u32,

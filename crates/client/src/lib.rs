@@ -30,6 +30,7 @@ mod pack;
 mod perm;
 mod process;
 mod source;
+mod stats;
 mod watch;
 
 pub use atime::Atime;

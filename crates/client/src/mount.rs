@@ -14,6 +14,7 @@ use crate::lmv::Lmv;
 use crate::mdc::Mdc;
 use crate::owner::MdcOwner;
 use crate::pack;
+use crate::stats::MountStats;
 use ldlm::{LockClient, LockClientConfig, UnusedLockBudget};
 use mgc::{FsConfig, Mgc, MgcError, TargetConf};
 use parking_lot::{Mutex, RwLock};
@@ -255,6 +256,9 @@ impl MountContext<'_> {
                 });
             }
         };
+        let stats = Arc::<MountStats>::default();
+        let name = format!("{fsname}-{}", self.instance);
+        param_groups.push(stats.register_params(&self.opts.params, &name));
         let data = DataConfig {
             client_uuid: self.client_uuid.clone(),
             instance: self.instance.clone(),
@@ -263,6 +267,7 @@ impl MountContext<'_> {
             clock: self.opts.clock.clone(),
             nanoseconds: self.opts.nanoseconds,
             lock_budget: self.lock_budget.clone(),
+            stats: stats.clone(),
             lmv: lmv.clone(),
         };
         let lov = Lov::new(self.rpc, self.config, data);
@@ -279,6 +284,7 @@ impl MountContext<'_> {
             kernel,
             clock: self.opts.clock.clone(),
             jobs: self.opts.jobs.clone(),
+            stats,
             atime: AtimeRules::new(self.opts.atime, self.opts.diratime),
             mounter: mounter.uid,
             user_fid2path: self.opts.user_fid2path,

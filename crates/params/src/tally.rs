@@ -96,6 +96,14 @@ impl Default for Sums {
 }
 
 impl Sums {
+    /// A count of samples without values.
+    pub fn of_count(count: u64) -> Sums {
+        Sums {
+            count,
+            ..Sums::default()
+        }
+    }
+
     /// The statistics of both sets together.
     pub fn and(self, other: Sums) -> Sums {
         Sums {
@@ -112,7 +120,8 @@ impl Sums {
         self.sum / self.count.max(1)
     }
 
-    /// Appends a line of a `stats` file; nothing if there are no samples.
+    /// Appends a line of a `stats` file; nothing if there are no samples. A count of samples without
+    /// values has a shorter line.
     pub fn write_line(self, out: &mut String, name: &str, unit: &str) {
         if self.count > 0 {
             let Sums {
@@ -123,10 +132,13 @@ impl Sums {
                 squares,
             } = self;
             // Writing to a string does not fail.
-            let _ = writeln!(
-                out,
-                "{name:<35} {count} samples [{unit}] {min} {max} {sum} {squares}"
-            );
+            let _ = match min > max {
+                true => writeln!(out, "{name:<35} {count} samples [{unit}]"),
+                false => writeln!(
+                    out,
+                    "{name:<35} {count} samples [{unit}] {min} {max} {sum} {squares}"
+                ),
+            };
         }
     }
 }
@@ -166,6 +178,13 @@ mod tests {
             "req_waittime                        2 samples [usecs] 3 5 8 34\n"
         );
         assert_eq!(both.mean(), 4);
+    }
+
+    #[test]
+    fn a_count_without_values_has_a_short_line() {
+        let mut out = String::new();
+        Sums::of_count(3).write_line(&mut out, "hits", "pages");
+        assert_eq!(out, "hits                                3 samples [pages]\n");
     }
 
     #[test]

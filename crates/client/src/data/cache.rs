@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 /// Reservations count whole pages, as grants do (docs/protocol.md, "Data (OST)").
-pub(super) const PAGE_SIZE: u64 = 4096;
+pub(crate) const PAGE_SIZE: u64 = 4096;
 
 /// Small sequential writes are merged into extents of up to this many bytes.
 const GATHER_BYTES_MAX: usize = 64 << 10;

@@ -10,6 +10,7 @@ use crate::client::Clock;
 use crate::kernel::Kernel;
 use crate::layout::{FileLayout, Stripe};
 use crate::lmv::Lmv;
+use crate::stats::MountStats;
 use foldhash::HashMap;
 use ldlm::UnusedLockBudget;
 use mgc::FsConfig;
@@ -37,6 +38,8 @@ pub struct DataConfig {
     pub nanoseconds: bool,
     /// The limit of unused locks, shared by all targets.
     pub lock_budget: Arc<UnusedLockBudget>,
+    /// The mount's statistics.
+    pub(crate) stats: Arc<MountStats>,
     /// The metadata targets, which issue capabilities for objects.
     pub(crate) lmv: Arc<Lmv>,
 }

@@ -23,6 +23,7 @@ pub use file::DataFile;
 pub use lov::{DataConfig, Lov};
 pub use ranged_ops::{Fallocate, Seek};
 
+pub(crate) use cache::PAGE_SIZE;
 pub(crate) use descriptors::Descriptor;
 pub(crate) use losses::LossCursor;
 pub(crate) use object::CapabilityUser;

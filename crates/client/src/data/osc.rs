@@ -3,6 +3,7 @@
 
 mod eviction;
 mod file_of;
+mod rpc_stats;
 mod tunables;
 
 use super::brw::{BrwParams, ObjectId, SHORT_IO_BYTES_MAX};
@@ -14,6 +15,7 @@ use super::object::{DIRTY_AGE_MAX, Object, resource};
 use crate::client::{Clock, STATFS_TIMEOUT};
 use crate::kernel::Kernel;
 use crate::lmv::Lmv;
+use crate::stats::MountStats;
 use cpt::BoxFuture;
 use ldlm::{LockClient, LockClientConfig, LockInfo, LockOwner, Policy};
 use params::Group;
@@ -21,6 +23,7 @@ use parking_lot::Mutex;
 use rpc::{
     Import, ImportConfig, ImportEvent, ImportKind, ImportOwner, Ptlrpc, Reply, ReplyMsg, Request, RpcError,
 };
+use rpc_stats::RpcStats;
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -42,6 +45,8 @@ use wire::{
     OBD_CONNECT2_REP_MBITS, OBD_OBJECT_EOF, OST_STATFS, ObdConnectData, ObdStatfs, OstIndex, OstLvb,
     Precision, Time, WireStruct,
 };
+
+pub(super) use rpc_stats::Direction;
 
 /// Default of `osc.*.max_rpcs_in_flight`.
 const DEFAULT_RPCS_IN_FLIGHT: u32 = 8;
@@ -81,6 +86,8 @@ pub(super) struct Osc {
     locks: OnceLock<Arc<LockClient>>,
     budget: Budget,
     tunables: Tunables,
+    rpc_stats: RpcStats,
+    stats: Arc<MountStats>,
     kernel: Kernel,
     clock: Clock,
     losses: Arc<Losses>,
@@ -133,6 +140,8 @@ impl Osc {
                     .max(1 << 20),
             ),
             tunables: Tunables::default(),
+            rpc_stats: RpcStats::default(),
+            stats: cfg.stats.clone(),
             kernel: cfg.kernel.clone(),
             clock: cfg.clock.clone(),
             losses,
@@ -330,6 +339,11 @@ impl Osc {
 
     pub(super) fn all_objects(&self) -> Vec<Arc<Object>> {
         self.objects.lock().values().cloned().collect()
+    }
+
+    /// The mount's statistics.
+    pub(super) fn stats(&self) -> &MountStats {
+        &self.stats
     }
 
     pub(super) fn cache_limit(&self) -> &Arc<CacheLimit> {

@@ -9,6 +9,7 @@ use crate::ops::io::check_not_released;
 use crate::ops::lookup::{FoundFile, SizeWait};
 use crate::ops::open::OpenFile;
 use crate::pack;
+use crate::stats::Operation;
 use bytes::Bytes;
 use std::sync::Arc;
 use wire::format::bufs;
@@ -41,6 +42,10 @@ impl Client {
         set: &SetAttr,
         file: Option<&Arc<OpenFile>>,
     ) -> Result<FoundFile, Errno> {
+        let _timer = self.stats.time(match set.size {
+            Some(_) => Operation::Truncate,
+            None => Operation::Setattr,
+        });
         if set.size.is_some_and(|size| size > i64::MAX as u64) {
             return Err(Errno::EFBIG);
         }

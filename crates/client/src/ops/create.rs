@@ -5,6 +5,7 @@ use crate::client::Client;
 use crate::cred::{Cred, NO_GROUP};
 use crate::ops::lookup::{FoundFile, check_name};
 use crate::pack::{self, CreateRec, Suppgids};
+use crate::stats::Operation;
 use bytes::Bytes;
 use wire::format::bufs;
 use wire::{Errno, Fid, MDS_INODELOCK_UPDATE, MDS_INODELOCK_XATTR, MdtBody};
@@ -24,6 +25,7 @@ impl Client {
     ///
     /// `EEXIST`, `ENAMETOOLONG`, or an error of the MDT such as `EACCES`, `ENOSPC`.
     pub async fn mkdir(&self, cred: &Cred, parent: Fid, name: &[u8], mode: u32) -> Result<FoundFile, Errno> {
+        let _timer = self.stats.time(Operation::Mkdir);
         self.create_name(cred, parent, name, S_IFDIR | mode & 0o7777, 0, b"")
             .await
     }
@@ -42,6 +44,7 @@ impl Client {
         mode: u32,
         rdev: u32,
     ) -> Result<FoundFile, Errno> {
+        let _timer = self.stats.time(Operation::Mknod);
         if matches!(mode & S_IFMT, S_IFDIR | S_IFLNK) {
             return Err(Errno::EINVAL);
         }
@@ -62,6 +65,7 @@ impl Client {
         name: &[u8],
         target: &[u8],
     ) -> Result<FoundFile, Errno> {
+        let _timer = self.stats.time(Operation::Symlink);
         match target.len() {
             0 => return Err(Errno::ENOENT),
             n if n > SYMLINK_MAX => return Err(Errno::ENAMETOOLONG),
@@ -109,6 +113,7 @@ impl Client {
     ///
     /// As [`Client::mkdir`]; `EMLINK` if the file has too many links, `EPERM` for a directory.
     pub async fn link(&self, cred: &Cred, fid: Fid, parent: Fid, name: &[u8]) -> Result<FoundFile, Errno> {
+        let _timer = self.stats.time(Operation::Link);
         check_name(name)?;
         let mdc = self.lmv.mdc_of(parent).await?;
         let groups = Suppgids(self.suppgid(cred, fid).await, self.suppgid(cred, parent).await);

@@ -15,6 +15,7 @@ use crate::mount::MDC_BRW_SIZE;
 use crate::ops::OpenFlags;
 use crate::ops::open_dirs::OpenDirGuard;
 use crate::pack;
+use crate::stats::Operation;
 use bytes::Bytes;
 use ldlm::LockCookie;
 use ldlm::{Enqueue, LockMode, LockRef, Policy};
@@ -161,6 +162,7 @@ impl Client {
     ///
     /// An error of the MDT.
     pub async fn readdir(&self, dir: &DirHandle, offset: u64) -> Result<Vec<DirItem>, Errno> {
+        let _timer = self.stats.time(Operation::Readdir);
         let mut hash = offset;
         while hash < END_OFFSET {
             let chunk = match dir.chunk(hash) {

@@ -11,6 +11,7 @@ use crate::client::Client;
 use crate::cred::Cred;
 use crate::data::RangeSet;
 use crate::ops::open::OpenFile;
+use crate::stats::Operation;
 use ldlm::{Enqueue, Flock, LockMode, Policy};
 use parking_lot::Mutex;
 use std::collections::HashMap;
@@ -237,6 +238,7 @@ impl Client {
         requested: FlockRange,
         wait: bool,
     ) -> Result<(), Errno> {
+        let _timer = self.stats.time(Operation::Flock);
         let mdc = self.lmv.mdc_of(fid).await?;
         let flocks = &mdc.flocks;
         let enqueue = Enqueue::new(fid.flock_res_id(), requested.ty.mode(), flock_policy(&requested));

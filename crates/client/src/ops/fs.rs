@@ -2,6 +2,7 @@
 
 use crate::client::{Client, STATFS_TIMEOUT};
 use crate::mdc::Mdc;
+use crate::stats::Operation;
 use rpc::Request;
 use std::time::Duration;
 use tokio::task::JoinSet;
@@ -83,6 +84,7 @@ impl Client {
     ///
     /// The error of MDT0000. Other targets that do not answer are left out.
     pub async fn statfs(&self) -> Result<StatFs, Errno> {
+        let _timer = self.stats.time(Operation::Statfs);
         let mut cached = self.statfs.lock().await;
         if let Some((received_at, sum)) = &*cached
             && received_at.elapsed() < STATFS_AGE

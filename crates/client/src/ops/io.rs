@@ -8,6 +8,7 @@ use crate::data::{DataFile, Fallocate, Seek};
 use crate::layout::FileLayout;
 use crate::ops::open::OpenFile;
 use crate::pack;
+use crate::stats::Operation;
 use bytes::Bytes;
 use std::sync::Arc;
 use wire::{Errno, Fid, MDS_SYNC, OBD_CONNECT_LAYOUTLOCK, WireStruct};
@@ -111,6 +112,7 @@ impl Client {
     /// `EBADF`: not open for reading; `EIO`: data, locks or objects were lost; or an error of a
     /// server.
     pub async fn read(&self, file: &OpenFile, offset: u64, len: usize) -> Result<Vec<Bytes>, Errno> {
+        let _timer = self.stats.time(Operation::Read);
         if !file.flags.read && !file.flags.exec {
             return Err(Errno::EBADF);
         }
@@ -131,6 +133,8 @@ impl Client {
         if self.atime.files() != Atime::Never && !file.flags.no_atime {
             file.data.lock().atime_tracker().record_read((self.clock)());
         }
+        self.stats
+            .add_bytes(Operation::ReadBytes, read.iter().map(Bytes::len).sum());
         Ok(read)
     }
 
@@ -221,6 +225,7 @@ impl Client {
         offset: u64,
         bytes: Bytes,
     ) -> Result<(u64, usize), Errno> {
+        let _timer = self.stats.time(Operation::Write);
         if !file.flags.write {
             return Err(Errno::EBADF);
         }
@@ -243,6 +248,7 @@ impl Client {
         if file.flags.sync {
             self.fsync(file, false).await?;
         }
+        self.stats.add_bytes(Operation::WriteBytes, written.1);
         Ok(written)
     }
 
@@ -333,6 +339,7 @@ impl Client {
     /// The error of data that was lost. Each descriptor reports a lack of space once, and other
     /// losses with each call.
     pub async fn fsync(&self, file: &OpenFile, _datasync: bool) -> Result<(), Errno> {
+        let _timer = self.stats.time(Operation::Fsync);
         if let Err(failed) = file.descriptor.check() {
             // The loss then counts as reported.
             let _ = self.lov.losses().report(file.fid, &file.loss_cursor);
@@ -351,6 +358,7 @@ impl Client {
     ///
     /// An error of the MDT.
     pub async fn fsyncdir(&self, fid: Fid) -> Result<(), Errno> {
+        let _timer = self.stats.time(Operation::Fsync);
         self.sync_md(fid).await
     }
 
@@ -375,6 +383,7 @@ impl Client {
         offset: u64,
         len: u64,
     ) -> Result<(), Errno> {
+        let _timer = self.stats.time(Operation::Fallocate);
         if !file.flags.write {
             return Err(Errno::EBADF);
         }
@@ -404,6 +413,7 @@ impl Client {
     ///
     /// `ENXIO`: no more data, or `offset` is beyond the end; or an error of a server.
     pub async fn seek(&self, file: &OpenFile, op: Seek, offset: u64) -> Result<u64, Errno> {
+        let _timer = self.stats.time(Operation::Seek);
         loop {
             let data = self.data_of(file).await?;
             if data.layout().raw.is_empty() {

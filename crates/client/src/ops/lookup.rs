@@ -10,6 +10,7 @@ use crate::layout::FileLayout;
 use crate::mdc::{IntentReply, IntentRequest, Mdc};
 use crate::owner::KERNEL_WAIT_MAX;
 use crate::pack;
+use crate::stats::Operation;
 use bytes::Bytes;
 use ldlm::LockCookie;
 use ldlm::{LockMode, LockRef};
@@ -222,6 +223,7 @@ impl Client {
     }
 
     async fn getattr_with(&self, cred: &Cred, fid: Fid, size_wait: SizeWait) -> Result<FoundFile, Errno> {
+        let _timer = self.stats.time(Operation::Getattr);
         let md = match self.md(cred, fid).await {
             Err(e @ (Errno::ENOENT | Errno::ESTALE)) => {
                 return self

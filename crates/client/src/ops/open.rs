@@ -10,6 +10,7 @@ use crate::layout::FileLayout;
 use crate::mdc::{IntentReply, IntentRequest};
 use crate::ops::lookup::{FoundFile, check_name};
 use crate::pack::{self, CreateRec, Suppgids};
+use crate::stats::Operation;
 use bytes::Bytes;
 use ldlm::LockMode;
 use parking_lot::Mutex;
@@ -177,6 +178,7 @@ impl Client {
     /// `ENOENT` or `ESTALE`: no such file; `ETXTBSY`; `EISDIR`; `EOPNOTSUPP`: a special file; or
     /// another error of the MDT such as `EACCES`.
     pub async fn open(&self, cred: &Cred, fid: Fid, flags: OpenFlags) -> Result<Arc<OpenFile>, Errno> {
+        let _timer = self.stats.time(Operation::Open);
         self.open_with(cred, fid, flags, Bytes::new()).await
     }
 
@@ -288,6 +290,7 @@ impl Client {
         flags: OpenFlags,
         layout: Bytes,
     ) -> Result<(FoundFile, Arc<OpenFile>), Errno> {
+        let _timer = self.stats.time(Operation::Open);
         check_name(name)?;
         let mdc = self.lmv.mdc_of(parent).await?;
         let child = mdc.new_fid().await?;
@@ -397,6 +400,7 @@ impl Client {
     ///
     /// An error of the MDT; an unknown handle (`ESTALE`) counts as closed.
     pub async fn release(&self, file: &OpenFile) -> Result<(), Errno> {
+        let _timer = self.stats.time(Operation::Close);
         let mdc = self.lmv.mdc_of(file.fid).await?;
         let rec = self.close_rec(mdc, file);
         let unwritten = || file.created && !file.has_written() && self.is_unwritten(mdc, file.fid);

@@ -8,6 +8,7 @@ use crate::layout::FileLayout;
 use crate::mdc::Mdc;
 use crate::ops::lookup::check_name;
 use crate::pack::{self, RenameRec, Suppgids, UnlinkRec};
+use crate::stats::Operation;
 use std::sync::Arc;
 use wire::format::bufs;
 use wire::{
@@ -29,6 +30,7 @@ impl Client {
     ///
     /// `ENOENT`, `EISDIR`, or an error of the MDT such as `EACCES`.
     pub async fn unlink(&self, cred: &Cred, parent: Fid, name: &[u8]) -> Result<(), Errno> {
+        let _timer = self.stats.time(Operation::Unlink);
         self.remove(cred, parent, name, 0).await
     }
 
@@ -38,6 +40,7 @@ impl Client {
     ///
     /// `ENOENT`, `ENOTDIR`, `ENOTEMPTY`, or an error of the MDT such as `EACCES`.
     pub async fn rmdir(&self, cred: &Cred, parent: Fid, name: &[u8]) -> Result<(), Errno> {
+        let _timer = self.stats.time(Operation::Rmdir);
         self.remove(cred, parent, name, S_IFDIR).await
     }
 
@@ -139,6 +142,7 @@ impl Client {
         to: (Fid, &[u8]),
         flags: RenameFlags,
     ) -> Result<(), Errno> {
+        let _timer = self.stats.time(Operation::Rename);
         check_name(from.1)?;
         check_name(to.1)?;
         let mdc: &Arc<Mdc> = self.lmv.mdc_of(to.0).await?;

@@ -16,6 +16,7 @@ use crate::inode::Xattrs;
 use crate::mdc::IntentRequest;
 use crate::ops::open::OpenFlags;
 use crate::pack::{self, XattrRec};
+use crate::stats::Operation;
 use bytes::Bytes;
 use ldlm::LockMode;
 use std::sync::Arc;
@@ -46,6 +47,7 @@ impl Client {
     /// `ENODATA`: the file has none of this name; `EACCES`; for `lustre.path.`, `EINVAL` (a
     /// malformed FID) and the errors of [`Client::fid2path`]; or an error of the MDT.
     pub async fn getxattr(&self, cred: &Cred, fid: Fid, name: &[u8]) -> Result<Bytes, Errno> {
+        let _timer = self.stats.time(Operation::Getxattr);
         match name {
             b"lustre.fid" => return Ok(Bytes::from(fid.to_string())),
             b"lustre.lov" | b"trusted.lov" => return self.getstripe(cred, fid).await,
@@ -90,6 +92,7 @@ impl Client {
     ///
     /// An error of the MDT.
     pub async fn listxattr(&self, cred: &Cred, fid: Fid) -> Result<Bytes, Errno> {
+        let _timer = self.stats.time(Operation::Listxattr);
         let mdc = self.lmv.mdc_of(fid).await?;
         let mut body = pack::body(cred, fid, Fid::ZERO, OBD_MD_FLXATTRLS, NO_GROUP);
         body.mbo_eadatasize = XATTRS_REPLY_MAX;
@@ -128,6 +131,7 @@ impl Client {
         value: &[u8],
         flags: u32,
     ) -> Result<(), Errno> {
+        let _timer = self.stats.time(Operation::Setxattr);
         if value.len() > VALUE_MAX {
             return Err(Errno::E2BIG);
         }
@@ -147,6 +151,7 @@ impl Client {
     ///
     /// `EOPNOTSUPP`: a name of `lustre.*`; `ENODATA`: no such attribute; or an error of the MDT.
     pub async fn removexattr(&self, cred: &Cred, fid: Fid, name: &[u8]) -> Result<(), Errno> {
+        let _timer = self.stats.time(Operation::Removexattr);
         if name.starts_with(b"lustre.") {
             return Err(Errno::EOPNOTSUPP);
         }

@@ -4,6 +4,7 @@
 use super::{CHECKSUM_ATTEMPTS, Object, extent};
 use crate::data::brw;
 use crate::data::cache::{PAGE_SIZE, Run, rpc_end};
+use crate::data::osc::Direction;
 use bytes::Bytes;
 use ldlm::{LockMode, LockRef};
 use rpc::job;
@@ -18,6 +19,7 @@ impl Object {
         range: Range<u64>,
         lock: &LockRef,
     ) -> Result<Vec<Bytes>, Errno> {
+        let mut missed = 0;
         loop {
             let io_done = self.io_done.notified();
             tokio::pin!(io_done);
@@ -35,6 +37,7 @@ impl Object {
                 });
                 let Some(gap) = gap else {
                     state.cache.touch(range.start..end);
+                    self.osc.stats().read_ahead.add_read(&(range.start..end), missed);
                     return Ok(runs.into_iter().filter_map(cached_bytes).collect());
                 };
                 if state.is_fetching(&gap) {
@@ -45,6 +48,7 @@ impl Object {
                     let end = gap.end.div_ceil(PAGE_SIZE) * PAGE_SIZE;
                     let gap = start..end.min(start + self.osc.brw_params().brw_bytes_max);
                     state.begin_fetch(gap.clone());
+                    missed += gap.end - gap.start;
                     Some(gap)
                 }
             };
@@ -85,6 +89,7 @@ impl Object {
             gaps
         };
         for gap in gaps {
+            self.osc.stats().read_ahead.add_read_ahead(&gap);
             let object = self.clone();
             let lock = lock.clone();
             self.osc.spawn(job::inherit(async move {
@@ -129,6 +134,7 @@ impl Object {
     async fn read_rpc(self: &Arc<Self>, range: &Range<u64>) -> Result<Vec<Bytes>, Errno> {
         let params = self.osc.brw_params();
         for _ in 0..CHECKSUM_ATTEMPTS {
+            let _timer = self.osc.time_request(Direction::Read, [range]);
             let request = brw::read_request(self.id(), range, &params, self.osc.budget().report());
             let reply = self.call(request).await?;
             let read = brw::parse_read_reply(&reply, range)?;

@@ -4,6 +4,7 @@
 use super::{CHECKSUM_ATTEMPTS, Object};
 use crate::data::brw::{self, ObjectId, WriteArgs};
 use crate::data::cache::{Writeback, rpc_end};
+use crate::data::osc::Direction;
 use bytes::Bytes;
 use ldlm::LockRef;
 use rpc::{Request, RpcError, job};
@@ -152,6 +153,9 @@ impl Object {
                 times,
                 grant,
             };
+            let _timer = self
+                .osc
+                .time_request(Direction::Write, ranges.iter().map(|(range, _)| range));
             let reply = self.call_under(epoch, brw::write_request(&args, &params)).await?;
             let written = brw::parse_write_reply(&reply, &args, &params)?;
             if !written.corrupted {

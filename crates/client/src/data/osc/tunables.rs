@@ -1,5 +1,6 @@
 //! Parameters of an OSC, under Lustre's names (`osc.*.max_dirty_mb`, ...).
 
+use super::rpc_stats::RpcStats;
 use super::{DEFAULT_RPCS_IN_FLIGHT, Osc};
 use params::{Group, Param, Registry};
 use std::sync::Arc;
@@ -102,6 +103,12 @@ impl Osc {
                 Param::read_only(show(|osc| osc.budget.available()))
                     .about("unused grant from the target, bytes"),
             );
+        group.add(
+            "rpc_stats",
+            RpcStats::param(&weak).about(
+                "sizes, offsets and latencies of reads and writes, and their number in flight; any write clears them",
+            ),
+        );
         self.import().add_params(&mut group);
         group
     }
