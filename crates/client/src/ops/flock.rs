@@ -213,6 +213,7 @@ impl Client {
         requested: FlockRange,
         wait: bool,
     ) -> Result<(), Errno> {
+        let _timer = self.stats.time(Operation::Flock);
         self.set_lock(fid, None, requested, wait).await
     }
 
@@ -227,6 +228,7 @@ impl Client {
         requested: FlockRange,
         wait: bool,
     ) -> Result<(), Errno> {
+        let _timer = self.stats.time(Operation::Flock);
         file.descriptor.check()?;
         self.set_lock(file.fid, Some(file), requested, wait).await
     }
@@ -238,7 +240,6 @@ impl Client {
         requested: FlockRange,
         wait: bool,
     ) -> Result<(), Errno> {
-        let _timer = self.stats.time(Operation::Flock);
         let mdc = self.lmv.mdc_of(fid).await?;
         let flocks = &mdc.flocks;
         let enqueue = Enqueue::new(fid.flock_res_id(), requested.ty.mode(), flock_policy(&requested));
@@ -278,7 +279,7 @@ impl Client {
     /// # Errors
     ///
     /// An error of the MDT.
-    pub async fn release_locks(&self, cred: &Cred, fid: Fid, owner: u64, pid: u32) -> Result<(), Errno> {
+    pub async fn release_locks(&self, _cred: &Cred, fid: Fid, owner: u64, pid: u32) -> Result<(), Errno> {
         let all = FlockRange {
             ty: FlockType::Unlock,
             start: 0,
@@ -286,7 +287,7 @@ impl Client {
             owner,
             pid,
         };
-        self.setlk(cred, fid, all, false).await
+        self.set_lock(fid, None, all, false).await
     }
 }
 
