@@ -151,6 +151,11 @@ impl TargetExports {
                 Param::atomic(self.stats().job_idle_secs.clone(), 0..=JOB_IDLE_SECS_MAX)
                     .about("time in seconds for which job_stats keeps a job without requests; 0: forever"),
             )
+            .add(
+                "exports.clear",
+                self.clear_param()
+                    .about("any write clears the operations of all clients (`exports.NID.stats`)"),
+            )
             .add("num_exports", num_exports.about("number of connected clients"))
             .add(
                 "eviction_count",
@@ -161,6 +166,20 @@ impl TargetExports {
                 count(|stats| &stats.reconnects).about("reconnects of clients since the target's start"),
             );
         group
+    }
+
+    /// `exports.clear`, which shows how to use it, as in Lustre.
+    fn clear_param(self: &Arc<Self>) -> Param {
+        let exports = Arc::downgrade(self);
+        Param::read_write(
+            || "write any value to clear the statistics of all clients".to_owned(),
+            move |_| {
+                if let Some(exports) = exports.upgrade() {
+                    exports.all().iter().for_each(|export| export.nid_stats().clear());
+                }
+                Ok(())
+            },
+        )
     }
 
     /// The UUIDs of the clients of a NID, one on each line.

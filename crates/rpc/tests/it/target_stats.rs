@@ -106,5 +106,8 @@ async fn a_write_clears_statistics_and_removes_jobs() {
     assert_eq!(counts(&params, "mdt.*.exports.0@lo.stats"), [0, 3]);
     params.set("mdt.*.exports.*.stats", "0").unwrap();
     assert_eq!(counts(&params, "mdt.*.exports.0@lo.stats"), [0, 0]);
+    getattr(&import, None).await;
+    params.set("mdt.*.exports.clear", "0").unwrap();
+    assert_eq!(counts(&params, "mdt.*.exports.0@lo.stats"), [0, 0]);
     import.disconnect().await;
 }
