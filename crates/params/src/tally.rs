@@ -120,8 +120,8 @@ impl Sums {
         self.sum / self.count.max(1)
     }
 
-    /// Appends a line of a `stats` file; nothing if there are no samples. A count of samples without
-    /// values has a shorter line.
+    /// Appends a line of a `stats` file; nothing if there are no samples. The line of a count of
+    /// samples without values is shorter.
     pub fn write_line(self, out: &mut String, name: &str, unit: &str) {
         if self.count > 0 {
             let Sums {

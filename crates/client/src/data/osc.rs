@@ -3,6 +3,7 @@
 
 mod eviction;
 mod file_of;
+mod owner;
 mod rpc_stats;
 mod tunables;
 
@@ -16,16 +17,13 @@ use crate::client::{Clock, STATFS_TIMEOUT};
 use crate::kernel::Kernel;
 use crate::lmv::Lmv;
 use crate::stats::MountStats;
-use cpt::BoxFuture;
-use ldlm::{LockClient, LockClientConfig, LockInfo, LockOwner, Policy};
+use ldlm::{LockClient, LockClientConfig};
+use owner::OscOwner;
 use params::Group;
 use parking_lot::Mutex;
-use rpc::{
-    Import, ImportConfig, ImportEvent, ImportKind, ImportOwner, Ptlrpc, Reply, ReplyMsg, Request, RpcError,
-};
+use rpc::{Import, ImportConfig, ImportKind, Ptlrpc, ReplyMsg, Request, RpcError};
 use rpc_stats::RpcStats;
 use std::collections::{BTreeMap, VecDeque};
-use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
@@ -37,13 +35,12 @@ use tunables::Tunables;
 use wire::checksum::ChecksumType;
 use wire::format::bufs;
 use wire::{
-    Errno, Fid, LdlmResId, Message, NANOSECONDS_REQUESTED, Nid, OBD_CONNECT_64BITHASH, OBD_CONNECT_AT,
+    Errno, Fid, LdlmResId, NANOSECONDS_REQUESTED, Nid, OBD_CONNECT_64BITHASH, OBD_CONNECT_AT,
     OBD_CONNECT_BRW_SIZE, OBD_CONNECT_BULK_MBITS, OBD_CONNECT_CANCELSET, OBD_CONNECT_CKSUM,
     OBD_CONNECT_EINPROGRESS, OBD_CONNECT_FID, OBD_CONNECT_FLAGS2, OBD_CONNECT_FULL20, OBD_CONNECT_GRANT,
     OBD_CONNECT_LAYOUTLOCK, OBD_CONNECT_LVB_TYPE, OBD_CONNECT_MAXBYTES, OBD_CONNECT_SHORTIO,
     OBD_CONNECT_SRVLOCK, OBD_CONNECT_VBR, OBD_CONNECT_VERSION, OBD_CONNECT2_INC_XID, OBD_CONNECT2_LSEEK,
-    OBD_CONNECT2_REP_MBITS, OBD_OBJECT_EOF, OST_STATFS, ObdConnectData, ObdStatfs, OstIndex, OstLvb,
-    Precision, Time, WireStruct,
+    OBD_CONNECT2_REP_MBITS, OST_STATFS, ObdConnectData, ObdStatfs, OstIndex, Precision, Time,
 };
 
 pub(super) use rpc_stats::Direction;
@@ -528,85 +525,5 @@ async fn write_back(osc: Weak<Osc>) {
             let _ = tokio::time::timeout(FLUSH_PERIOD, osc.wake_write_back.notified()).await;
         }
         osc.write_back_round().await;
-    }
-}
-
-/// Passes the callbacks of the import and the lock client to the OSC. The reference is weak, so the
-/// import and the lock client do not keep the OSC alive.
-struct OscOwner(Weak<Osc>);
-
-impl ImportOwner for OscOwner {
-    fn callback<'a>(&'a self, opc: u32, msg: Message) -> BoxFuture<'a, Result<Reply, Errno>> {
-        Box::pin(async move {
-            let osc = self.0.upgrade().ok_or(Errno::ENODEV)?;
-            osc.locks().ast(opc, msg).await
-        })
-    }
-
-    fn event(&self, event: ImportEvent) {
-        let Some(osc) = self.0.upgrade() else { return };
-        match event {
-            ImportEvent::Connected(data) => osc.handle_connect(&data),
-            ImportEvent::Evicted => osc.handle_eviction(),
-            // An idle disconnect returns the grant.
-            ImportEvent::Idle => osc.budget.set_grant(0),
-            ImportEvent::Disconnected | ImportEvent::Closed => {}
-        }
-    }
-
-    fn in_use(&self) -> bool {
-        let in_use = |osc: Arc<Osc>| {
-            let locks = osc.locks();
-            locks.lock_count() > 0 || locks.has_pending() || osc.budget.dirty() > 0
-        };
-        self.0.upgrade().is_some_and(in_use)
-    }
-}
-
-/// The byte range of an extent lock; everything for a lock of another type.
-fn lock_range(policy: &Policy) -> Range<u64> {
-    match policy {
-        Policy::Extent(e) => e.start..e.end.saturating_add(1),
-        _ => 0..OBD_OBJECT_EOF,
-    }
-}
-
-impl LockOwner for OscOwner {
-    fn granted(&self, lock: LockInfo, lvb: &[u8]) {
-        let object = self.0.upgrade().and_then(|osc| osc.find_object(&lock.res));
-        if let (Some(object), Ok(lvb)) = (object, OstLvb::from_bytes(lvb)) {
-            object.add_lock(lock.cookie, lock_range(&lock.policy), &lvb);
-        }
-    }
-
-    fn blocking<'a>(&'a self, lock: LockInfo, _cancel_bits: u64) -> BoxFuture<'a, ()> {
-        Box::pin(async move {
-            let Some(osc) = self.0.upgrade() else { return };
-            let Some(object) = osc.find_object(&lock.res) else {
-                return;
-            };
-            if lock.discard {
-                object.forget(lock_range(&lock.policy));
-            }
-            // The kernel first: it writes back dirty pages of mappings, still under this lock.
-            osc.invalidate_in_kernel(object.file()).await;
-            object.flush_and_forget(lock_range(&lock.policy)).await;
-            object.remove_lock(lock.cookie);
-            osc.drop_if_unused(object);
-        })
-    }
-
-    fn glimpse(&self, lock: LockInfo) -> Option<OstLvb> {
-        Some(self.0.upgrade()?.find_object(&lock.res)?.lvb())
-    }
-
-    fn dropped(&self, lock: LockInfo, _bits: u64) {
-        let Some(osc) = self.0.upgrade() else { return };
-        let Some(object) = osc.find_object(&lock.res) else {
-            return;
-        };
-        object.drop_lost(lock_range(&lock.policy));
-        object.remove_lock(lock.cookie);
-        osc.drop_if_unused(object);
     }
 }

@@ -1,0 +1,88 @@
+//! The owner of an OSC's import and lock client: passes their callbacks to the OSC.
+
+use super::Osc;
+use cpt::BoxFuture;
+use ldlm::{LockInfo, LockOwner, Policy};
+use rpc::{ImportEvent, ImportOwner, Reply};
+use std::ops::Range;
+use std::sync::{Arc, Weak};
+use wire::{Errno, Message, OBD_OBJECT_EOF, OstLvb, WireStruct};
+
+/// The owner. The reference is weak, so the import and the lock client do not keep the OSC alive.
+pub(super) struct OscOwner(pub(super) Weak<Osc>);
+
+impl ImportOwner for OscOwner {
+    fn callback<'a>(&'a self, opc: u32, msg: Message) -> BoxFuture<'a, Result<Reply, Errno>> {
+        Box::pin(async move {
+            let osc = self.0.upgrade().ok_or(Errno::ENODEV)?;
+            osc.locks().ast(opc, msg).await
+        })
+    }
+
+    fn event(&self, event: ImportEvent) {
+        let Some(osc) = self.0.upgrade() else { return };
+        match event {
+            ImportEvent::Connected(data) => osc.handle_connect(&data),
+            ImportEvent::Evicted => osc.handle_eviction(),
+            // An idle disconnect returns the grant.
+            ImportEvent::Idle => osc.budget.set_grant(0),
+            ImportEvent::Disconnected | ImportEvent::Closed => {}
+        }
+    }
+
+    fn in_use(&self) -> bool {
+        let in_use = |osc: Arc<Osc>| {
+            let locks = osc.locks();
+            locks.lock_count() > 0 || locks.has_pending() || osc.budget.dirty() > 0
+        };
+        self.0.upgrade().is_some_and(in_use)
+    }
+}
+
+/// The byte range of an extent lock; everything for a lock of another type.
+fn lock_range(policy: &Policy) -> Range<u64> {
+    match policy {
+        Policy::Extent(e) => e.start..e.end.saturating_add(1),
+        _ => 0..OBD_OBJECT_EOF,
+    }
+}
+
+impl LockOwner for OscOwner {
+    fn granted(&self, lock: LockInfo, lvb: &[u8]) {
+        let object = self.0.upgrade().and_then(|osc| osc.find_object(&lock.res));
+        if let (Some(object), Ok(lvb)) = (object, OstLvb::from_bytes(lvb)) {
+            object.add_lock(lock.cookie, lock_range(&lock.policy), &lvb);
+        }
+    }
+
+    fn blocking<'a>(&'a self, lock: LockInfo, _cancel_bits: u64) -> BoxFuture<'a, ()> {
+        Box::pin(async move {
+            let Some(osc) = self.0.upgrade() else { return };
+            let Some(object) = osc.find_object(&lock.res) else {
+                return;
+            };
+            if lock.discard {
+                object.forget(lock_range(&lock.policy));
+            }
+            // The kernel first: it writes back dirty pages of mappings, still under this lock.
+            osc.invalidate_in_kernel(object.file()).await;
+            object.flush_and_forget(lock_range(&lock.policy)).await;
+            object.remove_lock(lock.cookie);
+            osc.drop_if_unused(object);
+        })
+    }
+
+    fn glimpse(&self, lock: LockInfo) -> Option<OstLvb> {
+        Some(self.0.upgrade()?.find_object(&lock.res)?.lvb())
+    }
+
+    fn dropped(&self, lock: LockInfo, _bits: u64) {
+        let Some(osc) = self.0.upgrade() else { return };
+        let Some(object) = osc.find_object(&lock.res) else {
+            return;
+        };
+        object.drop_lost(lock_range(&lock.policy));
+        object.remove_lock(lock.cookie);
+        osc.drop_if_unused(object);
+    }
+}
