@@ -15,6 +15,9 @@ use super::Osc;
 /// Number of rows of a distribution. The last row has all larger values.
 const ROWS: usize = 32;
 
+/// The distance of a table's columns.
+const TABS: &str = "\t\t\t";
+
 /// Read or write.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::data) enum Direction {
@@ -229,7 +232,7 @@ fn show_table(
     let unit = title.rsplit(' ').next().unwrap_or_default();
     let _ = writeln!(
         out,
-        "\n\t\t\tread\t\t\twrite\n{title}   % cum % |       {unit}   % cum %"
+        "\n{TABS}read{TABS}write\n{title}   % cum % |       {unit}   % cum %"
     );
     let (read, write) = (read.counts(), write.counts());
     let totals = [read, write].map(|counts| counts.iter().sum::<u64>());
@@ -281,7 +284,7 @@ mod tests {
         assert!(text.starts_with("snapshot_time:            "), "{text}");
         let head = "read RPCs in flight:  0\nwrite RPCs in flight: 1\npending write pages:  7\npending read pages:   0\n";
         assert!(text.contains(head), "{text}");
-        let pages = "\n\t\t\tread\t\t\twrite\n\
+        let pages = "\t\t\twrite\n\
                      pages per rpc         rpcs   % cum % |       rpcs   % cum %\n\
                      1:\t\t         1 100 100   |          1  50  50\n\
                      2:\t\t         0   0 100   |          0   0  50\n\
