@@ -18,11 +18,51 @@ const PORT: u16 = 7988;
 /// The cargo profile of a build for tests.
 const TEST_PROFILE: &str = "dev";
 
-/// Runs the command. `args`: `--release` builds optimised; the rest goes to pytest.
+/// Runs the command. `args`: `--release` builds optimised; `--rates` does too, and compares the
+/// rates with the C library's instead of running the tests; the rest goes to pytest.
 pub(crate) fn run(args: &[String]) -> Result<(), String> {
-    let release = args.iter().any(|arg| arg == "--release");
-    let profile = if release { "release" } else { TEST_PROFILE };
-    let pytest_args = args.iter().filter(|arg| *arg != "--release");
+    let has = |option| args.iter().any(|arg| arg == option);
+    let rates = has("--rates");
+    let (profile, directory) = match rates || has("--release") {
+        true => ("release", "release"),
+        false => (TEST_PROFILE, "debug"),
+    };
+    let directory = target_dir().join(directory);
+    let python = install_wheel(profile)?;
+    let mut packages = vec!["build", "--locked", "--profile", profile, "-p", "nacre"];
+    packages.extend(rates.then_some(["-p", "capi"]).into_iter().flatten());
+    Stage::new("python: servers").run(cargo(packages))?;
+    let settings = Settings {
+        name: "python",
+        address: ADDRESS,
+        port: PORT,
+        mounted: false,
+    };
+    let servers = Instance::start(&directory, &settings)?;
+    if rates {
+        return compare_rates(&python, &directory, &servers);
+    }
+    // Compares the stubs with the compiled classes. It must not find the sources' directory.
+    let mut stubs = Command::new(&python);
+    stubs.args(["-m", "mypy.stubtest", "nacre._nacre", "--ignore-disjoint-bases"]);
+    Stage::new("python: stubs").run(stubs.current_dir(target_dir()))?;
+    let mut tests = Command::new(&python);
+    tests
+        .args(["-m", "pytest", "-q", "-p", "no:cacheprovider", "tests"])
+        .args(args.iter().filter(|arg| *arg != "--release"));
+    tests.current_dir(package());
+    tests.env("NACRE_TEST_SOURCE", servers.source());
+    tests.env("NACRE_TEST_PORT", PORT.to_string());
+    Stage::new("python: tests").run(tests)
+}
+
+/// The directory of the package.
+fn package() -> PathBuf {
+    root().join("crates/python")
+}
+
+/// Builds the wheel and installs it in the virtual environment; returns the path of its Python.
+fn install_wheel(profile: &str) -> Result<PathBuf, String> {
     let venv = target_dir().join("python-venv");
     let python = venv.join("bin/python");
     if !python.exists() {
@@ -41,31 +81,29 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
         "python: install the wheel",
         &["--force-reinstall", "--no-deps", &wheel.to_string_lossy()],
     )?;
-    let build = ["build", "--locked", "-p", "nacre", "--profile", profile];
-    Stage::new("python: servers").run(cargo(build))?;
-    let directory = if release { "release" } else { "debug" };
-    let settings = Settings {
-        name: "python",
-        address: ADDRESS,
-        port: PORT,
-        mounted: false,
-    };
-    let servers = Instance::start(&target_dir().join(directory), &settings)?;
-    let package = root().join("crates/python");
-    // Compares the stubs with the compiled classes. It must not find the sources' directory.
-    let mut stubs = Command::new(&python);
-    stubs.args(["-m", "mypy.stubtest", "nacre._nacre", "--ignore-disjoint-bases"]);
-    Stage::new("python: stubs").run(stubs.current_dir(target_dir()))?;
-    let mut tests = Command::new(&python);
-    tests
-        .args(["-m", "pytest", "-q", "-p", "no:cacheprovider", "tests"])
-        .args(pytest_args);
-    tests.current_dir(package);
-    tests.env("NACRE_TEST_SOURCE", servers.source());
-    tests.env("NACRE_TEST_PORT", PORT.to_string());
-    let result = Stage::new("python: tests").run(tests);
-    drop(servers);
-    result
+    Ok(python)
+}
+
+/// Runs the same operations with the C library and with the package.
+fn compare_rates(python: &Path, directory: &Path, servers: &Instance) -> Result<(), String> {
+    let program = directory.join("rates");
+    let mut compiler = Command::new("cc");
+    compiler
+        .args(["-std=c99", "-D_GNU_SOURCE", "-O2", "-Wall", "-Wextra", "-Werror"])
+        .arg("-I")
+        .arg(root().join("crates/capi/include"))
+        .arg(package().join("bench/rates.c"))
+        .arg("-o")
+        .arg(&program)
+        .arg("-L")
+        .arg(directory)
+        .arg("-lnacre")
+        .arg(format!("-Wl,-rpath,{}", directory.display()));
+    Stage::new("python: C program").run(compiler)?;
+    let mut rates = Command::new(python);
+    rates.arg(package().join("bench/rates.py"));
+    rates.args([&servers.source(), &PORT.to_string()]).arg(&program);
+    Stage::new("python: rates").run(rates)
 }
 
 /// Builds the wheel; returns its path.
@@ -78,7 +116,7 @@ fn build_wheel(venv: &Path, profile: &str) -> Result<PathBuf, String> {
     build
         .args(["build", "--locked", "--profile", profile, "--out"])
         .arg(&dir);
-    build.current_dir(root().join("crates/python"));
+    build.current_dir(package());
     Stage::new("python: wheel").run(build.env("VIRTUAL_ENV", venv))?;
     let entries = fs::read_dir(&dir).map_err(|e| format!("!!! python: {}: {e}", dir.display()))?;
     let wheels = entries.filter_map(|entry| Some(entry.ok()?.path()));
