@@ -136,7 +136,8 @@ async fn start(
 
 impl Mount {
     /// Mounts a file system. `source` is `MGSNID[,MGSNID...]:/FSNAME[/DIRECTORY]`, `options` as in
-    /// [`Options::parse`]. Starts threads, so the caller must not be in an async context.
+    /// [`Options::parse`]. Blocks the caller's thread, so the caller must not be in an
+    /// async context.
     ///
     /// # Errors
     ///
@@ -235,7 +236,7 @@ impl Mount {
 }
 
 /// Blocks all signals in a thread of the mount: the program's own threads receive them. A write to
-/// a broken connection then returns an error instead of raising `SIGPIPE`.
+/// a broken connection then returns an error, and `SIGPIPE` does not end the program.
 fn block_signals() {
     // SIGKILL and SIGSTOP cannot be blocked, but the program cannot catch them either.
     let _ = SigSet::all().thread_block();

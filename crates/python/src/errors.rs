@@ -1,4 +1,4 @@
-//! Errors of calls as Python's exceptions: `OSError` with errno and file name, from which Python
+//! Errors of calls as Python's exceptions: `OSError` with errno and any path, from which Python
 //! makes subclasses such as `FileNotFoundError`.
 
 use posix::MountError;
@@ -19,7 +19,7 @@ fn text_of(errno: Errno) -> String {
         .to_owned()
 }
 
-/// The `OSError` of a call on an open file.
+/// An `OSError` without a path, such as that of a call on an open file.
 pub(crate) fn of_file(errno: Errno) -> PyErr {
     os_error(errno, text_of(errno))
 }

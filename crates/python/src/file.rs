@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use wire::Errno;
 
-/// Largest number of bytes that one call reads or writes, as in Linux.
+/// Largest number of bytes that one call of `read` or `pread` returns, as in Linux.
 const CALL_BYTES_MAX: usize = 0x7fff_f000;
 
 /// An open file with a position.
@@ -114,7 +114,8 @@ impl OpenFile {
         self.run(py, async |state, file| file.write(state, bytes).await)
     }
 
-    /// Writes at an offset; returns the number of bytes.
+    /// Writes at an offset, or at the end of a file that is open for appending; returns the number
+    /// of bytes.
     fn pwrite(&self, py: Python<'_>, data: &Bound<'_, PyAny>, offset: i64) -> PyResult<usize> {
         let to = to_offset(offset).map_err(errors::of_file)?;
         let input = Input::of(data)?;

@@ -1,7 +1,7 @@
 //! The compiled part of the Python package `nacre`, thin over the crate [`posix`].
 //!
 //! [`fs`] has a mount and the calls on paths, [`file`] open files, [`listing`] directories,
-//! [`read_many`] many reads in one call. Each call runs on the caller's thread without the
+//! [`read_many`] many reads in one call, on several threads. Each call runs without the
 //! interpreter's lock, so that other threads of the program continue. Modules in Python
 //! (`python/nacre`) add the interfaces of `io`, `asyncio` and `fsspec`.
 

@@ -1,4 +1,5 @@
-//! Directory listings with attributes: few requests look up all names of a chunk.
+//! Directory listings: names alone, or with attributes, which few requests look up for a whole
+//! chunk of names.
 
 use crate::mounted::State;
 use crate::stat::{StatResult, seconds};
@@ -11,7 +12,8 @@ use std::path::PathBuf;
 use wire::Errno;
 
 /// An entry of a directory with the attributes of its file, as the listing found them. The methods
-/// are those of `os.DirEntry`; for a symbolic link they describe the link itself.
+/// have the names of those of `os.DirEntry`, without the option `follow_symlinks`: they describe a
+/// symbolic link itself.
 #[pyclass(frozen, module = "nacre")]
 pub(crate) struct DirEntry {
     /// The name.

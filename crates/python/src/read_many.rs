@@ -1,4 +1,4 @@
-//! Many reads in one call: several threads take the requests one after the other.
+//! Many reads in one call: each of several threads takes the next request until none is left.
 
 use crate::mounted::State;
 use bytes::Bytes;
@@ -59,8 +59,8 @@ impl Job {
     }
 }
 
-/// Reads all requests; returns the pieces of each. Opens each path once. Must not run in an async
-/// context.
+/// Reads all requests; returns the pieces of each. Opens each path once, or again for the
+/// next request of the path if that fails. Must not run in an async context.
 ///
 /// # Errors
 ///

@@ -4,7 +4,7 @@ use client::{Attr, BLKSIZE, StatFs as Space};
 use pyo3::prelude::{pyclass, pymethods};
 use wire::Time;
 
-/// The attributes of a file. The fields are those of `os.stat_result`.
+/// The attributes of a file. The fields have the names of `os.stat_result`; `st_dev` is missing.
 #[pyclass(frozen, module = "nacre")]
 pub(crate) struct StatResult(pub(crate) Attr);
 
@@ -96,7 +96,8 @@ impl StatResult {
     }
 }
 
-/// The space of the file system. The fields are those of `os.statvfs_result`.
+/// The space of the file system. The fields are those of `os.statvfs_result`,
+/// except `f_flag` and `f_fsid`.
 #[pyclass(frozen, module = "nacre")]
 pub(crate) struct StatFs(pub(crate) Space);
 

@@ -333,7 +333,7 @@ impl LockClient {
     }
 
     /// Adds a handle to the deferred ones: the client sends them with the next enqueue or cancel.
-    /// If the server revokes the lock before that, the callback fails with `EINVAL`.
+    /// If the server revokes the lock before that, the client replies `EINVAL`.
     pub(super) fn defer_cancel(&self, handle: u64) {
         let mut state = self.canceller.state.lock();
         state.deferred.push(handle);

@@ -16,8 +16,9 @@ module ``os``, and :meth:`FileSystem.open` is that of Python:
 6
 [b'he', b'llo\\n']
 
-Errors are ``OSError`` with ``errno`` and ``filename``. After ``fork()`` every
-use in the child raises ``RuntimeError``.
+A failed call raises ``OSError`` with ``errno``, and with ``filename`` if the
+call takes a path. After ``fork()`` every call on the parent's mount raises
+``RuntimeError`` in the child.
 """
 
 from __future__ import annotations

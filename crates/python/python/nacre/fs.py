@@ -1,7 +1,8 @@
 """The file system for ``fsspec``.
 
 The URL is ``nacre://HOST[:PORT]/FSNAME/path``: the host of the MGS (an
-address, or a name that is resolved), the port of the servers (988 by default),
+address, or a name that is resolved), the port of the servers (by
+default 988, or 7988 if the MGS listens only there),
 the name of the file system. Paths without a URL need the option ``source``.
 Other options are those of :class:`nacre.FileSystem`.
 """

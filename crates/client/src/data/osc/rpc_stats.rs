@@ -47,7 +47,7 @@ struct Requests {
     pages: Distribution,
     /// Row `n`: `n` requests in flight, with this one.
     concurrent: Distribution,
-    /// Row 0: offset 0; row `n`: page offsets from 2^(n-1) on.
+    /// By the number of the first page. Row 0: page 0; row `n`: pages from 2^(n-1) on.
     offset: Distribution,
     /// Row 0: less than one microsecond; row `n`: from 2^(n-1) microseconds on.
     latency: Distribution,
@@ -93,12 +93,12 @@ impl Drop for RequestTimer<'_> {
     }
 }
 
-/// The row `n` of a value from 2^(n-1) on; 0 for 0.
+/// The row of a value: 0 for 0, else the `n` with 2^(n-1) <= value < 2^n.
 fn row_from(value: u64) -> u32 {
     u64::BITS - value.leading_zeros()
 }
 
-/// The row `n` of a value up to 2^n.
+/// The row of a value: the smallest `n` with value <= 2^n.
 fn row_up_to(value: u64) -> u32 {
     row_from(value.saturating_sub(1))
 }
