@@ -9,15 +9,13 @@ use crate::stripes::{self, Stripe};
 use bytes::Bytes;
 use libc::{c_char, c_int, dev_t, gid_t, mode_t, off_t, ssize_t, timespec, uid_t};
 use posix::attrs::{self, with_path};
-use posix::files::{self, to_offset};
+use posix::files::{self, CALL_BYTES_MAX, to_offset};
 use posix::{MountError, names};
 use std::cell::RefCell;
 use std::ffi::{CStr, CString};
 use std::mem::MaybeUninit;
 use wire::Errno;
 
-/// Largest number of bytes that one call reads or writes, as in Linux.
-const CALL_BYTES_MAX: usize = 0x7fff_f000;
 /// The result of `nacre_version`.
 const VERSION: &CStr = match CStr::from_bytes_with_nul(concat!(env!("CARGO_PKG_VERSION"), "\0").as_bytes()) {
     Ok(version) => version,

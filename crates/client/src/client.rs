@@ -108,7 +108,7 @@ pub struct Client {
     /// The result of the last statfs, and the time at which the client computed it.
     pub(crate) statfs: tokio::sync::Mutex<Option<(tokio::time::Instant, crate::ops::StatFs)>>,
     pub(crate) unmounted: AtomicBool,
-    /// The parameters of the MDTs' lock clients, until the unmount.
+    /// The parameters of the mount and of its MDCs, until the unmount.
     pub(crate) param_groups: Mutex<Vec<Group>>,
 }
 

@@ -25,7 +25,7 @@ pub use param::Param;
 pub use registry::{Group, ParamGuard, ParamInfo, Registry};
 pub use start::StartParam;
 pub use stats::{Operations, StatsTable, USECS};
-pub use tally::{Sums, Tally, as_usecs, stats_header};
+pub use tally::{Sums, Tally, as_usecs, stats_header, times_header};
 pub use value::{Row, Stats, Value};
 
 /// Errors of reading and setting parameters.

@@ -146,6 +146,11 @@ impl Sums {
 /// The first lines of a `stats` file: the current time, the time `since` of the last reset, and the
 /// time between them.
 pub fn stats_header(since: SystemTime) -> String {
+    times_header(since, "", 35)
+}
+
+/// As [`stats_header`], with `mark` after each name, and with names of at least `width` characters.
+pub fn times_header(since: SystemTime, mark: &str, width: usize) -> String {
     let now = SystemTime::now();
     let unix = |t: SystemTime| t.duration_since(UNIX_EPOCH).unwrap_or_default();
     let elapsed = now.duration_since(since).unwrap_or_default();
@@ -155,7 +160,8 @@ pub fn stats_header(since: SystemTime) -> String {
         ("elapsed_time", elapsed),
     ];
     let line = |(name, t): (&str, Duration)| {
-        format!("{name:<35} {}.{:09} secs.nsecs\n", t.as_secs(), t.subsec_nanos())
+        let (name, secs, nsecs) = (format!("{name}{mark}"), t.as_secs(), t.subsec_nanos());
+        format!("{name:<width$} {secs}.{nsecs:09} secs.nsecs\n")
     };
     lines.map(line).concat()
 }

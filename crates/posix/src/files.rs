@@ -13,6 +13,10 @@ use wire::{Errno, Fid};
 
 /// The largest piece that one call of the client reads or writes, in bytes: the size of one RPC.
 const PIECE_BYTES_MAX: usize = 4 << 20;
+/// Largest number of bytes that one call of a program reads or writes, as in Linux. The bindings
+/// apply the limit.
+pub const CALL_BYTES_MAX: usize = 0x7fff_f000;
+
 /// An open file.
 pub struct File {
     /// The client's open file.

@@ -5,7 +5,7 @@ use crate::errors;
 use crate::mounted::{State, StateRef};
 use crate::stat::StatResult;
 use bytes::Bytes;
-use posix::files::to_offset;
+use posix::files::{CALL_BYTES_MAX, to_offset};
 use posix::{File, Open, attrs};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::{Bound, PyAny, PyResult, Python, pyclass, pymethods};
@@ -13,9 +13,6 @@ use pyo3::types::PyBytes;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use wire::Errno;
-
-/// Largest number of bytes that one call of `read` or `pread` returns, as in Linux.
-const CALL_BYTES_MAX: usize = 0x7fff_f000;
 
 /// An open file with a position.
 #[pyclass(frozen, module = "nacre")]

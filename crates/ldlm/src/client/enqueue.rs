@@ -163,8 +163,8 @@ pub(super) struct PendingEnqueue {
     cookie: LockCookie,
     /// No reply has arrived.
     unanswered: bool,
-    /// The deferred cancels in the request. The server may not have received those of an unanswered
-    /// request.
+    /// The deferred cancels in the request, until its reply arrives: the server may not have
+    /// received them.
     cancels: Vec<u64>,
     /// The server's handle; 0 before the reply, and after the end of the request.
     handle: u64,
@@ -241,6 +241,7 @@ impl PendingEnqueue {
     /// it is a flock.
     pub(super) async fn finish(&mut self, msg: ReplyMsg) -> Result<EnqueueReply, RpcError> {
         self.unanswered = false;
+        self.cancels.clear();
         if let Some(errno) = Errno::from_status(msg.status) {
             return Err(RpcError::Status(errno));
         }
@@ -373,19 +374,16 @@ impl PendingEnqueue {
 impl Drop for PendingEnqueue {
     fn drop(&mut self) {
         let mut cookies = self.client.cookie_shard(self.cookie).lock();
-        let mut known = self.handle;
+        let mut handle = self.handle;
         if let Some(CookieState::Pending(pending)) = cookies.get(&self.cookie) {
             if self.unanswered {
-                known = pending.handle;
+                handle = pending.handle;
             }
             cookies.remove(&self.cookie);
         }
         drop(cookies);
-        let mut handles = match self.unanswered {
-            true => std::mem::take(&mut self.cancels),
-            false => Vec::new(),
-        };
-        handles.extend((known != 0).then_some(known));
+        let mut handles = std::mem::take(&mut self.cancels);
+        handles.extend((handle != 0).then_some(handle));
         if !handles.is_empty() {
             self.client.cancel_handles(&handles);
         }

@@ -37,6 +37,7 @@ impl Object {
                 });
                 let Some(gap) = gap else {
                     state.cache.touch(range.start..end);
+                    drop(state);
                     self.osc.stats().read_ahead.add_read(&(range.start..end), missed);
                     return Ok(runs.into_iter().filter_map(cached_bytes).collect());
                 };

@@ -2,13 +2,13 @@
 //! long they take, in Lustre's format.
 
 use crate::data::PAGE_SIZE;
-use params::{Param, as_usecs};
+use params::{Param, as_usecs, times_header};
 use parking_lot::Mutex;
 use std::fmt::Write;
 use std::ops::Range;
 use std::sync::Weak;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Instant, SystemTime};
 
 use super::Osc;
 
@@ -134,68 +134,29 @@ impl RpcStats {
 
     /// The text. `dirty_pages`: pages that wait for a write.
     fn show(&self, dirty_pages: u64) -> String {
-        let (now, since) = (SystemTime::now(), *self.since.lock());
-        let unix = |t: SystemTime| t.duration_since(UNIX_EPOCH).unwrap_or_default();
-        let elapsed = now.duration_since(since).unwrap_or_default();
-        let mut out = String::new();
-        let times = [
-            ("snapshot_time:", unix(now)),
-            ("start_time:", unix(since)),
-            ("elapsed_time:", elapsed),
-        ];
-        for (name, t) in times {
-            // Writing to a string does not fail.
-            let _ = writeln!(
-                out,
-                "{name:<25} {}.{:09} secs.nsecs",
-                t.as_secs(),
-                t.subsec_nanos()
-            );
-        }
+        let mut out = times_header(*self.since.lock(), ":", 25);
         let (reads, writes) = (
             self.read.in_flight.load(Relaxed),
             self.write.in_flight.load(Relaxed),
         );
+        // Writing to a string does not fail.
         let _ = write!(
             out,
             "read RPCs in flight:  {reads}\nwrite RPCs in flight: {writes}\n\
              pending write pages:  {dirty_pages}\npending read pages:   0\n"
         );
-        let rows_up_to = |row: usize| 1u64 << row;
-        let rows_from = |row: usize| if row == 0 { 0 } else { 1u64 << (row - 1) };
-        let [read, write] = [&self.read, &self.write].map(Requests::distributions);
-        show_table(
-            &mut out,
-            "pages per rpc         rpcs",
-            0,
-            rows_up_to,
-            read[0],
-            write[0],
-        );
-        show_table(
-            &mut out,
-            "rpcs in flight        rpcs",
-            1,
-            |row| row as u64,
-            read[1],
-            write[1],
-        );
-        show_table(
-            &mut out,
-            "offset                rpcs",
-            0,
-            rows_from,
-            read[2],
-            write[2],
-        );
-        show_table(
-            &mut out,
-            "RPC latency (us)       count",
-            0,
-            rows_from,
-            read[3],
-            write[3],
-        );
+        let up_to: fn(usize) -> u64 = |row| 1 << row;
+        let from: fn(usize) -> u64 = |row| if row == 0 { 0 } else { 1 << (row - 1) };
+        let tables = [
+            ("pages per rpc         rpcs", 0, up_to),
+            ("rpcs in flight        rpcs", 1, |row| row as u64),
+            ("offset                rpcs", 0, from),
+            ("RPC latency (us)       count", 0, from),
+        ];
+        let (read, write) = (self.read.distributions(), self.write.distributions());
+        for ((title, first, label), sides) in tables.into_iter().zip(read.into_iter().zip(write)) {
+            show_table(&mut out, title, first, label, sides);
+        }
         out
     }
 
@@ -225,9 +186,8 @@ fn show_table(
     out: &mut String,
     title: &str,
     first: usize,
-    label: impl Fn(usize) -> u64,
-    read: &Distribution,
-    write: &Distribution,
+    label: fn(usize) -> u64,
+    (read, write): (&Distribution, &Distribution),
 ) {
     let unit = title.rsplit(' ').next().unwrap_or_default();
     let _ = writeln!(
