@@ -1,6 +1,7 @@
 """Files, names, attributes, listings and many reads."""
 
 import errno
+import gc
 import io
 import os
 import stat
@@ -181,6 +182,23 @@ def test_other_threads_use_the_mount_during_many_reads(mounted, top):
     for thread in threads:
         thread.join()
     assert results == [[bytes(range(256))] * 256] * 4
+
+
+def test_file_system_is_unmounted_when_it_and_its_files_are_dropped(source):
+    fs = nacre.FileSystem(source[0], **source[1])
+    file = fs.open("/dropped", "wb", 0)
+    handle = file._handle
+    del fs
+    gc.collect()
+    assert file.write(b"kept") == 4
+    del file
+    gc.collect()
+    with pytest.raises(ValueError):
+        handle.write(b"x")
+    with nacre.FileSystem(source[0], **source[1]) as fs:
+        with fs.open("/dropped", "rb") as file:
+            assert file.read() == b"kept"
+        fs.unlink("/dropped")
 
 
 def test_unmount_closes_files_and_later_calls_fail(source):

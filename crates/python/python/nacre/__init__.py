@@ -136,7 +136,7 @@ class FileSystem(Mounted):
         access, extra = flags
         if "+" in kind:
             access = os.O_RDWR
-        raw = File(self.open_file(path, access | extra, permissions), path, mode, access, extra)
+        raw = File(self, self.open_file(path, access | extra, permissions), path, mode, access, extra)
         try:
             if extra & os.O_APPEND:
                 raw.seek(0, os.SEEK_END)
@@ -192,6 +192,13 @@ class FileSystem(Mounted):
 
     remove = Mounted.unlink
 
+    def __del__(self) -> None:
+        # In a child process the mount is its parent's.
+        try:
+            self.close()
+        except RuntimeError:
+            pass
+
     def __reduce__(self) -> Any:
         raise TypeError("cannot pickle a mounted file system: pass its source and mount in the other process")
 
@@ -212,7 +219,17 @@ class File(io.RawIOBase):
     ``pwrite``, ``stat`` and ``fsync``. Any thread may use it.
     """
 
-    def __init__(self, handle: OpenFile, path: str | os.PathLike[str], mode: str, access: int, extra: int) -> None:
+    def __init__(
+        self,
+        fs: FileSystem,
+        handle: OpenFile,
+        path: str | os.PathLike[str],
+        mode: str,
+        access: int,
+        extra: int,
+    ) -> None:
+        # An open file keeps the file system mounted.
+        self._fs = fs
         self._handle = handle
         self.name = path
         self.mode = mode
