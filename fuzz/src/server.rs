@@ -10,7 +10,7 @@ use bytes::Bytes;
 use lnet::{Lnet, MatchEntry, Md, MdEvent, MdHandle, Payload};
 use mdt::{Mdt, MdtConfig};
 use mgc::{FsConfig, TargetConf};
-use osd::{MemoryIndex, StoreKind};
+use osd::{MemoryIndex, MemoryStores};
 use ost::{Ost, OstConfig};
 use rpc::{Ptlrpc, testing};
 use tokio::{sync::watch, time::timeout};
@@ -160,7 +160,7 @@ impl Servers {
             ..FsConfig::default()
         }));
         let ost = OstConfig::new("testfs", wire::OstIndex(0));
-        let ost = Ost::start(&rpc, config.subscribe(), &StoreKind::Memory(1 << 30), ost);
+        let ost = Ost::start(&rpc, config.subscribe(), &MemoryStores(1 << 30), ost);
         let ost = ost.await.expect("the object target starts");
         let cfg = MdtConfig {
             fsname: "testfs".into(),

@@ -294,7 +294,7 @@ mod tests {
     use super::{Line, Options, Test, survey};
     use crate::mdtest;
     use crate::{Communicator, MddSubject, Subject, Task};
-    use osd::StoreKind;
+    use osd::{LocalStores, MemoryStores, Stores};
     use std::sync::Arc;
 
     fn runtime() -> tokio::runtime::Runtime {
@@ -308,12 +308,10 @@ mod tests {
     #[test]
     fn threads_double_and_files_are_removed() {
         let (dir, runtime) = (tempfile::tempdir().unwrap(), runtime());
-        for store in [
-            StoreKind::Memory(1 << 30),
-            StoreKind::Local(dir.path().to_owned()),
-        ] {
+        let (memory, local) = (MemoryStores(1 << 30), LocalStores(dir.path().to_owned()));
+        for stores in [&memory as &dyn Stores, &local] {
             for stripe_count in [0, 2] {
-                let subject = MddSubject::open("mdt", &store, runtime.handle().clone()).unwrap();
+                let subject = MddSubject::open("mdt", stores, runtime.handle().clone()).unwrap();
                 let subject: Arc<dyn Subject> = Arc::new(subject);
                 let options = Options {
                     threads_low: 1,
@@ -344,7 +342,7 @@ mod tests {
     #[test]
     fn mdtest_runs_on_an_mdd_subject() {
         let runtime = runtime();
-        let store = StoreKind::Memory(1 << 30);
+        let store = MemoryStores(1 << 30);
         let subject = MddSubject::open("mdt", &store, runtime.handle().clone()).unwrap();
         let subject: Arc<dyn Subject> = Arc::new(subject);
         let task = |(i, comm)| Task {

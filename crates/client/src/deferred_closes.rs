@@ -121,7 +121,7 @@ impl Mdc {
         }
         waiting.handles.push(closing);
         if !std::mem::replace(&mut waiting.has_task, true) {
-            tokio::spawn(self.clone().close_overdue_handles());
+            cpt::spawn(self.clone().close_overdue_handles());
         }
         Ok(())
     }

@@ -15,13 +15,13 @@ use crate::mdc::Mdc;
 use crate::owner::MdcOwner;
 use crate::pack;
 use crate::stats::MountStats;
+use cpt::Handle;
 use ldlm::{LockClient, LockClientConfig, UnusedLockBudget};
 use mgc::{FsConfig, Mgc, MgcError, TargetConf};
 use parking_lot::{Mutex, RwLock};
 use rpc::{Import, ImportConfig, ImportKind, Ptlrpc};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use tokio::runtime::Handle;
 use wire::format::bufs;
 use wire::{
     Fid, LUSTRE_VERSION_CODE, LockTerms, MDS_GET_ROOT, MDS_INODELOCK_FULL, MdtBody, NANOSECONDS_REQUESTED,
@@ -160,8 +160,8 @@ impl Client {
         };
         match mount.connect(&mgc).await {
             Ok(client) => {
-                tokio::spawn(follow(Arc::downgrade(&client), log));
-                tokio::spawn(crate::watch::watch(Arc::downgrade(&client)));
+                cpt::spawn(follow(Arc::downgrade(&client), log));
+                cpt::spawn(crate::watch::watch(Arc::downgrade(&client)));
                 Ok(client)
             }
             Err(e) => {

@@ -10,11 +10,11 @@ use crate::inode::Inodes;
 use crate::kernel::Kernel;
 use crate::layout::FileLayout;
 use crate::mdc::Mdc;
+use cpt::Handle;
 use ldlm::{LockInfo, LockOwner};
 use rpc::{BoxFuture, ImportEvent, ImportOwner, Reply};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
-use tokio::runtime::Handle;
 use wire::{Errno, Fid, MDS_INODELOCK_DOM, MDS_INODELOCK_LAYOUT, Message, OstLvb};
 
 /// The longest time for which the cancellation of a lock, or the answer to a getattr or setattr,

@@ -1,8 +1,8 @@
 //! Futures that run to completion even if the caller drops them.
 
+use crate::Handle;
 use std::pin::Pin;
 use std::task::{Context, Poll};
-use tokio::runtime::Handle;
 
 /// Wraps `work` so that it always completes: if the caller drops the wrapper earlier, the rest of
 /// `work` runs as a task on the runtime that this function was called on.

@@ -9,9 +9,12 @@ mod detach_on_drop;
 mod layout;
 mod list;
 mod memory;
+#[cfg(feature = "sim")]
+mod node_scope;
 mod pattern;
 mod poll_then_spawn;
 mod table;
+mod task;
 mod topology;
 
 use std::{future::Future, pin::Pin};
@@ -20,8 +23,11 @@ pub use detach_on_drop::{DetachOnDrop, detach_on_drop};
 pub use layout::{CptConfig, estimate, layout, published_count};
 pub use list::parse_list;
 pub use memory::memory_bytes;
+#[cfg(feature = "sim")]
+pub use node_scope::{InScope, NodeScope};
 pub use poll_then_spawn::poll_then_spawn;
 pub use table::{Cpt, CptId, CptTable, nid_hash};
+pub use task::{Handle, JoinSet, spawn, spawn_blocking};
 pub use topology::{Node, Topology};
 
 /// A boxed future, for asynchronous methods of traits used as `dyn`.

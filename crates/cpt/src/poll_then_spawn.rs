@@ -1,16 +1,16 @@
 //! Futures that start on the calling thread. The caller polls the future once; if the future has to
 //! wait, the rest runs on a runtime. Work that never waits costs no task switch and no wake-up.
 
+use crate::Handle;
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
-use tokio::runtime::Handle;
 
 /// Polls `work` once on the calling thread. If `work` is not finished then, spawns the rest on
 /// `runtime`. As in a task, a panic ends `work` but not the caller.
 pub fn poll_then_spawn(runtime: &Handle, work: impl Future<Output = ()> + Send + 'static) {
-    let _guard = runtime.enter();
+    let _guard = runtime.tokio().enter();
     // `Box::pin` could copy the future to the stack first, and futures are large.
     let mut work = Pin::from(Box::write(Box::new_uninit(), work));
     // A waker that does nothing is enough: the spawned task polls the future again.
@@ -24,8 +24,8 @@ pub fn poll_then_spawn(runtime: &Handle, work: impl Future<Output = ()> + Send +
 mod tests {
     #![allow(clippy::unwrap_used, clippy::panic)]
     use super::poll_then_spawn;
+    use crate::Handle;
     use std::thread;
-    use tokio::runtime::Handle;
     use tokio::sync::{mpsc, oneshot};
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 1)]

@@ -5,13 +5,13 @@
 //! is local to a partition's nodes anyway: Linux allocates it on the node of the thread that first
 //! touches it, workers are pinned, and the allocator has more arenas than there are workers.
 
-use crate::{CptConfig, CptError, Topology, layout};
+use crate::{CptConfig, CptError, Handle, Topology, layout};
 use std::cell::Cell;
 use std::fmt::Write;
 use std::future::Future;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use tokio::runtime::{Builder, Handle, Runtime};
+use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinHandle;
 
 /// The number of a partition, from 0.
@@ -143,7 +143,7 @@ impl CptTable {
                 cpus,
                 nodes: nodes[i].clone(),
                 distances: nodes.iter().map(|to| topology.distance(&nodes[i], to)).collect(),
-                handle: runtime.handle().clone(),
+                handle: runtime.handle().clone().into(),
             });
             runtimes.push(runtime);
         }
@@ -317,7 +317,10 @@ mod tests {
                 assert!(task_table.may_run_here(task_table.current()) && others.count() == 0);
                 (task_table.current(), Topology::detect().unwrap().cpus())
             });
-            assert_eq!(cpt.handle().block_on(task).unwrap(), (CptId(i), cpus.clone()));
+            assert_eq!(
+                cpt.handle().tokio().block_on(task).unwrap(),
+                (CptId(i), cpus.clone())
+            );
             assert_eq!(
                 table.may_run_here(CptId(i)),
                 halves.len() == 1,

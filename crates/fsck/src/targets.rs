@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
 
 use osd::{
-    OsdError, StoreKind,
+    LocalStores, OsdError, Stores as _,
     check::{Finding, Progress},
     target::{TargetDir, TargetKind},
 };
@@ -150,10 +150,10 @@ impl Targets {
                 TargetKind::Mgs => stores.mgs = Some((svname, path)),
                 TargetKind::Mdt => {
                     stores.fsname.clone_from(&label.fsname);
-                    let kind = StoreKind::Local(path);
+                    let target_stores = LocalStores(path);
                     let index = match repair {
-                        true => osd::open_index(&kind).await,
-                        false => osd::open_index_read_only(&kind).await,
+                        true => target_stores.open_index().await,
+                        false => target_stores.open_index_read_only().await,
                     };
                     let store = Arc::new(mdt::store::Store::new(index.map_err(store_error)?));
                     let index = label.index;
@@ -186,8 +186,8 @@ impl Stores {
         summary.objects = 0;
         if let Some((svname, path)) = &self.mgs {
             summary.targets.push(svname.clone());
-            let kind = StoreKind::Local(path.clone());
-            let index = osd::open_index_read_only(&kind)
+            let index = LocalStores(path.clone())
+                .open_index_read_only()
                 .await
                 .map_err(store_error(svname))?;
             if let Err(e) = mgs::check(index) {

@@ -70,16 +70,12 @@ type WriteResult = (Job, Result<(), rustix::io::Errno>);
 pub(crate) struct Invalidator {
     nodes: Arc<Nodes>,
     writer: Writer,
-    runtime: tokio::runtime::Handle,
+    runtime: cpt::Handle,
 }
 
 impl Invalidator {
     /// Starts the threads. They end when the [`Invalidator`] is dropped.
-    pub(crate) fn start(
-        device: OwnedFd,
-        nodes: Arc<Nodes>,
-        runtime: tokio::runtime::Handle,
-    ) -> io::Result<Invalidator> {
+    pub(crate) fn start(device: OwnedFd, nodes: Arc<Nodes>, runtime: cpt::Handle) -> io::Result<Invalidator> {
         let (jobs, rx) = mpsc::channel();
         let (written_tx, written_rx) = mpsc::channel::<WriteResult>();
         // Threads inherit the file table of the thread that starts them.

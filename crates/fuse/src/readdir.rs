@@ -61,7 +61,7 @@ async fn lookup_batch(
             let result = task_state.client.lookup(&cred, dir, &name).await;
             (i, result.map(FoundFile::without_locks))
         };
-        tasks.spawn_on(lookup, &state.runtime);
+        tasks.spawn_on(lookup, state.runtime.tokio());
     }
     while let Some(lookup) = tasks.join_next().await {
         if let Ok((i, result)) = lookup {

@@ -8,6 +8,7 @@ use crate::mountpoint::{self, SUBTYPE};
 use crate::notify::Invalidator;
 use crate::state::State;
 use client::{Client, Cred};
+use cpt::Handle;
 use fuser::{BackgroundSession, Config, MountOption, Session, SessionACL};
 use parking_lot::Mutex;
 use rustix::mount::MountFlags;
@@ -17,7 +18,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use tokio::runtime::Handle;
 use tokio::sync::watch;
 use wire::Time;
 

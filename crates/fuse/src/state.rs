@@ -10,12 +10,12 @@ use crate::reply::ReplyError;
 use crate::requester::Requester;
 use bytes::Bytes;
 use client::{Client, Cred, DirHandle, FoundFile, OpenFile, OpenFlags};
+use cpt::Handle;
 use fuser::{Errno, FileHandle, FopenFlags, INodeNo, LockOwner, ReplyAttr, ReplyEntry, WriteFlags};
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
-use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use wire::{Fid, Time};
 

@@ -1,7 +1,7 @@
 //! Spawns the lock manager's tasks on the current partition. Threads outside of any runtime also
 //! drop locks: the tasks for these run on the runtime that created the lock server or lock client.
 
-use tokio::runtime::Handle;
+use cpt::Handle;
 
 /// Spawns on the current runtime or, outside of any, on the runtime that created this spawner.
 #[derive(Clone, Debug)]

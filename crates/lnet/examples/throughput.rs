@@ -28,7 +28,7 @@ impl PutSink for Discard {
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let cpts = CptTable::build(&CptConfig::default())?;
     let task_cpts = cpts.clone();
-    cpts.get(cpt::CptId(0)).handle().block_on(async move {
+    cpts.get(cpt::CptId(0)).handle().tokio().block_on(async move {
         let cfg = LnetConfig {
             accept_port: 7988,
             ..LnetConfig::default()

@@ -18,7 +18,7 @@ use mdt::{
     namespace::{NewInode, UnlinkArgs, create, make_root, unlink},
     store::Store,
 };
-use osd::{StoreKind, open_index};
+use osd::{LocalStores, MemoryStores, Stores};
 use wire::{Errno, Fid, Text, Time};
 
 const FILE: u32 = 0o100_644;
@@ -115,14 +115,14 @@ async fn main() {
     let location = args.first().map_or("memory", String::as_str);
     let (threads, files, rounds) = (number(1, 2) as usize, number(2, 20_000), number(3, 7));
     let dir = Path::new(location).join(format!("names.{}", std::process::id()));
-    let kind = match location {
-        "memory" => StoreKind::Memory(8 << 30),
+    let stores: Box<dyn Stores> = match location {
+        "memory" => Box::new(MemoryStores(8 << 30)),
         _ => {
             std::fs::create_dir_all(&dir).expect("a directory to work in");
-            StoreKind::Local(dir.clone())
+            Box::new(LocalStores(dir.clone()))
         }
     };
-    let store = Store::new(open_index(&kind).await.expect("the store opens"));
+    let store = Store::new(stores.open_index().await.expect("the store opens"));
     make_root(&store, (0, 0), Time::secs(1)).expect("a root directory");
     let next = AtomicU32::new(0);
     let load = Load {

@@ -82,7 +82,7 @@ impl Follower {
     async fn lock(&mut self, mgc: &Arc<Mgc>) -> bool {
         let lock_request = self.lock_request.get_or_insert_with(|| {
             let (mgc, logname) = (mgc.clone(), self.logname.clone());
-            tokio::spawn(async move { mgc.lock(&logname).await })
+            cpt::spawn(async move { mgc.lock(&logname).await })
         });
         let Ok(joined) = timeout(LOCK_TIMEOUT, lock_request).await else {
             return false;

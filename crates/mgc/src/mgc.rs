@@ -256,7 +256,7 @@ impl Mgc {
         initial: FsConfig,
     ) -> watch::Receiver<Arc<FsConfig>> {
         let (follower, rx) = self.follower(logname, initial);
-        self.tasks.lock().push(tokio::spawn(follower.run()));
+        self.tasks.lock().push(cpt::spawn(follower.run()));
         rx
     }
 
@@ -271,7 +271,7 @@ impl Mgc {
         if let Some(mgc) = self.weak_self.upgrade() {
             follower.read(&mgc).await?;
         }
-        self.tasks.lock().push(tokio::spawn(follower.run()));
+        self.tasks.lock().push(cpt::spawn(follower.run()));
         Ok(rx)
     }
 
@@ -313,7 +313,7 @@ impl Mgc {
         let nodemaps = Arc::new(Nodemaps::default());
         nodemaps.set(initial);
         let following = follow_nodemaps(Arc::downgrade(&nodemaps), changes);
-        self.tasks.lock().push(tokio::spawn(following));
+        self.tasks.lock().push(cpt::spawn(following));
         nodemaps
     }
 
@@ -347,7 +347,7 @@ impl Mgc {
         let ring = Arc::new(CapaKeyring::default());
         ring.set(initial);
         let following = follow_capa_keys(Arc::downgrade(&ring), self.follow_in_background(CAPA_KEYS));
-        self.tasks.lock().push(tokio::spawn(following));
+        self.tasks.lock().push(cpt::spawn(following));
         ring
     }
 

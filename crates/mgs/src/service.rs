@@ -11,13 +11,13 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use cpt::BoxFuture;
+use cpt::Handle;
 use ldlm::{LdlmConfig, LockMode, LockServer, LockType, NoLvb, Policy};
 use mgc::{CAPA_KEYS, FsConfig, JoinToken, NODEMAPS, NodemapTable, Nodemaps};
-use osd::{Index, StoreKind};
+use osd::{Index, Stores};
 use params::{Group, Registry};
 use parking_lot::Mutex;
 use rpc::{ConnectRequest, Export, Ptlrpc, Reply, ServerRequest, Target, services};
-use tokio::runtime::Handle;
 use wire::format::bufs;
 use wire::llog_file::CHUNK;
 use wire::{
@@ -89,7 +89,7 @@ impl Mgs {
     /// # Errors
     ///
     /// As [`Mgs::start_with`].
-    pub async fn start(rpc: &Arc<Ptlrpc>, store: &StoreKind, seed: u64) -> Result<Arc<Mgs>, MgsError> {
+    pub async fn start(rpc: &Arc<Ptlrpc>, store: &dyn Stores, seed: u64) -> Result<Arc<Mgs>, MgsError> {
         let cfg = MgsConfig {
             seed,
             ..MgsConfig::default()
@@ -104,10 +104,10 @@ impl Mgs {
     /// If the store or the file of keys cannot be read, or if the services cannot start.
     pub async fn start_with(
         rpc: &Arc<Ptlrpc>,
-        store: &StoreKind,
+        store: &dyn Stores,
         config: MgsConfig,
     ) -> Result<Arc<Mgs>, MgsError> {
-        let index = osd::open_index(store).await?;
+        let index = store.open_index().await?;
         let logs = Logs::load(index.clone())?;
         let listed = match stored_values::get(&logs, NODEMAPS, SERVER_NIDS) {
             Some(text) => parse_nids(&text)?,

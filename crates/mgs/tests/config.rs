@@ -12,7 +12,7 @@ use ldlm::{Enqueue, LockClient, LockClientConfig, LockInfo, LockMode, LockOwner,
 use lnet::{Lnet, LnetConfig};
 use mgc::{CAPA_KEYS, FsConfig, JoinToken, Mgc, MgcError};
 use mgs::{Mgs, MgsConfig};
-use osd::StoreKind;
+use osd::{LocalStores, MemoryStores};
 use rpc::{ImportKind, Ptlrpc, Request, RpcConfig, testing};
 use tokio::sync::watch;
 use wire::{
@@ -67,7 +67,7 @@ async fn wait_for_config(rx: &mut watch::Receiver<Arc<FsConfig>>, condition: imp
 }
 
 async fn register_and_follow(server: Arc<Ptlrpc>, client: Arc<Ptlrpc>, mgs_nid: Nid) {
-    let mgs = Mgs::start(&server, &StoreKind::Memory(1 << 30), 1).await.unwrap();
+    let mgs = Mgs::start(&server, &MemoryStores(1 << 30), 1).await.unwrap();
     let mgc = Mgc::connect(&client, vec![mgs_nid], "0b5ff4c8-1111-4222-8333-444455556666")
         .await
         .unwrap();
@@ -140,7 +140,7 @@ fn ost_with_foreign_node(index: u32, nid: Nid) -> MgsTargetInfo {
 /// Returns the MGS, the client, the nodes of both, and the client's NID.
 async fn mgs_and_peer(addr: [&str; 2], config: MgsConfig) -> (Arc<Mgs>, Arc<Mgc>, [Arc<Ptlrpc>; 2], Nid) {
     let (server, client) = (node(Some(addr[0]), 1).await, node(Some(addr[1]), 2).await);
-    let mgs = Mgs::start_with(&server, &StoreKind::Memory(1 << 30), config)
+    let mgs = Mgs::start_with(&server, &MemoryStores(1 << 30), config)
         .await
         .unwrap();
     let mgc = Mgc::connect(&client, vec![addr[0].parse().unwrap()], "peer")
@@ -278,7 +278,7 @@ impl LockOwner for DeafLockOwner {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_that_keeps_its_lock_does_not_delay_the_others() {
     let node = node(None, 1).await;
-    let mgs = Mgs::start(&node, &StoreKind::Memory(1 << 30), 1).await.unwrap();
+    let mgs = Mgs::start(&node, &MemoryStores(1 << 30), 1).await.unwrap();
     let mgc = Mgc::connect(&node, vec![Nid::LO], "others").await.unwrap();
     mgc.register(info(LDD_F_SV_TYPE_MDT, 0, Nid::LO)).await.unwrap();
     let mut followed = mgc.follow_in_background("fs-client");
@@ -354,7 +354,7 @@ async fn only_registered_targets_get_the_keys_of_capabilities() {
 #[tokio::test(flavor = "multi_thread")]
 async fn nodemaps_reach_the_targets_and_persist() {
     let dir = tempfile::tempdir().unwrap();
-    let store = StoreKind::Local(dir.path().to_owned());
+    let store = LocalStores(dir.path().to_owned());
     let client: Nid = "10.0.0.5@tcp".parse().unwrap();
     for round in 0..2 {
         let node = node(None, round + 1).await;
@@ -407,7 +407,7 @@ async fn nodemaps_reach_the_targets_and_persist() {
 #[tokio::test]
 async fn the_list_of_server_nids_persists() {
     let dir = tempfile::tempdir().unwrap();
-    let store = StoreKind::Local(dir.path().to_owned());
+    let store = LocalStores(dir.path().to_owned());
     // Starts an MGS, sets the parameter if told to, and returns its value.
     let run_mgs = async |set: Option<&str>| {
         let node = testing::node(1);
@@ -436,7 +436,7 @@ async fn the_list_of_server_nids_persists() {
 #[tokio::test]
 async fn no_request_changes_stored_parameters() {
     let node = testing::node(1);
-    let mgs = Mgs::start(&node, &StoreKind::Memory(1 << 30), 1).await.unwrap();
+    let mgs = Mgs::start(&node, &MemoryStores(1 << 30), 1).await.unwrap();
     let (import, _) = testing::client(&node, Mgs::UUID, ImportKind::Mgc).await;
     let param = MgsSendParam {
         mgs_param: Text::truncated("mdt.*.root_squash=0:0"),

@@ -113,6 +113,7 @@ impl DaemonSpec {
             .next()
             .context("no CPU partition is configured")?
             .handle()
+            .tokio()
             .clone();
         let result = first_partition.block_on(async {
             // Catch signals first, so that none can leave files or mounts behind.

@@ -26,8 +26,8 @@ use lst::console::{Console, SessionConfig};
 use mdt::{Mdt, MdtConfig};
 use mgc::{CapaKeyring, FsConfig, JoinToken, Mgc, Nodemaps};
 use mgs::{Mgs, MgsConfig};
-use osd::StoreKind;
 use osd::target::{TargetDir, TargetKind, TargetLabel};
+use osd::{LocalStores, MemoryStores, Stores};
 use ost::{Ost, OstConfig};
 use params::{Group, ParamGuard, Registry};
 use rpc::{Ptlrpc, RpcConfig, services};
@@ -89,10 +89,10 @@ impl LocalTarget {
         }
     }
 
-    fn store(&self) -> StoreKind {
+    fn stores(&self) -> Box<dyn Stores> {
         match self {
-            LocalTarget::Dir(dir) => StoreKind::Local(dir.path().to_owned()),
-            LocalTarget::Memory(_, bytes) => StoreKind::Memory(*bytes),
+            LocalTarget::Dir(dir) => Box::new(LocalStores(dir.path().to_owned())),
+            LocalTarget::Memory(_, bytes) => Box::new(MemoryStores(*bytes)),
         }
     }
 
@@ -243,8 +243,7 @@ impl Node {
             .into_iter()
             .partition(|t| t.label().kind == TargetKind::Mgs);
         for target in mgs {
-            let label = target.label().clone();
-            let result = self.start_mgs(&label, &target.store(), target.token()?).await;
+            let result = self.start_mgs(&target, target.token()?).await;
             self.keep_target(target, result)?;
         }
         // MDT0 registers before the OSTs: the caller passes the targets in this order.
@@ -275,13 +274,9 @@ impl Node {
         Ok(())
     }
 
-    async fn start_mgs(
-        &mut self,
-        label: &TargetLabel,
-        store: &StoreKind,
-        token: Option<JoinToken>,
-    ) -> Result<()> {
-        let param = label
+    async fn start_mgs(&mut self, target: &LocalTarget, token: Option<JoinToken>) -> Result<()> {
+        let param = target
+            .label()
             .params
             .iter()
             .find(|(name, _)| name == mkfs::SERVER_NIDS_PARAM);
@@ -291,12 +286,9 @@ impl Node {
             params: self.registry.clone(),
             server_nids: server_nids.unwrap_or_default(),
             token,
-            capa_keys: match store {
-                StoreKind::Local(dir) => Some(dir.join(mgs::CAPA_KEYS_FILE)),
-                StoreKind::Memory(_) => None,
-            },
+            capa_keys: target.dir().map(|dir| dir.join(mgs::CAPA_KEYS_FILE)),
         };
-        self.mgs = Some(Mgs::start_with(&self.rpc, store, config).await?);
+        self.mgs = Some(Mgs::start_with(&self.rpc, &*target.stores(), config).await?);
         Ok(())
     }
 
@@ -323,7 +315,7 @@ impl Node {
     }
 
     async fn start_target(&mut self, target: &LocalTarget, target_start: TargetStart) -> Result<()> {
-        let (label, store) = (target.label(), target.store());
+        let (label, stores) = (target.label(), target.stores());
         let (fsname, index) = (label.fsname.clone(), label.index);
         let TargetStart {
             registration,
@@ -350,7 +342,7 @@ impl Node {
                     nodemaps: nodemaps.clone(),
                     capa_keys,
                 };
-                let mdt = Mdt::start(self.rpc.clone(), log.clone(), &store, config);
+                let mdt = Mdt::start(self.rpc.clone(), log.clone(), &*stores, config);
                 self.mdts.push(mdt.await?);
             }
             TargetKind::Ost => {
@@ -361,7 +353,7 @@ impl Node {
                     capa_keys,
                     ..OstConfig::new(&fsname, OstIndex(index))
                 };
-                let ost = Ost::start(&self.rpc, log.clone(), &store, config);
+                let ost = Ost::start(&self.rpc, log.clone(), &*stores, config);
                 self.osts.push(ost.await?);
             }
         }

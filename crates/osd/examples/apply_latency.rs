@@ -12,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use osd::{Batch, OsdError, StoreKind, open_index};
+use osd::{Batch, LocalStores, OsdError, Stores};
 
 /// Multiplier that spreads successive numbers over all keys (2^64 divided by the golden ratio).
 const KEY_SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
@@ -26,7 +26,7 @@ async fn main() -> Result<(), OsdError> {
         .join(format!("apply_latency.{}", std::process::id()));
     let count: u64 = args.next().and_then(|n| n.parse().ok()).unwrap_or(100_000);
     std::fs::create_dir_all(&dir).expect("the directory can be created");
-    let index = open_index(&StoreKind::Local(dir.clone())).await?;
+    let index = LocalStores(dir.clone()).open_index().await?;
     let stop = Arc::new(AtomicBool::new(false));
     let syncing = tokio::spawn({
         let (index, stop) = (index.clone(), stop.clone());

@@ -15,7 +15,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use osd::{Batch, Index, SetAttr, StoreKind, open_index, open_objects};
+use osd::{Batch, Index, LocalStores, SetAttr, Stores};
 use wire::Fid;
 
 const DIR_VARIABLE: &str = "NACRE_CRASH_TEST_DIR";
@@ -38,9 +38,9 @@ async fn writer_process() {
     let Some(dir) = std::env::var_os(DIR_VARIABLE) else {
         return;
     };
-    let kind = StoreKind::Local(dir.into());
-    let index = open_index(&kind).await.unwrap();
-    let objects = open_objects(&kind, &index).await.unwrap();
+    let kind = LocalStores(dir.into());
+    let index = kind.open_index().await.unwrap();
+    let objects = kind.open_objects(&index).await.unwrap();
     for n in 0u64.. {
         let t = index.transactions().begin();
         let mut batch = Batch {
@@ -116,13 +116,13 @@ fn count_complete_batches(index: &dyn Index) -> u64 {
 #[tokio::test]
 async fn kill_loses_no_synced_batch() {
     let dir = tempfile::tempdir().unwrap();
-    let kind = StoreKind::Local(dir.path().into());
+    let kind = LocalStores(dir.path().into());
     for ms in [50, 200, 400] {
         let _ = fs::remove_dir_all(dir.path().join("index"));
         let _ = fs::remove_dir_all(dir.path().join("objects"));
         let (durable, transno) = run_and_kill(dir.path(), Duration::from_millis(ms));
-        let index = open_index(&kind).await.unwrap();
-        let objects = open_objects(&kind, &index).await.unwrap();
+        let index = kind.open_index().await.unwrap();
+        let objects = kind.open_objects(&index).await.unwrap();
         let found = count_complete_batches(&*index);
         assert!(
             found > durable,
@@ -163,7 +163,7 @@ async fn torn_tail_loses_only_the_last_batches() {
     fs::create_dir(&from).unwrap();
     run_and_kill(&from, Duration::from_millis(100));
     let whole = {
-        let index = open_index(&StoreKind::Local(from.clone())).await.unwrap();
+        let index = LocalStores(from.clone()).open_index().await.unwrap();
         count_complete_batches(&*index)
     };
     let journal = |d: &Path| -> PathBuf {
@@ -186,7 +186,7 @@ async fn torn_tail_loses_only_the_last_batches() {
             torn[cut..used].fill(0);
         }
         fs::write(journal(&to), torn).unwrap();
-        let index = open_index(&StoreKind::Local(to)).await.unwrap();
+        let index = LocalStores(to).open_index().await.unwrap();
         let found = count_complete_batches(&*index);
         assert!(found <= whole);
         assert!(

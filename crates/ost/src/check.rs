@@ -12,7 +12,7 @@ use std::{
 };
 
 use osd::{
-    Batch, Index, ObjAttr, Objects, OsdError, SetAttr, StoreKind,
+    Batch, Index, LocalStores, ObjAttr, Objects, OsdError, SetAttr, Stores as _,
     check::{Finding, ObjectFiles, Progress, for_each_entry, for_each_object_record, object_file},
 };
 use wire::{FID_SEQ_IDIF, Fid, OstIndex};
@@ -151,14 +151,14 @@ impl Store {
     ///
     /// The store cannot be opened, for example because the target runs.
     pub async fn open(dir: &Path, ost_index: OstIndex, repair: bool) -> Result<Store, OsdError> {
-        let kind = StoreKind::Local(dir.to_owned());
+        let stores = LocalStores(dir.to_owned());
         let index = match repair {
-            true => osd::open_index(&kind).await?,
-            false => osd::open_index_read_only(&kind).await?,
+            true => stores.open_index().await?,
+            false => stores.open_index_read_only().await?,
         };
         let root = dir.join("objects");
         let objects = match root.is_dir() {
-            true => Some(osd::open_objects(&kind, &index).await?),
+            true => Some(stores.open_objects(&index).await?),
             false => None,
         };
         Ok(Store {

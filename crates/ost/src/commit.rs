@@ -310,7 +310,7 @@ mod tests {
         let index: Arc<dyn Index> = Arc::new(MemoryIndex::default());
         let c = open(&index).await;
         let (stop, stopped) = watch::channel(false);
-        let task = tokio::spawn({
+        let task = cpt::spawn({
             let c = c.clone();
             async move { c.run(stopped).await }
         });
@@ -343,7 +343,7 @@ mod tests {
         let c = open(&index).await;
         let (_stop, stopped) = watch::channel(false);
         let running = c.clone();
-        tokio::spawn(async move { running.run(stopped).await });
+        cpt::spawn(async move { running.run(stopped).await });
         let slow = c.begin().await;
         let fast = c.begin().await;
         c.end(fast, 0);

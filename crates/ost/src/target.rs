@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use ldlm::{LdlmConfig, LockLimits, LockServer, LockType};
 use lnet::warn_rate_limited;
 use mgc::{CachedRights, CapaKeyring, FsConfig, Nodemaps, Rights};
-use osd::{BootId, DiskShare, Index, Objects, Space, StoreKind};
+use osd::{BootId, DiskShare, Index, Objects, Space, Stores};
 use params::{Group, Operations, Registry, as_usecs};
 use parking_lot::Mutex;
 use rpc::{BoxFuture, ConnectRequest, Export, Ptlrpc, Reply, Role, ServerRequest, Target, services};
@@ -125,12 +125,12 @@ impl Ost {
     pub async fn start(
         rpc: &Arc<Ptlrpc>,
         config: watch::Receiver<Arc<FsConfig>>,
-        store: &StoreKind,
+        store: &dyn Stores,
         cfg: OstConfig,
     ) -> Result<Arc<Ost>, OstError> {
         let svname = cfg.svname();
-        let index = osd::open_index(store).await?;
-        let objects = osd::open_objects(store, &index).await?;
+        let index = store.open_index().await?;
+        let objects = store.open_objects(&index).await?;
         let sequences = Arc::new(Sequences::open(index.clone(), &svname, cfg.index)?);
         let committer =
             Arc::new(Committer::open(index.clone(), objects.clone(), BootId::current(), &svname).await?);
@@ -179,7 +179,7 @@ impl Ost {
             commit_task: Mutex::default(),
             params: Mutex::default(),
         });
-        let commit_task = tokio::spawn({
+        let commit_task = cpt::spawn({
             let (committer, stop) = (ost.committer.clone(), ost.stop.subscribe());
             async move { committer.run(stop).await }
         });
@@ -191,14 +191,14 @@ impl Ost {
                 ost.sequences.clone(),
                 (cfg.fsname, cfg.index),
             );
-            ost.tasks.lock().push(tokio::spawn(fetch));
+            ost.tasks.lock().push(cpt::spawn(fetch));
         }
         rpc.serve(services::OSS)?;
         rpc.serve(services::LDLM)?;
         let exports = rpc.add_target(ost.clone());
         *ost.params.lock() = parameters::register(&ost, &exports, &cfg.params);
         let evict = mgc::evict_denied(cfg.nodemaps, Arc::downgrade(&exports));
-        ost.tasks.lock().push(tokio::spawn(evict));
+        ost.tasks.lock().push(cpt::spawn(evict));
         Ok(ost)
     }
 

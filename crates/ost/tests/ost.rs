@@ -11,7 +11,7 @@ use std::sync::{Arc, atomic::Ordering};
 use bytes::Bytes;
 use fixture::{BrwOptions, Client, MIB, Node};
 use ldlm::{Enqueue, LockMode, Policy};
-use osd::StoreKind;
+use osd::{LocalStores, MemoryStores};
 use rpc::RpcError;
 use wire::{
     Errno, Fid, LDLM_FL_HAS_INTENT, OBD_BRW_FROM_GRANT, OBD_BRW_SRVLOCK, OBD_BRW_SYNC, OBD_MD_FLBLOCKS,
@@ -44,7 +44,7 @@ fn obdo(fid: Fid) -> Obdo {
 /// A node with a target in memory, an MDT, a client, and an object.
 async fn with_object() -> (Node, Arc<ost::Ost>, Arc<Client>, Arc<Client>, Fid) {
     let node = Node::new();
-    let ost = node.ost(&StoreKind::Memory(1 << 30)).await;
+    let ost = node.ost(&MemoryStores(1 << 30)).await;
     let osp = node.osp().await;
     let seq = osp.wait_for_sequence().await;
     assert_eq!(osp.create(seq, 32, false).await.unwrap(), 32);
@@ -56,7 +56,7 @@ async fn with_object() -> (Node, Arc<ost::Ost>, Arc<Client>, Arc<Client>, Fid) {
 async fn sequences_come_from_mdt0_once_it_is_ready() {
     let node = Node::new();
     node.mdt0.ready.store(false, Ordering::Relaxed);
-    let _ost = node.ost(&StoreKind::Memory(1 << 30)).await;
+    let _ost = node.ost(&MemoryStores(1 << 30)).await;
     let osp = node.osp().await;
     assert!(matches!(
         osp.sequence().await,
@@ -367,7 +367,7 @@ async fn destroy_revokes_locks_and_later_changes_fail() {
 async fn object_destroyed_during_a_write_stays_destroyed() {
     let dir = tempfile::tempdir().unwrap();
     let node = Node::new();
-    let ost = node.ost(&StoreKind::Local(dir.path().into())).await;
+    let ost = node.ost(&LocalStores(dir.path().into())).await;
     let osp = node.osp().await;
     let seq = osp.wait_for_sequence().await;
     osp.create(seq, 600, false).await.unwrap();
@@ -397,7 +397,7 @@ async fn object_destroyed_during_a_write_stays_destroyed() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn never_written_object_of_this_run_needs_no_lookup() {
     let dir = tempfile::tempdir().unwrap();
-    let store = StoreKind::Local(dir.path().into());
+    let store = LocalStores(dir.path().into());
     let seq = {
         let node = Node::new();
         let ost = node.ost(&store).await;
@@ -536,7 +536,7 @@ async fn sync_of_the_target_waits_for_the_commit() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn synced_data_survives_a_restart() {
     let dir = tempfile::tempdir().unwrap();
-    let store = StoreKind::Local(dir.path().into());
+    let store = LocalStores(dir.path().into());
     let data = pattern(3 * MIB, 9);
     let (fid, transno, instance) = {
         let node = Node::new();

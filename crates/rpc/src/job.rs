@@ -33,8 +33,8 @@ mod tests {
     async fn a_spawned_task_inherits_the_job_only_if_asked() {
         let job = JobId::truncated("dd.0");
         let (inherited, plain) = run_for(job, async {
-            let inherited = tokio::spawn(inherit(async { current() }));
-            let plain = tokio::spawn(async { current() });
+            let inherited = cpt::spawn(inherit(async { current() }));
+            let plain = cpt::spawn(async { current() });
             (inherited.await.unwrap(), plain.await.unwrap())
         })
         .await;

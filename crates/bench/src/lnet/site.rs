@@ -49,7 +49,7 @@ impl Site {
         remote_server: Option<(Nid, u32)>,
         clients: usize,
     ) -> Result<Site, BenchError> {
-        let runtime = cpts.get(cpt::CptId(0)).handle().clone();
+        let runtime = cpts.get(cpt::CptId(0)).handle().tokio().clone();
         runtime.block_on(async {
             let nth_nid = |i: u32| Nid::tcp(Ipv4Addr::from_bits(base.to_bits() + i), 0);
             let server = match remote_server {
@@ -74,7 +74,7 @@ impl Site {
 
     /// The runtime of the first CPU partition, which runs the measurements.
     pub fn runtime(&self) -> &Handle {
-        self.cpts.get(cpt::CptId(0)).handle()
+        self.cpts.get(cpt::CptId(0)).handle().tokio()
     }
 
     /// Stops all nodes.

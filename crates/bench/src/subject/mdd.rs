@@ -9,7 +9,7 @@ use mdt::cred::Cred;
 use mdt::layout::{self, StripeObject};
 use mdt::namespace::{self, NewInode, OpenMode, RenameArgs, UnlinkArgs, xattr};
 use mdt::store::{NameHash, S_IFDIR, Store};
-use osd::{StoreKind, open_index};
+use osd::Stores;
 use parking_lot::RwLock;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -52,13 +52,13 @@ impl MddSubject {
     /// The store cannot be opened, or the root directory cannot be created.
     pub fn open(
         name: impl Into<String>,
-        store: &StoreKind,
+        store: &dyn Stores,
         runtime: Handle,
     ) -> Result<MddSubject, BenchError> {
         let name = name.into();
         let open_error = |reason: String| operation_error(&name, "open", "the store".to_owned(), &reason);
         let index = runtime
-            .block_on(open_index(store))
+            .block_on(store.open_index())
             .map_err(|e| open_error(e.to_string()))?;
         let store = Store::new(index);
         namespace::make_root(&store, (0, 0), SystemTime::now().into())

@@ -189,7 +189,7 @@ mod tests {
         budget.set_grant(1 << 20);
         assert!(budget.reserve(8192, || ()).await);
         let shared = budget.clone();
-        let waiter = tokio::spawn(async move { shared.reserve(4096, || ()).await });
+        let waiter = cpt::spawn(async move { shared.reserve(4096, || ()).await });
         while !budget.under_pressure() || budget.state.lock().waiting == 0 {
             tokio::task::yield_now().await;
         }

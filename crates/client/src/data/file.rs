@@ -12,6 +12,7 @@ use crate::atime::AtimeTracker;
 use crate::attr::DataAttr;
 use crate::layout::FileLayout;
 use bytes::Bytes;
+use cpt::JoinSet;
 use ldlm::{LockMode, LockRef};
 use parking_lot::{Mutex, MutexGuard};
 use rpc::job;
@@ -21,7 +22,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::sync::RwLock;
-use tokio::task::JoinSet;
 use wire::{Errno, Fid, OBD_OBJECT_EOF, StripeIndex};
 
 /// The longest time that an operation which must answer the kernel soon waits for object targets:

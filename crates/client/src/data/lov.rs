@@ -11,6 +11,7 @@ use crate::kernel::Kernel;
 use crate::layout::{FileLayout, Stripe};
 use crate::lmv::Lmv;
 use crate::stats::MountStats;
+use cpt::JoinSet;
 use foldhash::HashMap;
 use ldlm::UnusedLockBudget;
 use mgc::FsConfig;
@@ -19,7 +20,6 @@ use parking_lot::{Mutex, RwLock};
 use rpc::{Import, Ptlrpc};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
-use tokio::task::JoinSet;
 use wire::{Errno, Fid, ObdStatfs, OstIndex, StripeIndex};
 
 /// The inputs of a mount's [`Lov`].

@@ -17,6 +17,7 @@ use crate::client::{Clock, STATFS_TIMEOUT};
 use crate::kernel::Kernel;
 use crate::lmv::Lmv;
 use crate::stats::MountStats;
+use cpt::Handle;
 use ldlm::{LockClient, LockClientConfig};
 use owner::OscOwner;
 use params::Group;
@@ -28,7 +29,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 use std::{fmt, future::Future};
-use tokio::runtime::Handle;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::task::AbortHandle;
 use tunables::Tunables;
@@ -187,11 +187,11 @@ impl Osc {
             osc.register_params(&cfg.params),
             osc.locks().register_params(&cfg.params, &target.name),
         ];
-        let task = tokio::spawn(write_back(Arc::downgrade(&osc)));
+        let task = cpt::spawn(write_back(Arc::downgrade(&osc)));
         *osc.write_back_task.lock() = Some(task.abort_handle());
         import.set_idle_timeout(Some(DEFAULT_IDLE_TIMEOUT));
         import.start_connecting();
-        tokio::spawn(async move {
+        cpt::spawn(async move {
             if let Err(error) = import.connect().await {
                 tracing::warn!(import = target.name, %error, "cannot connect to the OST yet; retrying in the background");
             }

@@ -3,9 +3,9 @@
 use crate::client::{Client, STATFS_TIMEOUT};
 use crate::mdc::Mdc;
 use crate::stats::Operation;
+use cpt::JoinSet;
 use rpc::Request;
 use std::time::Duration;
-use tokio::task::JoinSet;
 use tokio::time::Instant;
 use wire::format::bufs;
 use wire::{Errno, MDS_STATFS, MdtBody, OBD_CONNECT2_SUM_STATFS, ObdStatfs, OstIndex, WireStruct};

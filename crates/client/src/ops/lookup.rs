@@ -418,7 +418,7 @@ impl Client {
                 }
             }
         };
-        let invalidation = tokio::spawn(invalidate);
+        let invalidation = cpt::spawn(invalidate);
         if wait {
             let _ = tokio::time::timeout(KERNEL_WAIT_MAX, invalidation).await;
         }

@@ -229,7 +229,7 @@ impl Client {
             return;
         }
         let (kernel, name) = (self.kernel.clone(), name.to_vec());
-        tokio::spawn(async move {
+        cpt::spawn(async move {
             if let Some(cache) = kernel.get() {
                 cache.inval_entry(parent, &name, Fid::ZERO).await;
             }

@@ -6,11 +6,11 @@ use super::{CookieState, LockClient, LockCookie, LockInfo};
 use crate::mode::LockMode;
 use crate::policy::Policy;
 use crate::request::{cancel_req, dlm_req};
+use cpt::JoinSet;
 use parking_lot::Mutex;
 use rpc::Request;
 use std::sync::Arc;
 use tokio::sync::Notify;
-use tokio::task::JoinSet;
 use wire::{LdlmLockDesc, LdlmResId};
 
 /// Maximum number of handles in one `LDLM_CANCEL`.

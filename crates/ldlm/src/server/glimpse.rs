@@ -11,10 +11,10 @@ use crate::action::{LockRequest, Placement, Refusal};
 use crate::lock::Lock;
 use crate::request::dlm_req;
 use bytes::Bytes;
+use cpt::JoinSet;
 use rpc::{Reply, RpcError, ServerRequest};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use tokio::task::JoinSet;
 use wire::format::bufs;
 use wire::{Errno, HasTimes, LdlmReply, LdlmRequest, OstLvb, WireStruct};
 

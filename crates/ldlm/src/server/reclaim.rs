@@ -18,7 +18,7 @@ const REVOKED_MAX: u64 = 4096;
 /// Starts a task that reclaims locks whenever there are too many, while the server exists.
 pub(super) fn watch(server: &Arc<LockServer>) {
     let (limits, server): (_, Weak<LockServer>) = (server.limits.clone(), Arc::downgrade(server));
-    tokio::spawn(async move {
+    cpt::spawn(async move {
         loop {
             let over_threshold = limits.over_threshold.notified();
             tokio::pin!(over_threshold);

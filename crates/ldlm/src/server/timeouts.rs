@@ -16,7 +16,7 @@ const REPORT_TICKS: u32 = 10;
 
 pub(super) fn watch(server: &Arc<LockServer>) {
     let (revoking, server): (_, Weak<LockServer>) = (server.revoking.clone(), Arc::downgrade(server));
-    tokio::spawn(async move {
+    cpt::spawn(async move {
         loop {
             revoking.notified().await;
             let mut ticks = 0u32;

@@ -8,10 +8,10 @@
 use super::peer::Peer;
 use crate::core::BlockedPut;
 use crate::warn_rate_limited;
+use cpt::JoinSet;
 use std::collections::HashMap;
 use std::sync::Arc;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
-use tokio::task::JoinSet;
 
 /// Limit of the queue of one portal and connection, in bytes.
 const QUEUE_BYTES_MAX: usize = 16 << 20;

@@ -192,7 +192,7 @@ async fn greet(tcp: &Arc<Tcp>, mut stream: TcpStream, host_slot: HostSlot) -> Re
     set_options(&stream, shared.cfg.sock_timeout).map_err(|e| e.to_string())?;
     // From here on the socket belongs to the runtime of the peer's partition.
     let stream = stream.into_std().map_err(|e| e.to_string())?;
-    let _partition = shared.cpts.get(ni.cpt_of(nid)).handle().enter();
+    let _partition = shared.cpts.get(ni.cpt_of(nid)).handle().tokio().enter();
     let stream = TcpStream::from_std(stream).map_err(|e| e.to_string())?;
     peer.add_connection(
         stream,

@@ -59,7 +59,7 @@ impl Pool {
     fn give_back(self: &Arc<Self>, mut bytes: Vec<u8>) {
         // A buffer that is dropped outside of a runtime is not kept, as no task could empty the
         // pool.
-        let Ok(runtime) = tokio::runtime::Handle::try_current() else {
+        let Some(runtime) = cpt::Handle::try_current() else {
             return;
         };
         bytes.clear();

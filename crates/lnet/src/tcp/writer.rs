@@ -170,7 +170,7 @@ mod tests {
         let (_, outgoing) = ours.into_split();
         let conn = Arc::new(Conn::new(outgoing, ni, CptId(0), ConnType::Any, None));
         let writing = conn.clone();
-        tokio::spawn(async move { run(&writing, HERE, &cfg).await });
+        cpt::spawn(async move { run(&writing, HERE, &cfg).await });
         (conn, theirs.unwrap().0)
     }
 

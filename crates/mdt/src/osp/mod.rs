@@ -22,13 +22,13 @@ use std::{
 };
 
 use bytes::Bytes;
+use cpt::JoinSet;
 use mgc::{FsConfig, TargetConf};
 use params::{Group, Registry};
 use parking_lot::{Mutex, RwLock};
 use rpc::Ptlrpc;
 use tokio::{
     sync::{OwnedRwLockWriteGuard, watch},
-    task::JoinSet,
     time::timeout,
 };
 use wire::{Errno, Fid, LOV_MIN_STRIPE_SIZE, ObdStatfs, OstIndex};

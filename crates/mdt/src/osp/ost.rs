@@ -186,10 +186,10 @@ impl Ost {
             }
         });
         let tasks = vec![
-            tokio::spawn(precreate_task(ost.clone())),
-            tokio::spawn(statfs_task(ost.clone())),
-            tokio::spawn(work::run(ost.clone())),
-            tokio::spawn(new_ost_delay_task(ost.clone())),
+            cpt::spawn(precreate_task(ost.clone())),
+            cpt::spawn(statfs_task(ost.clone())),
+            cpt::spawn(work::run(ost.clone())),
+            cpt::spawn(new_ost_delay_task(ost.clone())),
         ];
         *ost.tasks.lock() = tasks;
         Ok(ost)

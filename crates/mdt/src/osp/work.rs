@@ -14,9 +14,10 @@ use std::{
 };
 
 use bytes::Bytes;
+use cpt::JoinSet;
 use osd::Batch;
 use rpc::{Request, RpcError};
-use tokio::{sync::Semaphore, task::JoinSet, time::sleep};
+use tokio::{sync::Semaphore, time::sleep};
 use wire::{
     Errno, Fid, LdlmRequest, OBD_MD_FLFID, OBD_MD_FLGID, OBD_MD_FLGROUP, OBD_MD_FLID, OBD_MD_FLOBJCOUNT,
     OBD_MD_FLPROJID, OBD_MD_FLUID, OST_DESTROY, OST_REQUEST_PORTAL, OST_SETATTR, Obdo, OstBody, Transno,

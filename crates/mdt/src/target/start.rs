@@ -7,7 +7,7 @@ use std::{
 
 use ldlm::{LdlmConfig, LockServer, LockType, NoLvb};
 use mgc::FsConfig;
-use osd::{Index, StoreKind, open_index};
+use osd::{Index, Stores};
 use rpc::{Export, Ptlrpc, TargetExports, services};
 use tokio::sync::watch;
 use wire::{Errno, Fid, LockTerms, OBD_CONNECT_LIGHTWEIGHT};
@@ -40,11 +40,11 @@ impl Mdt {
     pub async fn start(
         rpc: Arc<Ptlrpc>,
         config: watch::Receiver<Arc<FsConfig>>,
-        store: &StoreKind,
+        store: &dyn Stores,
         cfg: MdtConfig,
     ) -> Result<Arc<Mdt>, MdtError> {
         let target = cfg.svname();
-        let index = open_index(store).await;
+        let index = store.open_index().await;
         let root = index.and_then(|index| Ok((index.get(&keys::inode(Fid::ROOT))?.is_some(), index)));
         let (has_root, index) = root.map_err(|source| MdtError::Store {
             target: target.clone(),
@@ -145,7 +145,7 @@ impl Mdt {
         let exports = rpc.add_target(mdt.clone());
         *mdt.groups.lock() = parameters::register(&mdt, &exports, &cfg.params);
         let (store, uuid, progress) = (mdt.store.clone(), mdt.uuid.clone(), mdt.start_scans.clone());
-        let orphan_scan = tokio::task::spawn_blocking(move || {
+        let orphan_scan = cpt::spawn_blocking(move || {
             match orphans::queue_orphans(&store, &bounds, &progress) {
                 Ok(0) => {}
                 Ok(n) => {
@@ -164,7 +164,7 @@ impl Mdt {
         });
         *mdt.orphan_scan.lock() = Some(orphan_scan);
         let (store, uuid, progress) = (mdt.store.clone(), mdt.uuid.clone(), mdt.start_scans.clone());
-        let inode_count = tokio::task::spawn_blocking(move || {
+        let inode_count = cpt::spawn_blocking(move || {
             if let Err(e) = store.count_inodes(&progress) {
                 tracing::warn!(
                     "{uuid}: cannot count the inodes, so statfs reports those of the local file system: {e}"
@@ -173,11 +173,7 @@ impl Mdt {
         });
         let config_task = follow_config(Arc::downgrade(&mdt), Arc::downgrade(&exports), config);
         let eviction_task = mgc::evict_denied(cfg.nodemaps.clone(), Arc::downgrade(&exports));
-        let tasks = [
-            inode_count,
-            tokio::spawn(config_task),
-            tokio::spawn(eviction_task),
-        ];
+        let tasks = [inode_count, cpt::spawn(config_task), cpt::spawn(eviction_task)];
         mdt.tasks.lock().extend(tasks);
         Ok(mdt)
     }

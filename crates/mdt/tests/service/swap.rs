@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use mdt::layout::{self, StripeObject};
-use osd::StoreKind;
+use osd::{LocalStores, Stores};
 use rpc::ReplyMsg;
 use wire::{
     CloseData, Errno, Fid, LustreHandle, MDS_ATTR_MODE, MDS_ATTR_UID, MDS_CLOSE_LAYOUT_SWAP, MDS_FMODE_READ,
@@ -231,8 +231,8 @@ async fn swapped_layouts_survive_a_restart() {
 #[tokio::test]
 async fn swap_is_on_disk_before_its_reply() {
     let dir = tempfile::tempdir().unwrap();
-    let store = StoreKind::Local(dir.path().to_owned());
-    let f = Fixture::with_index(1, osd::open_index(&store).await.unwrap()).await;
+    let store = LocalStores(dir.path().to_owned());
+    let f = Fixture::with_index(1, store.open_index().await.unwrap()).await;
     let c = f.client().await;
     let (one, two) = (create_file(&c, "one").await, create_file(&c, "two").await);
     let reply = swap(&c, one, two).await.unwrap();

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use crate::fixture::{CommandOutput, Site, is_root, nacre, nacre_ok, nacre_refuses, sh};
 use mdt::layout::{self, StripeObject};
 use mdt::store::{Store, keys};
-use osd::{Batch, Index, SetAttr, StoreKind};
+use osd::{Batch, Index, LocalStores, SetAttr, Stores as _};
 use serde_json::Value;
 use wire::Fid;
 
@@ -26,11 +26,11 @@ struct Stores {
 
 impl Stores {
     async fn open(dir: &Path) -> Stores {
-        let open = |name: &str| StoreKind::Local(dir.join(name));
-        let mdt = Store::new(osd::open_index(&open("mdt0000")).await.unwrap());
+        let open = |name: &str| LocalStores(dir.join(name));
+        let mdt = Store::new(open("mdt0000").open_index().await.unwrap());
         let mut osts = Vec::new();
         for name in ["ost0000", "ost0001"] {
-            osts.push(osd::open_index(&open(name)).await.unwrap());
+            osts.push(open(name).open_index().await.unwrap());
         }
         let dir = dir.to_owned();
         Stores { mdt, osts, dir }
@@ -66,7 +66,8 @@ impl Stores {
     async fn set_parent(&self, object: StripeObject, parent: Fid) {
         let name = format!("ost{:04x}", object.ost);
         let index = &self.osts[object.ost.0 as usize];
-        let objects = osd::open_objects(&StoreKind::Local(self.dir.join(name)), index)
+        let objects = LocalStores(self.dir.join(name))
+            .open_objects(index)
             .await
             .unwrap();
         let attr = SetAttr {

@@ -291,7 +291,7 @@ async fn mount(rpc: &Arc<Ptlrpc>, fs: &FileSystem, at: &Path, seed: u64) -> (Arc
 fn several_mounts_in_one_process_are_coherent() {
     let fs = FileSystem::new(Shape::OneProcess);
     let cpts = CptTable::build(&CptConfig::default()).unwrap();
-    let runtime = cpts.iter().next().unwrap().handle().clone();
+    let runtime = cpts.iter().next().unwrap().handle().tokio().clone();
     let paths = ["one", "two", "three"].map(|name| fs.site.path(name));
     let (lnet, rpc, mounts) = runtime.block_on(async {
         let config = LnetConfig {

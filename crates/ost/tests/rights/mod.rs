@@ -6,7 +6,7 @@ mod fid2path;
 
 use bytes::Bytes;
 use ldlm::{Enqueue, LockMode, Policy};
-use osd::StoreKind;
+use osd::MemoryStores;
 use rpc::{ConnectRequest, ImportState, Role, RpcError, Target};
 use wire::{
     Errno, Fid, OBD_CONNECT_LIGHTWEIGHT, OBD_CONNECT_MDS, OBD_MD_FLBLOCKS, OBD_MD_FLFID, OBD_MD_FLGID,
@@ -20,7 +20,7 @@ use crate::{obdo, with_object};
 #[tokio::test]
 async fn peer_is_a_server_only_at_an_mdts_nid() {
     let node = Node::new();
-    let ost = node.ost(&StoreKind::Memory(1 << 30)).await;
+    let ost = node.ost(&MemoryStores(1 << 30)).await;
     node.move_mdt0("10.0.0.1@tcp".parse().unwrap());
     let admit = |nid: &str, flags| {
         let data = ObdConnectData {

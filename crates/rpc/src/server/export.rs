@@ -411,7 +411,7 @@ impl Export {
         self.target().export_gone(&self, evicted).await;
         self.release_uuid();
         if self.active.count() > 0 {
-            tokio::spawn(async move {
+            cpt::spawn(async move {
                 self.active.wait_idle().await;
                 self.target().last_request_done(&self).await;
             });

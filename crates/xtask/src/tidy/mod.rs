@@ -152,6 +152,31 @@ fn sources_have_no_marks_of_unfinished_work() {
     assert_none("marks of unfinished work", found);
 }
 
+/// Crates that a simulated node runs: the simulator must know the node of each of their tasks.
+const SIMULATED: [&str; 9] = ["lnet", "rpc", "ldlm", "osd", "mgc", "mgs", "mdt", "ost", "client"];
+
+#[test]
+fn simulated_crates_spawn_tasks_through_cpt() {
+    let calls = ["tokio::spawn", "tokio::task::spawn", "task::JoinSet"];
+    let mut wrong = Vec::new();
+    for name in SIMULATED {
+        for path in files(&root().join("crates").join(name).join("src"), "rs") {
+            let text = fs::read_to_string(&path).unwrap();
+            // Tests of the module may use tokio's tasks.
+            let code = text.split("#[cfg(test)]").next().unwrap_or_default();
+            if path.to_string_lossy().contains("tests") {
+                continue;
+            }
+            for (i, line) in code.lines().enumerate() {
+                if calls.iter().any(|call| line.contains(call)) {
+                    wrong.push(format!("{}:{}: {}", path.display(), i + 1, line.trim()));
+                }
+            }
+        }
+    }
+    assert_none("tasks to spawn through `cpt`", wrong);
+}
+
 /// The fragment of a link to a heading, as Git hosts form it.
 fn anchor(heading: &str) -> String {
     let kept = heading.to_lowercase();

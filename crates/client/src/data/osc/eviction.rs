@@ -3,9 +3,9 @@
 use super::Osc;
 use crate::data::brw;
 use crate::data::object::Object;
+use cpt::JoinSet;
 use std::collections::HashSet;
 use std::sync::Arc;
-use tokio::task::JoinSet;
 use wire::{Errno, Fid};
 
 /// Largest number of concurrent invalidations in the kernel after an eviction.

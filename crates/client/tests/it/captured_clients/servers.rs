@@ -8,7 +8,7 @@ use lnet::{Lnet, LnetConfig};
 use mdt::{Mdt, MdtConfig, WallClock};
 use mgc::Mgc;
 use mgs::Mgs;
-use osd::StoreKind;
+use osd::MemoryStores;
 use ost::{Ost, OstConfig};
 use rpc::{Ptlrpc, RpcConfig};
 use std::net::Ipv4Addr;
@@ -79,7 +79,7 @@ impl Servers {
                 },
             ));
         }
-        let memory = || StoreKind::Memory(1 << 30);
+        let memory = || MemoryStores(1 << 30);
         let (srv1, srv2) = (local_nid(captured_nid(11)), local_nid(captured_nid(12)));
         let mgs = Mgs::start(&rpcs[0], &memory(), 1).await.unwrap();
         let mut mgcs = Vec::new();

@@ -9,7 +9,7 @@ use lnet::{Lnet, LnetConfig};
 use mdt::{Mdt, MdtConfig, WallClock};
 use mgc::Mgc;
 use mgs::{Mgs, MgsConfig};
-use osd::{Index, MemoryIndex, Space, StoreKind};
+use osd::{Index, MemoryIndex, MemoryStores, Space};
 use ost::{Ost, OstConfig};
 use rpc::{Ptlrpc, RpcConfig};
 use std::sync::Arc;
@@ -67,7 +67,7 @@ async fn start_ost(rpc: &Arc<Ptlrpc>, mgc: &Mgc, params: &params::Registry, inde
         capa_keys: mgc.capa_keys().await.unwrap(),
         ..OstConfig::new(FSNAME, wire::OstIndex(index))
     };
-    Ost::start(rpc, config, &StoreKind::Memory(1 << 30), cfg)
+    Ost::start(rpc, config, &MemoryStores(1 << 30), cfg)
         .await
         .unwrap()
 }
@@ -162,7 +162,7 @@ impl Cluster {
             params: mgs_params.clone(),
             ..MgsConfig::default()
         };
-        let mgs = Mgs::start_with(&rpc, &StoreKind::Memory(1 << 30), config)
+        let mgs = Mgs::start_with(&rpc, &MemoryStores(1 << 30), config)
             .await
             .unwrap();
         let mgc = Mgc::connect(&rpc, vec![Nid::LO], "servers").await.unwrap();

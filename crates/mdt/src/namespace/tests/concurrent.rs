@@ -6,7 +6,7 @@ use std::{
     thread,
 };
 
-use osd::{MemoryIndex, StoreKind, open_index};
+use osd::{LocalStores, MemoryIndex, Stores};
 use wire::{Fid, Transno};
 
 use super::{Fixture, ROOT, check};
@@ -83,6 +83,6 @@ fn concurrent_changes_of_a_directory_add_up_in_memory() {
 #[tokio::test]
 async fn concurrent_changes_of_a_directory_add_up_on_disk() {
     let dir = tempfile::tempdir().unwrap();
-    let kind = StoreKind::Local(dir.path().to_owned());
-    check_that_changes_add_up(Store::new(open_index(&kind).await.unwrap()));
+    let kind = LocalStores(dir.path().to_owned());
+    check_that_changes_add_up(Store::new(kind.open_index().await.unwrap()));
 }

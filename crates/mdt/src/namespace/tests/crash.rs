@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use osd::{StoreKind, open_index};
+use osd::{LocalStores, Stores};
 
 use super::{Fixture, ROOT, check, concurrent};
 use crate::store::Store;
@@ -23,7 +23,7 @@ const ROUNDS_PER_SYNC: u32 = 40;
 const THREADS: u32 = 3;
 
 async fn store(dir: &Path) -> Store {
-    Store::new(open_index(&StoreKind::Local(dir.to_owned())).await.unwrap())
+    Store::new(LocalStores(dir.to_owned()).open_index().await.unwrap())
 }
 
 /// The child process of a test below, not a test itself. Until its parent kills it, it creates

@@ -32,7 +32,7 @@ pub(super) struct Nodes {
 impl Nodes {
     /// Starts `count` nodes at addresses that can reach this MGS.
     pub(super) fn start(cpts: &Arc<CptTable>, mgs: &[Nid], net: &Net, count: usize) -> Result<Nodes> {
-        let runtime = cpts.get(CptId(0)).handle().clone();
+        let runtime = cpts.get(CptId(0)).handle().tokio().clone();
         let mut nodes = Nodes {
             runtime: runtime.clone(),
             rpcs: Vec::new(),

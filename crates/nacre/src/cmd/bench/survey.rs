@@ -6,7 +6,7 @@ use std::sync::Arc;
 use anyhow::{Context, Result};
 use bench::survey::{self, Options, Test};
 use bench::{Figure, MddSubject, Subject, TaskProgress};
-use osd::StoreKind;
+use osd::{LocalStores, MemoryStores, Stores};
 
 use super::load;
 use super::{ScratchDir, stop_flag};
@@ -28,9 +28,9 @@ pub(super) fn run(args: &MdsSurvey) -> Result<ExitCode> {
         start_number: args.start_number,
     };
     let scratch = args.dir.as_ref().map(ScratchDir::new).transpose()?;
-    let store = match &scratch {
-        Some(scratch) => StoreKind::Local(scratch.dir.clone()),
-        None => StoreKind::Memory(MEMORY_MAX),
+    let stores: Box<dyn Stores> = match &scratch {
+        Some(scratch) => Box::new(LocalStores(scratch.dir.clone())),
+        None => Box::new(MemoryStores(MEMORY_MAX)),
     };
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(1)
@@ -41,7 +41,7 @@ pub(super) fn run(args: &MdsSurvey) -> Result<ExitCode> {
         stop: stop_flag()?,
         ..TaskProgress::default()
     });
-    let subject = MddSubject::open("mdt", &store, runtime.handle().clone())?;
+    let subject = MddSubject::open("mdt", &*stores, runtime.handle().clone())?;
     let subject: Arc<dyn Subject> = Arc::new(subject);
     if !args.json {
         let store_name = scratch

@@ -1,0 +1,117 @@
+//! The stores of one target, as one factory: the index and the objects. Only this module and the
+//! command know the kinds of stores; all other code uses the trait.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use cpt::BoxFuture;
+
+use crate::{
+    Index, LocalConfig, LocalIndex, LocalObjects, MemoryIndex, MemoryObjects, Objects, OsdError, Space,
+    blocking, target,
+};
+
+/// Opens the stores of a target.
+pub trait Stores: Send + Sync {
+    /// Whether the target ran before: then its stores exist, and a missing one is an error.
+    fn has_run(&self) -> bool;
+
+    /// Opens the index; creates an empty one for a target that never ran.
+    ///
+    /// # Errors
+    ///
+    /// [`OsdError::Full`] without space to start, [`OsdError::MissingStore`] if the index of a
+    /// target that ran is missing, [`OsdError::DamagedJournal`], [`OsdError::Corrupt`] or
+    /// [`OsdError::Engine`] if it is damaged.
+    fn open_index(&self) -> BoxFuture<'_, Result<Arc<dyn Index>, OsdError>>;
+
+    /// Opens the index for reading; nothing in it changes ([`LocalIndex::open_read_only`]).
+    ///
+    /// # Errors
+    ///
+    /// [`OsdError::MissingStore`] if the index is missing, [`OsdError::Engine`] if it is damaged.
+    fn open_index_read_only(&self) -> BoxFuture<'_, Result<Arc<dyn Index>, OsdError>>;
+
+    /// Opens the objects; `index` is the index of the same target, which may hold the objects'
+    /// attributes.
+    ///
+    /// # Errors
+    ///
+    /// [`OsdError::Io`] if the directory of objects cannot be created.
+    fn open_objects<'a>(
+        &'a self,
+        index: &'a Arc<dyn Index>,
+    ) -> BoxFuture<'a, Result<Arc<dyn Objects>, OsdError>>;
+}
+
+/// Stores in the memory of this process, of at most this many bytes. They are lost when the process
+/// ends, and each opening gives empty ones.
+#[derive(Clone, Copy, Debug)]
+pub struct MemoryStores(pub u64);
+
+impl Stores for MemoryStores {
+    fn has_run(&self) -> bool {
+        false
+    }
+
+    fn open_index(&self) -> BoxFuture<'_, Result<Arc<dyn Index>, OsdError>> {
+        Box::pin(async { Ok(Arc::new(MemoryIndex::new(Space::of_memory(self.0))) as Arc<dyn Index>) })
+    }
+
+    fn open_index_read_only(&self) -> BoxFuture<'_, Result<Arc<dyn Index>, OsdError>> {
+        self.open_index()
+    }
+
+    fn open_objects<'a>(
+        &'a self,
+        index: &'a Arc<dyn Index>,
+    ) -> BoxFuture<'a, Result<Arc<dyn Objects>, OsdError>> {
+        Box::pin(async { Ok(Arc::new(MemoryObjects::new(index.space().clone())) as Arc<dyn Objects>) })
+    }
+}
+
+/// Stores in a target's directory on the local file system (see [`target`]).
+#[derive(Clone, Debug)]
+pub struct LocalStores(pub PathBuf);
+
+impl LocalStores {
+    fn config(&self) -> LocalConfig {
+        LocalConfig {
+            initialised: self.has_run(),
+            ..LocalConfig::default()
+        }
+    }
+}
+
+impl Stores for LocalStores {
+    fn has_run(&self) -> bool {
+        target::TargetLabel::read(&self.0).is_ok_and(|label| label.initialised)
+    }
+
+    fn open_index(&self) -> BoxFuture<'_, Result<Arc<dyn Index>, OsdError>> {
+        let (path, config) = (self.0.join(target::INDEX), self.config());
+        Box::pin(async move {
+            let index = blocking(move || LocalIndex::open(&path, config)).await?;
+            Ok(Arc::new(index) as Arc<dyn Index>)
+        })
+    }
+
+    fn open_index_read_only(&self) -> BoxFuture<'_, Result<Arc<dyn Index>, OsdError>> {
+        let (path, config) = (self.0.join(target::INDEX), self.config());
+        Box::pin(async move {
+            let index = blocking(move || LocalIndex::open_read_only(&path, config)).await?;
+            Ok(Arc::new(index) as Arc<dyn Index>)
+        })
+    }
+
+    fn open_objects<'a>(
+        &'a self,
+        index: &'a Arc<dyn Index>,
+    ) -> BoxFuture<'a, Result<Arc<dyn Objects>, OsdError>> {
+        let (path, index) = (self.0.join(target::OBJECTS), index.clone());
+        Box::pin(async move {
+            let objects = blocking(move || LocalObjects::open(&path, index)).await?;
+            Ok(Arc::new(objects) as Arc<dyn Objects>)
+        })
+    }
+}
