@@ -48,15 +48,15 @@ impl Lnet {
             }
             nets.add_ni(ni.clone())?;
             // The node keeps its former snapshot if opening the address fails.
-            Ok((shares_net, self.tcp.open(&ni, spec.listen)?))
+            Ok((shares_net, self.lnd.open(&ni, spec)?))
         })?;
         if shares_net {
-            self.tcp
+            self.lnd
                 .forget(net, "this node has another interface on its network");
         }
         // Only now: peers that connect need the new snapshot.
         if let Some(socket) = socket {
-            self.tcp.accept(socket);
+            self.lnd.accept(socket);
         }
         Ok(())
     }
@@ -87,14 +87,14 @@ impl Lnet {
             }
         })?;
         ni.close();
-        self.tcp.forget(nid.net(), "its interface was removed");
+        self.lnd.forget(nid.net(), "its interface was removed");
         Ok(())
     }
 
     /// Disconnects a peer and forgets its state. The next message to or from it makes it a new
     /// peer.
     pub fn del_peer(&self, nid: Nid) {
-        self.tcp.forget_if(|peer| peer == nid, "it was deleted");
+        self.lnd.forget_if(|peer| peer == nid, "it was deleted");
     }
 
     /// Adds a route to another network.

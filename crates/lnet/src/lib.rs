@@ -23,6 +23,8 @@ mod credits;
 pub mod endpoint;
 mod error;
 mod interfaces;
+mod link;
+mod lnd;
 mod lo;
 mod message;
 mod net_syntax;
@@ -38,6 +40,8 @@ mod rotor;
 mod router;
 mod servers_user;
 mod show;
+#[cfg(feature = "sim")]
+pub mod sim;
 mod start;
 mod tasks;
 mod tcp;
@@ -48,6 +52,7 @@ pub use counters::Counts;
 pub use cpt::BoxFuture;
 pub use error::LnetError;
 pub use interfaces::{is_of_this_host, resolve};
+pub use link::Link;
 pub use net_syntax::{
     IfSpec, NetSpec, RouteSpec, check_gateway, net_name, parse_cpt_list, parse_hops, parse_net_name,
     parse_networks, parse_routes,
@@ -62,5 +67,4 @@ pub use router::buffers::RouterBufferInfo;
 pub use servers_user::{SERVERS_RUN_DIR, servers_user};
 pub use show::{CreditInfo, NiInfo, PeerInfo, RouteInfo};
 pub use start::START;
-pub use tcp::Link;
 pub use wire::frame::PingReply as PingInfo;

@@ -2,13 +2,15 @@
 //! ping. Operations on this node itself use the driver `lo`, all others the driver `tcp`.
 
 use crate::core::{Answer, Core, PendingAnswer};
+use crate::link::Link;
+use crate::lnd::Lnd;
 use crate::message::{self, Msg};
 use crate::ni::NiSpec;
 use crate::ping::{self, PING_REPLY_MAX};
 use crate::portals::{MatchEntry, Md, MdHandle, PortalGuard, PutSink};
 use crate::router::buffers::Buffers;
 use crate::tasks::Tasks;
-use crate::tcp::{Link, Tcp};
+use crate::tcp::Tcp;
 use crate::{LnetConfig, LnetError, Payload, PingInfo, lo};
 use cpt::{CptId, CptTable};
 use std::collections::HashSet;
@@ -46,7 +48,7 @@ pub struct Lnet {
     pub(crate) core: Arc<Core>,
     pub(crate) cpts: Arc<CptTable>,
     pub(crate) cfg: LnetConfig,
-    pub(crate) tcp: Arc<Tcp>,
+    pub(crate) lnd: Lnd,
     pub(crate) buffers: Arc<Buffers>,
     pub(crate) tasks: Arc<Tasks>,
     events: broadcast::Sender<PeerEvent>,
@@ -60,25 +62,62 @@ impl Lnet {
         let incarnation = SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .map_or(1, |d| d.as_nanos() as u64);
+        Lnet::with_driver(
+            cpts,
+            cfg,
+            incarnation,
+            |core, cpts, cfg, tasks, events, buffers| {
+                Lnd::Tcp(Tcp::new(core, cpts, cfg, tasks, events, buffers, incarnation))
+            },
+        )
+    }
+
+    /// The stack of a simulated node. `incarnation` distinguishes the boots of the node.
+    #[cfg(feature = "sim")]
+    pub fn simulated(
+        cpts: Arc<CptTable>,
+        cfg: LnetConfig,
+        fabric: Arc<crate::sim::Fabric>,
+        incarnation: u64,
+    ) -> Arc<Lnet> {
+        Lnet::with_driver(cpts, cfg, incarnation, |core, cpts, cfg, tasks, events, _| {
+            let driver = crate::sim::SimLnd::new(fabric, core, cpts, cfg, tasks, events, incarnation);
+            Lnd::Sim(driver)
+        })
+    }
+
+    /// A stack with the driver that `make` returns.
+    fn with_driver(
+        cpts: Arc<CptTable>,
+        cfg: LnetConfig,
+        incarnation: u64,
+        make: impl FnOnce(
+            Arc<Core>,
+            Arc<CptTable>,
+            LnetConfig,
+            Arc<Tasks>,
+            broadcast::Sender<PeerEvent>,
+            Arc<Buffers>,
+        ) -> Lnd,
+    ) -> Arc<Lnet> {
         let core = Core::new(incarnation, cpts.len(), cfg.forwarding, cfg.portal_rotor);
         let core = Arc::new(core);
         let buffers = Arc::new(Buffers::new(cpts.len(), &cfg));
         let tasks = Arc::new(Tasks::new());
         let (events, _) = broadcast::channel(PEER_EVENTS_MAX);
-        let tcp = Tcp::new(
+        let lnd = make(
             core.clone(),
             cpts.clone(),
             cfg.clone(),
             tasks.clone(),
             events.clone(),
             buffers.clone(),
-            incarnation,
         );
         Arc::new(Lnet {
             core,
             cpts,
             cfg,
-            tcp,
+            lnd,
             buffers,
             tasks,
             events,
@@ -156,7 +195,7 @@ impl Lnet {
     pub fn link(&self, nid: Nid) -> Option<Link> {
         let nets = self.core.nets.snapshot();
         let ni = nets.ni_for(nid).filter(|_| !nets.is_local(nid))?;
-        Some(self.tcp.link(nid, ni))
+        Some(self.lnd.link(nid, ni))
     }
 
     /// Starts a task that disconnects unused peers to save descriptors. Every
@@ -165,7 +204,7 @@ impl Lnet {
     /// connected; a router keeps all its peers. The task ends when `sessions` returns `None`. It
     /// does not start if the timeout is zero.
     pub fn close_unused_peers(&self, sessions: impl Fn() -> Option<HashSet<Nid>> + Send + 'static) {
-        let (tcp, interval) = (self.tcp.clone(), self.cfg.unused_peer_timeout);
+        let (lnd, interval) = (self.lnd.clone(), self.cfg.unused_peer_timeout);
         if interval.is_zero() {
             return;
         }
@@ -173,7 +212,7 @@ impl Lnet {
             loop {
                 tokio::time::sleep(interval).await;
                 let Some(in_use) = sessions() else { return };
-                tcp.close_unused(&in_use);
+                lnd.close_unused(&in_use);
             }
         });
     }
@@ -181,7 +220,7 @@ impl Lnet {
     /// Sends queued messages for at most a second, then closes all connections and acceptors.
     /// Returns when all tasks of the stack have ended.
     pub async fn shutdown(&self) {
-        self.tcp.finish().await;
+        self.lnd.finish().await;
         self.tasks.join().await;
     }
 
@@ -227,7 +266,7 @@ impl Lnet {
         }
         if !ack {
             let msg = Msg::to_peer(to, op(None), payload);
-            let sending = pin!(self.tcp.send(msg));
+            let sending = pin!(self.lnd.send(msg));
             let sending = within(to, "chance to send a PUT", limit, sending);
             return sending.await.map(|()| sent);
         }
@@ -321,7 +360,7 @@ impl Lnet {
     }
 
     async fn send_and_wait(&self, msg: Msg, mut expected: PendingAnswer) -> Result<Answer, LnetError> {
-        self.tcp.send(msg).await?;
+        self.lnd.send(msg).await?;
         expected.answer().await
     }
 

@@ -105,7 +105,7 @@ impl Lnet {
             None => "NA",
         };
         let mut peers: Vec<_> = self
-            .tcp
+            .lnd
             .peers()
             .into_iter()
             .map(|peer| PeerInfo {
@@ -191,7 +191,7 @@ impl Lnet {
             ["0@lo", "up", "0", "2", "0", "0", "0", "0", "0"].map(str::to_owned),
         );
         let nets = self.core.nets.snapshot();
-        let peers = self.tcp.peers();
+        let peers = self.lnd.peers();
         for ni in &nets.nis {
             for cpt in &ni.cpts {
                 let credits = ni.credits(*cpt);

@@ -14,7 +14,6 @@ mod forward;
 mod hello;
 mod hosts;
 mod input;
-mod link;
 mod listen;
 mod liveness;
 mod netlink;
@@ -28,6 +27,7 @@ mod zc;
 
 use crate::claim;
 use crate::core::Core;
+use crate::link::Link;
 use crate::message::Msg;
 use crate::nets::NextHop;
 use crate::ni::{Acceptor, Ni};
@@ -35,7 +35,7 @@ use crate::router::buffers::Buffers;
 use crate::tasks::Tasks;
 use crate::{Accept, LnetConfig, LnetError, PeerEvent};
 use cpt::{CptId, CptTable};
-pub use link::Link;
+
 use parking_lot::{Mutex, RwLock};
 pub(crate) use peer::Peer;
 use pool::Pool;
@@ -188,12 +188,6 @@ impl Tcp {
         let closed = socket.acceptor.closed();
         let run = listen::run(self.clone(), closed, socket.listener);
         self.shared.tasks.spawn(self.shared.cpts.get(socket.cpt), run);
-    }
-
-    /// Disconnects and forgets the peers of a network after an interface was added or removed: the
-    /// peers may now belong to another interface or partition.
-    pub(crate) fn forget(&self, net: u32, why: &str) {
-        self.forget_if(|nid| nid.net() == net, why);
     }
 
     /// Disconnects and forgets peers by their NIDs.

@@ -22,7 +22,7 @@ pub struct Link {
 
 impl Link {
     /// Records the first connection.
-    pub(super) fn record_connect(&mut self) {
+    pub(crate) fn record_connect(&mut self) {
         self.up = true;
         self.generation += 1;
         self.unreachable_at = None;
@@ -30,7 +30,7 @@ impl Link {
 
     /// Records the loss of the last connection; `since` is the last sign of life of the peer's
     /// host.
-    pub(super) fn record_loss(&mut self, since: Instant) {
+    pub(crate) fn record_loss(&mut self, since: Instant) {
         self.up = false;
         self.lost_at = Some(since);
     }
