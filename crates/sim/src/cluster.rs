@@ -1,0 +1,289 @@
+//! The nodes of a simulated cluster: a metadata server with MGS and MDT, object servers, and
+//! clients. Nodes die and start again; their disks survive.
+
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use client::Client;
+use cpt::{CptTable, NodeScope};
+use lnet::sim::Fabric;
+use lnet::{Lnet, LnetConfig};
+use node::{Node, NodeConfig, RandomSource, TargetSpec};
+use osd::target::{TargetKind, TargetLabel};
+use parking_lot::Mutex;
+use wire::Nid;
+
+use crate::store::{DiskConfig, SimDisk};
+
+/// The file system's name.
+pub const FSNAME: &str = "sim";
+/// How long a target waits for the MGS, and a mount for the servers.
+const START_MAX: Duration = Duration::from_secs(300);
+
+/// How a node dies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Death {
+    /// Its process ends: what its last calls wrote is in the host's memory, and the host resets
+    /// its connections.
+    Process,
+    /// Its host loses power: disks forget what they have not synced, and connections go silent.
+    PowerCut,
+}
+
+/// A target's disk and label.
+struct Target {
+    label: TargetLabel,
+    disk: SimDisk,
+}
+
+/// A host: its disks, and the node that runs on it.
+pub struct Host {
+    /// Number of the host, also of its nodes' scopes.
+    pub id: u32,
+    /// Its NID.
+    pub nid: Nid,
+    targets: Vec<Target>,
+    state: Mutex<HostState>,
+}
+
+struct HostState {
+    /// Number of starts.
+    boots: u64,
+    scope: Arc<NodeScope>,
+    node: Option<Arc<Node>>,
+    client: Option<Arc<Client>>,
+}
+
+/// A cluster.
+pub struct Cluster {
+    seed: u64,
+    /// The network.
+    pub fabric: Arc<Fabric>,
+    /// The servers: the metadata server first.
+    pub servers: Vec<Arc<Host>>,
+    /// The clients.
+    pub clients: Vec<Arc<Host>>,
+}
+
+fn nid(id: u32) -> Nid {
+    // TEST-NET-1 (RFC 5737): no interface of this machine has such an address.
+    Nid::tcp(Ipv4Addr::new(192, 0, 2, id as u8 + 1), 0)
+}
+
+/// A number for one purpose, from the seed of the run.
+fn derive(seed: u64, purpose: u64) -> u64 {
+    let mut rng = fastrand::Rng::with_seed(seed.wrapping_add(purpose.wrapping_mul(0x9e37_79b9_7f4a_7c15)));
+    rng.u64(..)
+}
+
+impl Host {
+    fn new(id: u32, targets: Vec<Target>) -> Arc<Host> {
+        Arc::new(Host {
+            id,
+            nid: nid(id),
+            targets,
+            state: Mutex::new(HostState {
+                boots: 0,
+                scope: NodeScope::new(id),
+                node: None,
+                client: None,
+            }),
+        })
+    }
+
+    /// The scope of the running node.
+    pub fn scope(&self) -> Arc<NodeScope> {
+        self.state.lock().scope.clone()
+    }
+
+    /// The mount, on a client that has mounted.
+    pub fn client(&self) -> Option<Arc<Client>> {
+        self.state.lock().client.clone()
+    }
+
+    /// The running node.
+    pub fn node(&self) -> Option<Arc<Node>> {
+        self.state.lock().node.clone()
+    }
+
+    /// The disks.
+    pub fn disks(&self) -> impl Iterator<Item = &SimDisk> {
+        self.targets.iter().map(|target| &target.disk)
+    }
+
+    /// Whether a node runs here.
+    pub fn is_up(&self) -> bool {
+        let state = self.state.lock();
+        state.node.is_some() && !state.scope.is_dead()
+    }
+}
+
+fn label(kind: TargetKind, index: u32) -> TargetLabel {
+    let mgsnode = match kind {
+        TargetKind::Mgs => Vec::new(),
+        _ => vec![nid(0)],
+    };
+    let fsname = match kind {
+        TargetKind::Mgs => String::new(),
+        _ => FSNAME.to_owned(),
+    };
+    TargetLabel {
+        format_version: osd::target::FORMAT_VERSION,
+        kind,
+        fsname,
+        index,
+        uuid: format!("{kind}-{index}"),
+        mgsnode,
+        service_nodes: Vec::new(),
+        initialised: false,
+        params: Vec::new(),
+    }
+}
+
+impl Cluster {
+    /// Hosts without nodes: a metadata server, object servers with an OST each, and clients.
+    pub fn new(seed: u64, fabric: Arc<Fabric>, osts: u32, clients: u32) -> Cluster {
+        let target = |kind: TargetKind, index: u32| {
+            let label = label(kind, index);
+            let config = DiskConfig {
+                name: label.svname(),
+                ..DiskConfig::default()
+            };
+            let purpose = 1 + kind as u64 * 100 + u64::from(index);
+            Target {
+                label,
+                disk: SimDisk::new(config, derive(seed, purpose)),
+            }
+        };
+        let mds = Host::new(
+            0,
+            vec![target(TargetKind::Mgs, 0), target(TargetKind::Mdt, 0)],
+        );
+        let oss = (0..osts).map(|i| Host::new(1 + i, vec![target(TargetKind::Ost, i)]));
+        Cluster {
+            seed,
+            fabric,
+            servers: std::iter::once(mds).chain(oss).collect(),
+            clients: (0..clients).map(|i| Host::new(1 + osts + i, Vec::new())).collect(),
+        }
+    }
+
+    /// All hosts.
+    pub fn hosts(&self) -> impl Iterator<Item = &Arc<Host>> {
+        self.servers.iter().chain(&self.clients)
+    }
+
+    /// Starts a node on a host, with its targets or, on a client, a mount.
+    ///
+    /// # Errors
+    ///
+    /// A text for people.
+    pub async fn start(&self, host: &Arc<Host>) -> Result<(), String> {
+        let (scope, boots) = {
+            let mut state = host.state.lock();
+            state.boots += 1;
+            state.scope = NodeScope::new(host.id);
+            (state.scope.clone(), state.boots)
+        };
+        self.fabric.power_on(host.nid);
+        let started = scope.run(self.start_node(host.clone(), boots));
+        tokio::select! {
+            biased;
+            started = started => started,
+            // The caller kills a node that starts; the death is no failure.
+            () = scope.died() => Ok(()),
+        }
+    }
+
+    async fn start_node(&self, host: Arc<Host>, boots: u64) -> Result<(), String> {
+        let lnet = Lnet::simulated(
+            CptTable::single_current(),
+            LnetConfig::default(),
+            self.fabric.clone(),
+            boots,
+        );
+        let show = |what: &str, e: &dyn std::fmt::Display| format!("{} cannot {what}: {e}", host.nid);
+        lnet.add_tcp(host.nid, true)
+            .await
+            .map_err(|e| show("open its network", &e))?;
+        let purpose = 1_000 + u64::from(host.id) * 100 + boots;
+        let config = NodeConfig::new(RandomSource::seeded(derive(self.seed, purpose)));
+        let node = Node::start(lnet, config).map_err(|e| show("start", &e))?;
+        host.state.lock().node = Some(node.clone());
+        if host.targets.is_empty() {
+            return self.mount(&host, &node).await;
+        }
+        let specs = host.targets.iter().map(|target| TargetSpec {
+            label: target.label.clone(),
+            stores: Box::new(target.disk.stores()),
+            files: None,
+            token: None,
+        });
+        let served = node.serve(specs.collect(), START_MAX).await;
+        served.map_err(|e| show("serve", &e))
+    }
+
+    async fn mount(&self, host: &Arc<Host>, node: &Arc<Node>) -> Result<(), String> {
+        let options = node
+            .mount_options(vec![nid(0)], FSNAME)
+            .map_err(|e| e.to_string())?;
+        let mounting = async {
+            loop {
+                match node.mount(options.clone()).await {
+                    Ok(client) => return client,
+                    Err(e) => tracing::debug!("client {}: {e}", host.id),
+                }
+                tokio::time::sleep(Duration::from_secs(1)).await;
+            }
+        };
+        match tokio::time::timeout(START_MAX, mounting).await {
+            Ok(client) => {
+                host.state.lock().client = Some(client);
+                Ok(())
+            }
+            Err(_) => Err(format!("client {} cannot mount within {START_MAX:?}", host.id)),
+        }
+    }
+
+    /// Kills the node on a host.
+    pub async fn kill(&self, host: &Arc<Host>, death: Death) {
+        let scope = host.scope();
+        scope.die();
+        match death {
+            Death::Process => self.fabric.end_process(host.nid),
+            Death::PowerCut => self.fabric.power_off(host.nid),
+        }
+        for target in &host.targets {
+            match death {
+                Death::Process => target.disk.process_kill(),
+                Death::PowerCut => target.disk.power_cut(),
+            }
+        }
+        let parts = {
+            let mut state = host.state.lock();
+            (state.client.take(), state.node.take())
+        };
+        scope.abort();
+        // Let the runtime drop the tasks.
+        tokio::task::yield_now().await;
+        drop(parts);
+    }
+
+    /// Stops the node on a host in an orderly way.
+    ///
+    /// # Errors
+    ///
+    /// The node's error as a text, or that it took too long.
+    pub async fn stop(&self, host: &Arc<Host>) -> Result<(), String> {
+        let (scope, node) = (host.scope(), host.node());
+        let Some(node) = node else { return Ok(()) };
+        let stopped = tokio::time::timeout(START_MAX, scope.run(async move { node.stop().await })).await;
+        host.state.lock().client = None;
+        host.state.lock().node = None;
+        match stopped {
+            Ok(result) => result.map_err(|e| format!("{} cannot stop: {e}", host.nid)),
+            Err(_) => Err(format!("{} does not stop within {START_MAX:?}", host.nid)),
+        }
+    }
+}

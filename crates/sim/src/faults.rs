@@ -1,0 +1,291 @@
+//! The faults of a run.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use fastrand::Rng;
+use parking_lot::Mutex;
+
+use crate::cluster::{Cluster, Death, Host};
+use crate::data::ClientId;
+use crate::history::History;
+use crate::verify::Losses;
+use crate::weather::Climate;
+
+/// The kinds of faults of a run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Plan {
+    /// Frames are lost, late, doubled and overtaken, and connections break.
+    pub storms: bool,
+    /// The ways between two hosts close, in one direction or both.
+    pub partitions: bool,
+    /// Clients stand still.
+    pub freezes: bool,
+    /// Clients die.
+    pub client_deaths: bool,
+    /// The metadata server dies and starts again.
+    pub mds_deaths: bool,
+    /// Object servers die and start again.
+    pub oss_deaths: bool,
+    /// Syncs take seconds.
+    pub slow_disks: bool,
+    /// The clocks of the nodes differ.
+    pub clocks: bool,
+}
+
+impl Plan {
+    /// The plan of a seed: every eighth run has all faults, the others one or two kinds.
+    pub fn of(seed: u64) -> Plan {
+        let none = Plan::default();
+        match seed % 8 {
+            0 => Plan {
+                clocks: true,
+                ..none
+            },
+            1 => Plan {
+                storms: true,
+                ..none
+            },
+            2 => Plan {
+                partitions: true,
+                ..none
+            },
+            3 => Plan {
+                client_deaths: true,
+                slow_disks: true,
+                ..none
+            },
+            4 => Plan {
+                freezes: true,
+                storms: true,
+                ..none
+            },
+            5 => Plan {
+                mds_deaths: true,
+                ..none
+            },
+            6 => Plan {
+                oss_deaths: true,
+                ..none
+            },
+            _ => Plan {
+                storms: true,
+                partitions: true,
+                freezes: true,
+                client_deaths: true,
+                mds_deaths: true,
+                oss_deaths: true,
+                slow_disks: true,
+                clocks: true,
+            },
+        }
+    }
+}
+
+/// Brings faults over a cluster.
+pub struct Faults {
+    /// The cluster.
+    pub cluster: Arc<Cluster>,
+    /// Where the faults are recorded.
+    pub history: History,
+    /// What the faults weaken.
+    pub losses: Arc<Mutex<Losses>>,
+    /// The climate of the network.
+    pub climate: Arc<Mutex<Climate>>,
+    /// Decides.
+    pub rng: Rng,
+    /// The kinds of faults.
+    pub plan: Plan,
+}
+
+/// Number of steps until a node dies, at most.
+const STEPS_MAX: u64 = 3_000;
+/// Time after which a node that takes no more steps is killed anyway.
+const DEATH_MAX: Duration = Duration::from_secs(5);
+
+impl Faults {
+    /// Brings faults for ever; [`Faults::heal`] ends them.
+    pub async fn run(&mut self) {
+        loop {
+            let pause = Duration::from_millis(self.rng.u64(100..3_000));
+            tokio::time::sleep(pause).await;
+            let kinds: [(bool, u8); 7] = [
+                (self.plan.storms, 0),
+                (self.plan.partitions, 1),
+                (self.plan.freezes, 2),
+                (self.plan.client_deaths, 3),
+                (self.plan.mds_deaths, 4),
+                (self.plan.oss_deaths, 5),
+                (self.plan.slow_disks, 6),
+            ];
+            let planned: Vec<u8> = kinds.iter().filter(|(on, _)| *on).map(|(_, kind)| *kind).collect();
+            match self.rng.choice(&planned).copied() {
+                Some(0) => self.storm().await,
+                Some(1) => self.partition().await,
+                Some(2) => self.freeze().await,
+                Some(3) => self.client_death().await,
+                Some(4) => self.server_death(0).await,
+                Some(5) => {
+                    let oss = self.rng.usize(1..self.cluster.servers.len());
+                    self.server_death(oss).await;
+                }
+                Some(_) => self.slow_disk().await,
+                None => {}
+            }
+        }
+    }
+
+    fn seconds(&mut self, range: std::ops::Range<u64>) -> Duration {
+        Duration::from_millis(self.rng.u64(range.start * 1000..range.end * 1000))
+    }
+
+    async fn storm(&mut self) {
+        let mut share = || match self.rng.u8(0..3) {
+            0 => self.rng.u32(0..30_000),
+            _ => 0,
+        };
+        let climate = Climate {
+            lost: share(),
+            doubled: share(),
+            overtaken: share(),
+            broken: share() / 4,
+            late: share(),
+        };
+        self.history.note(format!("{climate:?}"));
+        *self.climate.lock() = climate;
+        let time = self.seconds(1..20);
+        tokio::time::sleep(time).await;
+        *self.climate.lock() = Climate::default();
+        self.history.note("the storm ends");
+    }
+
+    async fn partition(&mut self) {
+        let hosts: Vec<Arc<Host>> = self.cluster.hosts().cloned().collect();
+        let client = self.rng.choice(&self.cluster.clients).cloned();
+        let other = self.rng.choice(&hosts).cloned();
+        let (Some(a), Some(b)) = (client, other) else { return };
+        let ways: Vec<_> = match self.rng.u8(0..3) {
+            0 => vec![(a.nid, b.nid)],
+            1 => vec![(b.nid, a.nid)],
+            _ => vec![(a.nid, b.nid), (b.nid, a.nid)],
+        };
+        self.history.note(format!("no way {ways:?}"));
+        for (from, to) in &ways {
+            self.cluster.fabric.block(*from, *to, true);
+        }
+        let time = match self.rng.bool() {
+            true => self.seconds(1..9),
+            false => self.seconds(9..60),
+        };
+        tokio::time::sleep(time).await;
+        for (from, to) in ways {
+            self.cluster.fabric.block(from, to, false);
+        }
+        self.history.note("all ways are open");
+    }
+
+    async fn freeze(&mut self) {
+        let Some(host) = self.rng.choice(&self.cluster.clients).cloned() else {
+            return;
+        };
+        self.history.note(format!("client {} stands still", host.id));
+        host.scope().freeze();
+        let time = match self.rng.u8(0..4) {
+            0 => self.seconds(60..150),
+            _ => self.seconds(1..15),
+        };
+        tokio::time::sleep(time).await;
+        host.scope().thaw();
+        self.history.note(format!("client {} runs", host.id));
+    }
+
+    fn death(&mut self) -> Death {
+        match self.rng.bool() {
+            true => Death::Process,
+            false => Death::PowerCut,
+        }
+    }
+
+    /// Lets a node take a random number of steps, and kills it.
+    async fn kill(&mut self, host: &Arc<Host>) -> u64 {
+        let death = self.death();
+        let scope = host.scope();
+        scope.die_at(scope.polls() + self.rng.u64(1..STEPS_MAX));
+        // The result does not matter: an idle node dies now.
+        let _ = tokio::time::timeout(DEATH_MAX, scope.died()).await;
+        scope.die();
+        let order = self.history.note(format!("node {} dies: {death:?}", host.id));
+        self.cluster.kill(host, death).await;
+        order
+    }
+
+    async fn client_death(&mut self) {
+        let living: Vec<_> = self.cluster.clients.iter().filter(|host| host.is_up()).collect();
+        // Two clients stay, for calls that conflict.
+        if living.len() <= 2 {
+            return;
+        }
+        let Some(host) = self.rng.choice(living).cloned() else {
+            return;
+        };
+        self.losses.lock().clients.insert(client_id(&host));
+        self.kill(&host).await;
+    }
+
+    async fn server_death(&mut self, server: usize) {
+        let host = self.cluster.servers[server].clone();
+        let order = self.kill(&host).await;
+        match server {
+            0 => self.losses.lock().mds.push(order),
+            _ => self.losses.lock().oss.push(order),
+        }
+        let time = self.seconds(0..10);
+        tokio::time::sleep(time).await;
+        self.restart(&host).await;
+    }
+
+    async fn restart(&self, host: &Arc<Host>) {
+        self.history.note(format!("node {} starts", host.id));
+        match self.cluster.start(host).await {
+            Ok(()) => self.history.note(format!("node {} has started", host.id)),
+            Err(e) => self.history.note(format!("node {} did not start: {e}", host.id)),
+        };
+    }
+
+    async fn slow_disk(&mut self) {
+        let Some(host) = self.rng.choice(&self.cluster.servers).cloned() else {
+            return;
+        };
+        let delay = Duration::from_millis(self.rng.u64(100..5_000));
+        self.history.note(format!("syncs of node {} take {delay:?}", host.id));
+        host.disks().for_each(|disk| disk.set_delay(delay));
+        let time = self.seconds(1..20);
+        tokio::time::sleep(time).await;
+        host.disks().for_each(|disk| disk.set_delay(Duration::ZERO));
+        self.history.note(format!("syncs of node {} are fast", host.id));
+    }
+
+    /// Ends all faults, and starts the servers that are down.
+    pub async fn heal(&self) {
+        *self.climate.lock() = Climate::default();
+        let hosts: Vec<_> = self.cluster.hosts().cloned().collect();
+        for from in &hosts {
+            from.scope().thaw();
+            from.disks().for_each(|disk| disk.set_delay(Duration::ZERO));
+            for to in &hosts {
+                self.cluster.fabric.block(from.nid, to.nid, false);
+            }
+        }
+        for host in &self.cluster.servers {
+            if !host.is_up() {
+                self.restart(host).await;
+            }
+        }
+        self.history.note("all faults end");
+    }
+}
+
+/// The number of a client in histories.
+pub fn client_id(host: &Host) -> ClientId {
+    host.id as ClientId
+}

@@ -1,0 +1,180 @@
+//! The calls of a run with their results and times.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use wire::Fid;
+
+use crate::data::ClientId;
+use crate::names;
+use crate::weather::Digest;
+
+/// A call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Call {
+    /// On names.
+    Name(names::Call),
+    /// Writes a value of its own to a block.
+    Write(Fid, u8, u64),
+    /// Reads a block.
+    Read(Fid, u8),
+    /// Truncates a file to a number of blocks.
+    Truncate(Fid, u8),
+    /// Makes the caller's writes durable.
+    Fsync(Fid),
+    /// Locks (or unlocks) a whole file.
+    Flock(Fid, bool),
+    /// Closes a file.
+    Close(Fid),
+}
+
+/// The result of a call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// Of a call on names.
+    Name(names::Outcome),
+    /// Success.
+    Done,
+    /// The value of a block.
+    Value(u64),
+    /// The block's bytes are not of one value.
+    Torn(String),
+    /// An error; the call may or may not have had an effect.
+    Failed(wire::Errno),
+}
+
+/// A call in a history.
+#[derive(Clone, Debug)]
+pub struct Entry {
+    /// The caller.
+    pub client: ClientId,
+    /// The call.
+    pub call: Call,
+    /// Order of its begin and end among all events of the run.
+    pub start: u64,
+    /// `u64::MAX` while it runs.
+    pub end: u64,
+    /// Virtual time of begin and end.
+    pub at: (Duration, Duration),
+    /// `None` while it runs, and for a caller that died.
+    pub outcome: Option<Outcome>,
+}
+
+impl fmt::Display for Entry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (from, to) = (self.at.0.as_secs_f64(), self.at.1.as_secs_f64());
+        write!(
+            f,
+            "{from:10.4} {to:10.4} client {} {:?}: ",
+            self.client, self.call
+        )?;
+        match &self.outcome {
+            Some(outcome) => write!(f, "{outcome:?}"),
+            None => f.write_str("no result"),
+        }
+    }
+}
+
+/// An event of the simulator itself.
+#[derive(Clone, Debug)]
+pub struct Note {
+    /// Its order among the calls.
+    pub order: u64,
+    /// Virtual time.
+    pub at: Duration,
+    /// What happened.
+    pub what: String,
+}
+
+#[derive(Default)]
+struct State {
+    clock: u64,
+    entries: Vec<Entry>,
+    notes: Vec<Note>,
+}
+
+/// The history of a run. Clones share it.
+#[derive(Clone, Default)]
+pub struct History {
+    state: Arc<Mutex<State>>,
+    digest: Digest,
+}
+
+impl History {
+    /// An empty history; its events enter the digest.
+    pub fn new(digest: Digest) -> History {
+        History {
+            state: Arc::default(),
+            digest,
+        }
+    }
+
+    /// Runs a call and records it.
+    pub async fn call(
+        &self,
+        client: ClientId,
+        call: Call,
+        work: impl Future<Output = Outcome>,
+    ) -> Outcome {
+        let now = crate::system::elapsed();
+        let index = {
+            let mut state = self.state.lock();
+            state.clock += 1;
+            let start = state.clock;
+            state.entries.push(Entry {
+                client,
+                call,
+                start,
+                end: u64::MAX,
+                at: (now, now),
+                outcome: None,
+            });
+            state.entries.len() - 1
+        };
+        let outcome = work.await;
+        let mut state = self.state.lock();
+        state.clock += 1;
+        let end = state.clock;
+        let entry = &mut state.entries[index];
+        entry.end = end;
+        entry.at.1 = crate::system::elapsed();
+        entry.outcome = Some(outcome.clone());
+        self.digest.add(entry.to_string().as_bytes());
+        outcome
+    }
+
+    /// Records an event of the simulator. Returns its order.
+    pub fn note(&self, what: impl Into<String>) -> u64 {
+        let what = what.into();
+        self.digest.add(what.as_bytes());
+        let mut state = self.state.lock();
+        state.clock += 1;
+        let order = state.clock;
+        state.notes.push(Note {
+            order,
+            at: crate::system::elapsed(),
+            what,
+        });
+        order
+    }
+
+    /// All calls, in the order of their begins.
+    pub fn entries(&self) -> Vec<Entry> {
+        self.state.lock().entries.clone()
+    }
+
+    /// All calls and events as text, in the order of their ends.
+    pub fn show(&self) -> String {
+        let state = self.state.lock();
+        let calls = state.entries.iter().map(|e| (e.end, e.start, e.to_string()));
+        let notes = state.notes.iter().map(|note| {
+            let text = format!("{:10.4} {:>10} ---- {}", note.at.as_secs_f64(), "", note.what);
+            (note.order, note.order, text)
+        });
+        let mut lines: Vec<_> = calls.chain(notes).collect();
+        lines.sort();
+        lines.into_iter().map(|(_, _, text)| text + "\n").collect()
+    }
+}

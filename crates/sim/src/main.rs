@@ -1,0 +1,62 @@
+//! Runs simulations: many seeds, or one with its history.
+
+use std::process::ExitCode;
+use std::time::Instant;
+
+use sim::run::{Report, Settings, run};
+
+/// Shows a run.
+fn show(report: &Report) -> String {
+    let counts = &report.counts;
+    let load = |n: &std::sync::atomic::AtomicU64| n.load(std::sync::atomic::Ordering::Relaxed);
+    format!(
+        "seed {} digest {:016x}: {:.0} s, {} frames ({} disturbed), {} callbacks, {} evicted, {} undecided, {}",
+        report.settings.seed,
+        report.digest,
+        report.time.as_secs_f64(),
+        load(&counts.frames),
+        load(&counts.disturbed),
+        load(&counts.callbacks),
+        report.evicted,
+        report.findings.undecided,
+        match report.findings.broken.len() {
+            0 => "clean".to_owned(),
+            n => format!("{n} BROKEN PROMISES"),
+        }
+    )
+}
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let number = |name: &str| {
+        let at = args.iter().position(|arg| arg == name)?;
+        args.get(at + 1)?.parse::<u64>().ok()
+    };
+    let filter = tracing_subscriber::EnvFilter::from_default_env();
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .without_time()
+        .init();
+    if let Some(seed) = number("--seed") {
+        let report = run(Settings::of(seed));
+        print!("{}", report.history);
+        println!("{}", show(&report));
+        report.findings.broken.iter().for_each(|text| println!("{text}"));
+        return ExitCode::from(u8::from(!report.findings.broken.is_empty()));
+    }
+    let (first, seeds) = (number("--first").unwrap_or(1), number("--seeds").unwrap_or(10));
+    let begin = Instant::now();
+    let mut broken = 0;
+    for seed in first..first + seeds {
+        let report = run(Settings::of(seed));
+        println!("{}", show(&report));
+        for text in &report.findings.broken {
+            println!("  {text}");
+        }
+        broken += u32::from(!report.findings.broken.is_empty());
+    }
+    let rate = seeds as f64 / begin.elapsed().as_secs_f64();
+    println!("{seeds} seeds, {broken} broken, {rate:.2} seeds per second");
+    ExitCode::from(u8::from(broken > 0))
+}

@@ -1,0 +1,297 @@
+//! One run: a cluster, clients that make random calls, faults, and the checks.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use client::Cred;
+use fastrand::Rng;
+use lnet::sim::Fabric;
+use parking_lot::Mutex;
+use wire::Fid;
+
+use crate::cluster::{Cluster, Host};
+use crate::faults::{Faults, Plan, client_id};
+use crate::history::History;
+use crate::system;
+use crate::verify::{Findings, Losses, verify};
+use crate::weather::{Climate, Counts, Digest, SeededWeather};
+use crate::workload::{BLOCKS, DIRS, Workload, dir_name};
+
+/// Number of object servers.
+const OSTS: u32 = 2;
+/// Number of clients.
+const CLIENTS: u32 = 4;
+/// Time after the end of all faults in which all calls must end.
+const CALLS_MAX: Duration = Duration::from_secs(900);
+/// Stack of a simulation's thread, bytes: unoptimised futures are large.
+const STACK: usize = 64 << 20;
+
+/// The settings of a run.
+#[derive(Clone, Copy, Debug)]
+pub struct Settings {
+    /// Determines all.
+    pub seed: u64,
+    /// Number of calls of each client.
+    pub calls: u32,
+    /// The faults.
+    pub plan: Plan,
+}
+
+impl Settings {
+    /// The settings of a seed.
+    pub fn of(seed: u64) -> Settings {
+        Settings {
+            seed,
+            calls: 30,
+            plan: Plan::of(seed),
+        }
+    }
+}
+
+/// The result of a run.
+pub struct Report {
+    /// The settings.
+    pub settings: Settings,
+    /// The digest of all events.
+    pub digest: u64,
+    /// Broken promises.
+    pub findings: Findings,
+    /// Calls and faults as text.
+    pub history: String,
+    /// Virtual time.
+    pub time: Duration,
+    /// How deep the run went.
+    pub counts: Arc<Counts>,
+    /// Number of clients that a server evicted.
+    pub evicted: usize,
+}
+
+/// Runs a simulation on a thread of its own.
+///
+/// # Panics
+///
+/// If no thread can be started.
+pub fn run(settings: Settings) -> Report {
+    let simulation = move || {
+        system::begin(settings.seed);
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .start_paused(true)
+            .build()
+            .expect("a runtime without I/O needs no resources");
+        runtime.block_on(async {
+            system::start_clock();
+            Simulation::new(settings).run().await
+        })
+    };
+    let thread = std::thread::Builder::new().stack_size(STACK).spawn(simulation);
+    let joined = thread.expect("a thread").join();
+    joined.unwrap_or_else(|panic| Report {
+        settings,
+        digest: 0,
+        findings: Findings {
+            broken: vec![format!("panic: {}", panic_text(&*panic))],
+            undecided: 0,
+        },
+        history: String::new(),
+        time: Duration::ZERO,
+        counts: Arc::default(),
+        evicted: 0,
+    })
+}
+
+fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<String>().cloned();
+    let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
+    text.unwrap_or_else(|| "without a text".into())
+}
+
+struct Simulation {
+    settings: Settings,
+    cluster: Arc<Cluster>,
+    history: History,
+    digest: Digest,
+    counts: Arc<Counts>,
+    climate: Arc<Mutex<Climate>>,
+    losses: Arc<Mutex<Losses>>,
+    rng: Rng,
+    broken: Vec<String>,
+}
+
+impl Simulation {
+    fn new(settings: Settings) -> Simulation {
+        let mut rng = Rng::with_seed(settings.seed);
+        let (digest, counts) = (Digest::default(), Arc::<Counts>::default());
+        let climate = Arc::<Mutex<Climate>>::default();
+        let weather = SeededWeather::new(rng.u64(..), climate.clone(), digest.clone(), counts.clone());
+        let fabric = Fabric::new(Box::new(weather));
+        tokio::spawn(fabric.clone().run());
+        Simulation {
+            settings,
+            cluster: Arc::new(Cluster::new(rng.u64(..), fabric, OSTS, CLIENTS)),
+            history: History::new(digest.clone()),
+            digest,
+            counts,
+            climate,
+            losses: Arc::default(),
+            rng,
+            broken: Vec::new(),
+        }
+    }
+
+    async fn run(mut self) -> Report {
+        match self.prepare().await {
+            Ok(dirs) => {
+                self.work(&dirs).await;
+                self.observe(&dirs).await;
+            }
+            Err(e) => self.broken.push(e),
+        }
+        let evicted = self.note_evictions();
+        self.stop().await;
+        let losses = self.losses.lock().clone();
+        let mut findings = verify(&self.history.entries(), &losses);
+        findings.broken.splice(0..0, self.broken);
+        Report {
+            settings: self.settings,
+            digest: self.digest.value(),
+            findings,
+            history: self.history.show(),
+            time: system::elapsed(),
+            counts: self.counts,
+            evicted,
+        }
+    }
+
+    /// Starts all nodes and makes the directories.
+    async fn prepare(&mut self) -> Result<Vec<Fid>, String> {
+        if self.settings.plan.clocks {
+            for host in self.cluster.hosts() {
+                system::set_skew(host.id, self.rng.i64(-300_000..300_000));
+            }
+        }
+        for host in self.cluster.servers.iter().chain(&self.cluster.clients) {
+            self.cluster.start(host).await?;
+        }
+        let first = &self.cluster.clients[0];
+        let client = first.client().ok_or("the first client is not mounted")?;
+        let mut dirs = Vec::new();
+        for dir in 0..DIRS {
+            let name = dir_name(dir);
+            let made = client.mkdir(&Cred::root(), client.root(), name.as_bytes(), 0o755);
+            let made = first.scope().run(made).await;
+            dirs.push(made.map_err(|e| format!("mkdir {name}: {e}"))?.attr.fid);
+        }
+        let root = client.root();
+        let synced = first.scope().run(async move { client.fsyncdir(root).await });
+        synced.await.map_err(|e| format!("sync: {e}"))?;
+        Ok(dirs)
+    }
+
+    /// Lets the clients work under faults, until all calls have ended.
+    async fn work(&mut self, dirs: &[Fid]) {
+        let mut tasks = Vec::new();
+        for host in &self.cluster.clients {
+            let Some(client) = host.client() else { continue };
+            let rng = self.rng.fork();
+            let workload = Workload::new(client_id(host), client, dirs.to_vec(), self.history.clone(), rng);
+            let (scope, calls) = (host.scope(), self.settings.calls);
+            let work = scope.run(workload.run(calls));
+            tasks.push(tokio::spawn(async move {
+                tokio::select! {
+                    biased;
+                    () = work => {}
+                    () = until_dead(&scope) => {}
+                }
+            }));
+        }
+        let mut faults = Faults {
+            cluster: self.cluster.clone(),
+            history: self.history.clone(),
+            losses: self.losses.clone(),
+            climate: self.climate.clone(),
+            rng: self.rng.fork(),
+            plan: self.settings.plan,
+        };
+        let mut all = std::pin::pin!(async {
+            for task in &mut tasks {
+                if let Err(e) = task.await {
+                    return Some(format!("a client's calls: {e}"));
+                }
+            }
+            None
+        });
+        let time = Duration::from_secs(self.rng.u64(10..60));
+        let early = tokio::select! {
+            biased;
+            result = &mut all => Some(result),
+            () = faults.run() => None,
+            () = tokio::time::sleep(time) => None,
+        };
+        faults.heal().await;
+        let result = match early {
+            Some(result) => result,
+            None => tokio::time::timeout(CALLS_MAX, all).await.unwrap_or_else(|_| {
+                let open = self.history.entries();
+                let dead = &self.losses.lock().clients;
+                let open = open.iter().filter(|e| e.outcome.is_none() && !dead.contains(&e.client));
+                let open: Vec<_> = open.map(ToString::to_string).collect();
+                Some(format!(
+                    "calls did not end within {CALLS_MAX:?} after all faults:\n    {}",
+                    open.join("\n    ")
+                ))
+            }),
+        };
+        self.broken.extend(result);
+    }
+
+    /// Reads everything with a client that lives.
+    async fn observe(&mut self, dirs: &[Fid]) {
+        let living = self.cluster.clients.iter().rfind(|host| host.is_up()).cloned();
+        let Some((host, client)) = living.and_then(|host| Some((host.clone(), host.client()?))) else {
+            return;
+        };
+        let rng = self.rng.fork();
+        let id = client_id(&host);
+        let observer = Workload::new(id, client, dirs.to_vec(), self.history.clone(), rng);
+        let work = host.scope().run(async move { observer.observe().await });
+        if tokio::time::timeout(CALLS_MAX, work).await.is_err() {
+            self.broken.push("the last reads did not end".into());
+        }
+    }
+
+    /// Records the clients that a server evicted; returns their number.
+    fn note_evictions(&self) -> usize {
+        let evicted: Vec<&Arc<Host>> = self.cluster.clients.iter().filter(|h| was_evicted(h)).collect();
+        let ids = evicted.iter().map(|host| client_id(host));
+        self.losses.lock().clients.extend(ids);
+        evicted.len()
+    }
+
+    async fn stop(&mut self) {
+        let hosts: Vec<_> = self.cluster.clients.iter().chain(&self.cluster.servers).cloned().collect();
+        for host in hosts {
+            if host.is_up()
+                && let Err(e) = self.cluster.stop(&host).await
+            {
+                self.broken.push(e);
+            }
+        }
+    }
+}
+
+async fn until_dead(scope: &Arc<cpt::NodeScope>) {
+    while !scope.is_dead() {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
+/// Whether a server evicted the client: its imports remember it.
+fn was_evicted(host: &Host) -> bool {
+    let Some(node) = host.node() else { return false };
+    let states = node.registry().get("*.*.state");
+    states.iter().any(|(_, text)| text.contains("EVICTED"))
+}
+
+/// Number of blocks that an observer reads of each file.
+pub const BLOCKS_READ: u8 = BLOCKS;

@@ -1,0 +1,185 @@
+//! Compares a history with the promises of the file system.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use wire::Fid;
+
+use crate::data::{self, BlockSpec, ClientId};
+use crate::history::{Call, Entry, Outcome};
+use crate::linear::{Spec, Timed, Verdict, check};
+use crate::names::{self, NameSpec};
+use crate::workload::BLOCKS;
+
+/// Number of states at which a check gives up.
+const STATES_MAX: usize = 200_000;
+
+/// What happened to nodes, as far as it weakens promises. Today's exceptions from the promises of a
+/// file system that recovers are here and nowhere else:
+///
+/// - A metadata server that crashes forgets the changes that no sync covers, even acknowledged ones:
+///   clients do not replay.
+/// - An object server that crashes forgets the data that no fsync covers, and evicts its clients:
+///   their dirty data is lost.
+/// - A client that a server evicts may answer calls from its caches until it notices.
+#[derive(Clone, Debug, Default)]
+pub struct Losses {
+    /// Clients that died or that a server evicted.
+    pub clients: BTreeSet<ClientId>,
+    /// The order of each death of the metadata server among the calls.
+    pub mds: Vec<u64>,
+    /// The order of each death of an object server.
+    pub oss: Vec<u64>,
+}
+
+/// The result of the checks.
+#[derive(Clone, Debug, Default)]
+pub struct Findings {
+    /// Each broken promise.
+    pub broken: Vec<String>,
+    /// Number of checks that had too many states.
+    pub undecided: u32,
+}
+
+fn timed<C>(entry: &Entry, call: C, definite: bool) -> Timed<C> {
+    Timed {
+        call,
+        start: 2 * entry.start,
+        end: entry.end.saturating_mul(2),
+        definite: definite && entry.end < u64::MAX,
+    }
+}
+
+fn instant<C>(order: u64, call: C) -> Timed<C> {
+    Timed {
+        call,
+        start: 2 * order,
+        end: 2 * order + 1,
+        definite: true,
+    }
+}
+
+/// Checks all promises.
+pub fn verify(entries: &[Entry], losses: &Losses) -> Findings {
+    let mut findings = Findings::default();
+    for entry in entries {
+        if let Some(Outcome::Torn(how)) = &entry.outcome {
+            findings.broken.push(format!("a block with two values: {entry}: {how}"));
+        }
+    }
+    check_names(entries, losses, &mut findings);
+    let mut blocks: BTreeSet<(Fid, u8)> = BTreeSet::new();
+    for entry in entries {
+        if let Call::Read(fid, block) = entry.call {
+            blocks.insert((fid, block));
+        }
+    }
+    for (fid, block) in blocks {
+        check_block(entries, losses, (fid, block), &mut findings);
+    }
+    findings
+}
+
+fn record<S: Spec>(
+    what: &str,
+    spec: &S,
+    initial: S::State,
+    mut history: Vec<(Timed<S::Call>, String)>,
+    findings: &mut Findings,
+) {
+    history.sort_by_key(|(timed, _)| timed.start);
+    let (timed, texts): (Vec<_>, Vec<_>) = history.into_iter().unzip();
+    match check(spec, initial, &timed, STATES_MAX) {
+        Verdict::Linear => {}
+        Verdict::Undecided => findings.undecided += 1,
+        Verdict::Impossible(i) => {
+            let end = timed[i].end;
+            let before = timed.iter().zip(&texts).filter(|(call, _)| call.start <= end);
+            let lines: Vec<&str> = before.map(|(_, text)| text.as_str()).collect();
+            let shown = &lines[lines.len().saturating_sub(40)..];
+            findings.broken.push(format!(
+                "{what}: no order of the calls explains\n    {}\n  the last calls until then:\n    {}",
+                texts[i],
+                shown.join("\n    ")
+            ));
+        }
+    }
+}
+
+fn check_names(entries: &[Entry], losses: &Losses, findings: &mut Findings) {
+    let mut history = Vec::new();
+    for entry in entries {
+        let Call::Name(call) = &entry.call else { continue };
+        let outcome = match &entry.outcome {
+            Some(Outcome::Name(outcome)) => outcome.clone(),
+            _ => names::Outcome::Unclear(wire::Errno::EINTR),
+        };
+        let unclear = matches!(outcome, names::Outcome::Unclear(_));
+        let reads = matches!(
+            call,
+            names::Call::Lookup(_) | names::Call::List(_) | names::Call::Sync
+        );
+        if reads && (unclear || losses.clients.contains(&entry.client)) {
+            continue;
+        }
+        let timed = timed(entry, (call.clone(), outcome), !unclear);
+        history.push((timed, entry.to_string()));
+    }
+    for &order in &losses.mds {
+        let crash = (names::Call::Crash, names::Outcome::Done);
+        history.push((instant(order, crash), "the metadata server dies".into()));
+    }
+    let spec = NameSpec {
+        crashes: !losses.mds.is_empty(),
+    };
+    record("names", &spec, names::State::default(), history, findings);
+}
+
+fn check_block(entries: &[Entry], losses: &Losses, (fid, block): (Fid, u8), findings: &mut Findings) {
+    let mut synced: BTreeMap<ClientId, u64> = BTreeMap::new();
+    for entry in entries {
+        if entry.call == Call::Fsync(fid) && entry.outcome == Some(Outcome::Done) {
+            let last = synced.entry(entry.client).or_default();
+            *last = entry.start.max(*last);
+        }
+    }
+    let mut history = Vec::new();
+    for entry in entries {
+        let (client, done) = (entry.client, entry.outcome == Some(Outcome::Done));
+        let lost = losses.clients.contains(&client);
+        let call = match &entry.call {
+            Call::Write(file, at, value) if (*file, *at) == (fid, block) => {
+                let safe = !lost || synced.get(&client).is_some_and(|sync| *sync > entry.end);
+                timed(entry, data::Call::Write(client, *value), done && safe)
+            }
+            Call::Truncate(file, blocks) if *file == fid && *blocks <= block => {
+                timed(entry, data::Call::Cut, done)
+            }
+            Call::Fsync(file) if *file == fid && done => timed(entry, data::Call::Fsync(client), true),
+            Call::Read(file, at) if (*file, *at) == (fid, block) && !lost => match entry.outcome {
+                Some(Outcome::Value(value)) => timed(entry, data::Call::Read(value), true),
+                _ => continue,
+            },
+            _ => continue,
+        };
+        history.push((call, entry.to_string()));
+    }
+    for &client in &losses.clients {
+        let call = Timed {
+            call: data::Call::ClientLost(client),
+            start: 0,
+            end: u64::MAX,
+            definite: false,
+        };
+        history.push((call, format!("client {client} is lost")));
+    }
+    // Starts must differ.
+    for (n, (call, _)) in history.iter_mut().filter(|(call, _)| call.start == 0).enumerate() {
+        call.start = 2 * n as u64 + 1;
+    }
+    for &order in &losses.oss {
+        let crash = instant(order, data::Call::ServerCrash);
+        history.push((crash, "an object server dies".into()));
+    }
+    let what = format!("block {block} of {fid}");
+    record(&what, &BlockSpec, data::State::default(), history, findings);
+}
