@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use crate::stage::{cargo, root};
 
 /// Every crate and its floor. A crate may use only crates of lower floors (ARCHITECTURE.md).
-const FLOORS: [(&str, u32); 22] = [
+const FLOORS: [(&str, u32); 23] = [
     ("wire", 0),
     ("cpt", 0),
     ("params", 0),
@@ -34,6 +34,7 @@ const FLOORS: [(&str, u32); 22] = [
     ("nacre", 7),
     ("capi", 7),
     ("python", 7),
+    ("sim", 7),
     ("bench", 6),
     ("fsck", 6),
     ("xtask", 0),
