@@ -23,7 +23,6 @@ use std::{
     thread::{self, JoinHandle, Thread},
     time::{Duration, Instant},
 };
-use wire::Transno;
 
 use bytes::Bytes;
 use cpt::BoxFuture;
@@ -34,11 +33,10 @@ use tokio::sync::watch;
 
 use crate::{
     Batch, Index, OsdError, Space, SpacePurpose, Transactions, files,
-    journal::{self, COMMIT_KEY as TRANSACTIONS_KEY, Journals, ScratchCopy, SyncThread},
+    journal::{self, Journals, ScratchCopy, SyncThread},
     reclaim::Reclaimer,
 };
 
-const TRANSACTIONS_VERSION: u32 = 1;
 /// Above these numbers of unwritten memory tables or unsorted runs, new changes wait in
 /// [`Index::throttle`]. The engine itself blocks its callers for whole milliseconds, at 4 tables
 /// and at 20 runs.
@@ -68,6 +66,14 @@ pub struct LocalConfig {
     pub initialised: bool,
 }
 
+impl LocalConfig {
+    /// Default of [`LocalConfig::commit_interval`].
+    pub const COMMIT_INTERVAL: Duration = Duration::from_millis(50);
+
+    /// A killed process loses at most the batches that it applied in this time before its death.
+    pub const KERNEL_INTERVAL: Duration = KERNEL_INTERVAL;
+}
+
 /// Block cache and memory table each use the process's memory divided by this, at least 1 MiB and
 /// at most 16 MiB (cache) or 8 MiB (table).
 const MEMORY_DIVISOR: u64 = 128;
@@ -77,7 +83,7 @@ impl Default for LocalConfig {
     fn default() -> LocalConfig {
         let share = (cpt::memory_bytes() / MEMORY_DIVISOR).max(1 << 20);
         LocalConfig {
-            commit_interval: Duration::from_millis(50),
+            commit_interval: LocalConfig::COMMIT_INTERVAL,
             cache_bytes: share.min(16 << 20),
             memtable_bytes: share.min(8 << 20),
             initialised: false,
@@ -185,13 +191,9 @@ impl LocalIndex {
             });
         }
         let record = keyspace
-            .get(TRANSACTIONS_KEY)
+            .get(Transactions::KEY)
             .map_err(engine_error("read", path))?;
-        let (committed, epoch) = match record {
-            Some(record) => parse_transactions(path, &record)?,
-            None => (0, 0),
-        };
-        let transactions = Transactions::restore(Transno(committed), epoch);
+        let transactions = Transactions::from_record(path, record.as_deref())?;
         let space = space_of(path)?;
         let reclaim = Reclaimer::new(keyspace.clone(), space.clone());
         let shared = Arc::new(Shared {
@@ -237,35 +239,6 @@ impl Drop for LocalIndex {
 /// The space of the target that owns the index.
 fn space_of(path: &Path) -> Result<Arc<Space>, OsdError> {
     Space::of_host(files::parent(path))
-}
-
-/// The record of the committed transactions, little-endian: version u32, the committed number u64,
-/// the epoch u64.
-fn transactions_record(committed: Transno, epoch: u64) -> [u8; 20] {
-    let mut r = [0; 20];
-    r[..4].copy_from_slice(&TRANSACTIONS_VERSION.to_le_bytes());
-    r[4..12].copy_from_slice(&committed.0.to_le_bytes());
-    r[12..].copy_from_slice(&epoch.to_le_bytes());
-    r
-}
-
-/// Parses the record of [`transactions_record`]: the committed number, the epoch.
-fn parse_transactions(path: &Path, record: &[u8]) -> Result<(u64, u64), OsdError> {
-    let corrupt = |why: String| OsdError::Corrupt {
-        path: path.into(),
-        record: "transactions".into(),
-        why,
-    };
-    let r: [u8; 20] = record
-        .try_into()
-        .map_err(|_| corrupt(format!("expected 20 bytes, found {}", record.len())))?;
-    let number = |from: usize, to: usize| r[from..to].iter().rev().fold(0u64, |n, &b| n << 8 | u64::from(b));
-    match number(0, 4) {
-        1 => Ok((number(4, 12), number(12, 20))),
-        v => Err(corrupt(format!(
-            "expected version {TRANSACTIONS_VERSION}, found {v}"
-        ))),
-    }
 }
 
 impl Shared {
@@ -381,21 +354,14 @@ impl Shared {
     fn commit(&self, sync: &SyncThread) -> Result<u64, OsdError> {
         // Read the count before the commit: batches applied later may miss this commit.
         let batches = self.applied.load(SeqCst);
-        let transno = self.transactions.applied().max(self.transactions.committed());
-        // Numbers of this start begin above `epoch << 32`; before the first one there is nothing to
-        // commit.
-        let transno = if transno.0 == self.transactions.epoch() << 32 {
-            self.transactions.committed()
-        } else {
-            transno
-        };
-        let record = transactions_record(transno, self.transactions.epoch());
+        let transno = self.transactions.committable();
+        let record = self.transactions.record(transno);
         // Without space for upkeep do not write the record. The transactions then stay uncommitted,
         // and clients keep their requests for replay.
         let recorded = self.space.check(SpacePurpose::Upkeep).is_ok();
         if recorded {
             self.keyspace
-                .insert(TRANSACTIONS_KEY, record)
+                .insert(Transactions::KEY, record)
                 .map_err(engine_error("write", &self.path))?;
         }
         // Flush to the kernel under the engine's lock; sync to disk outside of it.

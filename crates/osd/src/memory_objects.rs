@@ -1,29 +1,22 @@
-//! Objects in memory: each a sparse set of chunks of up to 64 KiB. A chunk ends with the last page
-//! (4 KiB) that was written or allocated.
+//! Objects in memory.
 
 use foldhash::HashMap;
-use std::{collections::BTreeMap, ops::Range, sync::Arc};
+use std::{ops::Range, sync::Arc};
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use cpt::BoxFuture;
 use parking_lot::{Mutex, RwLock};
 use wire::Fid;
 
-use crate::{CachedAttr, ObjAttr, Objects, OsdError, READ_PIECE, Seek, SetAttr, Space};
+use crate::{CachedAttr, ObjAttr, Objects, OsdError, Seek, SetAttr, Space, SparseData};
 
-/// Bytes of an object that a chunk covers.
-const CHUNK: u64 = 64 << 10;
-/// A chunk's length is a multiple of this, bytes.
-const PAGE: u64 = 4 << 10;
 const SHARDS: usize = 64;
 
 #[derive(Default)]
 struct Object {
+    /// The attributes without size and blocks.
     attr: ObjAttr,
-    /// The chunks by offset divided by [`CHUNK`].
-    chunks: BTreeMap<u64, Vec<u8>>,
-    /// Sum of all chunks' lengths, bytes.
-    bytes: u64,
+    data: SparseData,
     /// The object was destroyed and is no longer in the table: look the FID up again.
     destroyed: bool,
 }
@@ -75,14 +68,15 @@ impl MemoryObjects {
                 continue;
             }
             // A range that cannot fit is rejected before its chunks are visited.
-            if (growth.end - growth.start).saturating_sub(o.bytes) > self.space.avail_bytes() {
+            if (growth.end - growth.start).saturating_sub(o.data.allocated()) > self.space.avail_bytes() {
                 return Err(OsdError::NoSpace);
             }
-            let reserved = o.missing_bytes(&growth);
+            let reserved = o.data.missing(&growth);
             self.space.reserve(reserved)?;
-            let before = o.bytes;
+            let before = o.data.allocated();
             f(&mut o);
-            self.space.release((before + reserved).saturating_sub(o.bytes));
+            let unused = (before + reserved).saturating_sub(o.data.allocated());
+            self.space.release(unused);
             return Ok(());
         }
     }
@@ -95,138 +89,11 @@ impl Default for MemoryObjects {
     }
 }
 
-/// The chunks that a range touches, each with its part of the range, relative to the chunk.
-fn chunks_of(range: &Range<u64>) -> impl Iterator<Item = (u64, Range<usize>)> + use<> {
-    let Range { start, end } = *range;
-    let chunks = if start < end {
-        start / CHUNK..end.div_ceil(CHUNK)
-    } else {
-        0..0
-    };
-    chunks.map(move |i| {
-        let first = i * CHUNK;
-        let (from, to) = (start.max(first) - first, (end - first).min(CHUNK));
-        (i, from as usize..to as usize)
-    })
-}
-
 impl Object {
-    /// Bytes by which the chunks of a range must grow to hold it.
-    fn missing_bytes(&self, range: &Range<u64>) -> u64 {
-        chunks_of(range)
-            .map(|(i, part)| {
-                let chunk_len = self.chunks.get(&i).map_or(0, |c| c.len() as u64);
-                (part.end as u64).next_multiple_of(PAGE).saturating_sub(chunk_len)
-            })
-            .sum()
-    }
-
-    /// Grows a chunk to at least `end` bytes; creates it if it is missing.
-    fn grow_chunk(&mut self, i: u64, end: usize) -> &mut Vec<u8> {
-        let chunk = self.chunks.entry(i).or_default();
-        if chunk.len() < end {
-            let len = end.next_multiple_of(PAGE as usize);
-            self.bytes += (len - chunk.len()) as u64;
-            chunk.reserve_exact(len - chunk.len());
-            chunk.resize(len, 0);
-        }
-        chunk
-    }
-
-    /// Creates and grows the chunks of a range.
-    fn reserve(&mut self, range: &Range<u64>) {
-        for (i, part) in chunks_of(range) {
-            self.grow_chunk(i, part.end);
-        }
-    }
-
-    fn write(&mut self, mut offset: u64, data: &[Bytes]) {
-        for piece in data {
-            let mut rest = &piece[..];
-            for (i, part) in chunks_of(&(offset..offset + piece.len() as u64)) {
-                let (head, tail) = rest.split_at(part.len());
-                self.grow_chunk(i, part.end)[part].copy_from_slice(head);
-                rest = tail;
-            }
-            offset += piece.len() as u64;
-        }
-        self.attr.size = self.attr.size.max(offset);
-    }
-
-    fn read(&self, offset: u64, len: u32) -> Vec<Bytes> {
-        let end = self.attr.size.min(offset.saturating_add(len.into()));
-        let mut position = offset;
-        let mut out = Vec::new();
-        while position < end {
-            let mut piece = BytesMut::zeroed((end - position).min(READ_PIECE) as usize);
-            let mut rest = &mut piece[..];
-            let len = rest.len() as u64;
-            for (i, part) in chunks_of(&(position..position + len)) {
-                let (head, tail) = rest.split_at_mut(part.len());
-                let stored = self.chunks.get(&i).and_then(|c| c.get(part.start..));
-                if let Some(stored) = stored {
-                    let n = stored.len().min(head.len());
-                    head[..n].copy_from_slice(&stored[..n]);
-                }
-                rest = tail;
-            }
-            position += len;
-            out.push(piece.freeze());
-        }
-        out
-    }
-
-    /// Frees a range: drops chunks inside it, shortens a chunk that ends inside it, and zeroes the
-    /// rest.
-    fn free(&mut self, range: Range<u64>) {
-        let chunks_end = self.chunks.keys().next_back().map_or(0, |i| (i + 1) * CHUNK);
-        for (i, part) in chunks_of(&(range.start..range.end.min(chunks_end))) {
-            let Some(chunk) = self.chunks.get_mut(&i) else {
-                continue;
-            };
-            if part.end < chunk.len() {
-                chunk[part].fill(0);
-                continue;
-            }
-            let keep = part.start.next_multiple_of(PAGE as usize).min(chunk.len());
-            if let Some(rest) = chunk.get_mut(part.start..keep) {
-                rest.fill(0);
-            }
-            self.bytes -= (chunk.len() - keep) as u64;
-            chunk.truncate(keep);
-            chunk.shrink_to_fit();
-            if keep == 0 {
-                self.chunks.remove(&i);
-            }
-        }
-    }
-
-    fn seek(&self, offset: u64, kind: Seek) -> Result<u64, OsdError> {
-        if offset >= self.attr.size {
-            return Err(OsdError::NotFound);
-        }
-        let found = match kind {
-            Seek::Data => self
-                .chunks
-                .range(offset / CHUNK..)
-                .next()
-                .map(|(&i, _)| offset.max(i * CHUNK)),
-            Seek::Hole => {
-                let mut index = offset / CHUNK;
-                while self.chunks.contains_key(&index) {
-                    index += 1;
-                }
-                Some(offset.max(index * CHUNK).min(self.attr.size))
-            }
-        };
-        found
-            .filter(|&f| f < self.attr.size || kind == Seek::Hole)
-            .ok_or(OsdError::NotFound)
-    }
-
     fn attr(&self) -> ObjAttr {
         ObjAttr {
-            blocks: self.bytes / 512,
+            size: self.data.size(),
+            blocks: self.data.allocated() / 512,
             ..self.attr
         }
     }
@@ -244,7 +111,7 @@ impl Objects for MemoryObjects {
     fn read(&self, fid: Fid, offset: u64, len: u32) -> BoxFuture<'_, Result<Vec<Bytes>, OsdError>> {
         ready(
             self.object(&fid)
-                .map(|o| o.lock().read(offset, len))
+                .map(|o| o.lock().data.read(offset, len.into()))
                 .unwrap_or_default(),
         )
     }
@@ -258,16 +125,20 @@ impl Objects for MemoryObjects {
     ) -> BoxFuture<'_, Result<(), OsdError>> {
         let len: u64 = data.iter().map(|d| d.len() as u64).sum();
         ready_result(self.change(&fid, offset..offset + len, |o| {
-            o.write(offset, &data);
+            let mut position = offset;
+            for piece in &data {
+                o.data.write(position, piece);
+                position += piece.len() as u64;
+            }
             attr.apply_to(&mut o.attr);
         }))
     }
 
     fn punch(&self, fid: Fid, start: u64, end: u64, attr: SetAttr) -> BoxFuture<'_, Result<(), OsdError>> {
         ready_result(self.change(&fid, 0..0, |o| {
-            o.free(start..end);
+            o.data.free(start..end);
             if end == u64::MAX {
-                o.attr.size = start;
+                o.data.set_size(start);
             }
             attr.apply_to(&mut o.attr);
         }))
@@ -281,9 +152,9 @@ impl Objects for MemoryObjects {
         keep_size: bool,
     ) -> BoxFuture<'_, Result<(), OsdError>> {
         ready_result(self.change(&fid, start..end, |o| {
-            o.reserve(&(start..end));
-            if !keep_size {
-                o.attr.size = o.attr.size.max(end);
+            o.data.allocate(&(start..end));
+            if !keep_size && end > o.data.size() {
+                o.data.set_size(end);
             }
         }))
     }
@@ -292,7 +163,7 @@ impl Objects for MemoryObjects {
         let found = self
             .object(&fid)
             .ok_or(OsdError::NotFound)
-            .and_then(|o| o.lock().seek(offset, kind));
+            .and_then(|o| o.lock().data.seek(offset, kind));
         Box::pin(std::future::ready(found))
     }
 
@@ -315,7 +186,7 @@ impl Objects for MemoryObjects {
         let removed = self.shard(&fid).write().remove(&fid);
         if let Some(o) = &removed {
             let mut o = o.lock();
-            self.space.release(o.bytes);
+            self.space.release(o.data.allocated());
             self.space.count_destroyed_file();
             *o = Object {
                 destroyed: true,

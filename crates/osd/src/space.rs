@@ -141,7 +141,7 @@ impl Space {
     }
 
     /// Records that the target's index refuses changes from now on. The first reason counts.
-    pub(crate) fn set_failure(&self, why: &str) {
+    pub fn set_failure(&self, why: &str) {
         let _ = self.failure.set(why.to_owned());
     }
 
@@ -218,7 +218,7 @@ impl Space {
     }
 
     /// The part of the reserve that upkeep must leave, bytes.
-    pub(crate) fn upkeep_reserve_bytes(&self) -> u64 {
+    pub fn upkeep_reserve_bytes(&self) -> u64 {
         self.reserved_bytes() / UPKEEP_DIVISOR
     }
 
@@ -261,9 +261,12 @@ impl Space {
         }
     }
 
-    /// Reserves memory; fails with [`OsdError::NoSpace`] if less than `bytes` is free. Does nothing
-    /// for a local file system, which does its own accounting.
-    pub(crate) fn reserve(&self, bytes: u64) -> Result<(), OsdError> {
+    /// Reserves memory. Does nothing for a local file system, which does its own accounting.
+    ///
+    /// # Errors
+    ///
+    /// [`OsdError::NoSpace`] if less than `bytes` is free.
+    pub fn reserve(&self, bytes: u64) -> Result<(), OsdError> {
         if let Backing::Memory {
             size_bytes,
             used_bytes,
@@ -281,7 +284,7 @@ impl Space {
     }
 
     /// Releases reserved memory.
-    pub(crate) fn release(&self, bytes: u64) {
+    pub fn release(&self, bytes: u64) {
         if let Backing::Memory { used_bytes, .. } = &self.backing {
             // Two concurrent replacements of a value may both release it: stop at 0.
             let reduced = |used: u64| Some(used.saturating_sub(bytes));

@@ -7,14 +7,20 @@ use std::sync::Arc;
 use cpt::BoxFuture;
 
 use crate::{
-    Index, LocalConfig, LocalIndex, LocalObjects, MemoryIndex, MemoryObjects, Objects, OsdError, Space,
-    blocking, target,
+    BootId, Index, LocalConfig, LocalIndex, LocalObjects, MemoryIndex, MemoryObjects, Objects, OsdError,
+    Space, blocking, target,
 };
 
 /// Opens the stores of a target.
 pub trait Stores: Send + Sync {
     /// Whether the target ran before: then its stores exist, and a missing one is an error.
     fn has_run(&self) -> bool;
+
+    /// The boot of the machine that holds the stores. A killed process leaves its writes in the
+    /// kernel's cache until the boot ends.
+    fn boot_id(&self) -> BootId {
+        BootId::current()
+    }
 
     /// Opens the index; creates an empty one for a target that never ran.
     ///

@@ -12,15 +12,21 @@
 //! publishes its lowest number before the number is handed out. So `applied` reads without a lock
 //! and misses no number in flight.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicU64, Ordering::SeqCst},
+use std::{
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::SeqCst},
+    },
 };
 use wire::Transno;
 
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
+use crate::{KEY_RESERVED, OsdError};
+
+const RECORD_VERSION: u32 = 1;
 const SHARDS: usize = 16;
 
 /// The transaction numbers of one target.
@@ -63,6 +69,9 @@ pub struct TransactionGuard {
 }
 
 impl Transactions {
+    /// Key of the record in an index ([`Transactions::record`]).
+    pub const KEY: [u8; 2] = [KEY_RESERVED, b't'];
+
     /// Begins a new epoch after a start of the target. `committed` and `epoch` are the stored
     /// values (0, 0 for a new store). The new epoch must be durable before its first number is
     /// used.
@@ -79,6 +88,52 @@ impl Transactions {
             committed: watch::Sender::new(committed),
             epoch,
         })
+    }
+
+    /// Begins a new epoch after a start of the target; `record` is the stored one of
+    /// [`Transactions::record`], `None` for a new store. `path` is the store's, for the error.
+    ///
+    /// # Errors
+    ///
+    /// [`OsdError::Corrupt`] if the record is malformed.
+    pub fn from_record(path: &Path, record: Option<&[u8]>) -> Result<Arc<Transactions>, OsdError> {
+        let Some(record) = record else {
+            return Ok(Transactions::restore(Transno::NONE, 0));
+        };
+        let corrupt = |why: String| OsdError::Corrupt {
+            path: path.into(),
+            record: "transactions".into(),
+            why,
+        };
+        let r: [u8; 20] = record
+            .try_into()
+            .map_err(|_| corrupt(format!("expected 20 bytes, found {}", record.len())))?;
+        let number =
+            |from: usize, to: usize| r[from..to].iter().rev().fold(0u64, |n, &b| n << 8 | u64::from(b));
+        match number(0, 4) {
+            1 => Ok(Transactions::restore(Transno(number(4, 12)), number(12, 20))),
+            v => Err(corrupt(format!("expected version {RECORD_VERSION}, found {v}"))),
+        }
+    }
+
+    /// The record that an index stores with each commit, little-endian: version u32, the number
+    /// `committed` u64, the epoch u64.
+    pub fn record(&self, committed: Transno) -> [u8; 20] {
+        let mut r = [0; 20];
+        r[..4].copy_from_slice(&RECORD_VERSION.to_le_bytes());
+        r[4..12].copy_from_slice(&committed.0.to_le_bytes());
+        r[12..].copy_from_slice(&self.epoch.to_le_bytes());
+        r
+    }
+
+    /// The highest number that a commit which begins now makes durable.
+    pub fn committable(&self) -> Transno {
+        // Numbers of this start begin above `epoch << 32`; before the first one there is nothing to
+        // commit.
+        match self.applied() {
+            Transno(none) if none == self.epoch << 32 => self.committed(),
+            applied => applied.max(self.committed()),
+        }
     }
 
     /// The epoch of this start.
@@ -208,6 +263,21 @@ mod tests {
         // Also if the numbers reached into the next epoch.
         let restarted = Transactions::restore(Transno((7 << 32) - 1), 6);
         assert!(restarted.begin().transno() > Transno((7 << 32) + 1_000_000));
+    }
+
+    #[test]
+    fn malformed_record_is_an_error() {
+        let path = Path::new("x");
+        let t = Transactions::restore(Transno((6 << 32) + 5), 6);
+        let mut record = t.record(t.committed());
+        let restored = Transactions::from_record(path, Some(&record)).expect("the record is valid");
+        assert_eq!(
+            (restored.committed(), restored.epoch()),
+            (t.committed(), t.epoch() + 2)
+        );
+        assert!(Transactions::from_record(path, Some(b"")).is_err());
+        record[0] = 2;
+        assert!(Transactions::from_record(path, Some(&record)).is_err());
     }
 
     #[test]

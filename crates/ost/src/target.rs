@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use ldlm::{LdlmConfig, LockLimits, LockServer, LockType};
 use lnet::warn_rate_limited;
 use mgc::{CachedRights, CapaKeyring, FsConfig, Nodemaps, Rights};
-use osd::{BootId, DiskShare, Index, Objects, Space, Stores};
+use osd::{DiskShare, Index, Objects, Space, Stores};
 use params::{Group, Operations, Registry, as_usecs};
 use parking_lot::Mutex;
 use rpc::{BoxFuture, ConnectRequest, Export, Ptlrpc, Reply, Role, ServerRequest, Target, services};
@@ -133,7 +133,7 @@ impl Ost {
         let objects = store.open_objects(&index).await?;
         let sequences = Arc::new(Sequences::open(index.clone(), &svname, cfg.index)?);
         let committer =
-            Arc::new(Committer::open(index.clone(), objects.clone(), BootId::current(), &svname).await?);
+            Arc::new(Committer::open(index.clone(), objects.clone(), store.boot_id(), &svname).await?);
         let space = index.space().clone();
         let object_lvbs = ObjectLvbs {
             objects: objects.clone(),

@@ -7,6 +7,11 @@
 #![cfg(feature = "sim")]
 
 pub mod data;
+pub mod history;
 pub mod linear;
 pub mod names;
+pub mod store;
 pub mod system;
+pub mod verify;
+pub mod weather;
+pub mod workload;

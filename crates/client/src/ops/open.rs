@@ -151,6 +151,11 @@ impl OpenFile {
         self.flags.exec || self.flags.needs_write()
     }
 
+    /// Whether the open created the file.
+    pub fn was_created(&self) -> bool {
+        self.created
+    }
+
     /// Whether this descriptor has written.
     pub fn has_written(&self) -> bool {
         self.written.load(Ordering::Acquire)

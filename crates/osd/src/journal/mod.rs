@@ -23,7 +23,6 @@ use scan::Scan;
 
 use crate::{OsdError, files, target};
 
-pub(crate) use scan::COMMIT_KEY;
 pub(crate) use scratch::ScratchCopy;
 pub(crate) use sync::{Journals, SyncThread};
 

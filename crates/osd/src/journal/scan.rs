@@ -24,7 +24,7 @@ use std::{fs, io, ops::Range, os::unix::fs::FileExt, path::Path};
 use rustix::fs::SeekFrom;
 use xxhash_rust::xxh3::Xxh3;
 
-use crate::KEY_RESERVED;
+use crate::Transactions;
 
 const START: u8 = 1;
 const ITEM: u8 = 2;
@@ -55,8 +55,6 @@ const PAGE: u64 = 4096;
 const SECTOR: u64 = 512;
 /// Minimum number of zero bytes at the end of a lost sector: fewer can belong to a record.
 const ZEROS_MIN: u64 = 32;
-/// Key of the record at the start of each commit.
-pub(crate) const COMMIT_KEY: [u8; 2] = [KEY_RESERVED, b't'];
 
 /// The contents of a journal.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -334,8 +332,8 @@ impl Journal {
 /// Whether an item is the record at the start of a commit.
 fn is_commit(item: &[u8]) -> bool {
     item[0] == ITEM
-        && number(&item[11..13]) == COMMIT_KEY.len() as u64
-        && item[ITEM_BYTES..].starts_with(&COMMIT_KEY)
+        && number(&item[11..13]) == Transactions::KEY.len() as u64
+        && item[ITEM_BYTES..].starts_with(&Transactions::KEY)
 }
 
 /// A little-endian number.

@@ -112,16 +112,3 @@ fn damaged_files_cause_no_panic() {
     let read = LocalIndex::open_read_only(&path, LocalConfig::default()).unwrap();
     assert_eq!(read.scan(b"a", b"z", usize::MAX).unwrap().len(), 200);
 }
-
-#[test]
-fn malformed_transactions_record_is_an_error() {
-    let path = Path::new("x");
-    assert_eq!(
-        parse_transactions(path, &transactions_record(Transno(5), 6)).unwrap(),
-        (5, 6)
-    );
-    assert!(parse_transactions(path, b"").is_err());
-    let mut newer = transactions_record(Transno(5), 6);
-    newer[0] = 2;
-    assert!(parse_transactions(path, &newer).is_err());
-}

@@ -3,8 +3,6 @@
 
 use foldhash::HashMap;
 use std::{
-    fs,
-    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
     sync::{
         Arc,
@@ -15,6 +13,7 @@ use std::{
 use parking_lot::Mutex;
 use wire::Fid;
 
+use super::ObjectFile;
 use crate::{ObjAttr, OsdError, SetAttr};
 
 const SHARDS: usize = 16;
@@ -44,7 +43,7 @@ pub(super) struct State {
     /// The object exists: it has a record or a file.
     pub(super) exists: bool,
     /// The open file; `None` if the object has none, for example before the first write.
-    pub(super) file: Option<Arc<fs::File>>,
+    pub(super) file: Option<Arc<dyn ObjectFile>>,
     pub(super) attr: ObjAttr,
     /// The record in the index is older than `attr` or `durable_size`.
     pub(super) record_stale: bool,
@@ -69,8 +68,7 @@ impl State {
     /// Reads size and blocks from the file.
     pub(super) fn measure(&mut self, path: &Path) -> Result<(), OsdError> {
         if let Some(file) = &self.file {
-            let m = file.metadata().map_err(OsdError::io("stat", path))?;
-            (self.attr.size, self.attr.blocks) = (m.size(), m.blocks());
+            (self.attr.size, self.attr.blocks) = file.measure().map_err(OsdError::io("stat", path))?;
         }
         Ok(())
     }
@@ -120,11 +118,9 @@ impl DirtyState {
 }
 
 impl Cache {
-    pub(super) fn new() -> Cache {
-        let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile)
-            .current
-            .unwrap_or(u64::MAX);
-        let entries = (limit / ENTRIES_DIVISOR).clamp(ENTRIES_MIN, ENTRIES_MAX) as usize;
+    /// `open_files_max`: the limit of file descriptors.
+    pub(super) fn new(open_files_max: u64) -> Cache {
+        let entries = (open_files_max / ENTRIES_DIVISOR).clamp(ENTRIES_MIN, ENTRIES_MAX) as usize;
         Cache {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
             capacity: entries / SHARDS,
@@ -210,9 +206,13 @@ impl Cache {
         self.shard(fid).lock().dirty.get(fid).copied()
     }
 
+    /// The dirty objects. This list and those below are sorted, so that syncs of a simulated disk
+    /// have the same order in each run.
     pub(super) fn all_dirty(&self) -> Vec<(Fid, DirtyState)> {
         let list = |s: &Mutex<Shard>| s.lock().dirty.iter().map(|(f, d)| (*f, *d)).collect::<Vec<_>>();
-        self.shards.iter().flat_map(list).collect()
+        let mut dirty: Vec<_> = self.shards.iter().flat_map(list).collect();
+        dirty.sort_unstable_by_key(|(fid, _)| *fid);
+        dirty
     }
 
     /// Marks synced objects clean, except those that changed after `synced` was listed.
@@ -253,11 +253,10 @@ impl Cache {
     pub(super) fn stale_entries(&self) -> Vec<Arc<Entry>> {
         let list =
             |s: &Mutex<Shard>| -> Vec<_> { s.lock().entries.values().map(|(e, _)| e.clone()).collect() };
-        self.shards
-            .iter()
-            .flat_map(list)
-            .filter(|e| e.state.lock().record_stale)
-            .collect()
+        let mut stale: Vec<_> = self.shards.iter().flat_map(list).collect();
+        stale.retain(|e| e.state.lock().record_stale);
+        stale.sort_unstable_by_key(|e| e.fid);
+        stale
     }
 }
 

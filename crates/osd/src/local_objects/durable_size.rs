@@ -6,13 +6,13 @@
 //! power cut. A write therefore needs no record before its reply. A truncate waits for the index
 //! only if the recorded size exceeds the new one, or the file is missing.
 
-use std::{fs, path::Path, sync::Arc};
+use std::{path::Path, sync::Arc};
 
 use cpt::BoxFuture;
 use wire::Fid;
 
 use super::{
-    LocalObjects, Shared,
+    LocalObjects, ObjectFile, Shared,
     cache::{DirtyState, Entry, State},
 };
 use crate::{OsdError, blocking};
@@ -55,7 +55,7 @@ impl Entry {
 
     /// The file and the number of bytes that a read must return; `None` if there is nothing to
     /// read.
-    pub(super) fn readable_part(&self, offset: u64, len: u32) -> Option<(Arc<fs::File>, u64)> {
+    pub(super) fn readable_part(&self, offset: u64, len: u32) -> Option<(Arc<dyn ObjectFile>, u64)> {
         let state = self.state.lock();
         let len = state.attr.size.saturating_sub(offset).min(len.into());
         state.file.clone().filter(|_| len > 0).map(|file| (file, len))
@@ -119,10 +119,7 @@ impl Shared {
         {
             let mut state = entry.state.lock();
             let found = match &state.file {
-                Some(file) => {
-                    let meta = file.metadata();
-                    meta.map_err(OsdError::io("stat", &entry.path))?.len()
-                }
+                Some(file) => file.measure().map_err(OsdError::io("stat", &entry.path))?.0,
                 None => 0,
             };
             if let Some(why) = state.damage.take_if(|_| size > found) {

@@ -12,16 +12,16 @@
 
 mod cache;
 mod durable_size;
+mod file_system;
 #[cfg(test)]
 mod power_cut;
 pub(crate) mod record;
 #[cfg(test)]
 mod tests;
 
-use foldhash::HashSet;
 use std::{
-    fs, io,
-    os::unix::fs::FileExt,
+    collections::BTreeSet,
+    io,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -29,16 +29,11 @@ use std::{
 use bytes::Bytes;
 use cpt::BoxFuture;
 use parking_lot::Mutex;
-use rustix::{
-    fs::{FallocateFlags, SeekFrom},
-    io::ReadWriteFlags,
-};
 use wire::Fid;
 
-use crate::{
-    Batch, CachedAttr, Index, ObjAttr, Objects, OsdError, READ_PIECE, Seek, SetAttr, blocking, files,
-};
+use crate::{Batch, CachedAttr, Index, ObjAttr, Objects, OsdError, Seek, SetAttr, blocking, files};
 use cache::{Cache, DirtyState, Entry, State};
+pub use file_system::{FileSystem, ObjectFile};
 
 /// Above this number of dirty files and directories, one `syncfs` replaces a sync of each.
 const SYNC_EACH_MAX: usize = 64;
@@ -49,6 +44,7 @@ pub struct LocalObjects {
 }
 
 struct Shared {
+    file_system: Arc<dyn FileSystem>,
     root: PathBuf,
     index: Arc<dyn Index>,
     cache: Cache,
@@ -64,13 +60,27 @@ impl LocalObjects {
     ///
     /// [`OsdError::Io`] if the directory cannot be created.
     pub fn open(root: &Path, index: Arc<dyn Index>) -> Result<LocalObjects, OsdError> {
-        make_dir(root)?;
+        LocalObjects::open_on(Arc::new(file_system::HostFiles), root, index)
+    }
+
+    /// Opens the tree in `root` of another file system than the host's.
+    ///
+    /// # Errors
+    ///
+    /// [`OsdError::Io`] if the directory cannot be created.
+    pub fn open_on(
+        file_system: Arc<dyn FileSystem>,
+        root: &Path,
+        index: Arc<dyn Index>,
+    ) -> Result<LocalObjects, OsdError> {
         let shared = Shared {
+            cache: Cache::new(file_system.open_files_max()),
+            file_system,
             root: root.into(),
             index,
-            cache: Cache::new(),
             sync_failure: Mutex::new(None),
         };
+        shared.make_dir(root)?;
         Ok(LocalObjects {
             shared: Arc::new(shared),
         })
@@ -109,20 +119,22 @@ pub(crate) fn file_path(root: &Path, fid: &Fid) -> PathBuf {
         .join(format!("{:x}", fid.f_oid))
 }
 
-fn make_dir(path: &Path) -> Result<(), OsdError> {
-    match files::create_dir(path) {
-        Ok(()) => {}
-        Err(e) if e.kind() == io::ErrorKind::AlreadyExists => return Ok(()),
-        Err(e) => return Err(OsdError::io("make directory", path)(e)),
-    }
-    sync_dir(&files::parent(path))
-}
-
-fn sync_dir(path: &Path) -> Result<(), OsdError> {
-    files::sync_dir(path).map_err(OsdError::io("sync", path))
-}
-
 impl Shared {
+    fn make_dir(&self, path: &Path) -> Result<(), OsdError> {
+        match self.file_system.create_dir(path) {
+            Ok(()) => {}
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => return Ok(()),
+            Err(e) => return Err(OsdError::io("make directory", path)(e)),
+        }
+        self.sync_dir(&files::parent(path))
+    }
+
+    fn sync_dir(&self, path: &Path) -> Result<(), OsdError> {
+        self.file_system
+            .sync_dir(path)
+            .map_err(OsdError::io("sync", path))
+    }
+
     /// Reads an object's record and file into the cache. Blocks on the disk.
     fn load(&self, fid: Fid) -> Result<Arc<Entry>, OsdError> {
         if fid.f_ver != 0 {
@@ -138,9 +150,9 @@ impl Shared {
             })?;
             state.exists = true;
         }
-        match fs::OpenOptions::new().read(true).write(true).open(&path) {
+        match self.file_system.open(&path) {
             Ok(file) => {
-                state.file = Some(Arc::new(file));
+                state.file = Some(file);
                 state.exists = true;
                 state.measure(&path)?;
             }
@@ -182,7 +194,7 @@ impl Shared {
     }
 
     /// The object's file, created if missing; true if it is new.
-    fn open_or_create(&self, entry: &Entry) -> Result<(Arc<fs::File>, bool), OsdError> {
+    fn open_or_create(&self, entry: &Entry) -> Result<(Arc<dyn ObjectFile>, bool), OsdError> {
         self.check_syncs()?;
         entry.check_undamaged()?;
         if let Some(file) = &entry.state.lock().file {
@@ -198,24 +210,16 @@ impl Shared {
             }
         }
         self.index.space().check_file()?;
-        let open = || {
-            files::options()
-                .read(true)
-                .write(true)
-                .create(true)
-                .truncate(false)
-                .open(&entry.path)
-        };
-        let file = match open() {
+        let file = match self.file_system.create(&entry.path) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => {
                 let dir = entry.path.parent().unwrap_or(&self.root);
-                make_dir(dir.parent().unwrap_or(&self.root))?;
-                make_dir(dir)?;
-                open()
+                self.make_dir(dir.parent().unwrap_or(&self.root))?;
+                self.make_dir(dir)?;
+                self.file_system.create(&entry.path)
             }
             other => other,
         };
-        let file = Arc::new(file.map_err(OsdError::io("make", &entry.path))?);
+        let file = file.map_err(OsdError::io("make", &entry.path))?;
         let mut state = entry.state.lock();
         state.file = Some(file.clone());
         state.exists = true;
@@ -226,7 +230,7 @@ impl Shared {
         let (file, new) = self.open_or_create(entry)?;
         let mut position = offset;
         let written = data.iter().try_for_each(|piece| {
-            file.write_all_at(piece, position)
+            file.write(position, piece)
                 .map_err(OsdError::io("write", &entry.path))?;
             position += piece.len() as u64;
             Ok(())
@@ -291,15 +295,16 @@ impl Shared {
     }
 
     fn sync_file_system(&self) -> Result<(), OsdError> {
-        let root = fs::File::open(&self.root).map_err(OsdError::io("open", &self.root))?;
-        rustix::fs::syncfs(&root).map_err(|e| OsdError::io("sync", &self.root)(e.into()))
+        self.file_system
+            .sync_all(&self.root)
+            .map_err(OsdError::io("sync", &self.root))
     }
 
     fn sync_files(&self, dirty: &[(Fid, DirtyState)], removed_in: &[(PathBuf, u64)]) -> Result<(), OsdError> {
         if dirty.len() + removed_in.len() > SYNC_EACH_MAX {
             return self.sync_file_system();
         }
-        let mut dirs: HashSet<PathBuf> = removed_in.iter().map(|(dir, _)| dir.clone()).collect();
+        let mut dirs: BTreeSet<PathBuf> = removed_in.iter().map(|(dir, _)| dir.clone()).collect();
         for (fid, dirty) in dirty {
             let entry = self.cache.find(fid).map_or_else(|| self.load(*fid), Ok)?;
             let file = entry.state.lock().file.clone();
@@ -308,50 +313,12 @@ impl Shared {
                 dirs.extend(entry.path.parent().filter(|_| dirty.new).map(PathBuf::from));
             }
         }
-        dirs.iter().try_for_each(|dir| sync_dir(dir))
+        dirs.iter().try_for_each(|dir| self.sync_dir(dir))
     }
 }
 
 fn bytes_of(pieces: &[Bytes]) -> u64 {
     pieces.iter().map(|p| p.len() as u64).sum()
-}
-
-/// Reads at most `len` bytes, in buffers of up to [`READ_PIECE`]. With `NOWAIT`, returns `None` if
-/// a part is not in the page cache, or if the file system does not support `NOWAIT`.
-fn read_pieces(
-    file: &fs::File,
-    offset: u64,
-    len: u64,
-    flags: ReadWriteFlags,
-) -> io::Result<Option<Vec<Bytes>>> {
-    let mut pieces = Vec::new();
-    let mut done = 0;
-    while done < len {
-        let mut piece = vec![0; (len - done).min(READ_PIECE) as usize];
-        let mut filled = 0;
-        while filled < piece.len() {
-            let into = io::IoSliceMut::new(&mut piece[filled..]);
-            match rustix::io::preadv2(file, &mut [into], offset + done + filled as u64, flags) {
-                Ok(0) => break,
-                Ok(n) => filled += n,
-                Err(rustix::io::Errno::INTR) => {}
-                Err(rustix::io::Errno::AGAIN | rustix::io::Errno::OPNOTSUPP) if !flags.is_empty() => {
-                    return Ok(None);
-                }
-                Err(e) => return Err(e.into()),
-            }
-        }
-        let short = filled < piece.len();
-        piece.truncate(filled);
-        done += filled as u64;
-        if filled > 0 {
-            pieces.push(Bytes::from(piece));
-        }
-        if short {
-            break;
-        }
-    }
-    Ok(Some(pieces))
 }
 
 impl Objects for LocalObjects {
@@ -362,7 +329,7 @@ impl Objects for LocalObjects {
             let Some((file, len)) = entry.readable_part(offset, len) else {
                 return Ok(Vec::new());
             };
-            let cached = read_pieces(&file, offset, len, ReadWriteFlags::NOWAIT);
+            let cached = file.read(offset, len, true);
             if let Some(pieces) = cached.map_err(OsdError::io("read", &entry.path))?
                 && bytes_of(&pieces) == len
             {
@@ -372,7 +339,7 @@ impl Objects for LocalObjects {
                 let Some((file, len)) = entry.readable_part(offset, len as u32) else {
                     return Ok((Vec::new(), true));
                 };
-                let pieces = read_pieces(&file, offset, len, ReadWriteFlags::empty());
+                let pieces = file.read(offset, len, false);
                 let pieces = pieces.map_err(OsdError::io("read", &entry.path))?;
                 let pieces = pieces.unwrap_or_default();
                 let whole = bytes_of(&pieces) == len;
@@ -426,11 +393,11 @@ impl Objects for LocalObjects {
             }
             let (file, new) = shared.open_or_create(entry)?;
             let punched = if truncates {
-                file.set_len(start).map_err(OsdError::io("truncate", &entry.path))
+                file.set_size(start)
+                    .map_err(OsdError::io("truncate", &entry.path))
             } else if end > start {
-                let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-                rustix::fs::fallocate(&*file, how, start, end - start)
-                    .map_err(|e| OsdError::io("punch", &entry.path)(e.into()))
+                file.punch(start, end - start)
+                    .map_err(OsdError::io("punch", &entry.path))
             } else {
                 Ok(())
             };
@@ -453,13 +420,9 @@ impl Objects for LocalObjects {
                 .filter(|l| *l > 0)
                 .ok_or(OsdError::Invalid("empty range"))?;
             let (file, new) = shared.open_or_create(entry)?;
-            let how = if keep_size {
-                FallocateFlags::KEEP_SIZE
-            } else {
-                FallocateFlags::empty()
-            };
-            let allocated = rustix::fs::fallocate(&*file, how, start, len)
-                .map_err(|e| OsdError::io("allocate", &entry.path)(e.into()));
+            let allocated = file
+                .allocate(start, len, keep_size)
+                .map_err(OsdError::io("allocate", &entry.path));
             shared.finish_change(entry, new, &SetAttr::default())?;
             allocated
         })
@@ -473,13 +436,9 @@ impl Objects for LocalObjects {
                 (state.file.clone(), state.attr.size)
             };
             let file = file.filter(|_| offset < size).ok_or(OsdError::NotFound)?;
-            let to = match kind {
-                Seek::Data => SeekFrom::Data(offset),
-                Seek::Hole => SeekFrom::Hole(offset),
-            };
-            match rustix::fs::seek(&*file, to) {
-                Err(rustix::io::Errno::NXIO) => Err(OsdError::NotFound),
-                found => found.map_err(|e| OsdError::io("seek", &entry.path)(e.into())),
+            match file.seek(offset, kind) {
+                Err(e) if e.raw_os_error() == Some(libc::ENXIO) => Err(OsdError::NotFound),
+                found => found.map_err(OsdError::io("seek", &entry.path)),
             }
         })
     }
@@ -529,7 +488,7 @@ impl Objects for LocalObjects {
                 (state.durable_size, state.damage) = (None, None);
                 std::mem::take(&mut state.exists)
             };
-            match fs::remove_file(&entry.path) {
+            match shared.file_system.remove(&entry.path) {
                 Ok(()) => shared
                     .cache
                     .mark_removed(entry.path.parent().unwrap_or(&shared.root)),
@@ -548,7 +507,10 @@ impl Objects for LocalObjects {
 
     fn sync_file_system(&self) -> BoxFuture<'_, Result<(), OsdError>> {
         let shared = self.shared.clone();
-        Box::pin(blocking(move || shared.sync_file_system()))
+        Box::pin(async move {
+            shared.file_system.sync_delay().await;
+            blocking(move || shared.sync_file_system()).await
+        })
     }
 
     fn sync(&self, fid: Option<Fid>) -> BoxFuture<'_, Result<(), OsdError>> {
@@ -572,7 +534,7 @@ impl Objects for LocalObjects {
                 }
             }
             let shared = self.shared.clone();
-            let files = blocking(move || {
+            let files = async move {
                 let cache = &shared.cache;
                 let (dirty, removed_in) = match fid {
                     Some(fid) => (
@@ -581,8 +543,11 @@ impl Objects for LocalObjects {
                     ),
                     None => (cache.all_dirty(), cache.removed_in()),
                 };
-                shared.sync(&dirty, &removed_in)
-            });
+                if !dirty.is_empty() || !removed_in.is_empty() {
+                    shared.file_system.sync_delay().await;
+                }
+                blocking(move || shared.sync(&dirty, &removed_in)).await
+            };
             // Records and data may reach the disk in any order, because a record states at most the
             // size that is on disk.
             let (files, records) = tokio::join!(files, self.shared.index.sync());

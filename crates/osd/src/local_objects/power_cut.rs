@@ -3,7 +3,7 @@
 
 #![allow(clippy::unwrap_used)]
 
-use std::{collections::BTreeMap, ops::Bound};
+use std::{collections::BTreeMap, fs, ops::Bound};
 use wire::Transno;
 
 use proptest::prelude::*;

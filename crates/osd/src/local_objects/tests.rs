@@ -1,6 +1,8 @@
 //! Tests of local objects and objects in memory, and of the records of the local ones.
 
 #![allow(clippy::unwrap_used)]
+use std::fs;
+
 use super::*;
 use crate::{LocalConfig, LocalIndex, MemoryObjects};
 use wire::Time;

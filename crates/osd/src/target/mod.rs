@@ -34,7 +34,7 @@ pub(crate) const LOCK: &str = "lock";
 /// The index's directory, in a target's directory.
 pub(crate) const INDEX: &str = "index";
 /// The objects' directory, in an OST's directory.
-pub(crate) const OBJECTS: &str = "objects";
+pub const OBJECTS: &str = "objects";
 /// A file in the directory of objects: the uuid of its target.
 pub(crate) const OBJECTS_MARK: &str = "uuid";
 

@@ -1,0 +1,328 @@
+//! The disk of one target, its crashes and faults, and the factory of its stores.
+
+use std::ops::RangeInclusive;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use cpt::BoxFuture;
+use fastrand::Rng;
+use osd::{
+    BootId, Index, LocalConfig, LocalObjects, MemoryIndex, Objects, OsdError, Space, SpacePurpose, Stores,
+};
+use parking_lot::{Mutex, MutexGuard};
+use tokio::time::Instant;
+use wire::Fid;
+use xxhash_rust::xxh3::Xxh3;
+
+use super::file_system::SimFileSystem;
+use super::files::Files;
+use super::index::SimIndex;
+use super::journal::Journal;
+
+/// Keys of an index from this on belong to its store, not to the target.
+const SERVICE_KEYS_END: [u8; 1] = [osd::KEY_RESERVED];
+
+/// The fixed properties of a disk.
+#[derive(Clone, Debug)]
+pub struct DiskConfig {
+    /// Name in messages, such as the target's.
+    pub name: String,
+    /// Capacity, bytes.
+    pub capacity: u64,
+    /// Range of the time that a commit or a sync takes. Virtual time has a resolution of 1 ms.
+    pub sync_time: RangeInclusive<Duration>,
+}
+
+impl Default for DiskConfig {
+    fn default() -> DiskConfig {
+        DiskConfig {
+            name: "disk".into(),
+            capacity: 1 << 30,
+            sync_time: Duration::from_millis(1)..=Duration::from_millis(8),
+        }
+    }
+}
+
+/// One target's disk. It survives restarts of its node; a clone is the same disk.
+#[derive(Clone)]
+pub struct SimDisk(Arc<Mutex<Disk>>);
+
+/// The state of a disk.
+pub(super) struct Disk {
+    pub(super) config: DiskConfig,
+    pub(super) rng: Rng,
+    /// Added to the time of each commit and sync.
+    delay: Duration,
+    /// Commits and syncs fail.
+    pub(super) is_failing: bool,
+    /// Number of crashes.
+    crashes: u64,
+    /// Number of openings of the index and crashes. Handles with an earlier number are dead.
+    opening: u64,
+    boot_id: BootId,
+    /// The space of the last opening.
+    pub(super) space: Arc<Space>,
+    pub(super) journal: Journal,
+    pub(super) files: Files,
+}
+
+/// The right to use a disk from an opening of its index until the next opening or crash.
+#[derive(Clone)]
+pub(super) struct Handle {
+    disk: SimDisk,
+    opening: u64,
+}
+
+impl Handle {
+    /// The disk; `None` if the handle is dead.
+    pub(super) fn lock(&self) -> Option<MutexGuard<'_, Disk>> {
+        let disk = self.disk.0.lock();
+        (disk.opening == self.opening).then_some(disk)
+    }
+
+    /// Waits as long as a commit or sync takes.
+    pub(super) async fn sync_delay(&self) {
+        let time = self.lock().map(|mut disk| disk.draw_sync_time());
+        tokio::time::sleep(time.unwrap_or_default()).await;
+    }
+}
+
+impl Disk {
+    fn draw_sync_time(&mut self) -> Duration {
+        let micros = |d: &Duration| u64::try_from(d.as_micros()).unwrap_or(u64::MAX);
+        let range = &self.config.sync_time;
+        let (least, most) = (micros(range.start()), micros(range.end()));
+        self.delay + Duration::from_micros(self.rng.u64(least..=most.max(least)))
+    }
+
+    /// The name in errors.
+    pub(super) fn path(&self) -> PathBuf {
+        PathBuf::from(&self.config.name)
+    }
+
+    fn draw_boot_id(&mut self) {
+        self.boot_id = BootId(self.rng.u128(1..).to_be_bytes());
+    }
+}
+
+impl SimDisk {
+    /// An empty disk. The seed determines all its choices.
+    pub fn new(config: DiskConfig, seed: u64) -> SimDisk {
+        let mut disk = Disk {
+            space: Space::of_memory(config.capacity),
+            config,
+            rng: Rng::with_seed(seed),
+            delay: Duration::ZERO,
+            is_failing: false,
+            crashes: 0,
+            opening: 0,
+            boot_id: BootId::default(),
+            journal: Journal::default(),
+            files: Files::default(),
+        };
+        disk.draw_boot_id();
+        SimDisk(Arc::new(Mutex::new(disk)))
+    }
+
+    /// The stores of a start of the node. A crash makes them useless.
+    pub fn stores(&self) -> SimStores {
+        SimStores {
+            disk: self.clone(),
+            crashes: self.0.lock().crashes,
+        }
+    }
+
+    /// The machine loses power. A random prefix of the batches that are not on disk survives, and a
+    /// random part of the objects' changes that are not on disk.
+    ///
+    /// All handles of the stores are dead from now on: they change nothing, and each call fails
+    /// with [`OsdError::Stopping`] or, on objects, [`OsdError::Io`]. So call this after the death of
+    /// the node's scope and before [`cpt::NodeScope::abort`], whose destructors would otherwise
+    /// commit.
+    pub fn power_cut(&self) {
+        let disk = &mut *self.0.lock();
+        let kept = disk.rng.usize(0..=disk.journal.pending()) as u64;
+        disk.journal.sync_to(disk.journal.durable() + kept);
+        disk.journal.lose(usize::MAX);
+        disk.files.power_cut(&mut disk.rng);
+        disk.draw_boot_id();
+        disk.end_opening();
+        disk.crashes += 1;
+    }
+
+    /// The node's process ends, and its machine keeps running. The kernel has all changes of
+    /// objects, and all batches except a random number of those that the process applied in the
+    /// last millisecond. They are not on disk before the next opening. The handles of the stores
+    /// are dead as after a power cut.
+    pub fn process_kill(&self) {
+        let disk = &mut *self.0.lock();
+        let recent = Instant::now().checked_sub(LocalConfig::KERNEL_INTERVAL);
+        let recent = recent.map_or(usize::MAX, |since| disk.journal.pending_since(since));
+        let lost = disk.rng.usize(0..=recent.min(disk.journal.pending()));
+        disk.journal.lose(lost);
+        disk.end_opening();
+        disk.crashes += 1;
+    }
+
+    /// Lets each commit and sync take longer by `delay`.
+    pub fn set_delay(&self, delay: Duration) {
+        self.0.lock().delay = delay;
+    }
+
+    /// Lets commits and syncs fail, or succeed again. A store whose commit or sync failed takes no
+    /// more changes until it is opened again.
+    pub fn set_failing(&self, failing: bool) {
+        self.0.lock().is_failing = failing;
+    }
+
+    /// Changes the capacity, bytes. Changes fail while less space than their purpose needs is free.
+    pub fn set_capacity(&self, bytes: u64) {
+        let mut disk = self.0.lock();
+        disk.config.capacity = bytes;
+        disk.space.set_size_bytes(bytes);
+    }
+
+    /// Used space of index and objects, as readers see them: bytes, rounded up to whole blocks.
+    pub fn used_bytes(&self) -> u64 {
+        let disk = self.0.lock();
+        let free = disk.space.statfs().map_or(0, |s| s.bfree * u64::from(s.bsize));
+        disk.config.capacity.saturating_sub(free)
+    }
+
+    /// Loses the end of an object's file on the disk, as a fault of the disk does: only the first
+    /// `size` bytes stay.
+    pub fn damage_object(&self, fid: Fid, size: u64) {
+        let path = osd::check::object_file(Path::new(osd::target::OBJECTS), &fid);
+        self.0.lock().files.damage(&path, size);
+    }
+
+    /// Whether everything that the stores passed to the disk is durable. Attributes of objects that
+    /// wait in memory for the next sync do not count.
+    pub fn is_idle(&self) -> bool {
+        let disk = self.0.lock();
+        disk.journal.pending() == 0 && disk.files.is_clean()
+    }
+
+    /// A hash of everything on disk. The same contents give the same hash on each machine.
+    pub fn digest(&self) -> u64 {
+        let disk = self.0.lock();
+        let mut hash = Xxh3::new();
+        for bytes in disk
+            .journal
+            .on_disk()
+            .iter()
+            .flat_map(|(key, value)| [key, value])
+        {
+            hash.update(&(bytes.len() as u64).to_le_bytes());
+            hash.update(bytes);
+        }
+        disk.files.hash_on_disk(&mut hash);
+        hash.digest()
+    }
+}
+
+impl Disk {
+    /// Makes all handles dead.
+    fn end_opening(&mut self) {
+        self.opening += 1;
+    }
+}
+
+/// The stores of one start of a node.
+#[derive(Clone)]
+pub struct SimStores {
+    disk: SimDisk,
+    /// [`Disk::crashes`] at the start.
+    crashes: u64,
+}
+
+impl SimStores {
+    /// The disk, unless it crashed since this start.
+    fn lock(&self) -> Result<MutexGuard<'_, Disk>, OsdError> {
+        let disk = self.disk.0.lock();
+        match disk.crashes == self.crashes {
+            true => Ok(disk),
+            false => Err(OsdError::Stopping),
+        }
+    }
+
+    /// The visible entries in memory, in a space that also counts the objects.
+    fn load(disk: &Disk) -> Result<MemoryIndex, OsdError> {
+        let space = Space::of_memory(u64::MAX);
+        space.reserve(disk.files.allocated())?;
+        let memory = MemoryIndex::new(space.clone());
+        let all = osd::Batch {
+            puts: disk.journal.visible().into_iter().collect(),
+            ..osd::Batch::default()
+        };
+        memory.apply(all)?;
+        space.set_size_bytes(disk.config.capacity);
+        Ok(memory)
+    }
+}
+
+impl Stores for SimStores {
+    /// Whether a record of the target is on disk: a target syncs its first records before it counts
+    /// as started.
+    fn has_run(&self) -> bool {
+        let disk = self.disk.0.lock();
+        let first = disk.journal.on_disk().keys().next();
+        first.is_some_and(|key| key[..] < SERVICE_KEYS_END[..])
+    }
+
+    /// The id changes with each power cut.
+    fn boot_id(&self) -> BootId {
+        self.disk.0.lock().boot_id
+    }
+
+    /// Everything visible is on disk when this returns. Ends an earlier opening.
+    fn open_index(&self) -> BoxFuture<'_, Result<Arc<dyn Index>, OsdError>> {
+        Box::pin(async move {
+            let (handle, memory) = {
+                let mut disk = self.lock()?;
+                let memory = SimStores::load(&disk)?;
+                let space = memory.space();
+                space.check(SpacePurpose::Upkeep).map_err(|_| OsdError::Full {
+                    path: disk.path(),
+                    needed_mib: (space.upkeep_reserve_bytes() >> 20) + 1,
+                })?;
+                disk.end_opening();
+                disk.space = space.clone();
+                let handle = Handle {
+                    disk: self.disk.clone(),
+                    opening: disk.opening,
+                };
+                (handle, memory)
+            };
+            Ok(Arc::new(SimIndex::open(handle, memory).await?) as Arc<dyn Index>)
+        })
+    }
+
+    fn open_index_read_only(&self) -> BoxFuture<'_, Result<Arc<dyn Index>, OsdError>> {
+        Box::pin(async move {
+            let disk = self.lock()?;
+            let handle = Handle {
+                disk: self.disk.clone(),
+                opening: disk.opening,
+            };
+            let index = SimIndex::read_only(handle, SimStores::load(&disk)?, &disk.path())?;
+            Ok(Arc::new(index) as Arc<dyn Index>)
+        })
+    }
+
+    fn open_objects<'a>(
+        &'a self,
+        index: &'a Arc<dyn Index>,
+    ) -> BoxFuture<'a, Result<Arc<dyn Objects>, OsdError>> {
+        Box::pin(async move {
+            let handle = Handle {
+                disk: self.disk.clone(),
+                opening: self.lock()?.opening,
+            };
+            let file_system = Arc::new(SimFileSystem::new(handle));
+            let objects = LocalObjects::open_on(file_system, Path::new(osd::target::OBJECTS), index.clone())?;
+            Ok(Arc::new(objects) as Arc<dyn Objects>)
+        })
+    }
+}

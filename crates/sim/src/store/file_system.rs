@@ -1,0 +1,189 @@
+//! The files of a disk as the file system of [`osd::LocalObjects`].
+
+use std::io;
+use std::ops::Range;
+use std::path::Path;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use cpt::BoxFuture;
+use fastrand::Rng;
+use osd::{FileSystem, ObjectFile, Seek};
+
+use super::disk::{Disk, Handle};
+use super::files::{File, FileId};
+
+/// The limit of file descriptors: so small that objects often leave the cache.
+const OPEN_FILES_MAX: u64 = 8192;
+/// One in this number of reads finds its data in the kernel's cache only after a wait.
+const UNCACHED_DIVISOR: u8 = 4;
+
+/// The file system of one opening of the stores.
+pub(super) struct SimFileSystem {
+    handle: Handle,
+}
+
+impl SimFileSystem {
+    pub(super) fn new(handle: Handle) -> SimFileSystem {
+        SimFileSystem { handle }
+    }
+
+    fn open_file(&self, id: FileId) -> Arc<dyn ObjectFile> {
+        Arc::new(OpenFile {
+            handle: self.handle.clone(),
+            id,
+        })
+    }
+}
+
+fn error(errno: i32) -> io::Error {
+    io::Error::from_raw_os_error(errno)
+}
+
+/// Runs `f` on a disk that is not dead.
+fn with_disk<T>(handle: &Handle, f: impl FnOnce(&mut Disk) -> io::Result<T>) -> io::Result<T> {
+    let mut disk = handle.lock().ok_or_else(|| error(libc::ESHUTDOWN))?;
+    f(&mut disk)
+}
+
+impl FileSystem for SimFileSystem {
+    fn open_files_max(&self) -> u64 {
+        OPEN_FILES_MAX
+    }
+
+    /// All directories exist.
+    fn create_dir(&self, _path: &Path) -> io::Result<()> {
+        Err(error(libc::EEXIST))
+    }
+
+    fn open(&self, path: &Path) -> io::Result<Arc<dyn ObjectFile>> {
+        let found = with_disk(&self.handle, |disk| Ok(disk.files.find(path)))?;
+        found
+            .map(|id| self.open_file(id))
+            .ok_or_else(|| error(libc::ENOENT))
+    }
+
+    fn create(&self, path: &Path) -> io::Result<Arc<dyn ObjectFile>> {
+        let id = with_disk(&self.handle, |disk| Ok(disk.files.find_or_create(path)))?;
+        Ok(self.open_file(id))
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        with_disk(&self.handle, |disk| {
+            let freed = disk.files.remove(path).ok_or_else(|| error(libc::ENOENT))?;
+            disk.space.release(freed);
+            Ok(())
+        })
+    }
+
+    fn sync_dir(&self, path: &Path) -> io::Result<()> {
+        with_disk(&self.handle, |disk| {
+            if disk.is_failing {
+                return Err(error(libc::EIO));
+            }
+            disk.files.sync_dir(path);
+            Ok(())
+        })
+    }
+
+    fn sync_all(&self, _path: &Path) -> io::Result<()> {
+        with_disk(&self.handle, |disk| {
+            if disk.is_failing {
+                disk.files.fail_sync_all(&mut disk.rng);
+                return Err(error(libc::EIO));
+            }
+            disk.files.sync_all();
+            Ok(())
+        })
+    }
+
+    fn sync_delay(&self) -> BoxFuture<'_, ()> {
+        Box::pin(self.handle.sync_delay())
+    }
+}
+
+/// An open file.
+struct OpenFile {
+    handle: Handle,
+    id: FileId,
+}
+
+impl OpenFile {
+    fn with<T>(&self, f: impl FnOnce(&mut File, &mut Rng) -> io::Result<T>) -> io::Result<T> {
+        with_disk(&self.handle, |disk| {
+            let file = disk.files.file(self.id);
+            f(file.ok_or_else(|| error(libc::ESTALE))?, &mut disk.rng)
+        })
+    }
+
+    /// Changes the file. The change may allocate only in `growth`, and fails without space for it.
+    fn change(&self, growth: Range<u64>, f: impl FnOnce(&mut File, &mut Rng)) -> io::Result<()> {
+        with_disk(&self.handle, |disk| {
+            let file = disk.files.file(self.id).ok_or_else(|| error(libc::ESTALE))?;
+            let before = file.data().allocated();
+            // A range that cannot fit is rejected before its pages are visited.
+            if (growth.end - growth.start).saturating_sub(before) > disk.config.capacity {
+                return Err(error(libc::ENOSPC));
+            }
+            let reserved = file.data().missing(&growth);
+            disk.space.reserve(reserved).map_err(|_| error(libc::ENOSPC))?;
+            f(file, &mut disk.rng);
+            let unused = (before + reserved).saturating_sub(file.data().allocated());
+            disk.space.release(unused);
+            Ok(())
+        })
+    }
+}
+
+impl ObjectFile for OpenFile {
+    fn measure(&self) -> io::Result<(u64, u64)> {
+        self.with(|file, _| Ok((file.data().size(), file.data().allocated() / 512)))
+    }
+
+    fn read(&self, offset: u64, len: u64, cached_only: bool) -> io::Result<Option<Vec<Bytes>>> {
+        self.with(|file, rng| {
+            let is_cached = !cached_only || rng.u8(0..UNCACHED_DIVISOR) > 0;
+            Ok(is_cached.then(|| file.data().read(offset, len)))
+        })
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        let range = offset..offset + data.len() as u64;
+        self.change(range, |file, rng| file.write(offset, data, rng))
+    }
+
+    fn set_size(&self, size: u64) -> io::Result<()> {
+        self.change(0..0, |file, rng| file.set_size(size, rng))
+    }
+
+    fn punch(&self, offset: u64, len: u64) -> io::Result<()> {
+        let range = offset..offset.saturating_add(len);
+        self.change(0..0, |file, rng| file.punch(range, rng))
+    }
+
+    fn allocate(&self, offset: u64, len: u64, keep_size: bool) -> io::Result<()> {
+        let range = offset..offset.saturating_add(len);
+        self.change(range.clone(), |file, rng| file.allocate(range, keep_size, rng))
+    }
+
+    fn seek(&self, offset: u64, kind: Seek) -> io::Result<u64> {
+        self.with(|file, _| {
+            let found = file.data().seek(offset, kind);
+            found.map_err(|_| error(libc::ENXIO))
+        })
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        let is_failing = with_disk(&self.handle, |disk| Ok(disk.is_failing))?;
+        self.with(|file, rng| match is_failing {
+            true => {
+                file.fail_sync(rng);
+                Err(error(libc::EIO))
+            }
+            false => {
+                file.sync();
+                Ok(())
+            }
+        })
+    }
+}
