@@ -6,6 +6,7 @@
 mod faults;
 mod index;
 mod objects;
+mod targets;
 
 use std::future::Future;
 use std::sync::Arc;
