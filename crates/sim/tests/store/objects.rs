@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use osd::{Seek, SetAttr};
+use osd::{OsdError, Seek, SetAttr};
 use proptest::prelude::*;
+use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
 use crate::{Crash, Node, fid, millis, simulate};
@@ -15,14 +16,41 @@ const PLACES: usize = 3;
 
 #[derive(Clone, Debug)]
 enum Step {
-    Write { place: usize, offset: usize, len: usize },
-    Truncate { place: usize, size: usize },
-    Punch { place: usize, start: usize, len: usize },
-    Allocate { place: usize, end: usize },
-    Destroy { place: usize },
-    Sync { place: Option<usize> },
+    Write {
+        place: usize,
+        offset: usize,
+        len: usize,
+    },
+    Truncate {
+        place: usize,
+        size: usize,
+    },
+    Punch {
+        place: usize,
+        start: usize,
+        len: usize,
+    },
+    Allocate {
+        place: usize,
+        end: usize,
+    },
+    Destroy {
+        place: usize,
+    },
+    Sync {
+        place: Option<usize>,
+    },
+    /// A sync of all objects begins; it ends at the next sync.
+    BeginSync,
     Wait(u64),
     Crash(Crash),
+    /// A crash, some time after the begin of a truncation.
+    CrashInTruncate {
+        place: usize,
+        size: usize,
+        wait_ms: u64,
+        crash: Crash,
+    },
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -37,9 +65,14 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (place(), offset()).prop_map(|(place, end)| Step::Allocate { place, end: end + 1 }),
         1 => place().prop_map(|place| Step::Destroy { place }),
         2 => proptest::option::of(place()).prop_map(|place| Step::Sync { place }),
+        2 => Just(Step::BeginSync),
         2 => (0..70u64).prop_map(Step::Wait),
         1 => Just(Step::Crash(Crash::PowerCut)),
         1 => Just(Step::Crash(Crash::ProcessKill)),
+        1 => (place(), offset(), 0..10u64, any::<bool>()).prop_map(|(place, size, wait_ms, cut)| {
+            let crash = if cut { Crash::PowerCut } else { Crash::ProcessKill };
+            Step::CrashInTruncate { place, size, wait_ms, crash }
+        }),
     ]
 }
 
@@ -48,6 +81,8 @@ fn step() -> impl Strategy<Value = Step> {
 struct Object {
     oid: u32,
     data: Vec<u8>,
+    /// The data without the last change, if that is a truncation.
+    data_before_truncate: Vec<u8>,
     version: u64,
     /// Contents of each page since the last sync, without the zeros at the end.
     pages: BTreeMap<usize, Vec<Vec<u8>>>,
@@ -55,6 +90,20 @@ struct Object {
     sizes: Vec<usize>,
     /// Versions since the last sync.
     versions: Vec<u64>,
+}
+
+/// A state in an object's histories.
+struct Mark {
+    oid: u32,
+    pages: BTreeMap<usize, usize>,
+    states: usize,
+}
+
+/// A sync of all objects that has begun.
+struct BegunSync {
+    task: JoinHandle<Result<(), OsdError>>,
+    marks: Vec<Mark>,
+    destroyed: Vec<u32>,
 }
 
 fn trimmed(page: &[u8]) -> Vec<u8> {
@@ -75,6 +124,7 @@ impl Object {
 
     /// Adds the present state to those that may be on disk.
     fn record(&mut self) {
+        self.data_before_truncate.clone_from(&self.data);
         let pages = self.data.len().div_ceil(PAGE).max(16);
         for page in 0..pages {
             let content = self.data.chunks(PAGE).nth(page).map(trimmed).unwrap_or_default();
@@ -87,12 +137,40 @@ impl Object {
         self.versions.push(self.version);
     }
 
-    /// Only the present state may be on disk.
-    fn set_durable(&mut self) {
-        self.pages.clear();
-        self.sizes.clear();
-        self.versions.clear();
+    /// A truncation can reach the disk before the writes that precede it.
+    fn truncate(&mut self, size: usize) {
+        let before = self.data.clone();
+        self.data.resize(size, 0);
+        for (page, contents) in &mut self.pages {
+            let len = size.saturating_sub(page * PAGE);
+            let is_longer = |content: &&Vec<u8>| content.len() > len;
+            let cut: Vec<_> = contents
+                .iter()
+                .filter(is_longer)
+                .map(|c| trimmed(&c[..len]))
+                .collect();
+            contents.extend(cut);
+        }
         self.record();
+        self.data_before_truncate = before;
+    }
+
+    /// The state that a sync which begins now makes durable, as lengths of the histories.
+    fn mark(&self) -> Mark {
+        Mark {
+            oid: self.oid,
+            pages: self.pages.iter().map(|(page, c)| (*page, c.len() - 1)).collect(),
+            states: self.sizes.len() - 1,
+        }
+    }
+
+    /// States before the mark are no longer on disk.
+    fn set_durable(&mut self, mark: &Mark) {
+        for (page, contents) in &mut self.pages {
+            contents.drain(..mark.pages.get(page).copied().unwrap_or(0));
+        }
+        self.sizes.drain(..mark.states);
+        self.versions.drain(..mark.states);
     }
 
     /// Checks the state after a crash, and continues with it.
@@ -130,6 +208,7 @@ struct Machine {
     live: Vec<Object>,
     /// Objects whose destruction is on disk, or not.
     destroyed: BTreeMap<u32, bool>,
+    begun_sync: Option<BegunSync>,
     changes: u64,
     digests: Vec<u64>,
 }
@@ -140,6 +219,7 @@ impl Machine {
             node: Some(Node::new(seed).await),
             live: (0..PLACES).map(|place| Object::new(place as u32)).collect(),
             destroyed: BTreeMap::new(),
+            begun_sync: None,
             changes: 0,
             digests: Vec::new(),
         }
@@ -183,11 +263,10 @@ impl Machine {
             }
             Step::Truncate { place, size } => {
                 let object = &mut self.live[place];
-                object.data.resize(size, 0);
                 let truncated = objects.punch(fid(object.oid), size as u64, u64::MAX, attr);
                 truncated.await.unwrap();
                 object.version = self.changes;
-                object.record();
+                object.truncate(size);
             }
             Step::Punch { place, start, len } => {
                 let object = &mut self.live[place];
@@ -218,29 +297,78 @@ impl Machine {
                 self.live[place] = Object::new(oid + PLACES as u32);
             }
             Step::Sync { place } => {
-                objects
-                    .sync(place.map(|place| fid(self.live[place].oid)))
-                    .await
-                    .unwrap();
+                self.end_sync().await;
                 match place {
-                    Some(place) => self.live[place].set_durable(),
+                    Some(place) => {
+                        let object = &mut self.live[place];
+                        objects.sync(Some(fid(object.oid))).await.unwrap();
+                        object.set_durable(&object.mark());
+                    }
                     None => {
-                        self.live.iter_mut().for_each(Object::set_durable);
-                        self.destroyed.values_mut().for_each(|durable| *durable = true);
+                        self.begin_sync().await;
+                        self.end_sync().await;
                     }
                 }
             }
+            Step::BeginSync => {
+                self.end_sync().await;
+                self.begin_sync().await;
+            }
             Step::Wait(ms) => sleep(millis(ms)).await,
-            Step::Crash(crash) => {
-                drop(objects);
-                let node = self.node.take().unwrap().crash_and_start(crash).await;
-                self.check_start(node, crash).await;
+            Step::Crash(crash) => self.crash(crash).await,
+            Step::CrashInTruncate {
+                place,
+                size,
+                wait_ms,
+                crash,
+            } => {
+                let object = &mut self.live[place];
+                let (fid, size_bytes) = (fid(object.oid), size as u64);
+                object.version = self.changes;
+                object.truncate(size);
+                let scope = self.node().scope.clone();
+                let truncate = async move { objects.punch(fid, size_bytes, u64::MAX, attr).await };
+                scope.run(async { cpt::spawn(truncate) }).await;
+                sleep(millis(wait_ms)).await;
+                self.crash(crash).await;
             }
         }
         self.digests.push(self.node().disk.digest());
     }
 
-    async fn check_start(&mut self, node: Node, crash: Crash) {
+    async fn begin_sync(&mut self) {
+        let (scope, objects) = (self.node().scope.clone(), self.node().objects.clone());
+        let begin = async {
+            let task = cpt::spawn(async move { objects.sync(None).await });
+            // The sync begins.
+            tokio::task::yield_now().await;
+            task
+        };
+        self.begun_sync = Some(BegunSync {
+            task: scope.run(begin).await,
+            marks: self.live.iter().map(Object::mark).collect(),
+            destroyed: self.destroyed.keys().copied().collect(),
+        });
+    }
+
+    async fn end_sync(&mut self) {
+        let Some(sync) = self.begun_sync.take() else {
+            return;
+        };
+        sync.task.await.unwrap().unwrap();
+        for mark in sync.marks {
+            if let Some(object) = self.live.iter_mut().find(|object| object.oid == mark.oid) {
+                object.set_durable(&mark);
+            }
+        }
+        for oid in sync.destroyed {
+            self.destroyed.insert(oid, true);
+        }
+    }
+
+    async fn crash(&mut self, crash: Crash) {
+        self.begun_sync = None;
+        let node = self.node.take().unwrap().crash_and_start(crash).await;
         if crash == Crash::ProcessKill {
             // As an OST does whose machine kept running.
             node.objects.sync_file_system().await.unwrap();
@@ -248,10 +376,12 @@ impl Machine {
         for object in &mut self.live {
             let (data, version) = Machine::state(&node, object.oid).await;
             if crash == Crash::ProcessKill {
-                assert_eq!(data, object.data, "the kernel has all data");
+                let is_kept = data == object.data || data == object.data_before_truncate;
+                assert!(is_kept, "the kernel lost data of object {}", object.oid);
             }
             object.check(data, version);
-            object.set_durable();
+            object.record();
+            object.set_durable(&object.mark());
         }
         for (oid, is_durable) in std::mem::take(&mut self.destroyed) {
             if is_durable {
