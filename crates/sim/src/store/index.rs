@@ -249,6 +249,9 @@ impl Index for SimIndex {
     fn sync(&self) -> BoxFuture<'_, Result<(), OsdError>> {
         Box::pin(async move {
             let s = &self.shared;
+            if self.read_only {
+                return Ok(());
+            }
             let target = s.handle.lock().ok_or(OsdError::Stopping)?.journal.appended();
             let mut durable = s.durable.subscribe();
             if durable.borrow().batches < target {
