@@ -23,6 +23,7 @@ mod reclaim;
 mod space;
 mod stores;
 pub mod target;
+mod target_files;
 mod transactions;
 
 pub use boot_id::BootId;
@@ -35,6 +36,7 @@ pub use memory_objects::MemoryObjects;
 pub use objects::{CachedAttr, ObjAttr, Objects, Seek, SetAttr};
 pub use space::{DiskShare, Space, SpacePurpose};
 pub use stores::{LocalStores, MemoryStores, Stores};
+pub use target_files::{LocalFiles, MemoryFiles, TargetFiles};
 pub use transactions::{TransactionGuard, Transactions};
 
 /// Maximum length of one buffer returned by a read, bytes: the size of one bulk descriptor.
