@@ -3,40 +3,48 @@
 //! them as a log, and only to registered targets.
 
 use std::fs;
-use std::io::{self, ErrorKind, Read};
-use std::path::{Path, PathBuf};
+use std::io::{self, Read};
 use std::sync::Arc;
 
 use mgc::{CAPA_KEYS, CapaKeys};
-use osd::{MemoryIndex, files};
+use osd::{MemoryIndex, TargetFiles};
 
 use crate::logs::{Log, Logs};
 use crate::{MgsError, stored_values};
 
-/// Name of the file in the MGS's directory.
+/// Generates a key of 32 unpredictable bytes.
+pub type KeySource = Arc<dyn Fn() -> io::Result<[u8; 32]> + Send + Sync>;
+
+/// Name of the file with the keys.
 pub const CAPA_KEYS_FILE: &str = "capa-keys";
 /// Bit that is set in the id of this log, and in no id of a log in the store.
 const ID_FLAG: u64 = 1 << 63;
 
 /// The keys, their file, and the log that serves them.
 pub(crate) struct KeyFile {
-    /// The file; `None` if the keys are only in memory.
-    path: Option<PathBuf>,
+    /// The place of the file; `None` if the keys are only in memory.
+    files: Option<Arc<dyn TargetFiles>>,
+    new_key: KeySource,
     keys: CapaKeys,
     /// One log, [`CAPA_KEYS`], in memory.
     log: Logs,
 }
 
 impl KeyFile {
-    /// Opens the file of keys, and creates it, with a new key, if it is missing. Without a path the
-    /// key is new, and only in memory. `now` is in seconds since 1970.
-    pub(crate) fn open(path: Option<PathBuf>, now: i64) -> Result<KeyFile, MgsError> {
-        let stored = match &path {
-            Some(path) => read(path)?,
+    /// Opens the file of keys, and creates it, with a new key, if it is missing. Without `files`
+    /// the key is new, and only in memory. `now` is in seconds since 1970.
+    pub(crate) fn open(
+        files: Option<Arc<dyn TargetFiles>>,
+        new_key: KeySource,
+        now: i64,
+    ) -> Result<KeyFile, MgsError> {
+        let stored = match &files {
+            Some(files) => read(&**files)?,
             None => None,
         };
         let mut file = KeyFile {
-            path,
+            files,
+            new_key,
             keys: CapaKeys::default(),
             log: Logs::load(Arc::new(MemoryIndex::default()))?,
         };
@@ -60,12 +68,15 @@ impl KeyFile {
     pub(crate) fn prepare_rotation(
         &self,
     ) -> Result<impl FnOnce() -> Result<CapaKeys, MgsError> + use<>, MgsError> {
-        let (keys, path) = (self.keys.rotated(random()?), self.path.clone());
+        let key = (self.new_key)().map_err(|e| MgsError::Keys {
+            why: format!("cannot generate a key: {e}"),
+        })?;
+        let (keys, files) = (self.keys.rotated(key), self.files.clone());
         Ok(move || {
-            if let Some(path) = &path {
+            if let Some(files) = &files {
                 let text = format!("{}\n", keys.to_text());
-                let written = files::replace(path, text.as_bytes(), files::FILE_MODE);
-                written.map_err(|e| io_error("write", path, &e))?;
+                let written = files.replace(CAPA_KEYS_FILE, text.as_bytes());
+                written.map_err(|e| io_error("write", &**files, &e))?;
             }
             Ok(keys)
         })
@@ -91,48 +102,52 @@ impl KeyFile {
     }
 }
 
-fn io_error(verb: &str, path: &Path, e: &io::Error) -> MgsError {
+fn io_error(verb: &str, files: &dyn TargetFiles, e: &io::Error) -> MgsError {
     MgsError::Keys {
-        why: format!("cannot {verb} {}: {e}", path.display()),
+        why: format!("cannot {verb} {CAPA_KEYS_FILE} in {}: {e}", files.place()),
     }
 }
 
 /// Reads the file of keys; `None` if it does not exist.
-fn read(path: &Path) -> Result<Option<CapaKeys>, MgsError> {
-    let text = match fs::read_to_string(path) {
-        Ok(text) => text,
-        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
-        Err(e) => return Err(io_error("read", path, &e)),
+fn read(files: &dyn TargetFiles) -> Result<Option<CapaKeys>, MgsError> {
+    let contents = files.read(CAPA_KEYS_FILE);
+    let Some(contents) = contents.map_err(|e| io_error("read", files, &e))? else {
+        return Ok(None);
     };
-    let keys: Result<CapaKeys, String> = text.parse();
+    let keys: Result<CapaKeys, String> = String::from_utf8_lossy(&contents).parse();
     let why = match keys {
         Ok(keys) if !keys.is_empty() => return Ok(Some(keys)),
         Ok(_) => "it is empty".to_owned(),
         Err(why) => why,
     };
-    let why = format!("{}: {why}; remove the file to create new keys", path.display());
+    let why = format!(
+        "{CAPA_KEYS_FILE} in {}: {why}; remove the file to create new keys",
+        files.place()
+    );
     Err(MgsError::Keys { why })
 }
 
-fn random() -> Result<[u8; 32], MgsError> {
-    let source = Path::new("/dev/urandom");
-    let mut bytes = [0; 32];
-    let done = fs::File::open(source).and_then(|mut file| file.read_exact(&mut bytes));
-    done.map_err(|e| io_error("read", source, &e))?;
-    Ok(bytes)
+/// A key from the kernel's random numbers.
+pub(crate) fn random_key() -> io::Result<[u8; 32]> {
+    let mut key = [0; 32];
+    fs::File::open("/dev/urandom")?.read_exact(&mut key)?;
+    Ok(key)
 }
 
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+    use osd::LocalFiles;
     use std::os::unix::fs::PermissionsExt;
 
     #[test]
     fn the_key_file_has_mode_0600_and_at_most_two_keys() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("capa-keys");
-        let open = || KeyFile::open(Some(path.clone()), 1).unwrap();
+        let try_open = |files| KeyFile::open(files, Arc::new(random_key), 1);
+        let files: Arc<dyn TargetFiles> = Arc::new(LocalFiles(dir.path().to_owned()));
+        let open = || try_open(Some(files.clone())).unwrap();
         let first = open().keys;
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         assert_eq!(open().keys, first);
@@ -143,10 +158,10 @@ mod tests {
             assert_eq!((file.ids(), open().ids()), (ids.to_owned(), ids.to_owned()));
         }
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
-        assert_ne!(KeyFile::open(None, 1).unwrap().keys, first);
+        assert_ne!(try_open(None).unwrap().keys, first);
         for bad in ["", "1:xyz"] {
             fs::write(&path, bad).unwrap();
-            let why = KeyFile::open(Some(path.clone()), 1).err().unwrap().to_string();
+            let why = try_open(Some(files.clone())).err().unwrap().to_string();
             assert!(
                 why.contains("capa-keys") && why.contains("remove the file"),
                 "{why}"

@@ -16,8 +16,8 @@ mod stored_values;
 
 use wire::Errno;
 
-pub use capa_keys::CAPA_KEYS_FILE;
-pub use service::{Mgs, MgsConfig};
+pub use capa_keys::{CAPA_KEYS_FILE, KeySource};
+pub use service::{Clock, Mgs, MgsConfig};
 
 /// Checks that all logs of a store can be read, as the MGS does when it starts.
 ///

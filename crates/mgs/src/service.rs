@@ -6,15 +6,14 @@
 //! locks, enqueue again and read the change. The MGS takes the lock in a task of its own, so the
 //! reply to the change does not wait for followers.
 
-use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::SystemTime;
 
 use cpt::BoxFuture;
 use cpt::Handle;
 use ldlm::{LdlmConfig, LockMode, LockServer, LockType, NoLvb, Policy};
 use mgc::{CAPA_KEYS, FsConfig, JoinToken, NODEMAPS, NodemapTable, Nodemaps};
-use osd::{Index, Stores};
+use osd::{Index, Stores, TargetFiles};
 use params::{Group, Registry};
 use parking_lot::Mutex;
 use rpc::{ConnectRequest, Export, Ptlrpc, Reply, ServerRequest, Target, services};
@@ -25,11 +24,12 @@ use wire::{
     LLOG_ORIGIN_HANDLE_READ_HEADER, LUSTRE_VERSION_CODE, LdlmResId, LlogLogid, LlogdBody, MGS_CFG_T_CONFIG,
     MGS_CFG_T_NODEMAP, MGS_CFG_T_PARAMS, MGS_TARGET_REG, MgsTargetInfo, Nid, NidList, OBD_CONNECT_AT,
     OBD_CONNECT_BULK_MBITS, OBD_CONNECT_FLAGS2, OBD_CONNECT_FULL20, OBD_CONNECT_LVB_TYPE,
-    OBD_CONNECT_VERSION, OBD_CONNECT2_REP_MBITS, ObdConnectData, OstId, Transno, WireStruct, before_nul,
+    OBD_CONNECT_VERSION, OBD_CONNECT2_REP_MBITS, ObdConnectData, OstId, Time, Transno, WireStruct,
+    before_nul,
 };
 
 use crate::admission::Admission;
-use crate::capa_keys::KeyFile;
+use crate::capa_keys::{self, KeyFile, KeySource};
 use crate::logs::{Log, Logs};
 use crate::{MgsError, fsdb, mgs_params, stored_values};
 
@@ -48,7 +48,7 @@ const GRANTED_FLAGS2: u64 = OBD_CONNECT2_REP_MBITS;
 const SERVER_NIDS: &str = "mgs.MGS.server_nids";
 
 /// The configuration of an MGS.
-#[derive(Debug, Clone, Default)]
+#[derive(Clone)]
 pub struct MgsConfig {
     /// Seed of random choices, different for each run.
     pub seed: u64,
@@ -58,8 +58,30 @@ pub struct MgsConfig {
     pub server_nids: NidList,
     /// Targets with this token may register from any node.
     pub token: Option<JoinToken>,
-    /// The file of the keys of object capabilities; without it each start creates new keys.
-    pub capa_keys: Option<PathBuf>,
+    /// The place of the file with the keys of object capabilities ([`crate::CAPA_KEYS_FILE`]);
+    /// without it each start creates new keys.
+    pub files: Option<Arc<dyn TargetFiles>>,
+    /// Generates the keys of object capabilities, which must be unpredictable.
+    pub new_key: KeySource,
+    /// The time of day, for the records of the logs.
+    pub clock: Clock,
+}
+
+/// Returns the time of day.
+pub type Clock = Arc<dyn Fn() -> Time + Send + Sync>;
+
+impl Default for MgsConfig {
+    fn default() -> MgsConfig {
+        MgsConfig {
+            seed: 0,
+            params: Registry::default(),
+            server_nids: NidList::default(),
+            token: None,
+            files: None,
+            new_key: Arc::new(capa_keys::random_key),
+            clock: Arc::new(|| SystemTime::now().into()),
+        }
+    }
 }
 
 /// The management server.
@@ -75,6 +97,7 @@ pub struct Mgs {
     capa_keys: Mutex<KeyFile>,
     /// Held during a rotation, while the new key is written to disk: rotations do not overlap.
     rotation: Mutex<()>,
+    clock: Clock,
     runtime: Handle,
     param_group: Mutex<Option<Group>>,
 }
@@ -122,6 +145,8 @@ impl Mgs {
             ..LdlmConfig::default()
         };
         let locks = LockServer::new(Mgs::UUID, Arc::new(NoLvb), cfg);
+        let now = (config.clock)().sec;
+        let keys = KeyFile::open(config.files, config.new_key, now)?;
         let mgs = Arc::new(Mgs {
             rpc: rpc.clone(),
             index,
@@ -129,8 +154,9 @@ impl Mgs {
             locks,
             admission: Admission::new(rpc.lnet().clone(), listed, config.token),
             nodemaps,
-            capa_keys: Mutex::new(KeyFile::open(config.capa_keys, now())?),
+            capa_keys: Mutex::new(keys),
             rotation: Mutex::default(),
+            clock: config.clock,
             runtime: Handle::current(),
             param_group: Mutex::default(),
         });
@@ -163,12 +189,17 @@ impl Mgs {
     pub async fn set_permanent_param(&self, name: &str, value: Option<&str>) -> Result<(), MgsError> {
         {
             let mut logs = self.logs.lock();
-            stored_values::set(&mut logs, stored_values::PARAMS, name, value, now())?;
+            stored_values::set(&mut logs, stored_values::PARAMS, name, value, self.now())?;
             logs.save()?;
         }
         self.index.sync().await?;
         self.notify_readers(mgc::config_resource(stored_values::PARAMS, MGS_CFG_T_PARAMS));
         Ok(())
+    }
+
+    /// Seconds since 1970.
+    fn now(&self) -> i64 {
+        (self.clock)().sec
     }
 
     /// The names of the file systems with a configuration here.
@@ -192,7 +223,13 @@ impl Mgs {
     pub(crate) fn set_server_nids(&self, text: &str) -> Result<(), MgsError> {
         let list = parse_nids(text)?;
         let mut logs = self.logs.lock();
-        stored_values::set(&mut logs, NODEMAPS, SERVER_NIDS, Some(&list.to_string()), now())?;
+        stored_values::set(
+            &mut logs,
+            NODEMAPS,
+            SERVER_NIDS,
+            Some(&list.to_string()),
+            self.now(),
+        )?;
         logs.save()?;
         self.admission.set_listed_nids(list);
         Ok(())
@@ -210,7 +247,7 @@ impl Mgs {
             let _guard = mgs.rotation.lock();
             let prepared = mgs.capa_keys.lock().prepare_rotation();
             let written = prepared.and_then(|write_keys| write_keys());
-            match written.and_then(|keys| mgs.capa_keys.lock().publish(keys, now())) {
+            match written.and_then(|keys| mgs.capa_keys.lock().publish(keys, mgs.now())) {
                 Ok(()) => mgs.notify_readers(mgc::config_resource(CAPA_KEYS, MGS_CFG_T_NODEMAP)),
                 Err(e) => tracing::error!("cannot create a new key of capabilities: {e}"),
             }
@@ -287,11 +324,11 @@ impl Mgs {
             // Change a copy: a failure leaves the logs unchanged.
             let mut changed = logs.clone();
             for name in before.keys().filter(|name| !after.contains_key(*name)) {
-                stored_values::set(&mut changed, NODEMAPS, name, None, now())?;
+                stored_values::set(&mut changed, NODEMAPS, name, None, self.now())?;
             }
             for (name, value) in &after {
                 if before.get(name) != Some(value) {
-                    stored_values::set(&mut changed, NODEMAPS, name, Some(value), now())?;
+                    stored_values::set(&mut changed, NODEMAPS, name, Some(value), self.now())?;
                 }
             }
             changed.save()?;
@@ -312,7 +349,7 @@ impl Mgs {
             let mut logs = self.logs.lock();
             // Change a copy: a failure leaves the logs unchanged.
             let mut changed = logs.clone();
-            let result = fsdb::register(&mut changed, info, store.as_deref(), now())?;
+            let result = fsdb::register(&mut changed, info, store.as_deref(), self.now())?;
             changed.save()?;
             *logs = changed;
             Ok(result)
@@ -411,13 +448,6 @@ fn parse_nids(text: &str) -> Result<NidList, MgsError> {
         "NONE" => Ok(NidList::default()),
         ranges => ranges.parse().map_err(bad),
     }
-}
-
-/// Seconds since 1970.
-fn now() -> i64 {
-    SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .map_or(0, |d| d.as_secs() as i64)
 }
 
 impl Target for Mgs {

@@ -26,8 +26,8 @@ use tokio::time::timeout;
 
 use crate::cmd::lnetctl::Op;
 use crate::cmd::nodemap::NodemapChange;
-use crate::node::MountRequest;
 use crate::output;
+use crate::process_node::MountRequest;
 use crate::publish::with_short_path;
 use limits::Limits;
 

@@ -15,8 +15,8 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{Mutex, Notify, mpsc, oneshot};
 
 use crate::control::{Caller, Handler, Request};
-use crate::node::{MountRequest, Node};
 use crate::process::{self, ProcessRecord};
+use crate::process_node::{MountRequest, ProcessNode};
 use crate::publish::Publisher;
 use crate::start::StartConfig;
 use crate::{daemon, fd_limit, instance, logging, mounts, output, service_manager};
@@ -75,7 +75,7 @@ impl DaemonSpec {
     pub(crate) fn run<F, Fut, T>(self, bring_up: F) -> Result<ExitCode>
     where
         F: FnOnce(Arc<CptTable>) -> Fut,
-        Fut: Future<Output = Result<(Node, T)>>,
+        Fut: Future<Output = Result<(ProcessNode, T)>>,
         T: Into<AfterStart>,
     {
         if !self.foreground && !daemon::is_child() {
@@ -98,7 +98,7 @@ impl DaemonSpec {
     fn run_to_end<F, Fut, T>(&self, bring_up: F) -> Result<()>
     where
         F: FnOnce(Arc<CptTable>) -> Fut,
-        Fut: Future<Output = Result<(Node, T)>>,
+        Fut: Future<Output = Result<(ProcessNode, T)>>,
         T: Into<AfterStart>,
     {
         fd_limit::raise();
@@ -150,7 +150,12 @@ impl DaemonSpec {
 
     /// Publishes the record, mounts if requested, and serves control requests until the process
     /// stops.
-    async fn serve(&self, mut node: Node, after_start: AfterStart, mut signals: Signals) -> Result<()> {
+    async fn serve(
+        &self,
+        mut node: ProcessNode,
+        after_start: AfterStart,
+        mut signals: Signals,
+    ) -> Result<()> {
         let publisher = Publisher::new(&self.dirs, std::process::id());
         let (publisher, record) = match publisher.and_then(|p| Ok((p, self.record(&node)?))) {
             Ok(pair) => pair,
@@ -255,7 +260,7 @@ impl DaemonSpec {
 
 impl DaemonSpec {
     /// The record to publish.
-    fn record(&self, node: &Node) -> Result<ProcessRecord> {
+    fn record(&self, node: &ProcessNode) -> Result<ProcessRecord> {
         let pid = std::process::id();
         Ok(ProcessRecord {
             role: self.role.to_owned(),
@@ -320,7 +325,7 @@ struct Daemon {
     /// The record published last. It has its own lock because the node's lock is held for long
     /// while the node stops.
     record: Mutex<ProcessRecord>,
-    node: Mutex<Node>,
+    node: Mutex<ProcessNode>,
     publisher: Arc<Mutex<Publisher>>,
     /// Notified when a mount has ended.
     mount_ended: Notify,
@@ -347,7 +352,7 @@ impl Daemon {
     /// Mounts a file system. Returns `false` if this process is about to exit, so that another
     /// process must mount.
     async fn mount(self: &Arc<Self>, request: &MountRequest) -> Result<bool> {
-        let Some(mounter) = self.node.lock().await.begin_mount(request) else {
+        let Some(mounter) = self.node.lock().await.begin_mount() else {
             return Ok(false);
         };
         let mounted = mounter.mount(request).await;

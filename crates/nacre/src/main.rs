@@ -23,16 +23,14 @@ mod metrics;
 mod mount_options;
 mod mounts;
 mod net;
-mod node;
 mod node_requests;
 mod output;
 mod process;
+mod process_node;
 mod process_params;
 mod progress;
 mod publish;
-mod registration;
-mod replace;
-mod saved_config;
+mod random;
 mod service_manager;
 mod start;
 #[cfg(test)]

@@ -2,12 +2,14 @@
 //! directory of a target authorizes that target to register.
 
 use std::fs;
-use std::io::{ErrorKind, Read};
+use std::io::ErrorKind;
 use std::path::Path;
 
 use anyhow::{Context, Result};
 use mgc::JoinToken;
 use osd::files;
+
+use crate::random;
 
 /// Name of the token's file.
 pub(crate) const NAME: &str = "join-token";
@@ -41,12 +43,7 @@ pub(crate) fn mgs_token(dir: &Path) -> Result<JoinToken> {
 
 /// Generates a random token.
 pub(crate) fn generate() -> Result<JoinToken> {
-    let mut bytes = [0; 32];
-    let mut source = fs::File::open("/dev/urandom").context("cannot read /dev/urandom")?;
-    source
-        .read_exact(&mut bytes)
-        .context("cannot read /dev/urandom")?;
-    Ok(JoinToken::new(bytes))
+    Ok(JoinToken::new(random::bytes()?))
 }
 
 /// Writes a token into a target's directory, readable by its owner only, and syncs the file.

@@ -5,6 +5,7 @@ use std::{io, path::PathBuf};
 use wire::Errno;
 
 use crate::journal::Damage;
+use crate::target::TargetError;
 
 /// Error of a store.
 #[derive(Debug, thiserror::Error)]
@@ -83,6 +84,9 @@ pub enum OsdError {
         /// The expected and the found form.
         why: String,
     },
+    /// The target's directory cannot be used.
+    #[error(transparent)]
+    Target(TargetError),
     /// No such object, or no data in the searched range.
     #[error("no such object, or no data after the offset")]
     NotFound,
@@ -128,6 +132,7 @@ impl OsdError {
             OsdError::DamagedJournal(_) | OsdError::MissingStore { .. } | OsdError::DamagedObject { .. } => {
                 Errno::EIO
             }
+            OsdError::Target(_) => Errno::EIO,
         }
     }
 }

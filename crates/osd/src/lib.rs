@@ -24,6 +24,7 @@ mod space;
 mod sparse_data;
 mod stores;
 pub mod target;
+mod target_files;
 mod transactions;
 
 pub use boot_id::BootId;
@@ -37,6 +38,7 @@ pub use objects::{CachedAttr, ObjAttr, Objects, Seek, SetAttr};
 pub use space::{DiskShare, Space, SpacePurpose};
 pub use sparse_data::SparseData;
 pub use stores::{LocalStores, MemoryStores, Stores};
+pub use target_files::{LocalFiles, MemoryFiles, TargetFiles};
 pub use transactions::{TransactionGuard, Transactions};
 
 /// Maximum length of one buffer returned by a read, bytes: the size of one bulk descriptor.

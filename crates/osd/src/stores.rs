@@ -22,6 +22,16 @@ pub trait Stores: Send + Sync {
         BootId::current()
     }
 
+    /// Records that the target ran: from now on its stores must exist. Stores in memory record
+    /// nothing, because a start creates them.
+    ///
+    /// # Errors
+    ///
+    /// [`OsdError::Target`] if the record cannot be written.
+    fn set_has_run(&self) -> BoxFuture<'_, Result<(), OsdError>> {
+        Box::pin(async { Ok(()) })
+    }
+
     /// Opens the index; creates an empty one for a target that never ran.
     ///
     /// # Errors
@@ -92,6 +102,13 @@ impl LocalStores {
 impl Stores for LocalStores {
     fn has_run(&self) -> bool {
         target::TargetLabel::read(&self.0).is_ok_and(|label| label.initialised)
+    }
+
+    fn set_has_run(&self) -> BoxFuture<'_, Result<(), OsdError>> {
+        let path = self.0.clone();
+        Box::pin(blocking(move || {
+            target::set_initialised(&path).map_err(OsdError::Target)
+        }))
     }
 
     fn open_index(&self) -> BoxFuture<'_, Result<Arc<dyn Index>, OsdError>> {

@@ -9,7 +9,7 @@ use client::Client;
 use cpt::{CptTable, NodeScope};
 use lnet::sim::Fabric;
 use lnet::{Lnet, LnetConfig};
-use node::{Node, NodeConfig, RandomSource, TargetSpec};
+use node::{Node, NodeConfig, RandomSource, SERVER_NIDS_PARAM, TargetSpec};
 use osd::target::{TargetKind, TargetLabel};
 use parking_lot::Mutex;
 use wire::Nid;
@@ -119,7 +119,7 @@ impl Host {
     }
 }
 
-fn label(kind: TargetKind, index: u32) -> TargetLabel {
+fn label(kind: TargetKind, index: u32, osts: u32) -> TargetLabel {
     let mgsnode = match kind {
         TargetKind::Mgs => Vec::new(),
         _ => vec![nid(0)],
@@ -127,6 +127,11 @@ fn label(kind: TargetKind, index: u32) -> TargetLabel {
     let fsname = match kind {
         TargetKind::Mgs => String::new(),
         _ => FSNAME.to_owned(),
+    };
+    let servers: Vec<String> = (1..=osts).map(|id| nid(id).to_string()).collect();
+    let params = match kind {
+        TargetKind::Mgs => vec![(SERVER_NIDS_PARAM.to_owned(), servers.join(" "))],
+        _ => Vec::new(),
     };
     TargetLabel {
         format_version: osd::target::FORMAT_VERSION,
@@ -137,7 +142,7 @@ fn label(kind: TargetKind, index: u32) -> TargetLabel {
         mgsnode,
         service_nodes: Vec::new(),
         initialised: false,
-        params: Vec::new(),
+        params,
     }
 }
 
@@ -145,7 +150,7 @@ impl Cluster {
     /// Hosts without nodes: a metadata server, object servers with an OST each, and clients.
     pub fn new(seed: u64, fabric: Arc<Fabric>, osts: u32, clients: u32) -> Cluster {
         let target = |kind: TargetKind, index: u32| {
-            let label = label(kind, index);
+            let label = label(kind, index, osts);
             let config = DiskConfig {
                 name: label.svname(),
                 ..DiskConfig::default()

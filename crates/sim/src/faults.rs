@@ -107,7 +107,7 @@ impl Faults {
     /// Brings faults for ever; [`Faults::heal`] ends them.
     pub async fn run(&mut self) {
         loop {
-            let pause = Duration::from_millis(self.rng.u64(100..3_000));
+            let pause = Duration::from_millis(self.rng.u64(50..2_000));
             tokio::time::sleep(pause).await;
             let kinds: [(bool, u8); 7] = [
                 (self.plan.storms, 0),
@@ -207,16 +207,27 @@ impl Faults {
     }
 
     /// Lets a node take a random number of steps, and kills it.
-    async fn kill(&mut self, host: &Arc<Host>) -> u64 {
+    async fn kill(&mut self, host: &Arc<Host>) {
         let death = self.death();
         let scope = host.scope();
         scope.die_at(scope.polls() + self.rng.u64(1..STEPS_MAX));
         // The result does not matter: an idle node dies now.
         let _ = tokio::time::timeout(DEATH_MAX, scope.died()).await;
-        scope.die();
+        self.finish_death(host, death).await;
+    }
+
+    async fn finish_death(&self, host: &Arc<Host>, death: Death) {
+        host.scope().die();
         let order = self.history.note(format!("node {} dies: {death:?}", host.id));
+        {
+            let mut losses = self.losses.lock();
+            match self.cluster.servers.iter().position(|server| Arc::ptr_eq(server, host)) {
+                None => drop(losses.clients.insert(client_id(host))),
+                Some(0) => losses.mds.push(order),
+                Some(_) => losses.oss.push(order),
+            }
+        }
         self.cluster.kill(host, death).await;
-        order
     }
 
     async fn client_death(&mut self) {
@@ -228,17 +239,12 @@ impl Faults {
         let Some(host) = self.rng.choice(living).cloned() else {
             return;
         };
-        self.losses.lock().clients.insert(client_id(&host));
         self.kill(&host).await;
     }
 
     async fn server_death(&mut self, server: usize) {
         let host = self.cluster.servers[server].clone();
-        let order = self.kill(&host).await;
-        match server {
-            0 => self.losses.lock().mds.push(order),
-            _ => self.losses.lock().oss.push(order),
-        }
+        self.kill(&host).await;
         let time = self.seconds(0..10);
         tokio::time::sleep(time).await;
         self.restart(&host).await;
@@ -270,6 +276,11 @@ impl Faults {
         *self.climate.lock() = Climate::default();
         let hosts: Vec<_> = self.cluster.hosts().cloned().collect();
         for from in &hosts {
+            // A death that was planned may not have come yet, or its simulation not have ended.
+            from.scope().die_at(u64::MAX);
+            if from.scope().is_dead() && from.node().is_some() {
+                self.finish_death(from, Death::Process).await;
+            }
             from.scope().thaw();
             from.disks().for_each(|disk| disk.set_delay(Duration::ZERO));
             for to in &hosts {

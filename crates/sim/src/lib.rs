@@ -6,10 +6,13 @@
 
 #![cfg(feature = "sim")]
 
+pub mod cluster;
 pub mod data;
+pub mod faults;
 pub mod history;
 pub mod linear;
 pub mod names;
+pub mod run;
 pub mod store;
 pub mod system;
 pub mod verify;

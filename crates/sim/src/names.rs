@@ -205,10 +205,13 @@ fn plan(tree: &Tree, change: &Call, outcome: &Outcome) -> Result<Tree, Errno> {
         }
         Call::Link(fid, place) => {
             let exists = tree.values().any(|(file, _)| file == fid);
-            match tree.contains_key(place) {
-                true => return Err(Errno::EEXIST),
-                false if !exists => return Err(Errno::ENOENT),
-                false => drop(tree.insert(*place, (*fid, Kind::File))),
+            match (exists, tree.contains_key(place)) {
+                (true, true) => return Err(Errno::EEXIST),
+                (false, false) => return Err(Errno::ENOENT),
+                // Either reason is right.
+                (false, true) if *outcome == Outcome::Failed(Errno::ENOENT) => return Err(Errno::ENOENT),
+                (false, true) => return Err(Errno::EEXIST),
+                (true, false) => drop(tree.insert(*place, (*fid, Kind::File))),
             }
         }
         Call::Lookup(_) | Call::List(_) | Call::Sync | Call::Crash => {}

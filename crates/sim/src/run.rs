@@ -42,7 +42,7 @@ impl Settings {
     pub fn of(seed: u64) -> Settings {
         Settings {
             seed,
-            calls: 30,
+            calls: 60,
             plan: Plan::of(seed),
         }
     }
@@ -178,7 +178,8 @@ impl Simulation {
         let mut dirs = Vec::new();
         for dir in 0..DIRS {
             let name = dir_name(dir);
-            let made = client.mkdir(&Cred::root(), client.root(), name.as_bytes(), 0o755);
+            let cred = Cred::root();
+            let made = client.mkdir(&cred, client.root(), name.as_bytes(), 0o755);
             let made = first.scope().run(made).await;
             dirs.push(made.map_err(|e| format!("mkdir {name}: {e}"))?.attr.fid);
         }

@@ -8,7 +8,6 @@ use crate::data::{self, BlockSpec, ClientId};
 use crate::history::{Call, Entry, Outcome};
 use crate::linear::{Spec, Timed, Verdict, check};
 use crate::names::{self, NameSpec};
-use crate::workload::BLOCKS;
 
 /// Number of states at which a check gives up.
 const STATES_MAX: usize = 200_000;

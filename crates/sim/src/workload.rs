@@ -93,7 +93,7 @@ impl Workload {
     pub async fn run(mut self, calls: u32) {
         for _ in 0..calls {
             let pause = match self.rng.u32(0..10) {
-                0 => Duration::from_millis(self.rng.u64(0..2_000)),
+                0 => Duration::from_millis(self.rng.u64(0..3_000)),
                 _ => Duration::from_micros(self.rng.u64(0..20_000)),
             };
             tokio::time::sleep(pause).await;
@@ -147,7 +147,7 @@ impl Workload {
             let found = match kind {
                 Kind::Dir => self.client.mkdir(&cred, parent, name.as_bytes(), 0o755).await?,
                 Kind::File => {
-                    let mode = client::S_IFREG | 0o644;
+                    let mode = libc::S_IFREG | 0o644;
                     self.client
                         .mknod(&cred, parent, name.as_bytes(), mode, 0)
                         .await?

@@ -11,13 +11,14 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
+use node::{REPLACE_MARK, SAVED_CONFIG_FILE};
 use osd::target::{TargetDir, TargetLabel};
 
 use super::{clean_up_after, stop};
 use crate::cli::Destroy;
 use crate::instance::{self, Instance};
 use crate::output::{outln, shell_word};
-use crate::{daemon, process, replace, saved_config, token};
+use crate::{daemon, process, token};
 
 /// Files of a process in a directory that it serves.
 const PROCESS_FILES: [&str; 5] = ["nacre.log", "nacre.lock", "run.json", ".run.json.new", "run.sock"];
@@ -62,10 +63,10 @@ pub(crate) fn run(args: Destroy) -> Result<ExitCode> {
     for target in &plan.targets {
         TargetDir::destroy(target)?;
         remove_files(target, &PROCESS_FILES)?;
-        for name in [token::NAME, saved_config::NAME, mgs::CAPA_KEYS_FILE] {
+        for name in [token::NAME, SAVED_CONFIG_FILE, mgs::CAPA_KEYS_FILE] {
             remove_files(target, &[name, &osd::files::temporary_name(name)])?;
         }
-        remove_files(target, &[replace::NAME])?;
+        remove_files(target, &[REPLACE_MARK])?;
         if *target != dir {
             kept_messages.extend(remove_dir(target));
         }

@@ -17,9 +17,9 @@ use crate::control::{self, Request};
 use crate::daemon;
 use crate::lifecycle::DaemonSpec;
 use crate::net::{self, AddressPreference};
-use crate::node::Node;
 use crate::output::{self, outln};
 use crate::process::{self, ProcessRecord};
+use crate::process_node::ProcessNode;
 use crate::start::StartConfig;
 
 /// Time limit for an answer of the console, in addition to the command's own `--timeout`.
@@ -155,7 +155,7 @@ fn run_node(args: LstNode) -> Result<ExitCode> {
     };
     spec.run(async move |cpts| {
         let choose = || net::server_endpoint(&args.net, &start.lnet, &preference);
-        let node = Node::start(cpts, &start, args.net.listen.is_none(), choose).await?;
+        let node = ProcessNode::start(cpts, &start, args.net.listen.is_none(), choose).await?;
         let endpoint = node.endpoint();
         Ok((
             node,
@@ -198,7 +198,7 @@ fn new_session(args: NewSession) -> Result<ExitCode> {
     };
     spec.run(async move |cpts| {
         let choose = || net::server_endpoint(&args.net, &start.lnet, &preference);
-        let mut node = Node::start(cpts, &start, args.net.listen.is_none(), choose).await?;
+        let mut node = ProcessNode::start(cpts, &start, args.net.listen.is_none(), choose).await?;
         match node.begin_session(config) {
             Ok(session_line) => Ok((node, session_line)),
             Err(e) => {

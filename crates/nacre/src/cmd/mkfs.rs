@@ -1,25 +1,23 @@
 //! `nacre mkfs`: formats a directory as a target, with the options of mkfs.lustre.
 
-use std::io::{self, Read};
+use std::io;
 use std::path::Path;
 use std::process::ExitCode;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
+use node::{REPLACE_MARK, SERVER_NIDS_PARAM};
 use osd::target::{TargetDir, TargetKind, TargetLabel};
+use osd::{LocalFiles, TargetFiles};
 
 use crate::cli::Mkfs;
 use crate::output::{outln, shell_word};
-use crate::{daemon, replace, token};
+use crate::{daemon, random, token};
 
 /// Maximum length of a file system's name in bytes.
 const FSNAME_MAX: usize = wire::LUSTRE_MAXFSNAME as usize;
 
 /// Maximum index of a target: 16 bits, without 0xffff, which means any OST.
 const INDEX_MAX: u32 = 0xfffe;
-
-/// Name of the parameter in an MGS's label that lists the nodes, besides the MGS's own host, that
-/// may register targets.
-pub(crate) const SERVER_NIDS_PARAM: &str = "server_nids";
 
 /// Runs the command.
 pub(crate) fn run(args: Mkfs) -> Result<ExitCode> {
@@ -62,7 +60,7 @@ pub(crate) fn run(args: Mkfs) -> Result<ExitCode> {
     };
     TargetDir::create(&dir, &label, |dir| {
         if args.replace {
-            replace::mark(dir)?;
+            LocalFiles(dir.to_owned()).replace(REPLACE_MARK, b"")?;
         }
         match &token {
             Some(token) => token::write(dir, token).map_err(io::Error::other),
@@ -101,7 +99,7 @@ pub(crate) fn new_label(kind: TargetKind, fsname: &str, index: u32) -> Result<Ta
             bail!("index {index} is above the maximum, {INDEX_MAX}");
         }
     }
-    Ok(TargetLabel::new(kind, fsname, index, &new_uuid()?))
+    Ok(TargetLabel::new(kind, fsname, index, &random::source().uuid()?))
 }
 
 /// Fails for an invalid file system name.
@@ -115,50 +113,10 @@ pub(crate) fn check_fsname(fsname: &str) -> Result<()> {
     Ok(())
 }
 
-/// A random UUID (version 4).
-pub(crate) fn new_uuid() -> Result<String> {
-    let mut bytes: [u8; 16] = random_bytes()?;
-    // Version 4 (random), variant 1.
-    bytes[6] = bytes[6] & 0x0f | 0x40;
-    bytes[8] = bytes[8] & 0x3f | 0x80;
-    let hex: String = bytes.iter().map(|x| format!("{x:02x}")).collect();
-    Ok([&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]].join("-"))
-}
-
-/// Random bytes from the kernel.
-pub(crate) fn random_bytes<const N: usize>() -> Result<[u8; N]> {
-    let mut bytes = [0; N];
-    let mut source = std::fs::File::open("/dev/urandom").context("cannot read /dev/urandom")?;
-    source
-        .read_exact(&mut bytes)
-        .context("cannot read /dev/urandom")?;
-    Ok(bytes)
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-
-    #[test]
-    fn uuid_is_random_and_has_lustres_form() {
-        let uuid = new_uuid().unwrap();
-        let lengths: Vec<usize> = uuid.split('-').map(str::len).collect();
-        assert_eq!(lengths, [8, 4, 4, 4, 12]);
-        assert_ne!(uuid, new_uuid().unwrap());
-    }
-
-    #[test]
-    fn every_bit_of_random_bytes_varies() {
-        // A constant bit would be missing in one of the two sets; by chance, one in 2^61 is.
-        let (mut ones, mut zeros) = (0, 0);
-        for _ in 0..64 {
-            let number = u64::from_le_bytes(random_bytes().unwrap());
-            ones |= number;
-            zeros |= !number;
-        }
-        assert_eq!((ones, zeros), (u64::MAX, u64::MAX));
-    }
 
     #[test]
     fn invalid_fsname_is_rejected() {

@@ -34,8 +34,8 @@ use anyhow::{Context, Result, bail};
 use crate::cli::{Cli, Command};
 use crate::control::{self, Request};
 use crate::lifecycle::mount_namespace;
-use crate::node::{MountRequest, STOP_MAX};
 use crate::process::ProcessRecord;
+use crate::process_node::{MountRequest, STOP_MAX};
 
 /// Time limit for the answer to a status request.
 const ANSWER_MAX: Duration = Duration::from_secs(5);

@@ -15,8 +15,8 @@ use wire::Nid;
 use crate::cli::Mount;
 use crate::lifecycle::{self, AfterStart, DaemonSpec};
 use crate::mount_options::MountFlags;
-use crate::node::{MountRequest, Node};
 use crate::output::{outln, shell_word};
+use crate::process_node::{MountRequest, ProcessNode};
 use crate::start::StartConfig;
 use crate::{daemon, mounts, net, process};
 
@@ -148,7 +148,7 @@ fn mount_in_own_process(
     };
     spec.run(async move |cpts| {
         let choose = || net::client_endpoint(&args.net, &start.lnet, mgs);
-        let node = Node::start(cpts, start, args.net.listen.is_none(), choose).await?;
+        let node = ProcessNode::start(cpts, start, args.net.listen.is_none(), choose).await?;
         let text = format!(
             "{} is mounted on {}",
             request.source,

@@ -4,14 +4,14 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Result;
+use node::MGS_WAIT;
 use osd::target::TargetKind;
 
 use crate::cli::Serve;
 use crate::daemon;
 use crate::lifecycle::{DaemonSpec, log_in};
 use crate::net::{self, AddressPreference};
-use crate::node::{LocalTarget, Node, open_dirs};
-use crate::registration;
+use crate::process_node::{LocalTarget, ProcessNode, open_dirs};
 use crate::start::StartConfig;
 
 /// Runs the command.
@@ -48,18 +48,18 @@ pub(crate) fn run(args: Serve) -> Result<ExitCode> {
     spec.run(async move |cpts| {
         let choose = || net::server_endpoint(&args.net, &start.lnet, &preference);
         let may_choose_again = args.net.listen.or(preference.required).is_none();
-        let mut node = Node::start(cpts, &start, may_choose_again, choose).await?;
+        let mut node = ProcessNode::start(cpts, &start, may_choose_again, choose).await?;
         let targets = own_targets
             .unwrap_or_default()
             .into_iter()
             .map(LocalTarget::Dir)
             .collect();
-        let wait = args.wait.map_or(registration::MGS_WAIT, Duration::from_secs);
+        let wait = args.wait.map_or(MGS_WAIT, Duration::from_secs);
         let started = async {
             if let Some(addr) = &args.metrics.metrics {
                 node.serve_metrics(addr).await?;
             }
-            node.serve_all(targets, wait).await
+            node.serve(targets, wait).await
         };
         if let Err(e) = started.await {
             let _ = node.stop().await;

@@ -7,8 +7,8 @@ use anyhow::{Result, bail};
 use super::EXIT_MAX;
 use crate::cli::Umount;
 use crate::control::{self, Request};
-use crate::node::STOP_MAX;
 use crate::output::outln;
+use crate::process_node::STOP_MAX;
 use crate::{daemon, mounts, process};
 
 /// Runs the command.

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
+use node::MGS_WAIT;
 use osd::target::TargetDir;
 
 use super::{clean_up_after, dir_or_default, request_mount};
@@ -13,11 +14,11 @@ use crate::instance::{self, Instance, InstanceOptions, Store};
 use crate::lifecycle::{AfterStart, DaemonSpec, log_in};
 use crate::mount_options::MountFlags;
 use crate::net::{self, AddressPreference};
-use crate::node::{LocalTarget, MountRequest, Node, memory_store_bytes};
 use crate::output::{outln, shell_word};
 use crate::process::{self, ProcessRecord};
+use crate::process_node::{LocalTarget, MountRequest, ProcessNode, memory_store_bytes};
 use crate::start::StartConfig;
-use crate::{daemon, mounts, registration};
+use crate::{daemon, mounts};
 
 /// Runs the command.
 pub(crate) fn run(args: Up) -> Result<ExitCode> {
@@ -71,7 +72,7 @@ pub(crate) fn run(args: Up) -> Result<ExitCode> {
     };
     let outcome = spec.run(async move |cpts| {
         let choose = || net::server_endpoint(&args.net, &start.lnet, &preference);
-        let mut node = Node::start(cpts, &start, args.net.listen.is_none(), choose).await?;
+        let mut node = ProcessNode::start(cpts, &start, args.net.listen.is_none(), choose).await?;
         let instance = instance
             .with_nid(node.endpoint().nid)
             .with_start_params(start.settings());
@@ -104,7 +105,7 @@ pub(crate) fn run(args: Up) -> Result<ExitCode> {
 
 /// Creates missing targets, starts all targets, and waits until the MDT can create files.
 async fn bring_up(
-    node: &mut Node,
+    node: &mut ProcessNode,
     instance: &Instance,
     dir: &Path,
     metrics_addr: Option<&str>,
@@ -124,7 +125,7 @@ async fn bring_up(
             }
         });
     }
-    node.serve_all(targets, registration::MGS_WAIT).await?;
+    node.serve(targets, MGS_WAIT).await?;
     node.wait_until_ready().await
 }
 

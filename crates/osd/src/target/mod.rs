@@ -273,30 +273,8 @@ impl TargetDir {
         }
     }
 
-    /// Records that the target ran: from now on its stores must exist.
-    ///
-    /// # Errors
-    ///
-    /// [`TargetError::Io`] if a file cannot be written.
-    pub fn set_initialised(&mut self) -> Result<(), TargetError> {
-        if self.label.initialised {
-            return Ok(());
-        }
-        if self.label.kind == TargetKind::Ost {
-            let mark = self.path.join(OBJECTS).join(OBJECTS_MARK);
-            files::replace(&mark, self.label.uuid.as_bytes(), files::FILE_MODE)
-                .map_err(|source| TargetError::Io { path: mark, source })?;
-        }
-        self.rewrite(TargetLabel {
-            initialised: true,
-            ..self.label.clone()
-        })
-    }
-
     fn rewrite(&mut self, label: TargetLabel) -> Result<(), TargetError> {
-        let path = self.path.join(LABEL);
-        files::replace(&path, label.to_text().as_bytes(), files::FILE_MODE)
-            .map_err(|source| TargetError::Io { path, source })?;
+        write_label(&self.path, &label)?;
         self.label = label;
         Ok(())
     }
@@ -335,6 +313,31 @@ impl TargetDir {
     pub fn label(&self) -> &TargetLabel {
         &self.label
     }
+}
+
+/// Replaces the label of a target.
+fn write_label(dir: &Path, label: &TargetLabel) -> Result<(), TargetError> {
+    let path = dir.join(LABEL);
+    files::replace(&path, label.to_text().as_bytes(), files::FILE_MODE)
+        .map_err(|source| TargetError::Io { path, source })
+}
+
+/// Records that the target in this directory ran: from now on its stores must exist.
+pub(crate) fn set_initialised(dir: &Path) -> Result<(), TargetError> {
+    let label = TargetLabel::read(dir)?;
+    if label.initialised {
+        return Ok(());
+    }
+    if label.kind == TargetKind::Ost {
+        let mark = dir.join(OBJECTS).join(OBJECTS_MARK);
+        files::replace(&mark, label.uuid.as_bytes(), files::FILE_MODE)
+            .map_err(|source| TargetError::Io { path: mark, source })?;
+    }
+    let label = TargetLabel {
+        initialised: true,
+        ..label
+    };
+    write_label(dir, &label)
 }
 
 /// Locks the directory. With `note_pid`, writes this process's id into the lock file, for the error
@@ -402,12 +405,12 @@ mod tests {
     fn check_stores_fails_if_a_store_of_a_target_that_ran_is_missing() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("t");
-        let mut target = TargetDir::create(&path, &label(), no_fill).unwrap();
+        let target = TargetDir::create(&path, &label(), no_fill).unwrap();
         // A target that never ran has no stores.
         target.check_stores().unwrap();
         fs::create_dir(path.join(INDEX)).unwrap();
         fs::create_dir(path.join(OBJECTS)).unwrap();
-        target.set_initialised().unwrap();
+        set_initialised(&path).unwrap();
         drop(target);
         let why = || match TargetDir::open(&path).unwrap().check_stores() {
             Err(TargetError::MissingStore { path, why, .. }) => {

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use crate::stage::{cargo, root};
 
 /// Every crate and its floor. A crate may use only crates of lower floors (ARCHITECTURE.md).
-const FLOORS: [(&str, u32); 23] = [
+const FLOORS: [(&str, u32); 24] = [
     ("wire", 0),
     ("cpt", 0),
     ("params", 0),
@@ -30,13 +30,14 @@ const FLOORS: [(&str, u32); 23] = [
     ("ost", 5),
     ("client", 5),
     ("fuse", 6),
-    ("posix", 6),
-    ("nacre", 7),
-    ("capi", 7),
-    ("python", 7),
-    ("bench", 6),
     ("fsck", 6),
+    ("node", 6),
     ("sim", 7),
+    ("posix", 7),
+    ("bench", 7),
+    ("nacre", 8),
+    ("capi", 8),
+    ("python", 8),
     ("xtask", 0),
 ];
 
@@ -154,7 +155,9 @@ fn sources_have_no_marks_of_unfinished_work() {
 }
 
 /// Crates that a simulated node runs: the simulator must know the node of each of their tasks.
-const SIMULATED: [&str; 9] = ["lnet", "rpc", "ldlm", "osd", "mgc", "mgs", "mdt", "ost", "client"];
+const SIMULATED: [&str; 10] = [
+    "lnet", "rpc", "ldlm", "osd", "mgc", "mgs", "mdt", "ost", "client", "node",
+];
 
 #[test]
 fn simulated_crates_spawn_tasks_through_cpt() {

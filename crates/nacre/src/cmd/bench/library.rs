@@ -7,24 +7,20 @@ use anyhow::Result;
 use client::{Client, MountOptions};
 use cpt::{CptConfig, CptId, CptTable};
 use lnet::{Lnet, LnetConfig};
+use node::{Node, NodeConfig};
 use params::Registry;
-use rpc::{Ptlrpc, RpcConfig};
 use tokio::runtime::Handle;
 use tokio::task::JoinSet;
 use wire::Nid;
 
 use crate::cli::Net;
-use crate::net;
-use crate::node::random_u64;
+use crate::{net, random};
 
 /// Nodes for clients, each with its own address and RPC layer, like separate machines.
 pub(super) struct Nodes {
     /// The runtime that runs the calls of the clients.
     pub(super) runtime: Handle,
-    /// The RPC layer of each node.
-    rpcs: Vec<Arc<Ptlrpc>>,
-    /// The LNet stack of each node.
-    lnets: Vec<Arc<Lnet>>,
+    nodes: Vec<Arc<Node>>,
     /// The parameters of all mounts.
     params: Registry,
 }
@@ -35,8 +31,7 @@ impl Nodes {
         let runtime = cpts.get(CptId(0)).handle().tokio().clone();
         let mut nodes = Nodes {
             runtime: runtime.clone(),
-            rpcs: Vec::new(),
-            lnets: Vec::new(),
+            nodes: Vec::new(),
             params: Registry::default(),
         };
         for _ in 0..count {
@@ -52,12 +47,13 @@ impl Nodes {
         let config = LnetConfig::default();
         let choose = || net::client_endpoint(net, &config, mgs);
         let (_, lnet) = Lnet::start(cpts, &config, net.listen.is_none(), choose).await?;
-        let config = RpcConfig {
-            seed: random_u64()?,
-            ..RpcConfig::default()
-        };
-        self.rpcs.push(Ptlrpc::start(lnet.clone(), cpts.clone(), config));
-        self.lnets.push(lnet);
+        self.nodes.push(Node::start(
+            lnet,
+            NodeConfig {
+                follow_mgs_params: false,
+                ..NodeConfig::new(random::source())
+            },
+        )?);
         Ok(())
     }
 
@@ -71,17 +67,14 @@ impl Nodes {
         mounts_per_node: usize,
     ) -> Result<Vec<Arc<Client>>> {
         let mut mount_tasks = JoinSet::new();
-        let rpcs = self.rpcs.iter().take(nodes);
-        let rpc_of_each_mount = std::iter::repeat_n(rpcs, mounts_per_node).flatten().cloned();
-        for (index, rpc) in rpc_of_each_mount.enumerate() {
+        let nodes = self.nodes.iter().take(nodes);
+        let node_of_each_mount = std::iter::repeat_n(nodes, mounts_per_node).flatten().cloned();
+        for (index, node) in node_of_each_mount.enumerate() {
             let options = MountOptions {
                 params: self.params.clone(),
-                ..MountOptions::new(mgs.to_vec(), fsname, random_u64()?)
+                ..node.mount_options(mgs.to_vec(), fsname)?
             };
-            mount_tasks.spawn_on(
-                async move { (index, Client::mount(&rpc, options).await) },
-                &self.runtime,
-            );
+            mount_tasks.spawn_on(async move { (index, node.mount(options).await) }, &self.runtime);
         }
         let results = self.runtime.block_on(mount_tasks.join_all());
         let mut clients: Vec<(usize, Arc<Client>)> = Vec::new();
@@ -116,11 +109,9 @@ impl Nodes {
     /// Stops all nodes.
     pub(super) fn shutdown(&self) {
         self.runtime.block_on(async {
-            for rpc in &self.rpcs {
-                rpc.shutdown().await;
-            }
-            for lnet in &self.lnets {
-                lnet.shutdown().await;
+            for node in &self.nodes {
+                // Only the stop of an MGS can fail.
+                let _ = node.stop().await;
             }
         });
     }

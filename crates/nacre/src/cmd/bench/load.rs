@@ -21,9 +21,9 @@ use super::stop_flag;
 use crate::cli::Load;
 use crate::clock::Date;
 use crate::interrupt;
-use crate::node::random_u64;
 use crate::output::{self, errln, outln};
 use crate::progress::{CLEAR_LINE, ProgressLine};
+use crate::random;
 
 /// Interval of updates of the progress.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
@@ -78,7 +78,7 @@ impl TaskGroup {
                         "the processes run on several machines: give them a shared directory with --meet DIR"
                     ),
                 };
-                job_process.join(tasks, &dir, random_u64()?)?
+                job_process.join(tasks, &dir, random::number()?)?
             }
         };
         // Only one process measures the processes of --pid; otherwise the figures would include

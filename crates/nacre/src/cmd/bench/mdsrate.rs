@@ -8,8 +8,8 @@ use bench::mdsrate::{self, Format, Mode, Options};
 
 use super::load::{self, TaskGroup};
 use crate::cli::Mdsrate;
-use crate::node::random_u64;
 use crate::output::outln;
+use crate::random;
 
 /// Runs the command.
 pub(super) fn run(args: &Mdsrate) -> Result<ExitCode> {
@@ -73,7 +73,7 @@ fn options(args: &Mdsrate) -> Result<Options> {
         readdir_order: args.readdir_order,
         seed: match args.seed {
             Some(seed) => seed,
-            None => random_u64().context("cannot get a random seed")?,
+            None => random::number().context("cannot get a random seed")?,
         },
     })
 }

@@ -8,8 +8,8 @@ use bench::mdtest::{self, Options, ReportOptions};
 
 use super::load::{self, TaskGroup};
 use crate::cli::Mdtest;
-use crate::node::random_u64;
 use crate::output::outln;
+use crate::random;
 
 /// Runs the command.
 pub(super) fn run(args: &Mdtest) -> Result<ExitCode> {
@@ -50,7 +50,7 @@ fn options(args: &Mdtest) -> Result<Options> {
     let random_seed = match (args.random, args.random_seed) {
         (false, None) => None,
         (_, Some(seed)) => Some(seed),
-        (true, None) => Some(random_u64().context("cannot get a random seed for -R")?),
+        (true, None) => Some(random::number().context("cannot get a random seed for -R")?),
     };
     let task_counts = args.last.map(|last| (args.first.unwrap_or(1), last, args.step));
     Ok(Options {

@@ -22,9 +22,9 @@ use crate::control::{self, Request};
 use crate::daemon;
 use crate::lifecycle::{DaemonSpec, log_in};
 use crate::net::{self, AddressPreference};
-use crate::node::Node;
 use crate::output::outln;
 use crate::process::{self, ProcessRecord};
+use crate::process_node::ProcessNode;
 use crate::start::StartConfig;
 
 use cli::{Command, Configure, LnetCommand};
@@ -128,7 +128,7 @@ fn run_node(dir: Option<&Path>, args: &Configure) -> Result<ExitCode> {
     };
     spec.run(async move |cpts| {
         let choose = || net::server_endpoint(&args.net, &start.lnet, &AddressPreference::default());
-        let node = Node::start(cpts, &start, false, choose).await?;
+        let node = ProcessNode::start(cpts, &start, false, choose).await?;
         let nids: Vec<String> = node.nids().iter().map(ToString::to_string).collect();
         let kind = if start.lnet.forwarding {
             "a router"

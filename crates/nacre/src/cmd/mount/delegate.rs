@@ -9,8 +9,8 @@ use wire::Nid;
 
 use crate::cmd::request_mount;
 use crate::net::AddressInUse;
-use crate::node::MountRequest;
 use crate::process::{self, ProcessRecord};
+use crate::process_node::MountRequest;
 
 /// Time limit for a process with an address to publish its record, or to exit.
 const RECORD_WAIT_MAX: Duration = Duration::from_secs(60);

@@ -5,22 +5,18 @@
 //! the administrator gave them.
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::io::{self, ErrorKind};
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use anyhow::{Context, Result};
 use bytes::Bytes;
 use mgc::{ConfParam, FsConfig, NodemapTable, Nodemaps, TargetConf};
-use osd::files;
+use osd::TargetFiles;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 use wire::Nid;
 use wire::checksum::ChecksumType;
 
 /// Name of the configuration's file.
-pub(crate) const NAME: &str = "config.json";
+pub const SAVED_CONFIG_FILE: &str = "config.json";
 /// Format version of the file.
 const FORMAT_VERSION: u32 = 1;
 
@@ -64,14 +60,10 @@ impl Target {
         }
     }
 
-    fn into_conf(self) -> Result<TargetConf> {
-        let nid = |text: &String| {
-            text.parse()
-                .ok()
-                .with_context(|| format!("'{text}' is not a NID"))
-        };
+    fn into_conf(self) -> Result<TargetConf, String> {
+        let nid = |text: &String| text.parse().map_err(|_| format!("'{text}' is not a NID"));
         Ok(TargetConf {
-            nids: self.nids.iter().map(nid).collect::<Result<_>>()?,
+            nids: self.nids.iter().map(nid).collect::<Result<_, _>>()?,
             name: self.name,
             index: self.index,
             uuid: self.uuid,
@@ -85,7 +77,7 @@ fn checksum(line: &str) -> String {
     format!("crc32c {:08x}", ChecksumType::Crc32c.of([], [&line]))
 }
 
-fn build(config: &FsConfig, nodemaps: &NodemapTable) -> Result<String> {
+fn build(config: &FsConfig, nodemaps: &NodemapTable) -> Result<String, serde_json::Error> {
     let encode = |targets: &[TargetConf]| targets.iter().map(Target::from_conf).collect();
     let line = serde_json::to_string(&Contents {
         format: FORMAT_VERSION,
@@ -98,27 +90,30 @@ fn build(config: &FsConfig, nodemaps: &NodemapTable) -> Result<String> {
     Ok(format!("{line}\n{checksum}\n"))
 }
 
-fn parse(text: &str, fsname: &str) -> Result<SavedConfig> {
-    let (line, rest) = text.split_once('\n').context("it is cut off")?;
-    anyhow::ensure!(rest.trim_end() == checksum(line), "its checksum is wrong");
-    let contents: Contents = serde_json::from_str(line)?;
-    anyhow::ensure!(
-        contents.format == FORMAT_VERSION,
-        "its format {} is not known",
-        contents.format
-    );
-    anyhow::ensure!(
-        contents.fsname == fsname,
-        "it belongs to file system '{}'",
-        contents.fsname
-    );
-    let decode = |targets: Vec<Target>| targets.into_iter().map(Target::into_conf).collect::<Result<_>>();
+fn parse(text: &str, fsname: &str) -> Result<SavedConfig, String> {
+    let (line, rest) = text.split_once('\n').ok_or("it is cut off")?;
+    if rest.trim_end() != checksum(line) {
+        return Err("its checksum is wrong".to_owned());
+    }
+    let contents: Contents = serde_json::from_str(line).map_err(|e| e.to_string())?;
+    if contents.format != FORMAT_VERSION {
+        return Err(format!("its format {} is not known", contents.format));
+    }
+    if contents.fsname != fsname {
+        return Err(format!("it belongs to file system '{}'", contents.fsname));
+    }
+    let decode = |targets: Vec<Target>| {
+        targets
+            .into_iter()
+            .map(Target::into_conf)
+            .collect::<Result<_, _>>()
+    };
     let records = contents.nodemaps.into_iter().map(|(name, value)| ConfParam {
         target: String::new(),
         name,
         value,
     });
-    let nodemaps = NodemapTable::from_params(&records.collect::<Vec<_>>()).map_err(anyhow::Error::msg)?;
+    let nodemaps = NodemapTable::from_params(&records.collect::<Vec<_>>())?;
     Ok(SavedConfig {
         config: FsConfig {
             fsname: contents.fsname,
@@ -130,30 +125,39 @@ fn parse(text: &str, fsname: &str) -> Result<SavedConfig> {
     })
 }
 
-/// The saved configuration in a target's directory; `None` if there is none, or if it is damaged or
+/// The saved configuration among a target's files; `None` if there is none, or if it is damaged or
 /// belongs to another file system.
-pub(crate) fn read(dir: &Path, fsname: &str) -> Option<SavedConfig> {
-    let path = dir.join(NAME);
-    let saved = match fs::read_to_string(&path) {
-        Err(e) if e.kind() == ErrorKind::NotFound => return None,
-        text => text.map_err(Into::into).and_then(|text| parse(&text, fsname)),
+pub(crate) fn read(files: &dyn TargetFiles, fsname: &str) -> Option<SavedConfig> {
+    let saved = match files.read(SAVED_CONFIG_FILE) {
+        Ok(None) => return None,
+        Ok(Some(contents)) => String::from_utf8(contents)
+            .map_err(|e| e.to_string())
+            .and_then(|text| parse(&text, fsname)),
+        Err(e) => Err(e.to_string()),
     };
-    saved
-        .inspect_err(|e| tracing::warn!("{}: {e:#}; the target waits for the MGS", path.display()))
-        .ok()
+    let warn = |why: &String| {
+        tracing::warn!(
+            "{SAVED_CONFIG_FILE} in {}: {why}; the target waits for the MGS",
+            files.place()
+        );
+    };
+    saved.inspect_err(warn).ok()
 }
 
 /// Saves the configuration now and after each change. Returns when the connection to the MGS ends.
 pub(crate) async fn save_changes(
-    dir: PathBuf,
+    files: Arc<dyn TargetFiles>,
     mut config: watch::Receiver<Arc<FsConfig>>,
     nodemaps: Arc<Nodemaps>,
 ) {
     let mut nodemap_changes = nodemaps.changes();
     loop {
         let current = config.borrow_and_update().clone();
-        if let Err(e) = write(&dir, &current, &nodemaps.table()).await {
-            tracing::warn!("{e:#}; the target cannot start without its MGS until this succeeds");
+        if let Err(why) = write(&files, &current, &nodemaps.table()).await {
+            tracing::warn!(
+                "cannot save the configuration in {}: {why}; the target cannot start without its MGS until this succeeds",
+                files.place()
+            );
         }
         let changed = tokio::select! {
             changed = config.changed() => changed,
@@ -165,21 +169,28 @@ pub(crate) async fn save_changes(
     }
 }
 
-/// Writes the configuration, unless the file has it already.
-async fn write(dir: &Path, config: &FsConfig, nodemaps: &NodemapTable) -> Result<()> {
-    let (path, text) = (dir.join(NAME), build(config, nodemaps)?);
-    let write = move || match fs::read(&path) {
-        Ok(old) if old == text.as_bytes() => Ok(()),
-        _ => files::replace(&path, text.as_bytes(), files::FILE_MODE),
+/// Writes the configuration, unless the file has it already. Fails with the reason.
+async fn write(
+    files: &Arc<dyn TargetFiles>,
+    config: &FsConfig,
+    nodemaps: &NodemapTable,
+) -> Result<(), String> {
+    let text = build(config, nodemaps).map_err(|e| e.to_string())?;
+    let files = files.clone();
+    let write = move || match files.read(SAVED_CONFIG_FILE) {
+        Ok(Some(old)) if old == text.as_bytes() => Ok(()),
+        _ => files.replace(SAVED_CONFIG_FILE, text.as_bytes()),
     };
-    let result: io::Result<()> = tokio::task::spawn_blocking(write).await?;
-    result.with_context(|| format!("cannot save the configuration in {}", dir.join(NAME).display()))
+    let written = cpt::spawn_blocking(write).await.map_err(|e| e.to_string())?;
+    written.map_err(|e| e.to_string())
 }
 
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+    use osd::{LocalFiles, MemoryFiles};
+    use std::fs;
     use std::os::unix::fs::PermissionsExt;
 
     fn example() -> (FsConfig, NodemapTable) {
@@ -206,31 +217,35 @@ mod tests {
     #[tokio::test]
     async fn saved_config_is_read_back_for_its_file_system_only() {
         let dir = tempfile::tempdir().unwrap();
-        assert_eq!(read(dir.path(), "fs"), None);
+        let files: Arc<dyn TargetFiles> = Arc::new(LocalFiles(dir.path().to_owned()));
+        assert_eq!(read(&*files, "fs"), None);
         let (config, nodemaps) = example();
         // A leftover of an interrupted write is replaced.
         fs::write(dir.path().join("config.json.new"), "half").unwrap();
         for _ in 0..2 {
-            write(dir.path(), &config, &nodemaps).await.unwrap();
+            write(&files, &config, &nodemaps).await.unwrap();
         }
-        let mode = fs::metadata(dir.path().join(NAME)).unwrap().permissions().mode();
+        let mode = fs::metadata(dir.path().join(SAVED_CONFIG_FILE))
+            .unwrap()
+            .permissions()
+            .mode();
         assert_eq!(mode & 0o777, 0o600);
-        assert_eq!(read(dir.path(), "fs"), Some(SavedConfig { config, nodemaps }));
-        assert_eq!(read(dir.path(), "other"), None);
+        assert_eq!(read(&*files, "fs"), Some(SavedConfig { config, nodemaps }));
+        assert_eq!(read(&*files, "other"), None);
     }
 
     #[test]
     fn damaged_copy_is_ignored() {
-        let dir = tempfile::tempdir().unwrap();
+        let files = MemoryFiles::default();
         let (config, nodemaps) = example();
         let text = build(&config, &nodemaps).unwrap().into_bytes();
         for i in 0..text.len() - 1 {
             let mut damaged = text.clone();
             damaged[i] ^= 1;
-            fs::write(dir.path().join(NAME), &damaged).unwrap();
-            assert_eq!(read(dir.path(), "fs"), None, "byte {i}");
-            fs::write(dir.path().join(NAME), &text[..i]).unwrap();
-            assert_eq!(read(dir.path(), "fs"), None, "the first {i} bytes");
+            files.replace(SAVED_CONFIG_FILE, &damaged).unwrap();
+            assert_eq!(read(&files, "fs"), None, "byte {i}");
+            files.replace(SAVED_CONFIG_FILE, &text[..i]).unwrap();
+            assert_eq!(read(&files, "fs"), None, "the first {i} bytes");
         }
     }
 }

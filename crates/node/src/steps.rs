@@ -4,20 +4,25 @@
 use std::future::Future;
 use std::time::Duration;
 
-use tokio::task::JoinSet;
+use cpt::JoinSet;
 
 /// Time limit of one stop step, and of the wait until a new node's OSTs can take files.
-pub(super) const STEP_MAX: Duration = Duration::from_secs(20);
-/// Time limit of stopping a process: longer than its nine stop steps together.
-pub(crate) const STOP_MAX: Duration = STEP_MAX.saturating_mul(10);
+pub const STEP_MAX: Duration = Duration::from_secs(20);
 
 /// Runs the parts of a stop step at the same time, so that their number does not extend the step.
-pub(super) async fn await_all(parts: impl Iterator<Item: Future<Output = ()> + Send + 'static>) {
-    parts.collect::<JoinSet<()>>().join_all().await;
+/// Returns their results in the order in which the parts end.
+pub async fn await_all<T: Send + 'static>(
+    parts: impl IntoIterator<Item: Future<Output = T> + Send + 'static>,
+) -> Vec<T> {
+    let mut tasks = JoinSet::new();
+    for part in parts {
+        tasks.spawn(part);
+    }
+    tasks.join_all().await
 }
 
 /// Awaits one stop step for at most [`STEP_MAX`]; `None` if the step takes longer.
-pub(super) async fn limit_step<T>(name: &str, step: impl Future<Output = T>) -> Option<T> {
+pub async fn limit_step<T>(name: &str, step: impl Future<Output = T>) -> Option<T> {
     let result = tokio::time::timeout(STEP_MAX, step).await;
     if result.is_err() {
         tracing::warn!(

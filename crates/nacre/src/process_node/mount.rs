@@ -2,23 +2,20 @@
 //!
 //! All mounts that use one address share a process, because one address is one LNet node. A mount
 //! takes three steps, so that requests to the node do not wait for an unresponsive server:
-//! [`Node::begin_mount`] and [`Node::finish_mount`] need the node's lock briefly;
+//! [`ProcessNode::begin_mount`] and [`ProcessNode::finish_mount`] need the node's lock briefly;
 //! [`Mounter::mount`] sends requests to the servers in between.
 
 use std::future::Future;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use anyhow::{Context, Result, bail};
-use client::{Atime, Client, Cred, JobIds, MountOptions, parse_source};
+use anyhow::{Result, bail};
+use client::{Atime, Client, Cred, MountOptions, parse_source};
 use fuse::{FuseMount, FuseOptions};
-use mgc::Mgc;
-use params::Registry;
-use rpc::Ptlrpc;
+use node::{Node, limit_step};
 use serde::{Deserialize, Serialize};
-use wire::Nid;
 
-use super::{Node, connect_mgc, limit_step, random_u64};
+use super::ProcessNode;
 use crate::mount_options::MountFlags;
 use crate::process::MountRecord;
 
@@ -34,17 +31,18 @@ pub(crate) struct MountRequest {
 }
 
 /// A mount: the client and the FUSE session.
-pub(super) struct LocalMount {
+pub(crate) struct LocalMount {
     pub(super) record: MountRecord,
     pub(super) client: Arc<Client>,
     pub(super) fuse_mount: Arc<FuseMount>,
+    node: Arc<Node>,
 }
 
 /// The mounts of a node.
 #[derive(Default)]
 pub(super) struct Mounts {
     pub(super) active: Vec<LocalMount>,
-    /// Number of mounts between [`Node::begin_mount`] and [`Node::finish_mount`].
+    /// Number of mounts between [`ProcessNode::begin_mount`] and [`ProcessNode::finish_mount`].
     pending: usize,
     /// Whether the process is about to exit and accepts no new mount.
     closed: bool,
@@ -57,31 +55,17 @@ impl Mounts {
     }
 }
 
-/// The parts of a node that a mount needs.
+/// Mounts on a node.
 pub(crate) struct Mounter {
-    rpc: Arc<Ptlrpc>,
-    registry: Registry,
-    jobs: Arc<JobIds>,
-    /// The node's connection to the MGS, if an earlier mount or a target uses that MGS.
-    mgc: Option<Arc<Mgc>>,
-}
-
-/// A mount that the kernel has accepted.
-pub(crate) struct NewMount {
-    mount: LocalMount,
-    /// The NIDs of the MGS, and the connection to it.
-    mgc: (Vec<Nid>, Arc<Mgc>),
+    node: Arc<Node>,
 }
 
 impl Mounter {
-    /// Mounts a file system.
-    pub(crate) async fn mount(&self, request: &MountRequest) -> Result<NewMount> {
+    /// Mounts a file system. The result is a mount that the kernel has accepted.
+    pub(crate) async fn mount(&self, request: &MountRequest) -> Result<LocalMount> {
         let source = parse_source(&request.source)?;
-        let (mgs, fsname) = (source.mgs.clone(), source.fsname.clone());
         let flags = MountFlags::parse(&request.options)?;
         let options = MountOptions {
-            params: self.registry.clone(),
-            jobs: self.jobs.clone(),
             // On a read-only mount, reading must not update atime.
             atime: if flags.read_only {
                 Atime::Never
@@ -95,53 +79,28 @@ impl Mounter {
                 rustix::process::getegid().as_raw(),
             ),
             user_fid2path: flags.user_fid2path,
-            ..MountOptions::new(mgs.clone(), &fsname, random_u64()?)
+            ..self.node.mount_options(source.mgs.clone(), &source.fsname)?
         };
-        // The client has its own connection to the MGS. This connection of the node receives the
-        // parameters that the MGS keeps.
-        let mgc = match &self.mgc {
-            Some(mgc) => mgc.clone(),
-            None => connect_mgc(&self.rpc, &self.registry, &mgs)
-                .await
-                .with_context(|| format!("cannot mount file system '{fsname}'"))?,
-        };
-        let client = match Client::mount(&self.rpc, options).await {
-            Ok(client) => client,
-            Err(e) => {
-                self.release_mgc(&mgc).await;
-                return Err(e.into());
-            }
-        };
+        let client = self.node.mount(options).await?;
         let source = source.to_string();
         let options = FuseOptions {
             flags: flags.kernel_flags(),
             ..FuseOptions::new(source.clone())
         };
         match fuse::mount(client.clone(), &request.mountpoint, options).await {
-            Ok(fuse_mount) => Ok(NewMount {
-                mount: LocalMount {
-                    record: MountRecord {
-                        mountpoint: fuse_mount.path().to_owned(),
-                        source,
-                    },
-                    client,
-                    fuse_mount: Arc::new(fuse_mount),
+            Ok(fuse_mount) => Ok(LocalMount {
+                record: MountRecord {
+                    mountpoint: fuse_mount.path().to_owned(),
+                    source,
                 },
-                mgc: (mgs, mgc),
+                client,
+                fuse_mount: Arc::new(fuse_mount),
+                node: self.node.clone(),
             }),
             Err(e) => {
-                client.umount().await;
-                self.release_mgc(&mgc).await;
+                self.node.umount(&client).await;
                 Err(e.into())
             }
-        }
-    }
-
-    /// Disconnects from the MGS after a failed mount, unless an earlier mount or target uses the
-    /// connection.
-    async fn release_mgc(&self, mgc: &Arc<Mgc>) {
-        if self.mgc.is_none() {
-            limit_step("the connection to the MGS", mgc.disconnect()).await;
         }
     }
 }
@@ -154,45 +113,32 @@ impl LocalMount {
             if let Err(e) = self.fuse_mount.unmount(true).await {
                 tracing::warn!("cannot detach {}: {e}", self.record.mountpoint.display());
             }
-            self.client.umount().await
+            self.node.umount(&self.client).await
         })
         .await;
     }
 }
 
-impl Node {
+impl ProcessNode {
     /// Begins a mount; `None` if this process is about to exit.
-    pub(crate) fn begin_mount(&mut self, request: &MountRequest) -> Option<Mounter> {
+    pub(crate) fn begin_mount(&mut self) -> Option<Mounter> {
         if self.mounts.closed {
             return None;
         }
         self.mounts.pending += 1;
-        let mgs = parse_source(&request.source)
-            .map(|source| source.mgs)
-            .unwrap_or_default();
-        let existing = self.mgcs.iter().find(|(nids, _)| *nids == mgs);
         Some(Mounter {
-            rpc: self.rpc.clone(),
-            registry: self.registry.clone(),
-            jobs: self.jobs.clone(),
-            mgc: existing.map(|(_, mgc)| mgc.clone()),
+            node: self.node.clone(),
         })
     }
 
     /// Records the result of [`Mounter::mount`]. Returns the FUSE session, so that the caller can
     /// wait for its end.
-    pub(crate) fn finish_mount(&mut self, result: Result<NewMount>) -> Result<Arc<FuseMount>> {
+    pub(crate) fn finish_mount(&mut self, result: Result<LocalMount>) -> Result<Arc<FuseMount>> {
         self.mounts.pending -= 1;
-        let NewMount { mount, mgc } = result?;
+        let mount = result?;
         if self.mounts.closed {
             tokio::spawn(mount.end());
             bail!("this process is stopping");
-        }
-        match self.mgcs.iter().find(|(nids, _)| *nids == mgc.0) {
-            None => self.mgcs.push(mgc),
-            Some((_, known)) if Arc::ptr_eq(known, &mgc.1) => {}
-            // A concurrent mount of the same file system has connected first.
-            Some(_) => drop(tokio::spawn(async move { mgc.1.disconnect().await })),
         }
         let fuse_mount = mount.fuse_mount.clone();
         self.mounts.active.push(mount);

@@ -2,13 +2,13 @@
 
 use anyhow::Result;
 
-use super::Node;
+use super::ProcessNode;
 use crate::metrics::MetricsServer;
 
-impl Node {
+impl ProcessNode {
     /// Serves the metrics at an address: `[IP:]PORT`.
     pub(crate) async fn serve_metrics(&mut self, addr: &str) -> Result<()> {
-        self.metrics = Some(MetricsServer::start(addr, &self.registry).await?);
+        self.metrics = Some(MetricsServer::start(addr, self.node.registry()).await?);
         Ok(())
     }
 

@@ -4,12 +4,11 @@
 //! configuration starts with it and registers later. A target without a saved configuration waits
 //! for the MGS and for the registration of the first MDT.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Result, bail};
 use mgc::{FsConfig, JoinToken, Mgc, MgcError};
+use osd::TargetFiles;
 use osd::target::TargetKind;
 use rpc::{ImportState, Ptlrpc};
 use tokio::sync::watch;
@@ -19,32 +18,38 @@ use wire::{
     MTI_NIDS_MAX, MgsTargetInfo, Nid, Text,
 };
 
-use crate::daemon;
-use crate::node::LocalTarget;
-use crate::replace;
+use crate::{NodeError, TargetSpec};
 
 /// Default time that a target without a saved configuration waits for the MGS.
-pub(crate) const MGS_WAIT: Duration = Duration::from_secs(300);
+pub const MGS_WAIT: Duration = Duration::from_secs(300);
 /// Time that a target with a saved configuration waits for the MGS.
 const MGS_WAIT_WITH_SAVED_CONFIG: Duration = Duration::from_secs(3);
 /// A target that waits longer than this for the MGS logs a warning.
 const WARN_AFTER: Duration = Duration::from_secs(2);
 /// Delay before retrying a registration that failed.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
+/// Name of the mark of a target that replaces a lost one with the same index (`nacre mkfs
+/// --replace`): an empty file among the target's files until the MGS has registered the target.
+pub const REPLACE_MARK: &str = "replace";
 
 /// The registration of one target.
 pub(crate) struct Registration {
     info: MgsTargetInfo,
     token: Option<JoinToken>,
-    /// The directory and UUID of the target's store; `None` for a store in memory, which is new at
-    /// each start.
-    on_disk: Option<(PathBuf, String)>,
+    /// The files of the target, and the UUID of its store; `None` for a store that is new at each
+    /// start.
+    store: Option<(Arc<dyn TargetFiles>, String)>,
+    report_waiting: Arc<dyn Fn(&str) + Send + Sync>,
 }
 
 impl Registration {
     /// The registration of a target that runs at these NIDs.
-    pub(crate) fn new(target: &LocalTarget, own_nids: &[Nid]) -> Result<Registration> {
-        let label = target.label();
+    pub(crate) fn new(
+        target: &TargetSpec,
+        own_nids: &[Nid],
+        report_waiting: Arc<dyn Fn(&str) + Send + Sync>,
+    ) -> Result<Registration, NodeError> {
+        let label = &target.label;
         let kind = match label.kind {
             TargetKind::Mdt => LDD_F_SV_TYPE_MDT,
             _ => LDD_F_SV_TYPE_OST,
@@ -69,14 +74,19 @@ impl Registration {
         for (slot, nid) in info.mti_nids.iter_mut().zip(nids) {
             *slot = *nid;
         }
-        let on_disk = target.dir().map(|dir| (dir.to_owned(), label.uuid.clone()));
-        if target.dir().is_some_and(replace::is_marked) {
-            info.mti_flags |= LDD_F_WRITECONF;
+        let store = target.files.clone().map(|files| (files, label.uuid.clone()));
+        if let Some((files, _)) = &store {
+            let mark = files.read(REPLACE_MARK).map_err(|source| NodeError::File {
+                name: REPLACE_MARK,
+                source,
+            })?;
+            info.mti_flags |= mark.map_or(0, |_| LDD_F_WRITECONF);
         }
         Ok(Registration {
             info,
-            token: target.token()?,
-            on_disk,
+            token: target.token.clone(),
+            store,
+            report_waiting,
         })
     }
 
@@ -88,7 +98,7 @@ impl Registration {
         mgc: &Mgc,
         has_saved_config: bool,
         wait: Duration,
-    ) -> Result<bool> {
+    ) -> Result<bool, NodeError> {
         let limit = if has_saved_config {
             MGS_WAIT_WITH_SAVED_CONFIG.min(wait)
         } else {
@@ -103,11 +113,11 @@ impl Registration {
             return Ok(false);
         }
         mgc.wait_connected().await?;
-        bail!(
-            "the MGS has not registered {name} within {} s: start the first MDT of {}, which must register first",
-            limit.as_secs(),
-            self.info.mti_fsname,
-        )
+        Err(NodeError::NotRegistered {
+            svname: name,
+            fsname: self.info.mti_fsname.to_string(),
+            waited: limit,
+        })
     }
 
     /// Registers the target if [`Registration::register_at_start`] has not. Registers again each
@@ -160,10 +170,10 @@ impl Registration {
     /// Later registrations only check that the index still belongs to this target.
     fn mark_registered(&mut self) {
         self.info.mti_flags &= !(LDD_F_UPDATE | LDD_F_WRITECONF);
-        if let Some((dir, _)) = &self.on_disk
-            && let Err(e) = replace::unmark(dir)
+        if let Some((files, _)) = &self.store
+            && let Err(e) = files.remove(REPLACE_MARK)
         {
-            tracing::warn!("{e:#}");
+            tracing::warn!("cannot remove {REPLACE_MARK} in {}: {e}", files.place());
         }
     }
 
@@ -176,7 +186,7 @@ impl Registration {
     }
 
     async fn register(&self, mgc: &Mgc) -> Result<(), MgcError> {
-        let store = self.on_disk.as_ref().map(|(_, uuid)| uuid.as_str());
+        let store = self.store.as_ref().map(|(_, uuid)| uuid.as_str());
         let registered = mgc.register_with(self.info.clone(), store, self.token.as_ref());
         registered.await.map(drop)
     }
@@ -190,7 +200,7 @@ impl Registration {
                 let name = self.name();
                 let text = format!("{name}: waiting for the MGS to register it");
                 tracing::warn!("{text}");
-                daemon::report_waiting(&text);
+                (self.report_waiting)(&text);
                 registration.await?;
                 tracing::info!("{name}: registered with the MGS");
             }

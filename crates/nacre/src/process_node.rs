@@ -1,0 +1,266 @@
+//! The node of a process, with the parts that only a process has: locked target directories, kernel
+//! mounts, metrics over HTTP, and the console of an LNet selftest session. The crate `node` does
+//! the rest.
+
+mod metrics;
+mod mount;
+
+pub(crate) use mount::MountRequest;
+
+use std::future::Future;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use cpt::CptTable;
+use lnet::{Lnet, LnetConfig};
+use lst::console::{Console, SessionConfig};
+use mgc::JoinToken;
+use node::{Node, NodeConfig, STEP_MAX, TargetSpec, await_all, limit_step};
+use osd::target::{TargetDir, TargetKind, TargetLabel};
+use osd::{LocalFiles, LocalStores};
+use params::ParamGuard;
+use wire::Nid;
+
+use crate::metrics::MetricsServer;
+use crate::net::LocalEndpoint;
+use crate::node_requests::NodeHandles;
+use crate::process::MountRecord;
+use crate::process_params::register_process_params;
+use crate::start::StartConfig;
+use crate::{daemon, fd_limit, instance, random, token};
+use mount::{LocalMount, Mounts};
+
+/// Time for the answer to the command that ended a selftest session to leave this process.
+const REPLY_TIME: Duration = Duration::from_millis(100);
+/// Time limit of stopping a process: longer than its nine stop steps together.
+pub(crate) const STOP_MAX: Duration = STEP_MAX.saturating_mul(10);
+
+/// A target to run in this process.
+pub(crate) enum LocalTarget {
+    /// Stored in a directory, which this process has locked.
+    Dir(TargetDir),
+    /// Stored in memory, with at most this many bytes.
+    Memory(TargetLabel, u64),
+}
+
+/// Capacity in bytes of a target that is stored in memory. As with tmpfs, all OSTs together get
+/// half of the memory that the process may use; the MDT gets an eighth, the MGS a 64th.
+pub(crate) fn memory_store_bytes(kind: TargetKind, osts: u32) -> u64 {
+    let memory = cpt::memory_bytes();
+    match kind {
+        TargetKind::Ost => memory / 2 / u64::from(osts.max(1)),
+        TargetKind::Mdt => memory / 8,
+        TargetKind::Mgs => memory / 64,
+    }
+}
+
+/// Prepares the directory of a target that starts: checks its stores, restricts its permissions,
+/// upgrades its format. Returns the target.
+fn target_in(dir: &mut TargetDir) -> Result<TargetSpec> {
+    dir.check_stores()?;
+    instance::warn_restricted(dir.path(), dir.restrict()?);
+    dir.raise_format()?;
+    Ok(TargetSpec {
+        label: dir.label().clone(),
+        stores: Box::new(LocalStores(dir.path().to_owned())),
+        files: Some(Arc::new(LocalFiles(dir.path().to_owned()))),
+        token: token_in(dir)?,
+    })
+}
+
+/// The join token in a target's directory: the MGS's own, or the copy that authorizes the target to
+/// register.
+fn token_in(dir: &TargetDir) -> Result<Option<JoinToken>> {
+    match dir.label().kind {
+        TargetKind::Mgs => token::mgs_token(dir.path()).map(Some),
+        _ => token::read(dir.path()),
+    }
+}
+
+/// The running node of this process.
+pub(crate) struct ProcessNode {
+    /// The address at which the node started; a node on several networks has more NIDs.
+    endpoint: LocalEndpoint,
+    node: Arc<Node>,
+    mounts: Mounts,
+    /// Locks on the targets' directories.
+    dirs: Vec<TargetDir>,
+    /// The console of an LNet selftest session, with the session's key.
+    console: Option<(u32, Arc<Console>)>,
+    /// The HTTP server of the metrics, if enabled.
+    metrics: Option<MetricsServer>,
+    /// Registered parameters of the process itself.
+    _params: Vec<ParamGuard>,
+}
+
+impl ProcessNode {
+    /// Starts a node with a network and without targets or mounts, at the address that `choose`
+    /// returns. If `may_choose_again`, calls `choose` again when another process takes the address
+    /// first.
+    pub(crate) async fn start(
+        cpts: Arc<CptTable>,
+        start: &StartConfig,
+        may_choose_again: bool,
+        choose: impl Fn() -> Result<LocalEndpoint>,
+    ) -> Result<ProcessNode> {
+        start.rpc.services.check(cpts.len())?;
+        let connections = fd_limit::connection_limits();
+        let config = LnetConfig {
+            accept_host_max: connections.host_max,
+            accept_max: connections.total_max,
+            ..start.lnet.clone()
+        };
+        let (endpoint, lnet) = Lnet::start(&cpts, &config, may_choose_again, choose).await?;
+        let node = Node::start(
+            lnet,
+            NodeConfig {
+                rpc: start.rpc.clone(),
+                selftest: start.lst.clone(),
+                report_waiting: Arc::new(daemon::report_waiting),
+                ..NodeConfig::new(random::source())
+            },
+        )?;
+        let mut params = register_process_params(node.registry());
+        params.extend(start.register_params(node.registry()));
+        Ok(ProcessNode {
+            endpoint,
+            node,
+            mounts: Mounts::default(),
+            dirs: Vec::new(),
+            console: None,
+            metrics: None,
+            _params: params,
+        })
+    }
+
+    /// Starts targets, as [`Node::serve`] does. Keeps the locks on their directories even if the
+    /// start fails: the stores may be open.
+    pub(crate) async fn serve(&mut self, targets: Vec<LocalTarget>, wait: Duration) -> Result<()> {
+        fd_limit::check(targets.len())?;
+        let mut specs = Vec::new();
+        for target in targets {
+            match target {
+                LocalTarget::Dir(mut dir) => {
+                    let svname = dir.label().svname();
+                    let spec = target_in(&mut dir);
+                    let place = || format!("{svname} in {}", dir.path().display());
+                    specs.push(spec.with_context(place)?);
+                    self.dirs.push(dir);
+                }
+                LocalTarget::Memory(label, bytes) => specs.push(TargetSpec::in_memory(label, bytes)),
+            }
+        }
+        Ok(self.node.serve(specs, wait).await?)
+    }
+
+    /// Waits until the MDTs here can create objects on all OSTs here.
+    pub(crate) async fn wait_until_ready(&self) -> Result<()> {
+        Ok(self.node.wait_until_ready().await?)
+    }
+
+    /// Stops everything in reverse start order. Detaches the mounts.
+    pub(crate) async fn stop(&mut self) -> Result<()> {
+        self.mounts.close();
+        if let Some(Err(e)) = limit_step("the mounts", self.unmount_all(true)).await {
+            tracing::warn!("{e:#}");
+        }
+        if let Some((_, console)) = self.console.take() {
+            limit_step("the session of LNet selftest", console.end()).await;
+        }
+        await_all(self.mounts.active.drain(..).map(LocalMount::end)).await;
+        let result = self.node.stop().await.context("cannot stop the MGS");
+        self.dirs.clear();
+        result
+    }
+
+    /// The address at which this node started.
+    pub(crate) fn endpoint(&self) -> LocalEndpoint {
+        self.endpoint
+    }
+
+    /// The NIDs of this node.
+    pub(crate) fn nids(&self) -> Vec<Nid> {
+        self.node.lnet().nids()
+    }
+
+    /// The TCP port of this node.
+    pub(crate) fn port(&self) -> u16 {
+        self.endpoint.port
+    }
+
+    /// Names of the targets of this node.
+    pub(crate) fn target_names(&self) -> Vec<String> {
+        self.node.target_names()
+    }
+
+    /// The mounts of this node.
+    pub(crate) fn mount_records(&self) -> Vec<MountRecord> {
+        self.mounts.active.iter().map(|m| m.record.clone()).collect()
+    }
+
+    /// Begins an LNet selftest session with its console in this process. Returns the console's
+    /// first output.
+    pub(crate) fn begin_session(&mut self, config: SessionConfig) -> Result<String> {
+        let selftest = self
+            .node
+            .selftest()
+            .context("LNet selftest is not enabled: start with lnet_selftest=1")?;
+        let key = config.key;
+        let console = Console::start(selftest, config)
+            .map_err(|e| anyhow::anyhow!("cannot begin an LNet selftest session: {e}"))?;
+        let session_line = console.session_line();
+        self.console = Some((key, Arc::new(console)));
+        Ok(session_line)
+    }
+
+    /// Key of the LNet selftest session, if its console runs here.
+    pub(crate) fn session_key(&self) -> Option<u32> {
+        self.console.as_ref().map(|(key, _)| *key)
+    }
+
+    /// Resolves when the session of the console here has ended; never resolves without a console.
+    pub(crate) fn wait_for_session_end(&self) -> impl Future<Output = ()> + use<> {
+        let session = self.console.as_ref().map(|(_, console)| console.ended());
+        async move {
+            match session {
+                Some(session) => {
+                    session.await;
+                    // Let the command that ended the session receive its answer.
+                    tokio::time::sleep(REPLY_TIME).await;
+                }
+                None => std::future::pending().await,
+            }
+        }
+    }
+
+    /// The parts of the node that answer control requests.
+    pub(crate) fn handles(&self) -> NodeHandles {
+        let clients = self
+            .mounts
+            .active
+            .iter()
+            .map(|m| (m.record.mountpoint.clone(), m.client.clone()))
+            .collect();
+        NodeHandles {
+            clients,
+            registry: self.node.registry().clone(),
+            lnet: self.node.lnet().clone(),
+            mgs: self.node.mgs(),
+            mgcs: self.node.mgcs(),
+            targets: self.node.target_names(),
+            console: self.console.as_ref().map(|(_, console)| console.clone()),
+        }
+    }
+}
+
+/// Opens and locks the directories of all targets. Fails if one cannot be opened. Returns the
+/// targets in the order of registration: MGS, MDTs, OSTs.
+pub(crate) fn open_dirs(dirs: &[PathBuf]) -> Result<Vec<TargetDir>> {
+    let open = |dir: &PathBuf| TargetDir::open(Path::new(dir));
+    let mut targets = dirs.iter().map(open).collect::<Result<Vec<_>, _>>()?;
+    // All targets need the MGS, and the OSTs need the first MDT.
+    targets.sort_by_key(|d| (d.label().kind as u8, d.label().index));
+    Ok(targets)
+}

@@ -1,0 +1,98 @@
+//! The source of a node's random numbers: seeds, UUIDs and keys.
+
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use crate::NodeError;
+
+type Fill = dyn Fn(&mut [u8]) -> io::Result<()> + Send + Sync;
+
+/// A source of random numbers. Clones share it.
+#[derive(Clone)]
+pub struct RandomSource(Arc<Fill>);
+
+impl fmt::Debug for RandomSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("RandomSource")
+    }
+}
+
+impl RandomSource {
+    /// A source that calls a function to fill a buffer. The bytes must differ in each process. With
+    /// an MGS on the node, they must also be unpredictable: the MGS makes keys of them.
+    pub fn new(fill: impl Fn(&mut [u8]) -> io::Result<()> + Send + Sync + 'static) -> RandomSource {
+        RandomSource(Arc::new(fill))
+    }
+
+    /// A source for tests: its numbers follow from the seed.
+    pub fn seeded(seed: u64) -> RandomSource {
+        let rng = Mutex::new(fastrand::Rng::with_seed(seed));
+        RandomSource::new(move |bytes| {
+            rng.lock().fill(bytes);
+            Ok(())
+        })
+    }
+
+    /// Random bytes.
+    ///
+    /// # Errors
+    ///
+    /// The error of the source.
+    pub fn bytes<const N: usize>(&self) -> io::Result<[u8; N]> {
+        let mut bytes = [0; N];
+        (self.0)(&mut bytes)?;
+        Ok(bytes)
+    }
+
+    /// A random number.
+    ///
+    /// # Errors
+    ///
+    /// [`NodeError::Random`] with the error of the source.
+    pub fn number(&self) -> Result<u64, NodeError> {
+        let bytes = self.bytes().map_err(NodeError::Random)?;
+        Ok(u64::from_le_bytes(bytes))
+    }
+
+    /// A random UUID (version 4).
+    ///
+    /// # Errors
+    ///
+    /// [`NodeError::Random`] with the error of the source.
+    pub fn uuid(&self) -> Result<String, NodeError> {
+        let mut bytes: [u8; 16] = self.bytes().map_err(NodeError::Random)?;
+        // Version 4 (random), variant 1.
+        bytes[6] = bytes[6] & 0x0f | 0x40;
+        bytes[8] = bytes[8] & 0x3f | 0x80;
+        let hex: String = bytes.iter().map(|x| format!("{x:02x}")).collect();
+        Ok([&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]].join("-"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::RandomSource;
+
+    #[test]
+    fn uuids_differ_and_have_lustres_form() {
+        let source = RandomSource::seeded(1);
+        let uuid = source.uuid().unwrap();
+        let lengths: Vec<usize> = uuid.split('-').map(str::len).collect();
+        assert_eq!(lengths, [8, 4, 4, 4, 12]);
+        assert_ne!(uuid, source.uuid().unwrap());
+    }
+
+    #[test]
+    fn seed_determines_the_numbers() {
+        let numbers = |seed| {
+            let source = RandomSource::seeded(seed);
+            [source.number().unwrap(), source.number().unwrap()]
+        };
+        assert_eq!(numbers(7), numbers(7));
+        assert_ne!(numbers(7), numbers(8));
+    }
+}

@@ -1,0 +1,212 @@
+//! Nodes with targets and mounts.
+
+#![allow(clippy::unwrap_used)]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use client::{Client, Cred, OpenFlags};
+use cpt::{BoxFuture, CptTable};
+use lnet::{Lnet, LnetConfig};
+use node::{MGS_WAIT, Node, NodeConfig, NodeError, RandomSource, SAVED_CONFIG_FILE, TargetSpec};
+use osd::target::{TargetKind, TargetLabel};
+use osd::{Index, MemoryFiles, MemoryStores, Objects, OsdError, Stores, TargetFiles};
+use wire::Nid;
+
+const FSNAME: &str = "testfs";
+/// Capacity of each store, bytes.
+const CAPACITY: u64 = 1 << 30;
+
+/// Stores in memory that the next start of the target finds again.
+#[derive(Clone)]
+struct KeptStores {
+    index: Arc<dyn Index>,
+    objects: Arc<dyn Objects>,
+    has_run: Arc<AtomicBool>,
+}
+
+impl KeptStores {
+    async fn new() -> KeptStores {
+        let memory = MemoryStores(CAPACITY);
+        let index = memory.open_index().await.unwrap();
+        KeptStores {
+            objects: memory.open_objects(&index).await.unwrap(),
+            index,
+            has_run: Arc::default(),
+        }
+    }
+}
+
+impl Stores for KeptStores {
+    fn has_run(&self) -> bool {
+        self.has_run.load(Ordering::Relaxed)
+    }
+
+    fn set_has_run(&self) -> BoxFuture<'_, Result<(), OsdError>> {
+        self.has_run.store(true, Ordering::Relaxed);
+        Box::pin(async { Ok(()) })
+    }
+
+    fn open_index(&self) -> BoxFuture<'_, Result<Arc<dyn Index>, OsdError>> {
+        Box::pin(async { Ok(self.index.clone()) })
+    }
+
+    fn open_index_read_only(&self) -> BoxFuture<'_, Result<Arc<dyn Index>, OsdError>> {
+        self.open_index()
+    }
+
+    fn open_objects<'a>(
+        &'a self,
+        _: &'a Arc<dyn Index>,
+    ) -> BoxFuture<'a, Result<Arc<dyn Objects>, OsdError>> {
+        Box::pin(async { Ok(self.objects.clone()) })
+    }
+}
+
+fn label(kind: TargetKind) -> TargetLabel {
+    let uuid = RandomSource::seeded(kind as u64).uuid().unwrap();
+    TargetLabel::new(kind, FSNAME, 0, &uuid)
+}
+
+fn in_memory(kind: TargetKind) -> TargetSpec {
+    TargetSpec::in_memory(label(kind), CAPACITY)
+}
+
+/// A node without an address, whose parts reach each other over `lo`.
+fn start_node(seed: u64) -> Arc<Node> {
+    let lnet = Lnet::new(CptTable::single_current(), LnetConfig::default());
+    Node::start(lnet, NodeConfig::new(RandomSource::seeded(seed))).unwrap()
+}
+
+async fn mount(node: &Node) -> Arc<Client> {
+    let options = node.mount_options(vec![Nid::LO], FSNAME).unwrap();
+    node.mount(options).await.unwrap()
+}
+
+async fn write_file(client: &Client, name: &str, data: &'static [u8]) {
+    let (cred, flags) = (Cred::root(), OpenFlags::READ_WRITE);
+    let created = client.create(&cred, client.root(), name.as_bytes(), 0o644, flags);
+    let (_, file) = created.await.unwrap();
+    client.write(&file, 0, Bytes::from_static(data)).await.unwrap();
+    client.release(&file).await.unwrap();
+}
+
+async fn read_file(client: &Client, name: &str) -> Vec<u8> {
+    let cred = Cred::root();
+    let found = client
+        .lookup(&cred, client.root(), name.as_bytes())
+        .await
+        .unwrap();
+    let opened = client.open(&cred, found.attr.fid, OpenFlags::READ).await;
+    let file = opened.unwrap();
+    let data = client.read(&file, 0, 1 << 20).await.unwrap().concat();
+    client.release(&file).await.unwrap();
+    data
+}
+
+#[tokio::test(start_paused = true)]
+async fn node_serves_and_mounts_a_whole_file_system() {
+    let node = start_node(1);
+    let kinds = [TargetKind::Mgs, TargetKind::Mdt, TargetKind::Ost];
+    node.serve(kinds.map(in_memory).into(), MGS_WAIT).await.unwrap();
+    assert_eq!(node.target_names(), ["MGS", "testfs-OST0000", "testfs-MDT0000"]);
+    node.wait_until_ready().await.unwrap();
+    let (first, second) = (mount(&node).await, mount(&node).await);
+    write_file(&first, "f", b"data").await;
+    assert_eq!(read_file(&second, "f").await, b"data");
+    assert_eq!(node.registry().get("health_check")[0].1, "healthy");
+    node.umount(&first).await;
+    assert_eq!(node.clients().len(), 1);
+    node.stop().await.unwrap();
+    assert!(node.clients().is_empty() && node.target_names().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn stopped_target_starts_again_on_its_stores() {
+    let node = start_node(2);
+    let (mdt, ost) = (KeptStores::new().await, KeptStores::new().await);
+    let kept = |kind, stores: &KeptStores| TargetSpec {
+        stores: Box::new(stores.clone()),
+        ..in_memory(kind)
+    };
+    let targets = vec![
+        in_memory(TargetKind::Mgs),
+        kept(TargetKind::Mdt, &mdt),
+        kept(TargetKind::Ost, &ost),
+    ];
+    node.serve(targets, MGS_WAIT).await.unwrap();
+    node.wait_until_ready().await.unwrap();
+    let client = mount(&node).await;
+    write_file(&client, "f", b"data").await;
+    node.umount(&client).await;
+    for (name, kind, stores) in [
+        ("testfs-MDT0000", TargetKind::Mdt, &mdt),
+        ("testfs-OST0000", TargetKind::Ost, &ost),
+    ] {
+        node.stop_target(name).await.unwrap();
+        let again = node.stop_target(name).await;
+        assert!(matches!(again, Err(NodeError::NoTarget { .. })));
+        assert!(stores.has_run());
+        node.serve(vec![kept(kind, stores)], MGS_WAIT).await.unwrap();
+    }
+    let client = mount(&node).await;
+    assert_eq!(read_file(&client, "f").await, b"data");
+    node.stop().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn target_with_a_saved_configuration_starts_without_its_mgs() {
+    let files = MemoryFiles::default();
+    let stores = KeptStores::new().await;
+    let mdt = || TargetSpec {
+        stores: Box::new(stores.clone()),
+        files: Some(Arc::new(files.clone())),
+        ..in_memory(TargetKind::Mdt)
+    };
+    let node = start_node(3);
+    let targets = vec![in_memory(TargetKind::Mgs), mdt()];
+    node.serve(targets, MGS_WAIT).await.unwrap();
+    while files.read(SAVED_CONFIG_FILE).unwrap().is_none() {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    node.stop().await.unwrap();
+
+    let node = start_node(4);
+    node.serve(vec![mdt()], MGS_WAIT).await.unwrap();
+    assert_eq!(node.target_names(), ["testfs-MDT0000"]);
+    node.stop().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn target_that_gets_no_answer_names_itself_and_the_remedy() {
+    let node = start_node(5);
+    let wait = Duration::from_secs(5);
+    let error = node.serve(vec![in_memory(TargetKind::Mdt)], wait).await;
+    let error = error.unwrap_err().to_string();
+    assert!(
+        error.starts_with("testfs-MDT0000: ") && error.contains("is the MGS running"),
+        "{error}"
+    );
+    node.stop().await.unwrap();
+    // The MGS answers, but an OST needs the file system's first MDT.
+    let node = start_node(6);
+    let targets = [TargetKind::Mgs, TargetKind::Ost].map(in_memory);
+    let error = node.serve(targets.into(), wait).await.unwrap_err().to_string();
+    assert!(error.contains("start the first MDT of testfs"), "{error}");
+    assert_eq!(node.target_names(), ["MGS"]);
+    node.stop().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn stopping_node_accepts_no_mount() {
+    let node = start_node(7);
+    let kinds = [TargetKind::Mgs, TargetKind::Mdt, TargetKind::Ost];
+    node.serve(kinds.map(in_memory).into(), MGS_WAIT).await.unwrap();
+    node.wait_until_ready().await.unwrap();
+    let options = node.mount_options(vec![Nid::LO], FSNAME).unwrap();
+    node.stop().await.unwrap();
+    let mounted = node.mount(options).await;
+    assert!(mounted.is_err() && node.clients().is_empty());
+}
