@@ -1,11 +1,10 @@
 //! Objects in memory: each a sparse set of chunks of up to 64 KiB. A chunk ends with the last page
 //! (4 KiB) that was written or allocated.
 
-use foldhash::HashMap;
 use std::{collections::BTreeMap, ops::Range, sync::Arc};
 
 use bytes::{Bytes, BytesMut};
-use cpt::BoxFuture;
+use cpt::{BoxFuture, HashMap};
 use parking_lot::{Mutex, RwLock};
 use wire::Fid;
 

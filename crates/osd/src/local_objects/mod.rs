@@ -18,7 +18,6 @@ pub(crate) mod record;
 #[cfg(test)]
 mod tests;
 
-use foldhash::HashSet;
 use std::{
     fs, io,
     os::unix::fs::FileExt,
@@ -27,7 +26,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use cpt::BoxFuture;
+use cpt::{BoxFuture, HashSet};
 use parking_lot::Mutex;
 use rustix::{
     fs::{FallocateFlags, SeekFrom},

@@ -1,10 +1,12 @@
 //! Checks of style as ordinary tests, so that reviewers need not check it. This module checks the
 //! floors of crates, source files, links and citations, and the features of shared dependencies.
-//! [`words`] checks the words of comments and pages, [`commits`] the subjects of commits.
+//! [`pure`] checks that pure code stays pure, [`words`] the words of comments and pages,
+//! [`commits`] the subjects of commits.
 
 #![allow(clippy::unwrap_used)]
 
 mod commits;
+mod pure;
 mod words;
 
 use std::collections::BTreeSet;
@@ -67,6 +69,31 @@ fn sources() -> Vec<(PathBuf, String)> {
         .into_iter()
         .map(|p| (p.clone(), fs::read_to_string(&p).unwrap()))
         .collect()
+}
+
+/// The lines of a source file and their numbers, without comments and without items for tests
+/// (`#[cfg(test)]`). The file must be formatted by rustfmt.
+fn code(text: &str) -> Vec<(usize, &str)> {
+    let mut out = Vec::new();
+    // The indentation of the item for tests that a line belongs to.
+    let mut tests: Option<usize> = None;
+    for (i, line) in text.lines().enumerate() {
+        let content = line.trim_start();
+        let indentation = line.len() - content.len();
+        if content.starts_with("//") || content.is_empty() {
+            continue;
+        }
+        match tests {
+            Some(outer) if indentation <= outer => {
+                let ends = content.starts_with('}') || content.ends_with([';', ',', '}']);
+                tests = (!ends).then_some(outer);
+            }
+            Some(_) => {}
+            None if content.starts_with("#[cfg(test)]") => tests = Some(indentation),
+            None => out.push((i + 1, line)),
+        }
+    }
+    out
 }
 
 /// The workspace's crates that a manifest depends on, and for each whether only for tests.
@@ -162,19 +189,35 @@ fn simulated_crates_spawn_tasks_through_cpt() {
     for name in SIMULATED {
         for path in files(&root().join("crates").join(name).join("src"), "rs") {
             let text = fs::read_to_string(&path).unwrap();
-            // Tests of the module may use tokio's tasks.
-            let code = text.split("#[cfg(test)]").next().unwrap_or_default();
             if path.to_string_lossy().contains("tests") {
                 continue;
             }
-            for (i, line) in code.lines().enumerate() {
+            for (number, line) in code(&text) {
                 if calls.iter().any(|call| line.contains(call)) {
-                    wrong.push(format!("{}:{}: {}", path.display(), i + 1, line.trim()));
+                    wrong.push(format!("{}:{number}: {}", path.display(), line.trim()));
                 }
             }
         }
     }
     assert_none("tasks to spawn through `cpt`", wrong);
+}
+
+#[test]
+fn tables_get_their_hash_function_from_cpt() {
+    let mut wrong = Vec::new();
+    for (path, text) in sources() {
+        let is_wrapper =
+            path.ends_with("cpt/src/hash.rs") || path.components().any(|c| c.as_os_str() == "xtask");
+        for (number, line) in code(&text) {
+            if !is_wrapper && line.contains("foldhash") {
+                wrong.push(format!("{}:{number}: {}", path.display(), line.trim()));
+            }
+        }
+    }
+    assert_none(
+        "tables whose seed is not from `cpt::HashState` or `cpt::HashSeed`",
+        wrong,
+    );
 }
 
 /// The fragment of a link to a heading, as Git hosts form it.
