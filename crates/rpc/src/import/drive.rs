@@ -188,12 +188,14 @@ async fn drive(import: Weak<Import>, wake: Arc<Notify>, mut peer_events: PeerEve
         };
         let Some(wake_at) = wake_at else { return };
         let event = tokio::select! {
-            () = wake.notified() => None,
-            () = sleep_until(wake_at.into()) => None,
+            // A lost connection is noticed however often calls wake the driver.
+            biased;
             event = peer_events.recv() => match event {
                 Err(RecvError::Closed) => return,
                 event => Some(event),
             },
+            () = wake.notified() => None,
+            () = sleep_until(wake_at.into()) => None,
         };
         let Some(import) = import.upgrade() else { return };
         match event {

@@ -196,6 +196,7 @@ impl Service {
     pub(super) async fn await_tokens(self: Arc<Self>, part: Arc<ServicePartition>) {
         while let Some(at) = part.next_token() {
             tokio::select! {
+                biased;
                 () = sleep_until(at) => {}
                 () = part.earlier_token.notified() => {}
             }

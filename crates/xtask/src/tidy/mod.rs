@@ -1,12 +1,13 @@
 //! Checks of style as ordinary tests, so that reviewers need not check it. This module checks the
 //! floors of crates, source files, links and citations, and the features of shared dependencies.
-//! [`pure`] checks that pure code stays pure, [`words`] the words of comments and pages,
-//! [`commits`] the subjects of commits.
+//! [`pure`] checks that pure code stays pure, [`simulated`] that a simulator can control the other
+//! code of a node, [`words`] the words of comments and pages, [`commits`] the subjects of commits.
 
 #![allow(clippy::unwrap_used)]
 
 mod commits;
 mod pure;
+mod simulated;
 mod words;
 
 use std::collections::BTreeSet;
@@ -177,47 +178,6 @@ fn sources_have_no_marks_of_unfinished_work() {
         }
     }
     assert_none("marks of unfinished work", found);
-}
-
-/// Crates that a simulated node runs: the simulator must know the node of each of their tasks.
-const SIMULATED: [&str; 9] = ["lnet", "rpc", "ldlm", "osd", "mgc", "mgs", "mdt", "ost", "client"];
-
-#[test]
-fn simulated_crates_spawn_tasks_through_cpt() {
-    let calls = ["tokio::spawn", "tokio::task::spawn", "task::JoinSet"];
-    let mut wrong = Vec::new();
-    for name in SIMULATED {
-        for path in files(&root().join("crates").join(name).join("src"), "rs") {
-            let text = fs::read_to_string(&path).unwrap();
-            if path.to_string_lossy().contains("tests") {
-                continue;
-            }
-            for (number, line) in code(&text) {
-                if calls.iter().any(|call| line.contains(call)) {
-                    wrong.push(format!("{}:{number}: {}", path.display(), line.trim()));
-                }
-            }
-        }
-    }
-    assert_none("tasks to spawn through `cpt`", wrong);
-}
-
-#[test]
-fn tables_get_their_hash_function_from_cpt() {
-    let mut wrong = Vec::new();
-    for (path, text) in sources() {
-        let is_wrapper =
-            path.ends_with("cpt/src/hash.rs") || path.components().any(|c| c.as_os_str() == "xtask");
-        for (number, line) in code(&text) {
-            if !is_wrapper && line.contains("foldhash") {
-                wrong.push(format!("{}:{number}: {}", path.display(), line.trim()));
-            }
-        }
-    }
-    assert_none(
-        "tables whose seed is not from `cpt::HashState` or `cpt::HashSeed`",
-        wrong,
-    );
 }
 
 /// The fragment of a link to a heading, as Git hosts form it.
