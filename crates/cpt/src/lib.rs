@@ -1,11 +1,13 @@
 //! CPU partitions (CPTs): the machine's topology, the rules and patterns that divide its CPUs, and
 //! one runtime per partition with workers pinned to the partition's CPUs. Also the amount of memory
-//! that the process may use, and wrappers that start a future in one place and finish it as a task.
+//! that the process may use, wrappers that start a future in one place and finish it as a task, and
+//! the hash function of tables.
 //!
 //! Follows docs/protocol.md, "LNet" (partitions): `cpu_npartitions`, `cpu_pattern`, and the
 //! partition of a NID. Only CPUs in the process's affinity mask count as online.
 
 mod detach_on_drop;
+mod hash;
 mod layout;
 mod list;
 mod memory;
@@ -20,6 +22,7 @@ mod topology;
 use std::{future::Future, pin::Pin};
 
 pub use detach_on_drop::{DetachOnDrop, detach_on_drop};
+pub use hash::{HashMap, HashSeed, HashSet, HashState, SeededMap, SeededSet};
 pub use layout::{CptConfig, estimate, layout, published_count};
 pub use list::parse_list;
 pub use memory::memory_bytes;
@@ -27,7 +30,7 @@ pub use memory::memory_bytes;
 pub use node_scope::{InScope, NodeScope};
 pub use poll_then_spawn::poll_then_spawn;
 pub use table::{Cpt, CptId, CptTable, nid_hash};
-pub use task::{Handle, JoinSet, spawn, spawn_blocking};
+pub use task::{Handle, JoinSet, now, spawn, spawn_blocking};
 pub use topology::{Node, Topology};
 
 /// A boxed future, for asynchronous methods of traits used as `dyn`.

@@ -41,6 +41,11 @@ where
     Handle::current().spawn_blocking(work)
 }
 
+/// The time of tokio's clock, which tests can pause. Pure code takes it as an argument.
+pub fn now() -> std::time::Instant {
+    tokio::time::Instant::now().into_std()
+}
+
 /// A runtime.
 #[derive(Clone, Debug)]
 pub struct Handle {

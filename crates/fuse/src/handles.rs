@@ -1,6 +1,6 @@
 //! File handles: the numbers by which the kernel names open files and directories.
 
-use foldhash::HashMap;
+use cpt::HashMap;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

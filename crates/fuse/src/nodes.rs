@@ -15,7 +15,7 @@
 
 use crate::convert::file_attr;
 use client::FoundFile;
-use foldhash::HashMap;
+use cpt::HashMap;
 use fuser::{FileAttr, Generation};
 use parking_lot::Mutex;
 use std::time::{Duration, Instant};

@@ -11,7 +11,7 @@ use crate::conflict::conflict;
 use crate::lock::{Holder, Lock, LockId};
 use crate::namespace::Namespace;
 use crate::policy::Policy;
-use foldhash::{HashMap, HashSet};
+use cpt::{HashSeed, SeededMap, SeededSet};
 use wire::Nid;
 
 /// A process: its node and its process id.
@@ -38,15 +38,28 @@ impl FlockOwner {
 }
 
 /// The waiting flocks, and the nodes of the clients that request flocks.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct FlockWaits {
     /// By the owner's client, and the client's number of the owner.
-    by_owner: HashMap<(Holder, u64), Vec<LockId>>,
-    by_process: HashMap<Process, Vec<LockId>>,
-    nodes: HashMap<Holder, Nid>,
+    by_owner: SeededMap<(Holder, u64), Vec<LockId>>,
+    by_process: SeededMap<Process, Vec<LockId>>,
+    nodes: SeededMap<Holder, Nid>,
 }
 
 impl FlockWaits {
+    /// No waits.
+    pub(crate) fn new(seed: HashSeed) -> FlockWaits {
+        FlockWaits {
+            by_owner: SeededMap::with_hasher(seed.clone()),
+            by_process: SeededMap::with_hasher(seed.clone()),
+            nodes: SeededMap::with_hasher(seed),
+        }
+    }
+
+    fn owner_set(&self) -> SeededSet<FlockOwner> {
+        SeededSet::with_hasher(self.nodes.hasher().clone())
+    }
+
     /// Records the node of a client. Later calls change nothing, because the client's waiting locks
     /// are indexed by the first node.
     pub(crate) fn set_node(&mut self, holder: Holder, node: Nid) {
@@ -101,7 +114,7 @@ impl FlockWaits {
     }
 }
 
-fn remove_wait<K: std::hash::Hash + Eq>(waits: &mut HashMap<K, Vec<LockId>>, key: &K, id: LockId) {
+fn remove_wait<K: std::hash::Hash + Eq>(waits: &mut SeededMap<K, Vec<LockId>>, key: &K, id: LockId) {
     if let Some(ids) = waits.get_mut(key) {
         ids.retain(|one| *one != id);
         if ids.is_empty() {
@@ -121,7 +134,7 @@ impl Namespace {
         else {
             return false;
         };
-        let (mut seen, mut pending) = (HashSet::default(), Vec::new());
+        let (mut seen, mut pending) = (self.flock_waits.owner_set(), Vec::new());
         for blocker in self.blocking_owners(id) {
             self.add_blockers(&blocker, !blocker.is_same_process_elsewhere(&start), &mut pending);
         }
@@ -170,6 +183,7 @@ mod tests {
     use crate::mode::LockMode;
     use crate::namespace::Namespace;
     use crate::policy::{Flock, Policy};
+    use cpt::HashSeed;
     use std::time::{Duration, Instant};
     use wire::{LdlmResId, Nid};
 
@@ -206,7 +220,7 @@ mod tests {
     /// `first` locks file 1 and `second` file 2. Then each requests the other's file, with its
     /// second owner. Returns the result of the last request.
     fn request_crosswise(first: [TestOwner; 2], second: [TestOwner; 2]) -> Result<bool, Refusal> {
-        let mut ns = Namespace::new(0, 1, Duration::from_secs(100));
+        let mut ns = Namespace::new(0, 1, HashSeed::fixed(0), Duration::from_secs(100));
         assert_eq!(enqueue(&mut ns, 1, first[0]), Ok(true));
         assert_eq!(enqueue(&mut ns, 2, second[0]), Ok(true));
         assert_eq!(enqueue(&mut ns, 2, first[1]), Ok(false));
@@ -225,7 +239,7 @@ mod tests {
     #[test]
     fn a_process_may_wait_for_a_lock_of_another_thread() {
         let (a1, a2) = ((1, NODE_A, 11, 70), (2, NODE_A, 12, 70));
-        let mut ns = Namespace::new(0, 1, Duration::from_secs(100));
+        let mut ns = Namespace::new(0, 1, HashSeed::fixed(0), Duration::from_secs(100));
         assert_eq!(enqueue(&mut ns, 1, a1), Ok(true));
         assert_eq!(enqueue(&mut ns, 2, a2), Ok(true));
         assert_eq!(enqueue(&mut ns, 1, a2), Ok(false));
@@ -240,7 +254,7 @@ mod tests {
         assert_eq!(request_crosswise([a1, elsewhere], [b2, b1]), Ok(false));
         // Two descriptors of one process: different threads may lock and release them.
         let (one, other) = ((1, NODE_A, 11, 70), (1, NODE_A, 12, 70));
-        let mut ns = Namespace::new(0, 1, Duration::from_secs(100));
+        let mut ns = Namespace::new(0, 1, HashSeed::fixed(0), Duration::from_secs(100));
         assert_eq!(enqueue(&mut ns, 1, one), Ok(true));
         assert_eq!(enqueue(&mut ns, 1, other), Ok(false));
         // Without process ids, owners of different clients are not known to be one process.
@@ -251,7 +265,7 @@ mod tests {
 
     #[test]
     fn ended_waits_are_forgotten() {
-        let mut ns = Namespace::new(0, 1, Duration::from_secs(100));
+        let mut ns = Namespace::new(0, 1, HashSeed::fixed(0), Duration::from_secs(100));
         let (a, b) = ((1, NODE_A, 11, 70), (2, NODE_A, 12, 80));
         assert_eq!(enqueue(&mut ns, 1, a), Ok(true));
         assert_eq!(enqueue(&mut ns, 1, b), Ok(false));

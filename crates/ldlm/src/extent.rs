@@ -9,7 +9,7 @@
 use crate::lock::{Holder, Lock, LockId};
 use crate::mode::LockMode;
 use crate::policy::{Extent, Policy};
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 /// If the object has more locks of incompatible modes than this, a write lock (PW, CW) is expanded
 /// to at most [`EXPANSION_MAX`].
@@ -73,7 +73,7 @@ fn aligned_end(requested: &Extent, end: u64) -> u64 {
 /// The locks of clients that may have written beyond `size`: for each client with PW locks that end
 /// at or after that offset, the one with the highest end.
 pub(crate) fn writers_beyond<'a>(size: u64, granted: impl Iterator<Item = &'a Lock>) -> Vec<LockId> {
-    let mut highest: HashMap<Holder, (u64, LockId)> = HashMap::new();
+    let mut highest: BTreeMap<Holder, (u64, LockId)> = BTreeMap::new();
     for lock in granted.filter(|l| l.mode == LockMode::Pw && l.holder != Holder::SERVER) {
         let Policy::Extent(extent) = &lock.policy else {
             continue;

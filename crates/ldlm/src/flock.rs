@@ -256,6 +256,7 @@ mod tests {
     use crate::mode::LockMode::{self, Nl, Pr, Pw};
     use crate::namespace::Namespace;
     use crate::policy::{Flock, Policy};
+    use cpt::HashSeed;
     use std::time::{Duration, Instant};
     use wire::LdlmResId;
 
@@ -267,7 +268,7 @@ mod tests {
     impl Files {
         fn new() -> Files {
             Files {
-                ns: Namespace::new(0, 1, Duration::from_secs(100)),
+                ns: Namespace::new(0, 1, HashSeed::fixed(0), Duration::from_secs(100)),
                 out: Vec::new(),
             }
         }

@@ -17,7 +17,7 @@ use crate::reclaim::ReclaimCursor;
 use crate::resource::Resource;
 use crate::timers::Timers;
 use crate::waits::LockWaits;
-use foldhash::HashMap;
+use cpt::{HashSeed, SeededMap};
 use params::Sums;
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -27,7 +27,7 @@ use wire::LdlmResId;
 #[derive(Debug)]
 pub struct Namespace {
     pub(crate) locks: LockTable,
-    pub(crate) resources: HashMap<LdlmResId, Resource>,
+    pub(crate) resources: SeededMap<LdlmResId, Resource>,
     /// The locks of each client, by the client's cookies.
     pub(crate) by_client: BTreeSet<(Holder, u64, LockId)>,
     /// The waiting flocks, for deadlock detection.
@@ -39,16 +39,17 @@ pub struct Namespace {
 
 impl Namespace {
     /// An empty shard. `seed` should be a new random number after each restart of the server, so
-    /// that old handles name no new locks. `timeout_min` is the minimum time that a holder has to
-    /// cancel a revoked lock (`ldlm_enqueue_min`).
-    pub fn new(shard: u8, seed: u64, timeout_min: Duration) -> Namespace {
+    /// that old handles name no new locks. `hash` is the seed of the tables, because clients choose
+    /// some of the keys. `timeout_min` is the minimum time that a holder has to cancel a revoked
+    /// lock (`ldlm_enqueue_min`).
+    pub fn new(shard: u8, seed: u64, hash: HashSeed, timeout_min: Duration) -> Namespace {
         Namespace {
             locks: LockTable::new(shard, seed),
-            resources: HashMap::default(),
+            resources: SeededMap::with_hasher(hash.clone()),
             by_client: BTreeSet::new(),
-            flock_waits: FlockWaits::default(),
-            timers: Timers::new(timeout_min),
-            waits: LockWaits::default(),
+            flock_waits: FlockWaits::new(hash.clone()),
+            timers: Timers::new(timeout_min, hash.clone()),
+            waits: LockWaits::new(hash),
             cursor: ReclaimCursor::default(),
         }
     }

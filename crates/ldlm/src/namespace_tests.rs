@@ -6,6 +6,7 @@ use crate::action::{Action, LockRequest, Placement, Refusal};
 use crate::lock::{Holder, LockId};
 use crate::mode::LockMode::{self, Cr, Cw, Ex, Group, Pr, Pw};
 use crate::policy::{Extent, Ibits, Policy};
+use cpt::HashSeed;
 use std::time::{Duration, Instant};
 use wire::LdlmResId;
 
@@ -22,7 +23,7 @@ struct Shard {
 impl Shard {
     fn new() -> Shard {
         Shard {
-            ns: Namespace::new(1, 1, TIMEOUT),
+            ns: Namespace::new(1, 1, HashSeed::fixed(0), TIMEOUT),
             now: Instant::now(),
             out: Vec::new(),
             cookie: 0,

@@ -105,6 +105,7 @@ mod tests {
     use crate::mode::LockMode::{self, Group, Pr};
     use crate::namespace::Namespace;
     use crate::policy::{Extent, Policy};
+    use cpt::HashSeed;
     use std::time::{Duration, Instant};
     use wire::LdlmResId;
 
@@ -118,7 +119,7 @@ mod tests {
     impl Shard {
         fn new() -> Shard {
             Shard {
-                ns: Namespace::new(1, 1, Duration::from_secs(100)),
+                ns: Namespace::new(1, 1, HashSeed::fixed(0), Duration::from_secs(100)),
                 now: Instant::now(),
                 out: Vec::new(),
                 created: 0,

@@ -4,7 +4,7 @@
 //! minimum (`ldlm_enqueue_min`).
 
 use crate::lock::LockId;
-use foldhash::HashMap;
+use cpt::{HashSeed, SeededMap};
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
@@ -18,7 +18,7 @@ struct RevokeTimer {
 /// The timers of revoked locks.
 #[derive(Debug)]
 pub(crate) struct Timers {
-    running: HashMap<LockId, RevokeTimer>,
+    running: SeededMap<LockId, RevokeTimer>,
     /// The running timers by deadline.
     due: BTreeSet<(Instant, LockId)>,
     /// The longest recent cancel time. Each faster cancel reduces this estimate by a tenth, but not
@@ -29,9 +29,9 @@ pub(crate) struct Timers {
 }
 
 impl Timers {
-    pub(crate) fn new(min: Duration) -> Timers {
+    pub(crate) fn new(min: Duration, seed: HashSeed) -> Timers {
         Timers {
-            running: HashMap::default(),
+            running: SeededMap::with_hasher(seed),
             due: BTreeSet::new(),
             estimate: Duration::ZERO,
             min,
@@ -125,13 +125,14 @@ impl Timers {
 mod tests {
     use super::Timers;
     use crate::lock::LockId;
+    use cpt::HashSeed;
     use std::time::{Duration, Instant};
 
     const MIN: Duration = Duration::from_secs(100);
 
     #[test]
     fn a_timer_runs_for_the_minimum_and_expires_once() {
-        let mut timers = Timers::new(MIN);
+        let mut timers = Timers::new(MIN, HashSeed::fixed(0));
         let started_at = Instant::now();
         timers.start(LockId(1), started_at);
         assert!(timers.expired(started_at + Duration::from_secs(99)).is_empty());
@@ -142,7 +143,7 @@ mod tests {
 
     #[test]
     fn prolong_extends_the_deadline() {
-        let mut timers = Timers::new(MIN);
+        let mut timers = Timers::new(MIN, HashSeed::fixed(0));
         let started_at = Instant::now();
         timers.start(LockId(1), started_at);
         timers.prolong(LockId(1), started_at + Duration::from_secs(50));
@@ -152,7 +153,7 @@ mod tests {
 
     #[test]
     fn locks_revoked_before_a_time_are_found() {
-        let mut timers = Timers::new(MIN);
+        let mut timers = Timers::new(MIN, HashSeed::fixed(0));
         let started_at = Instant::now();
         timers.start(LockId(1), started_at);
         timers.start(LockId(2), started_at + Duration::from_secs(1));
@@ -164,7 +165,7 @@ mod tests {
 
     #[test]
     fn slow_cancels_extend_later_timeouts() {
-        let mut timers = Timers::new(MIN);
+        let mut timers = Timers::new(MIN, HashSeed::fixed(0));
         let started_at = Instant::now();
         timers.start(LockId(1), started_at);
         timers.stop(LockId(1), started_at + Duration::from_secs(90));

@@ -1,20 +1,28 @@
 //! How long the locks of a shard wait.
 
 use crate::lock::LockId;
-use foldhash::HashMap;
+use cpt::{HashSeed, SeededMap};
 use params::{Sums, Tally};
 use std::time::Instant;
 
 /// The waiting locks of a shard, and the lengths of earlier waits.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct LockWaits {
     /// When each waiting lock was queued.
-    queued_at: HashMap<LockId, Instant>,
+    queued_at: SeededMap<LockId, Instant>,
     /// The waits that ended with a grant or a deadlock, in microseconds.
     ended: Tally,
 }
 
 impl LockWaits {
+    /// No waits.
+    pub(crate) fn new(seed: HashSeed) -> LockWaits {
+        LockWaits {
+            queued_at: SeededMap::with_hasher(seed),
+            ended: Tally::default(),
+        }
+    }
+
     /// The lock begins to wait.
     pub(crate) fn start(&mut self, id: LockId, now: Instant) {
         self.queued_at.insert(id, now);

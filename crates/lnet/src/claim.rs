@@ -116,6 +116,7 @@ pub(crate) async fn hold(claim: StdListener, closed: impl Future<Output = ()>) {
         std::future::pending().await
     };
     tokio::select! {
+        biased;
         () = closed => {}
         () = accepting => {}
     }

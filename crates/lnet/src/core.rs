@@ -1,18 +1,18 @@
 //! The protocol state of one node: the sinks and buffers of its portals, and its own PUTs and GETs
-//! that wait for an ACK or a REPLY. [`Core`] takes messages and returns answers; it holds no
-//! socket, task or clock.
+//! that wait for an ACK or a REPLY ([`crate::pending`]). [`Core`] takes messages and returns
+//! answers; it holds no socket, task or clock.
 //!
 //! Tables are sharded, so partitions rarely contend for a lock. Data that rarely changes (networks,
 //! lazy portals) is read without a lock.
 
 use crate::message::Msg;
 use crate::nets::CurrentNets;
+use crate::pending::{Answer, AnswerResult, PendingOps};
 use crate::portals::{Entry, IncomingPut, MatchEntry, Md, MdEvent, MdHandle, PutSink};
 use crate::rotor::{PortalRotor, Rotor, RoundRobin};
 use crate::{LnetError, Payload};
 use arc_swap::ArcSwapOption;
-use cpt::CptId;
-use foldhash::HashMap;
+use cpt::{CptId, HashMap, HashSeed};
 use parking_lot::Mutex;
 use std::fmt;
 use std::sync::Arc;
@@ -32,6 +32,9 @@ const PORTALS: usize = 64;
 /// One shard of the attached buffers: by portal and match bits, in the order of attaching.
 type MatchedShard = Mutex<HashMap<(u32, u64), Vec<Arc<Entry>>>>;
 
+/// Passes the result of an operation to its waiter.
+type AnswerSender = oneshot::Sender<AnswerResult>;
+
 /// The portals and handles of one node.
 pub(crate) struct Core {
     /// Distinguishes this boot of the stack from others in the handles that peers echo.
@@ -44,8 +47,8 @@ pub(crate) struct Core {
     /// The lazy portals, indexed by portal; empty if no sink serves the portal.
     lazy: Vec<ArcSwapOption<LazyPortal>>,
     matched: Vec<MatchedShard>,
-    /// Operations that wait for an answer, by the object cookie of the operation's handle.
-    pending: Vec<Mutex<HashMap<u64, PendingOp>>>,
+    /// Operations that wait for an answer.
+    pending: Vec<Mutex<PendingOps<AnswerSender>>>,
 }
 
 /// A lazy portal and the sink that serves it.
@@ -63,26 +66,6 @@ pub(crate) struct Arrival {
     pub(crate) cpt: CptId,
     /// Whether a router delivered it.
     pub(crate) routed: bool,
-}
-
-/// One of this node's PUTs or GETs that waits for its answer.
-struct PendingOp {
-    peer: Nid,
-    /// The router that the message was sent to, if any. If all connections to that router are
-    /// closed, the operation fails.
-    via: Option<Nid>,
-    /// Maximum length of the REPLY in bytes; `None` for a PUT, which waits for an ACK.
-    reply_max: Option<u32>,
-    answer_tx: oneshot::Sender<Result<Answer, LnetError>>,
-}
-
-/// The answer to one of this node's PUTs or GETs.
-#[derive(Debug)]
-pub(crate) enum Answer {
-    /// The number of bytes of a PUT that the peer accepted.
-    Ack(u32),
-    /// The data of a GET.
-    Reply(Payload),
 }
 
 /// The result of the delivery of a message to this node.
@@ -141,7 +124,9 @@ impl Core {
             cpts,
             lazy: (0..PORTALS).map(|_| ArcSwapOption::empty()).collect(),
             matched: (0..SHARDS).map(|_| Mutex::default()).collect(),
-            pending: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            pending: (0..SHARDS)
+                .map(|_| Mutex::new(PendingOps::new(HashSeed::random())))
+                .collect(),
         }
     }
 
@@ -223,15 +208,9 @@ impl Core {
     pub(crate) fn expect_answer(self: &Arc<Self>, peer: Nid, reply_max: Option<u32>) -> PendingAnswer {
         let object = self.next_object.fetch_add(1, Ordering::Relaxed);
         let (answer_tx, answer) = oneshot::channel();
-        self.pending[shard(object)].lock().insert(
-            object,
-            PendingOp {
-                peer,
-                via: None,
-                reply_max,
-                answer_tx,
-            },
-        );
+        self.pending[shard(object)]
+            .lock()
+            .add(object, peer, reply_max, answer_tx);
         let handle = LnetHandleWire {
             wh_interface_cookie: self.interface_cookie,
             wh_object_cookie: object,
@@ -252,24 +231,18 @@ impl Core {
             LnetOp::Ack(_) | LnetOp::Reply(_) => return,
         };
         let object = handle.wh_object_cookie;
-        if handle.wh_interface_cookie == self.interface_cookie
-            && let Some(waiting) = self.pending[shard(object)].lock().get_mut(&object)
-        {
-            waiting.via = Some(router);
+        if handle.wh_interface_cookie == self.interface_cookie {
+            self.pending[shard(object)].lock().set_router(object, router);
         }
     }
 
     /// Fails all operations that wait for `peer`, or that were sent through `peer`.
     pub(crate) fn fail_pending(&self, peer: Nid, why: &LnetError) {
         for shard in &self.pending {
-            let operations: Vec<PendingOp> = shard
-                .lock()
-                .extract_if(|_, w| w.peer == peer || w.via == Some(peer))
-                .map(|(_, w)| w)
-                .collect();
-            for waiting in operations {
+            let waiters = shard.lock().remove_peer(peer);
+            for waiter in waiters {
                 // An error means that the waiter has given up.
-                let _ = waiting.answer_tx.send(Err(why.clone()));
+                let _ = waiter.send(Err(why.clone()));
             }
         }
     }
@@ -278,23 +251,19 @@ impl Core {
         if handle.wh_interface_cookie != self.interface_cookie {
             return Delivery::Dropped("the answer is for a handle of another boot");
         }
-        let mut shard = self.pending[shard(handle.wh_object_cookie)].lock();
-        let Some(waiting) = shard.get(&handle.wh_object_cookie) else {
-            return Delivery::Dropped("no operation waits for this answer");
-        };
-        if !self.same_peer(waiting.peer, from) {
-            return Delivery::Dropped("the answer is from another peer than the operation's");
+        let object = handle.wh_object_cookie;
+        let is_sender = |peer| self.same_peer(peer, from);
+        let completed = self.pending[shard(object)]
+            .lock()
+            .complete(object, &answer, is_sender);
+        match completed {
+            Ok(waiter) => {
+                // An error means that the waiter has given up.
+                let _ = waiter.send(Ok(answer));
+                Delivery::Taken(None)
+            }
+            Err(why) => Delivery::Dropped(why),
         }
-        match (&answer, waiting.reply_max) {
-            (Answer::Ack(_), None) => {}
-            (Answer::Reply(payload), Some(max)) if payload.len() <= max as usize => {}
-            _ => return Delivery::Dropped("the answer is of the wrong kind, or too long"),
-        }
-        if let Some(waiting) = shard.remove(&handle.wh_object_cookie) {
-            // An error means that the waiter has given up.
-            let _ = waiting.answer_tx.send(Ok(answer));
-        }
-        Delivery::Taken(None)
     }
 
     // ---- messages
@@ -442,12 +411,12 @@ impl Core {
 pub(crate) struct PendingAnswer {
     core: Arc<Core>,
     pub(crate) handle: LnetHandleWire,
-    answer: oneshot::Receiver<Result<Answer, LnetError>>,
+    answer: oneshot::Receiver<AnswerResult>,
 }
 
 impl PendingAnswer {
     /// Waits for the answer.
-    pub(crate) async fn answer(&mut self) -> Result<Answer, LnetError> {
+    pub(crate) async fn answer(&mut self) -> AnswerResult {
         (&mut self.answer).await.unwrap_or(Err(LnetError::ShutDown))
     }
 }
@@ -455,7 +424,7 @@ impl PendingAnswer {
 impl Drop for PendingAnswer {
     fn drop(&mut self) {
         let object = self.handle.wh_object_cookie;
-        self.core.pending[shard(object)].lock().remove(&object);
+        self.core.pending[shard(object)].lock().remove(object);
     }
 }
 

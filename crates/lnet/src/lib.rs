@@ -1,9 +1,10 @@
 //! LNet: NIDs, peers, portals, credits, routing, and the drivers `lo` and `tcp`. Follows
 //! docs/protocol.md, "LNet".
 //!
-//! [`Lnet`] is one node's stack. The protocol itself is plain state and pure functions: `core`
-//! (portals and pending operations), `ping`, `tcp::hello`, `tcp::zc`, `wire::frame`. Drivers move
-//! messages: `lo` passes them by reference, `tcp` speaks socklnd version 3.
+//! [`Lnet`] is one node's stack. The protocol itself is pure code: `pending` (operations and their
+//! answers), `ping`, `net_syntax`, `rotor`, `tcp::hello`, `tcp::zc`, `wire::frame`. `core` shares
+//! its state between partitions. Drivers move messages: `lo` passes them by reference, `tcp` speaks
+//! socklnd version 3.
 //!
 //! A node may be on several networks through several interfaces ([`NiSpec`]), each bound to some
 //! CPU partitions. Routers ([`RouteSpec`]) lead to other networks, and the node may be a router
@@ -33,6 +34,7 @@ mod ni;
 mod node;
 mod params;
 mod payload;
+mod pending;
 mod ping;
 mod portals;
 mod rate_limit;

@@ -1,11 +1,12 @@
 //! One node's stack: its NIDs, served portals and attached buffers, and the operations put, get and
 //! ping. Operations on this node itself use the driver `lo`, all others the driver `tcp`.
 
-use crate::core::{Answer, Core, PendingAnswer};
+use crate::core::{Core, PendingAnswer};
 use crate::link::Link;
 use crate::lnd::Lnd;
 use crate::message::{self, Msg};
 use crate::ni::NiSpec;
+use crate::pending::Answer;
 use crate::ping::{self, PING_REPLY_MAX};
 use crate::portals::{MatchEntry, Md, MdHandle, PortalGuard, PutSink};
 use crate::router::buffers::Buffers;

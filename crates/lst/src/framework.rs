@@ -12,8 +12,7 @@ use crate::settings::{BATCHES_MAX, TESTS_MAX, UNITS_MAX};
 use crate::spec::{self, TestSpec};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Duration;
-use tokio::time::Instant;
+use std::time::{Duration, Instant};
 use wire::{
     Errno, LST_FEATS_MASK, LnetCountersCommon, LstSid, Nid, SRPC_BATCH_OPC_QUERY, SRPC_BATCH_OPC_RUN,
     SRPC_BATCH_OPC_STOP, SRPC_MSG_VERSION, Selftest, SfwCounters, SrpcBatchReply, SrpcBatchReqst, SrpcBody,

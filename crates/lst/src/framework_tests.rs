@@ -4,9 +4,8 @@
 use super::{Framework, NO_SID, Outcome};
 use crate::run::Run;
 use crate::spec::write_destinations;
-use std::sync::Arc;
-use std::time::Duration;
-use tokio::time::Instant;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
 use wire::{
     Errno, LstBid, LstSid, Nid, SRPC_BATCH_OPC_QUERY, SRPC_BATCH_OPC_RUN, SRPC_BATCH_OPC_STOP,
     SRPC_SERVICE_PING, Selftest, SrpcBatchReqst, SrpcBody, SrpcDebugReqst, SrpcMksnReqst, SrpcRmsnReqst,
@@ -17,6 +16,12 @@ const SID: LstSid = LstSid {
     ses_nid: Nid(0x0002_0000_0a00_0001),
     ses_stamp: 1,
 };
+/// The time of all events, except those of later times.
+fn now() -> Instant {
+    static NOW: OnceLock<Instant> = OnceLock::new();
+    *NOW.get_or_init(Instant::now)
+}
+
 const OTHER_SID: LstSid = LstSid { ses_stamp: 2, ..SID };
 
 fn framework() -> Framework {
@@ -69,7 +74,7 @@ fn ping_test(client: bool) -> SrpcTestReqst {
 }
 
 fn reply(framework: &mut Framework, request: &Selftest) -> Selftest {
-    match framework.handle(Instant::now(), request, Default::default) {
+    match framework.handle(now(), request, Default::default) {
         Outcome::Reply(reply) => reply,
         other => panic!("{other:?}"),
     }
@@ -89,20 +94,16 @@ fn framework_with_client_test() -> Framework {
     let mut framework = framework();
     assert_eq!(status_and_sid(&mut framework, &mksn(SID, false)), (None, SID));
     let request = ping_test(true);
-    let outcome = framework.handle(Instant::now(), &Selftest::new(1, request), Default::default);
+    let outcome = framework.handle(now(), &Selftest::new(1, request), Default::default);
     assert!(matches!(outcome, Outcome::Fetch(12)));
     let list = write_destinations(&[Nid(0x0002_0000_0a00_0002)]);
-    let added = framework.add_client(Instant::now(), &request, &list);
+    let added = framework.add_client(now(), &request, &list);
     assert_eq!(added.body.status(), Some(0));
     framework
 }
 
 fn start(framework: &mut Framework) -> Vec<Arc<Run>> {
-    match framework.handle(
-        Instant::now(),
-        &batch(SID, SRPC_BATCH_OPC_RUN, 0),
-        Default::default,
-    ) {
+    match framework.handle(now(), &batch(SID, SRPC_BATCH_OPC_RUN, 0), Default::default) {
         Outcome::Start(runs, reply) => {
             assert_eq!(reply.body.status(), Some(0));
             runs
@@ -118,8 +119,8 @@ fn query_active(framework: &mut Framework, testidx: u32) -> u32 {
     }
 }
 
-#[tokio::test]
-async fn session_ends_when_removed_as_often_as_created_or_taken_by_force() {
+#[test]
+fn session_ends_when_removed_as_often_as_created_or_taken_by_force() {
     let mut framework = framework();
     assert_eq!(
         status_and_sid(&mut framework, &rmsn(SID)),
@@ -151,8 +152,8 @@ async fn session_ends_when_removed_as_often_as_created_or_taken_by_force() {
     assert_eq!((busy.mksn_timeout, busy.mksn_name.as_str()), (100, "name"));
 }
 
-#[tokio::test]
-async fn requests_of_another_session_fail() {
+#[test]
+fn requests_of_another_session_fail() {
     let mut framework = framework_with_client_test();
     let stat = Selftest::new(
         1,
@@ -185,8 +186,8 @@ async fn requests_of_another_session_fail() {
     );
 }
 
-#[tokio::test]
-async fn requests_with_wrong_features_or_version_fail() {
+#[test]
+fn requests_with_wrong_features_or_version_fail() {
     let mut framework = framework();
     let unknown_feats = Selftest {
         feats: 2,
@@ -211,8 +212,8 @@ async fn requests_with_wrong_features_or_version_fail() {
     assert_eq!(status_and_sid(&mut framework, &version).0, Some(Errno::EPROTO));
 }
 
-#[tokio::test]
-async fn batch_runs_its_clients_and_reports_active_units() {
+#[test]
+fn batch_runs_its_clients_and_reports_active_units() {
     let mut framework = framework_with_client_test();
     assert_eq!(
         status_and_sid(&mut framework, &Selftest::new(1, ping_test(false))),
@@ -237,11 +238,7 @@ async fn batch_runs_its_clients_and_reports_active_units() {
         (None, SID),
         "already running"
     );
-    let more = framework.handle(
-        Instant::now(),
-        &Selftest::new(1, ping_test(true)),
-        Default::default,
-    );
+    let more = framework.handle(now(), &Selftest::new(1, ping_test(true)), Default::default);
     assert!(matches!(more, Outcome::Reply(busy) if busy.body.status() == Some(Errno::EBUSY.0 as u32)));
     assert_eq!(
         status_and_sid(&mut framework, &batch(SID, SRPC_BATCH_OPC_STOP, 0)),
@@ -253,12 +250,12 @@ async fn batch_runs_its_clients_and_reports_active_units() {
     }
     assert_eq!(query_active(&mut framework, 0), 0);
     assert_eq!(start(&mut framework)[0].active_units(), 3, "restarted");
-    let unknown_opc = framework.handle(Instant::now(), &batch(SID, 4, 0), Default::default);
+    let unknown_opc = framework.handle(now(), &batch(SID, 4, 0), Default::default);
     assert!(matches!(unknown_opc, Outcome::Drop(_)));
 }
 
-#[tokio::test]
-async fn test_with_too_many_units_fails() {
+#[test]
+fn test_with_too_many_units_fails() {
     let mut framework = framework_with_client_test();
     let nids: Vec<Nid> = (0..64).map(|i| Nid(0x0002_0000_0a00_0000 + i)).collect();
     let request = SrpcTestReqst {
@@ -267,15 +264,15 @@ async fn test_with_too_many_units_fails() {
         ..ping_test(true)
     };
     let list = write_destinations(&nids);
-    let added = framework.add_client(Instant::now(), &request, &list);
+    let added = framework.add_client(now(), &request, &list);
     assert_eq!(added.body.status(), Some(Errno::ENOMEM.0 as u32));
 }
 
-#[tokio::test(start_paused = true)]
-async fn session_without_requests_times_out_and_stops_its_tests() {
+#[test]
+fn session_without_requests_times_out_and_stops_its_tests() {
     let mut framework = framework_with_client_test();
     let runs = start(&mut framework);
-    let start_time = Instant::now();
+    let start_time = now();
     assert_eq!(
         framework.expire_session(start_time + Duration::from_secs(99)),
         None
@@ -306,6 +303,6 @@ async fn session_without_requests_times_out_and_stops_its_tests() {
     for _ in 0..3 {
         drop(runs[0].create_unit());
     }
-    framework.expire_session(Instant::now());
+    framework.expire_session(now());
     assert_eq!(zombies(&mut framework), 0);
 }

@@ -13,7 +13,6 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 use tokio::task::AbortHandle;
-use tokio::time::Instant;
 use wire::{SFW_FRWK_WI_MAX, SFW_TEST_WI_MIN, SRPC_FRAMEWORK_REQUEST_PORTAL, SRPC_REQUEST_PORTAL};
 
 /// Interval of the checks for the session timeout.
@@ -98,7 +97,7 @@ impl Drop for Node {
 async fn watch_session(server: Arc<Server>) {
     loop {
         tokio::time::sleep(TICK).await;
-        if let Some(name) = server.framework.lock().expire_session(Instant::now()) {
+        if let Some(name) = server.framework.lock().expire_session(cpt::now()) {
             tracing::warn!(
                 "LNet selftest session {name} has expired: no console has sent a request within the session's timeout"
             );

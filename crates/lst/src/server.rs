@@ -14,7 +14,6 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use tokio::sync::Semaphore;
-use tokio::time::Instant;
 use wire::{
     Errno, LNET_MTU, LST_BRW_READ, LST_BRW_WRITE, LST_FEAT_BULK_LEN, LST_FEATS_MASK, LstSid, Nid,
     SRPC_MSG_VERSION, SRPC_RDMA_PORTAL, Selftest, SrpcBody, SrpcBrwReply, SrpcBrwReqst, SrpcPingReply,
@@ -120,7 +119,7 @@ impl Server {
     /// Handles a request for the framework.
     async fn framework(&self, from: Nid, request: &Selftest) -> Result<Selftest, String> {
         let counters = || (self.srpc.counters.to_wire(), self.srpc.lnet.counters());
-        let outcome = self.framework.lock().handle(Instant::now(), request, counters);
+        let outcome = self.framework.lock().handle(cpt::now(), request, counters);
         match (outcome, &request.body) {
             (Outcome::Reply(reply), _) => Ok(reply),
             (Outcome::Start(runs, reply), _) => {
@@ -129,7 +128,7 @@ impl Server {
             }
             (Outcome::Fetch(len), SrpcBody::TestReqst(test)) => {
                 let list = self.fetch(from, test.tsr_bulkid, len).await?.into_bytes();
-                Ok(self.framework.lock().add_client(Instant::now(), test, &list))
+                Ok(self.framework.lock().add_client(cpt::now(), test, &list))
             }
             (Outcome::Fetch(_), _) => Err("nothing to fetch".to_owned()),
             (Outcome::Drop(reason), _) => Err(format!("{from}: the message {reason}")),

@@ -1,6 +1,6 @@
 //! The open files of a client. A client names an open file by its handle, a 64-bit cookie.
 
-use foldhash::HashMap;
+use cpt::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;

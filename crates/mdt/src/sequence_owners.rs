@@ -6,7 +6,7 @@
 //! so the usual check takes no lock that clients share. The table of all sequences is locked only
 //! for a client's first use of a sequence, and when an export ends.
 
-use foldhash::HashSet;
+use cpt::HashSet;
 use std::sync::Arc;
 
 use parking_lot::Mutex;

@@ -5,7 +5,7 @@
 //! keeps only the resulting targets, layout and parameters. Like Lustre, it ignores skipped
 //! sections and records outside of sections.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
 use wire::config::Config as Record;
 
@@ -72,9 +72,9 @@ struct Device {
 #[derive(Default)]
 struct ConfigReader {
     /// NIDs by the names of nodes.
-    nodes: HashMap<String, Vec<Nid>>,
+    nodes: BTreeMap<String, Vec<Nid>>,
     /// Devices by name.
-    devices: HashMap<String, Device>,
+    devices: BTreeMap<String, Device>,
     mdts: BTreeMap<u32, TargetConf>,
     osts: BTreeMap<u32, TargetConf>,
     lov_desc: Option<LovDesc>,

@@ -113,8 +113,9 @@ impl Follower {
             }
             if self.is_current && timeout(QUIET_TIME, self.changed.notified()).await.is_err() {
                 tokio::select! {
-                    () = self.changed.notified() => pause = PAUSE_MIN,
+                    biased;
                     () = self.tx.closed() => return,
+                    () = self.changed.notified() => pause = PAUSE_MIN,
                 }
             }
             self.is_current = false;

@@ -160,6 +160,7 @@ pub(crate) async fn save_changes(
             );
         }
         let changed = tokio::select! {
+            biased;
             changed = config.changed() => changed,
             changed = nodemap_changes.changed() => changed,
         };

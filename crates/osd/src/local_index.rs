@@ -25,10 +25,9 @@ use std::{
 };
 
 use bytes::Bytes;
-use cpt::BoxFuture;
+use cpt::{BoxFuture, HashSet};
 use engine::{check_exists, create, engine_error, open_engine};
 use fjall::{Database, Keyspace, PersistMode};
-use foldhash::HashSet;
 use tokio::sync::watch;
 
 use crate::{

@@ -1,10 +1,9 @@
 //! Objects in memory.
 
-use foldhash::HashMap;
 use std::{ops::Range, sync::Arc};
 
 use bytes::Bytes;
-use cpt::BoxFuture;
+use cpt::{BoxFuture, HashMap};
 use parking_lot::{Mutex, RwLock};
 use wire::Fid;
 

@@ -166,12 +166,14 @@ impl Committer {
     pub(crate) async fn run(&self, mut stop: watch::Receiver<bool>) {
         loop {
             let stopped = tokio::select! {
+                biased;
                 _ = stop.wait_for(|s| *s) => true,
                 () = self.changed.notified() => false,
             };
             // Let more changes join the commit.
             let last = stopped
                 || tokio::select! {
+                    biased;
                     _ = stop.wait_for(|s| *s) => true,
                     () = self.commit_now.notified() => false,
                     () = tokio::time::sleep(COMMIT_INTERVAL) => false,

@@ -6,7 +6,7 @@
 //! dropped and used bytes and the grant that it wants; the reply to a write grants more. A new
 //! grant never raises the sum of all grants and of running writes from grant above the free space.
 
-use foldhash::HashMap;
+use cpt::{HashSeed, SeededMap};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -15,9 +15,8 @@ use parking_lot::Mutex;
 const GROWTH_DIVISOR: u64 = 8;
 
 /// The grants of all clients of one target.
-#[derive(Default)]
 pub(crate) struct Grants {
-    clients: Mutex<HashMap<String, Arc<ClientGrant>>>,
+    clients: Mutex<SeededMap<String, Arc<ClientGrant>>>,
     /// Space reserved for all clients.
     reserved: Mutex<Reservations>,
 }
@@ -69,6 +68,14 @@ impl Drop for PendingGrant<'_> {
 }
 
 impl Grants {
+    /// No clients. They choose their UUIDs; `seed` is of the table's hash function.
+    pub(crate) fn new(seed: HashSeed) -> Grants {
+        Grants {
+            clients: Mutex::new(SeededMap::with_hasher(seed)),
+            reserved: Mutex::default(),
+        }
+    }
+
     /// The grant of a client, created on first use.
     pub(crate) fn client_grant(&self, uuid: &str) -> Arc<ClientGrant> {
         self.clients.lock().entry(uuid.to_owned()).or_default().clone()
@@ -193,7 +200,7 @@ mod tests {
 
     #[test]
     fn client_gets_a_chunk_and_uses_it() {
-        let g = Grants::default();
+        let g = Grants::new(HashSeed::fixed(0));
         assert_eq!(g.connect("a", 128 * MIB, 8 * MIB, 1000 * MIB), 8 * MIB);
         let a = g.client_grant("a");
         let report = GrantReport {
@@ -217,7 +224,7 @@ mod tests {
 
     #[test]
     fn huge_dirty_reports_do_not_overflow() {
-        let g = Grants::default();
+        let g = Grants::new(HashSeed::fixed(0));
         let report = GrantReport {
             dirty_bytes: u64::MAX,
             used_bytes: u64::MAX,
@@ -232,12 +239,12 @@ mod tests {
 
     #[test]
     fn reconnecting_client_keeps_its_grant() {
-        let g = Grants::default();
+        let g = Grants::new(HashSeed::fixed(0));
         g.connect("a", 128 * MIB, 8 * MIB, 1000 * MIB);
         assert_eq!(g.connect("a", 128 * MIB, 8 * MIB, 1000 * MIB), 8 * MIB);
         assert_eq!(g.total_granted(), 8 * MIB);
         // A restarted target does not know the clients' grants.
-        let restarted = Grants::default();
+        let restarted = Grants::new(HashSeed::fixed(0));
         assert_eq!(restarted.connect("a", 40 * MIB, u64::MAX, 1000 * MIB), 40 * MIB);
         assert_eq!(restarted.connect("b", 128 * MIB, u64::MAX, 100 * MIB), 60 * MIB);
     }
@@ -248,7 +255,7 @@ mod tests {
             steps in prop::collection::vec((0usize..3, 0u8..5, 0u64..64, 0u64..64), 1..60),
             free_mib in 0u64..200,
         ) {
-            let g = Grants::default();
+            let g = Grants::new(HashSeed::fixed(0));
             let free = free_mib * MIB;
             let mut pending = Vec::new();
             for (client_index, step, a, b) in steps {

@@ -16,7 +16,7 @@
 //! key 's' 'l' seq u64 BE last: u64 LE
 //! ```
 
-use foldhash::HashMap;
+use cpt::HashMap;
 use std::{
     sync::{
         Arc,

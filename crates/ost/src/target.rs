@@ -169,7 +169,7 @@ impl Ost {
             sequences,
             tombstones: Tombstones::default(),
             committer,
-            grants: Grants::default(),
+            grants: Grants::new(cpt::HashSeed::random()),
             share: space.share(),
             space,
             locks,

@@ -4,8 +4,7 @@
 //! Pure: the time is an argument. The history consists of four bins, each for a quarter of the
 //! history's length; the oldest bin is dropped when a new one begins.
 
-use std::time::Duration;
-use tokio::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Number of bins of the history.
 const BINS: usize = 4;
@@ -80,7 +79,7 @@ pub(crate) fn wire_secs(d: Duration) -> u32 {
 mod tests {
     use super::{Estimate, timeout_secs, wire_secs};
     use std::time::Duration;
-    use tokio::time::Instant;
+    use std::time::Instant;
 
     #[test]
     fn the_longest_recent_time_counts_until_it_expires() {

@@ -161,16 +161,15 @@ impl Cluster {
                 disk: SimDisk::new(config, derive(seed, purpose)),
             }
         };
-        let mds = Host::new(
-            0,
-            vec![target(TargetKind::Mgs, 0), target(TargetKind::Mdt, 0)],
-        );
+        let mds = Host::new(0, vec![target(TargetKind::Mgs, 0), target(TargetKind::Mdt, 0)]);
         let oss = (0..osts).map(|i| Host::new(1 + i, vec![target(TargetKind::Ost, i)]));
         Cluster {
             seed,
             fabric,
             servers: std::iter::once(mds).chain(oss).collect(),
-            clients: (0..clients).map(|i| Host::new(1 + osts + i, Vec::new())).collect(),
+            clients: (0..clients)
+                .map(|i| Host::new(1 + osts + i, Vec::new()))
+                .collect(),
         }
     }
 

@@ -48,7 +48,11 @@ impl State {
             value,
             writer,
             older,
-            others: if writer == self.writer { self.others } else { self.value },
+            others: if writer == self.writer {
+                self.others
+            } else {
+                self.value
+            },
         }
     }
 

@@ -38,14 +38,8 @@ impl Plan {
     pub fn of(seed: u64) -> Plan {
         let none = Plan::default();
         match seed % 8 {
-            0 => Plan {
-                clocks: true,
-                ..none
-            },
-            1 => Plan {
-                storms: true,
-                ..none
-            },
+            0 => Plan { clocks: true, ..none },
+            1 => Plan { storms: true, ..none },
             2 => Plan {
                 partitions: true,
                 ..none
@@ -118,7 +112,11 @@ impl Faults {
                 (self.plan.oss_deaths, 5),
                 (self.plan.slow_disks, 6),
             ];
-            let planned: Vec<u8> = kinds.iter().filter(|(on, _)| *on).map(|(_, kind)| *kind).collect();
+            let planned: Vec<u8> = kinds
+                .iter()
+                .filter(|(on, _)| *on)
+                .map(|(_, kind)| *kind)
+                .collect();
             match self.rng.choice(&planned).copied() {
                 Some(0) => self.storm().await,
                 Some(1) => self.partition().await,
@@ -163,7 +161,9 @@ impl Faults {
         let hosts: Vec<Arc<Host>> = self.cluster.hosts().cloned().collect();
         let client = self.rng.choice(&self.cluster.clients).cloned();
         let other = self.rng.choice(&hosts).cloned();
-        let (Some(a), Some(b)) = (client, other) else { return };
+        let (Some(a), Some(b)) = (client, other) else {
+            return;
+        };
         let ways: Vec<_> = match self.rng.u8(0..3) {
             0 => vec![(a.nid, b.nid)],
             1 => vec![(b.nid, a.nid)],
@@ -221,7 +221,12 @@ impl Faults {
         let order = self.history.note(format!("node {} dies: {death:?}", host.id));
         {
             let mut losses = self.losses.lock();
-            match self.cluster.servers.iter().position(|server| Arc::ptr_eq(server, host)) {
+            match self
+                .cluster
+                .servers
+                .iter()
+                .position(|server| Arc::ptr_eq(server, host))
+            {
                 None => drop(losses.clients.insert(client_id(host))),
                 Some(0) => losses.mds.push(order),
                 Some(_) => losses.oss.push(order),
@@ -263,7 +268,8 @@ impl Faults {
             return;
         };
         let delay = Duration::from_millis(self.rng.u64(100..5_000));
-        self.history.note(format!("syncs of node {} take {delay:?}", host.id));
+        self.history
+            .note(format!("syncs of node {} take {delay:?}", host.id));
         host.disks().for_each(|disk| disk.set_delay(delay));
         let time = self.seconds(1..20);
         tokio::time::sleep(time).await;

@@ -112,12 +112,7 @@ impl History {
     }
 
     /// Runs a call and records it.
-    pub async fn call(
-        &self,
-        client: ClientId,
-        call: Call,
-        work: impl Future<Output = Outcome>,
-    ) -> Outcome {
+    pub async fn call(&self, client: ClientId, call: Call, work: impl Future<Output = Outcome>) -> Outcome {
         let now = crate::system::elapsed();
         let index = {
             let mut state = self.state.lock();

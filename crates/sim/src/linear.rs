@@ -47,12 +47,7 @@ pub enum Verdict {
 type Config<S> = (S, BTreeSet<usize>);
 
 /// Checks a history of an object that begins in `initial`. Gives up with more than `limit` states.
-pub fn check<S: Spec>(
-    spec: &S,
-    initial: S::State,
-    history: &[Timed<S::Call>],
-    limit: usize,
-) -> Verdict {
+pub fn check<S: Spec>(spec: &S, initial: S::State, history: &[Timed<S::Call>], limit: usize) -> Verdict {
     let mut events = BTreeMap::new();
     for (i, timed) in history.iter().enumerate() {
         events.insert(timed.start, (i, true));

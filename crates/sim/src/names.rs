@@ -243,10 +243,7 @@ mod tests {
     }
 
     fn made(place: Place, n: u32) -> (Call, Outcome) {
-        (
-            Call::Make(place, Kind::File),
-            Outcome::Found(fid(n), Kind::File),
-        )
+        (Call::Make(place, Kind::File), Outcome::Found(fid(n), Kind::File))
     }
 
     fn found(place: Place, n: u32) -> (Call, Outcome) {
@@ -275,10 +272,7 @@ mod tests {
 
     #[test]
     fn an_unclear_create_has_one_fid() {
-        let unclear = (
-            Call::Make(A, Kind::File),
-            Outcome::Unclear(Errno::EIO),
-        );
+        let unclear = (Call::Make(A, Kind::File), Outcome::Unclear(Errno::EIO));
         assert_eq!(
             verdict(false, &[unclear.clone(), found(A, 5), found(A, 5)]),
             Verdict::Linear

@@ -235,7 +235,9 @@ impl Simulation {
             None => tokio::time::timeout(CALLS_MAX, all).await.unwrap_or_else(|_| {
                 let open = self.history.entries();
                 let dead = &self.losses.lock().clients;
-                let open = open.iter().filter(|e| e.outcome.is_none() && !dead.contains(&e.client));
+                let open = open
+                    .iter()
+                    .filter(|e| e.outcome.is_none() && !dead.contains(&e.client));
                 let open: Vec<_> = open.map(ToString::to_string).collect();
                 Some(format!(
                     "calls did not end within {CALLS_MAX:?} after all faults:\n    {}",
@@ -270,7 +272,13 @@ impl Simulation {
     }
 
     async fn stop(&mut self) {
-        let hosts: Vec<_> = self.cluster.clients.iter().chain(&self.cluster.servers).cloned().collect();
+        let hosts: Vec<_> = self
+            .cluster
+            .clients
+            .iter()
+            .chain(&self.cluster.servers)
+            .cloned()
+            .collect();
         for host in hosts {
             if host.is_up()
                 && let Err(e) = self.cluster.stop(&host).await

@@ -62,7 +62,9 @@ pub fn verify(entries: &[Entry], losses: &Losses) -> Findings {
     let mut findings = Findings::default();
     for entry in entries {
         if let Some(Outcome::Torn(how)) = &entry.outcome {
-            findings.broken.push(format!("a block with two values: {entry}: {how}"));
+            findings
+                .broken
+                .push(format!("a block with two values: {entry}: {how}"));
         }
     }
     check_names(entries, losses, &mut findings);

@@ -72,7 +72,12 @@ pub struct SeededWeather {
 
 impl SeededWeather {
     /// The weather with a seed. The climate may change during the run.
-    pub fn new(seed: u64, climate: Arc<Mutex<Climate>>, digest: Digest, counts: Arc<Counts>) -> SeededWeather {
+    pub fn new(
+        seed: u64,
+        climate: Arc<Mutex<Climate>>,
+        digest: Digest,
+        counts: Arc<Counts>,
+    ) -> SeededWeather {
         SeededWeather {
             rng: Rng::with_seed(seed),
             climate,

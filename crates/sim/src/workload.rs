@@ -132,11 +132,7 @@ impl Workload {
         }
     }
 
-    async fn name_call(
-        &self,
-        call: names::Call,
-        work: impl Future<Output = Result<names::Outcome, Errno>>,
-    ) {
+    async fn name_call(&self, call: names::Call, work: impl Future<Output = Result<names::Outcome, Errno>>) {
         let recorded = async { work.await.map_or_else(failed, Outcome::Name) };
         self.history.call(self.id, Call::Name(call), recorded).await;
     }
@@ -148,9 +144,7 @@ impl Workload {
                 Kind::Dir => self.client.mkdir(&cred, parent, name.as_bytes(), 0o755).await?,
                 Kind::File => {
                     let mode = libc::S_IFREG | 0o644;
-                    self.client
-                        .mknod(&cred, parent, name.as_bytes(), mode, 0)
-                        .await?
+                    self.client.mknod(&cred, parent, name.as_bytes(), mode, 0).await?
                 }
             };
             Ok(names::Outcome::Found(found.attr.fid, kind))
@@ -307,7 +301,9 @@ impl Workload {
                 )),
             }
         };
-        self.history.call(self.id, Call::Read(file.fid, block), work).await;
+        self.history
+            .call(self.id, Call::Read(file.fid, block), work)
+            .await;
     }
 
     async fn truncate(&self, file: &Arc<OpenFile>, blocks: u8) {

@@ -5,7 +5,7 @@
 //! file for a mapping: all mappings share the kernel's pages, and the bytes of an existing mapping
 //! must not change.
 
-use foldhash::HashMap;
+use cpt::HashMap;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

@@ -30,7 +30,7 @@ use crate::dircache::{ChunkId, DirChunk, DirChunkFifo};
 use crate::layout::FileLayout;
 use bytes::Bytes;
 use changes::{ChangeClock, DirChangeState};
-use foldhash::{HashMap, fast::RandomState};
+use cpt::{HashMap, HashState};
 use ldlm::LockCookie;
 use name_set::{DirNameSet, NameSetLimit};
 use names::drop_negative;
@@ -156,8 +156,8 @@ impl Drop for OpenDenyGuard {
 /// The cached state of all files, by FID.
 pub(crate) struct Inodes {
     shards: Vec<Mutex<HashMap<Fid, Arc<Inode>>>>,
-    fid_hasher: RandomState,
-    name_hasher: RandomState,
+    fid_hasher: HashState,
+    name_hasher: HashState,
     chunk_fifo: DirChunkFifo,
     name_limit: Arc<NameSetLimit>,
     changes: ChangeClock,
@@ -170,8 +170,8 @@ impl Inodes {
         Inodes {
             chunk_fifo,
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
-            fid_hasher: RandomState::default(),
-            name_hasher: RandomState::default(),
+            fid_hasher: HashState::default(),
+            name_hasher: HashState::default(),
             name_limit: Arc::default(),
             changes: ChangeClock::default(),
             last_forgotten_change: AtomicU64::default(),

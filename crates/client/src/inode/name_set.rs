@@ -7,7 +7,7 @@
 //! name; lookups of them need a request. If the set exceeds the limit, the client does not list the
 //! directory again under the same lock.
 
-use foldhash::HashSet;
+use cpt::HashSet;
 use ldlm::LockCookie;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

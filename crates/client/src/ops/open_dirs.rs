@@ -5,7 +5,7 @@
 //! attributes, and finds the directory empty.
 
 use crate::attr::Attr;
-use foldhash::HashMap;
+use cpt::HashMap;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use wire::Fid;

@@ -3,7 +3,7 @@
 use super::{CookieState, LockClient, LockCookie, LockInfo};
 use crate::mode::LockMode;
 use crate::policy::Policy;
-use foldhash::HashMap;
+use cpt::HashMap;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

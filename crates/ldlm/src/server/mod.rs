@@ -24,7 +24,7 @@ use crate::namespace::Namespace;
 use crate::policy::LockType;
 use crate::request;
 use crate::spawn::Spawner;
-use foldhash::HashMap;
+use cpt::{HashMap, HashSeed, now};
 use params::Sums;
 use parking_lot::{Mutex, RwLock};
 use rpc::{Export, Reply, ServerRequest};
@@ -151,7 +151,12 @@ impl LockServer {
     /// of any runtime start their tasks on this one.
     pub fn new(name: &str, lvb: Arc<dyn LvbOps>, cfg: LdlmConfig) -> Arc<LockServer> {
         let shard = |i: usize| Shard {
-            ns: Namespace::new(i as u8, cfg.seed.wrapping_add(i as u64), cfg.enqueue_min),
+            ns: Namespace::new(
+                i as u8,
+                cfg.seed.wrapping_add(i as u64),
+                HashSeed::random(),
+                cfg.enqueue_min,
+            ),
             waiters: HashMap::default(),
         };
         let server = Arc::new_cyclic(|me| LockServer {
@@ -397,10 +402,6 @@ impl std::fmt::Debug for LockServer {
 
 fn holder(export: &Export) -> Holder {
     Holder(export.handle)
-}
-
-fn now() -> Instant {
-    tokio::time::Instant::now().into_std()
 }
 
 /// The shard of a resource.

@@ -4,6 +4,7 @@
 //! end.
 #![allow(clippy::unwrap_used)]
 
+use cpt::HashSeed;
 use ldlm::{
     Action, Extent, Flock, Holder, Ibits, Lock, LockId, LockMode, LockRequest, Namespace, Placement, Policy,
     Waiter,
@@ -157,7 +158,7 @@ struct Model {
 impl Model {
     fn new() -> Model {
         Model {
-            ns: Namespace::new(3, 7, TIMEOUT),
+            ns: Namespace::new(3, 7, HashSeed::fixed(0), TIMEOUT),
             now: Instant::now(),
             waiting: HashSet::new(),
         }

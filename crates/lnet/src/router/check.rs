@@ -32,6 +32,7 @@ pub(crate) async fn monitor(lnet: Weak<Lnet>, gateway: Arc<Gateway>) {
                 dead_interval
             };
             tokio::select! {
+                biased;
                 () = sleep_until(checked_at + interval) => break,
                 () = gateway.wake.notified() => {
                     if gateway.sign_of_life.swap(false, Ordering::Relaxed) {

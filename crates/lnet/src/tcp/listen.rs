@@ -68,6 +68,7 @@ pub(super) fn check_address(nid: Nid) -> Result<(), LnetError> {
 /// Accepts connections until the stack stops or `closed` resolves.
 pub(super) async fn run(tcp: Arc<Tcp>, closed: impl Future<Output = ()>, listener: StdListener) {
     tokio::select! {
+        biased;
         () = closed => {}
         () = accept(tcp, listener) => {}
     }

@@ -544,8 +544,9 @@ async fn precreate_task(ost: Arc<Ost>) {
             }
             match &result {
                 Ok(()) => tokio::select! {
-                    () = ost.precreate_wakeup.notified() => {}
+                    biased;
                     _ = connection.changed() => {}
+                    () = ost.precreate_wakeup.notified() => {}
                     () = sleep(RETRY_DELAY), if ost.watermarks.is_full() => {
                         ost.statfs().await;
                     }

@@ -91,6 +91,7 @@ pub(super) async fn run(ost: Arc<Ost>) {
             continue;
         }
         let changed = tokio::select! {
+            biased;
             changed = committed.changed(), if next <= last_queued => changed,
             changed = queued.changed(), if next > last_queued => changed,
             () = sleep(RETRY_DELAY), if uncommitted.count > 0 => Ok(()),

@@ -10,7 +10,7 @@ use std::sync::{
     atomic::{AtomicU64, Ordering::Relaxed},
 };
 
-use foldhash::HashMap;
+use cpt::HashMap;
 use parking_lot::Mutex;
 use wire::{Errno, Fid};
 

@@ -21,7 +21,7 @@ pub mod keys;
 pub mod links;
 mod tx;
 
-use foldhash::HashMap;
+use cpt::HashMap;
 use std::sync::Arc;
 
 use bytes::Bytes;

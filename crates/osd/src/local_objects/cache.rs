@@ -1,7 +1,7 @@
 //! The cache of recently used objects (open files and attributes), and the set of dirty objects.
 //! The number of entries is limited, except while more are in use at the same time.
 
-use foldhash::HashMap;
+use cpt::HashMap;
 use std::{
     path::{Path, PathBuf},
     sync::{

@@ -365,7 +365,7 @@ impl Call<'_> {
     /// Records that the server is alive, and the reply's service time, transno and
     /// `last_committed`.
     fn record_reply(&self, portal: u32, msg: Bytes, body: &PtlrpcBody) -> Option<ReplayGuard> {
-        let now = Instant::now();
+        let now = cpt::now();
         self.import.silence.note_heard();
         let mut core = self.import.core.lock();
         if body.pb_timeout > 0 {

@@ -10,7 +10,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{Notify, broadcast};
-use tokio::time::{Instant, sleep_until};
+use tokio::time::sleep_until;
 
 /// LNet's events about peers.
 type PeerEvents = broadcast::Receiver<PeerEvent>;
@@ -30,7 +30,7 @@ impl Import {
 
     /// Carries out all pending actions. Returns the time to wake up next; `None` if the import is
     /// closed.
-    async fn step(self: &Arc<Self>, peer_events: &mut PeerEvents) -> Option<Instant> {
+    async fn step(self: &Arc<Self>, peer_events: &mut PeerEvents) -> Option<std::time::Instant> {
         loop {
             let (action, phase) = {
                 let mut core = self.core.lock();
@@ -49,7 +49,7 @@ impl Import {
                     let mut core = self.core.lock();
                     if core.pending.is_empty() {
                         core.wake_at = core.machine.wake_at(core.replay.uncommitted() > 0);
-                        return Some(core.wake_at.unwrap_or_else(|| Instant::now() + SLEEP_MAX));
+                        return Some(core.wake_at.unwrap_or_else(|| cpt::now() + SLEEP_MAX));
                     }
                 }
             }
@@ -188,12 +188,14 @@ async fn drive(import: Weak<Import>, wake: Arc<Notify>, mut peer_events: PeerEve
         };
         let Some(wake_at) = wake_at else { return };
         let event = tokio::select! {
-            () = wake.notified() => None,
-            () = sleep_until(wake_at) => None,
+            // A lost connection is noticed however often calls wake the driver.
+            biased;
             event = peer_events.recv() => match event {
                 Err(RecvError::Closed) => return,
                 event => Some(event),
             },
+            () = wake.notified() => None,
+            () = sleep_until(wake_at.into()) => None,
         };
         let Some(import) = import.upgrade() else { return };
         match event {

@@ -18,8 +18,7 @@
 //! treats a recovering server like one that has lost its export. So no lock and no cached data
 //! outlives its grant.
 
-use std::time::Duration;
-use tokio::time::Instant;
+use std::time::{Duration, Instant};
 use wire::{MSG_CONNECT_RECONNECT, MSG_CONNECT_RECOVERING};
 
 /// The pause after the first round without success; it doubles with each further round.

@@ -25,7 +25,7 @@ use crate::at::{Estimate, timeout_secs};
 use crate::xids::UnrepliedXids;
 use crate::{Ptlrpc, ReplyMsg, Request, RpcError};
 use bytes::Bytes;
-use foldhash::HashMap;
+use cpt::HashMap;
 use machine::{Action, Event, Machine};
 use params::{ImportStats, StateHistory};
 use parking_lot::Mutex;
@@ -34,9 +34,8 @@ use silence::Silence;
 use slots::Slots;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::{Notify, watch};
-use tokio::time::Instant;
 use wire::{Nid, OBD_CONNECT_FLAGS2, OBD_CONNECT_MULTIMODRPCS, ObdConnectData, Transno};
 
 /// The state that calls in flight watch.
@@ -77,7 +76,7 @@ impl Core {
     fn process(&mut self, event: Event) -> bool {
         let uncommitted = self.replay.uncommitted() > 0;
         let before = self.machine.state();
-        let actions = self.machine.process(event, Instant::now(), uncommitted);
+        let actions = self.machine.process(event, cpt::now(), uncommitted);
         let after = self.machine.state();
         if after != before {
             self.history.add(after);
@@ -231,7 +230,7 @@ impl Import {
     /// if the bulk was missing three times; the error of the last attempt to connect if the server
     /// refuses the client. Other errors only with `no_delay` or `no_resend`.
     pub async fn call(&self, req: Request) -> Result<ReplyMsg, RpcError> {
-        let (limit, opc, started_at) = (req.timeout, req.opc, Instant::now());
+        let (limit, opc, started_at) = (req.timeout, req.opc, tokio::time::Instant::now());
         let waiting = self.silence.begin();
         // Boxed: the future takes kilobytes, which every caller's future would include.
         let call = Box::pin(call::call(self, req));
@@ -314,7 +313,7 @@ impl Import {
         let current = core.peer();
         core.nids = nids.to_vec();
         let kept = nids.iter().position(|nid| *nid == current);
-        let actions = core.machine.change_nids(nids.len(), kept, Instant::now());
+        let actions = core.machine.change_nids(nids.len(), kept, cpt::now());
         core.pending.extend(actions);
         drop(core);
         self.wake.notify_one();
@@ -361,7 +360,7 @@ impl Import {
 
     /// Sets the idle timeout; `None`: never.
     pub fn set_idle_timeout(&self, after: Option<Duration>) {
-        self.core.lock().machine.set_idle_timeout(after, Instant::now());
+        self.core.lock().machine.set_idle_timeout(after, cpt::now());
         self.wake.notify_one();
     }
 
@@ -390,7 +389,7 @@ impl Import {
 
     /// `pb_timeout` for a request to `portal`.
     fn timeout_secs(&self, portal: u32) -> u32 {
-        let now = Instant::now();
+        let now = cpt::now();
         let mut core = self.core.lock();
         timeout_secs(self.estimate(&mut core, portal, now).secs(now))
     }

@@ -2,7 +2,7 @@
 
 use super::ImportState;
 use super::machine::{Action, Machine};
-use tokio::time::Instant;
+use std::time::Instant;
 
 impl Machine {
     /// Handles a change of the target's NIDs; `nid_count` is their new number. `kept` is the new
@@ -30,8 +30,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use crate::import::ImportState;
     use crate::import::machine::{Action, Attempt, Event, Machine, Outcome};
-    use std::time::Duration;
-    use tokio::time::Instant;
+    use std::time::{Duration, Instant};
 
     const MINUTE: Duration = Duration::from_secs(60);
 

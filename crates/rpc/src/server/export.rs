@@ -325,6 +325,7 @@ impl Export {
             let sent_on = sent.ok().map(|_| rpc.lnet().link(peer));
             flags = MSG_RESENT;
             tokio::select! {
+                biased;
                 reply = final_reply(&mut buffer) => return callback_result(peer, reply),
                 () = self.connection_changed(conn_cnt) => {}
                 () = wait_for_loss(&rpc, peer, sent_on) => {}

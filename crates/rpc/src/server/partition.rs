@@ -6,7 +6,7 @@ use super::request::Arrival;
 use super::stats::{CounterIndex, PartitionStats};
 use crate::at::{Estimate, wire_secs};
 use crate::opcode;
-use cpt::CptId;
+use cpt::{CptId, HashSeed};
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -87,7 +87,7 @@ impl ServicePartition {
         ServicePartition {
             name,
             cpt,
-            queue: Mutex::new(Queue::new(places.max(1), threads)),
+            queue: Mutex::new(Queue::new(places.max(1), threads, HashSeed::random())),
             stats: PartitionStats::new(),
             estimate: Mutex::new(estimate),
             handled: AtomicU64::new(0),
@@ -102,7 +102,7 @@ impl ServicePartition {
     /// Queues a request of `bytes` bytes. High-priority requests have a queue of their own, and an
     /// eighth more slots (at least one).
     pub(super) fn push(&self, arrival: Arrival, bytes: usize) -> Result<RequiredTasks, PushError> {
-        let now = arrival.arrived_at;
+        let now = arrival.arrived_at.into_std();
         let mut queue = self.queue.lock();
         let high_priority = opcode::is_high_priority(arrival.body.pb_opc);
         let threads = queue.threads();
@@ -132,10 +132,10 @@ impl ServicePartition {
         let now = Instant::now();
         let mut queue = self.queue.lock();
         let was_full = queue.is_full();
-        let (arrival, token) = queue.next(now)?;
+        let (arrival, token) = queue.next(now.into_std())?;
         let (depth, handling) = (queue.len(), queue.handling());
         drop(queue);
-        let estimate_secs = self.estimate.lock().secs(now);
+        let estimate_secs = self.estimate.lock().secs(now.into_std());
         let waited = now.saturating_duration_since(arrival.arrived_at);
         self.stats.record_start(
             waited,
@@ -163,7 +163,7 @@ impl ServicePartition {
         let duration = now.saturating_duration_since(arrived);
         self.stats
             .record_end(counter, now.saturating_duration_since(started_at));
-        self.estimate.lock().record(now, wire_secs(duration));
+        self.estimate.lock().record(now.into_std(), wire_secs(duration));
         self.handled.fetch_add(1, Ordering::Relaxed);
         self.busy_us.fetch_add(
             u64::try_from(duration.as_micros()).unwrap_or(u64::MAX),
@@ -194,7 +194,7 @@ impl ServicePartition {
     /// spawn their tasks.
     pub(super) fn open_slots(&self) -> usize {
         let mut queue = self.queue.lock();
-        if !queue.needs_slot(Instant::now()) {
+        if !queue.needs_slot(cpt::now()) {
             return 0;
         }
         let free = queue.threads().saturating_sub(queue.active).max(1);
@@ -208,7 +208,7 @@ impl ServicePartition {
     pub(super) fn close_slot(&self) -> bool {
         let mut queue = self.queue.lock();
         queue.active -= 1;
-        let needed = queue.needs_slot(Instant::now());
+        let needed = queue.needs_slot(cpt::now());
         if needed {
             queue.open_slot();
         }
@@ -219,18 +219,18 @@ impl ServicePartition {
     /// `None` ends the waiter.
     pub(super) fn next_token(&self) -> Option<Instant> {
         let mut queue = self.queue.lock();
-        queue.token_waiter_wakes_at = queue.next_token(Instant::now());
-        queue.token_waiter_wakes_at
+        queue.token_waiter_wakes_at = queue.next_token(cpt::now());
+        queue.token_waiter_wakes_at.map(Instant::from_std)
     }
 
     /// Whether to spawn a waiter for tokens.
     pub(super) fn needs_token_waiter(&self) -> bool {
-        self.request_token_waiter(&mut self.queue.lock(), Instant::now())
+        self.request_token_waiter(&mut self.queue.lock(), cpt::now())
     }
 
     /// Returns true if the caller must spawn a waiter for tokens. Wakes an existing waiter if a
     /// token comes earlier than it expects.
-    fn request_token_waiter(&self, queue: &mut Queue<Arrival>, now: Instant) -> bool {
+    fn request_token_waiter(&self, queue: &mut Queue<Arrival>, now: std::time::Instant) -> bool {
         let Some(at) = queue.next_token(now) else {
             return false;
         };
@@ -264,7 +264,7 @@ impl ServicePartition {
             dropped: self.dropped.load(Ordering::Relaxed),
             early: self.early.load(Ordering::Relaxed),
             busy: Duration::from_micros(self.busy_us.load(Ordering::Relaxed)),
-            estimate_secs: self.estimate.lock().secs(Instant::now()),
+            estimate_secs: self.estimate.lock().secs(cpt::now()),
         }
     }
 }

@@ -6,10 +6,10 @@
 //! server, or promises bulk that never arrives, cannot take all of them. This node itself has no
 //! quota. The policy determines the order of the ordinary queue ([`super::nrs`]).
 
-use super::nrs::{Key, KeyKind, Policy, Tbf};
-use foldhash::HashMap;
+use super::nrs::{Key, KeyKind, Policy, Rules, Tbf};
+use cpt::{HashSeed, SeededMap};
 use std::collections::VecDeque;
-use tokio::time::Instant;
+use std::time::Instant;
 use wire::Nid;
 
 /// Bytes of requests at which the ordinary or the high-priority queue is full.
@@ -89,7 +89,7 @@ pub(super) struct Counts {
 pub(super) struct Queue<R> {
     high_priority: SubQueue<R>,
     ordinary: SubQueue<R>,
-    peers: HashMap<Nid, PeerUsage>,
+    peers: SeededMap<Nid, PeerUsage>,
     /// Maximum number of queued requests of each kind.
     places: usize,
     /// Limit of slots.
@@ -174,12 +174,13 @@ impl<R: Classify> SubQueue<R> {
 }
 
 impl<R: Classify> Queue<R> {
-    /// A queue with `places` for each kind of request and at most `threads` slots.
-    pub(super) fn new(places: usize, threads: usize) -> Queue<R> {
+    /// A queue with `places` for each kind of request and at most `threads` slots. Peers choose the
+    /// keys of its tables; `seed` is of their hash functions.
+    pub(super) fn new(places: usize, threads: usize, seed: HashSeed) -> Queue<R> {
         Queue {
             high_priority: SubQueue::new(),
             ordinary: SubQueue::new(),
-            peers: HashMap::default(),
+            peers: SeededMap::with_hasher(seed),
             places,
             threads,
             handling: Counts::default(),
@@ -352,9 +353,10 @@ impl<R: Classify> Queue<R> {
             return tbf.set_rules(rules.clone(), now);
         }
         let waiting = self.ordinary.drain();
+        let new_filter = |rules: &Rules| Tbf::new(rules.clone(), depth, self.peers.hasher().clone(), now);
         self.ordinary.order = match policy {
             Policy::Fifo => Order::Fifo(VecDeque::new()),
-            Policy::Tbf { kind, rules } => Order::Tbf(*kind, Tbf::new(rules.clone(), depth, now)),
+            Policy::Tbf { kind, rules } => Order::Tbf(*kind, new_filter(rules)),
         };
         waiting.into_iter().for_each(|w| self.ordinary.push(w, now));
     }
@@ -381,7 +383,7 @@ impl<R: Classify> Queue<R> {
 
 /// Whether a request's peer has slots left in its quota: 7/8 of all.
 fn within_quota<R>(
-    peers: &HashMap<Nid, PeerUsage>,
+    peers: &SeededMap<Nid, PeerUsage>,
     threads: usize,
 ) -> impl Fn(&QueuedRequest<R>) -> bool + use<'_, R> {
     let quota = threads - threads / 8;
@@ -393,8 +395,8 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::{BYTES_MAX, Classify, HandlingToken, PER_PEER_BYTES_MAX, PER_PEER_MAX, PushError, Queue};
     use crate::server::nrs::{Key, KeyKind, Policy};
-    use std::time::Duration;
-    use tokio::time::Instant;
+    use cpt::HashSeed;
+    use std::time::{Duration, Instant};
     use wire::Nid;
 
     const FLOODING_PEER: Nid = Nid(0x0002_0000_0a00_0001);
@@ -415,6 +417,10 @@ mod tests {
             peer,
             high_priority: false,
         }
+    }
+
+    fn new_queue(places: usize, threads: usize) -> Queue<u32> {
+        Queue::new(places, threads, HashSeed::fixed(0))
     }
 
     /// Queues a request.
@@ -438,7 +444,7 @@ mod tests {
 
     #[test]
     fn high_priority_requests_go_first() {
-        let mut queue = Queue::new(8, 2);
+        let mut queue = new_queue(8, 2);
         push(&mut queue, FLOODING_PEER, 0, false, 1).unwrap();
         push(&mut queue, FLOODING_PEER, 0, true, 2).unwrap();
         assert_eq!(
@@ -458,7 +464,7 @@ mod tests {
 
     #[test]
     fn a_peer_at_its_quota_leaves_slots_to_others() {
-        let mut queue = Queue::new(100, 16);
+        let mut queue = new_queue(100, 16);
         for n in 0..50 {
             push(&mut queue, FLOODING_PEER, 0, false, n).unwrap();
         }
@@ -479,7 +485,7 @@ mod tests {
 
     #[test]
     fn requests_over_lo_have_no_quota() {
-        let mut queue = Queue::new(100, 16);
+        let mut queue = new_queue(100, 16);
         for n in 0..50 {
             push(&mut queue, Nid::LO, 0, false, n).unwrap();
         }
@@ -488,7 +494,7 @@ mod tests {
 
     #[test]
     fn queued_requests_are_limited_in_number_and_bytes() {
-        let mut queue = Queue::new(3, 1);
+        let mut queue = new_queue(3, 1);
         for n in 0..3 {
             push(&mut queue, FLOODING_PEER, 0, false, n).unwrap();
         }
@@ -498,7 +504,7 @@ mod tests {
         );
         assert!(queue.is_full());
         push(&mut queue, FLOODING_PEER, 0, true, 4).unwrap();
-        let mut queue = Queue::new(2 * PER_PEER_MAX, 1);
+        let mut queue = new_queue(2 * PER_PEER_MAX, 1);
         let pushed = (0..)
             .map_while(|n| push(&mut queue, FLOODING_PEER, 0, false, n).ok())
             .count();
@@ -506,7 +512,7 @@ mod tests {
         push(&mut queue, OTHER_PEER, 0, false, 0).unwrap();
         queue.clear();
         assert!(queue.peers.is_empty());
-        let mut queue = Queue::new(PER_PEER_MAX, 1);
+        let mut queue = new_queue(PER_PEER_MAX, 1);
         while push(&mut queue, FLOODING_PEER, 1 << 20, false, 0).is_ok() {}
         assert!(queue.ordinary.bytes < PER_PEER_BYTES_MAX + (2 << 20));
         assert_eq!(
@@ -522,7 +528,7 @@ mod tests {
     fn a_new_policy_applies_to_queued_requests() {
         let mut policy = Policy::parse("tbf uid", 10_000).unwrap();
         policy.execute("start slow uid={1} rate=1", 10_000).unwrap();
-        let (now, mut queue) = (Instant::now(), Queue::new(100, 16));
+        let (now, mut queue) = (Instant::now(), new_queue(100, 16));
         [1, 1, 2]
             .into_iter()
             .for_each(|n| push(&mut queue, FLOODING_PEER, 0, false, n).unwrap());

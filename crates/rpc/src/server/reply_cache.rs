@@ -6,7 +6,6 @@
 //! without its reply a resent request is executed again.
 
 use super::Reply;
-use foldhash::HashMap;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use wire::{Errno, Xid};
@@ -57,10 +56,10 @@ struct CachedReply {
 pub(crate) struct ReplyCache<R> {
     /// The highest `pb_last_xid` since the last connect.
     last_xid: Xid,
-    running: HashMap<Xid, Arc<R>>,
+    running: BTreeMap<Xid, Arc<R>>,
     cached: BTreeMap<Xid, CachedReply>,
     /// The cached reply of each slot.
-    by_tag: HashMap<u16, Xid>,
+    by_tag: BTreeMap<u16, Xid>,
     /// Number of cached replies without a slot.
     untagged: usize,
 }
@@ -69,9 +68,9 @@ impl<R> Default for ReplyCache<R> {
     fn default() -> Self {
         ReplyCache {
             last_xid: Xid::NONE,
-            running: HashMap::default(),
+            running: BTreeMap::default(),
             cached: BTreeMap::new(),
-            by_tag: HashMap::default(),
+            by_tag: BTreeMap::default(),
             untagged: 0,
         }
     }

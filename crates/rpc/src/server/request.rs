@@ -271,9 +271,11 @@ impl ServerRequest {
         route: Route,
         transfers: impl Iterator<Item = impl Future<Output = Result<T, LnetError>> + Send>,
     ) -> Result<Vec<T>, Errno> {
-        // A reconnected client waits at other match bits.
         let result = tokio::select! {
+            // A transfer inside of this process ends in its first poll.
+            biased;
             result = timeout_at(route.deadline, try_join_all(transfers)) => result.map_err(|_| Errno::ETIMEDOUT),
+            // A reconnected client waits at other match bits.
             () = self.export.connection_changed(self.body.pb_conn_cnt) => Err(Errno::ENOTCONN),
         };
         let why = match result {

@@ -74,7 +74,7 @@ impl Service {
         handler: Handler,
     ) -> Arc<Service> {
         let service_cpts = partitions(&cfg.spread, cpts.len());
-        let now = Instant::now();
+        let now = cpt::now();
         let threads = cfg.threads_per_cpt(service_cpts.len(), &Cpus::of(cpts));
         let part = |&cpt: &CptId| {
             let estimate = Estimate::new(now, rpc_cfg.at_min, rpc_cfg.at_max, rpc_cfg.at_history);
@@ -196,6 +196,7 @@ impl Service {
     pub(super) async fn await_tokens(self: Arc<Self>, part: Arc<ServicePartition>) {
         while let Some(at) = part.next_token() {
             tokio::select! {
+                biased;
                 () = sleep_until(at) => {}
                 () = part.earlier_token.notified() => {}
             }

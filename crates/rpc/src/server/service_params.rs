@@ -8,7 +8,6 @@ use params::{Group, Param, Registry, Stats, Value};
 use std::fmt::Write;
 use std::sync::{Arc, Weak};
 use std::time::SystemTime;
-use tokio::time::Instant;
 
 /// The prefix of a service's parameters, as in Lustre.
 fn prefix(name: &str) -> String {
@@ -181,7 +180,7 @@ fn set_tbf_rule(service: &Arc<Service>, text: &str) -> Result<(), String> {
 }
 
 fn apply_policy(service: &Arc<Service>, policy: &Policy) {
-    let now = Instant::now();
+    let now = cpt::now();
     for part in &service.parts {
         part.queue.lock().set_policy(policy, service.tbf_depth, now);
     }

@@ -3,7 +3,7 @@
 use super::active::ActiveCount;
 use super::target_stats::{StatsPrefix, TargetStats};
 use super::{ConnectRequest, Export, Target};
-use foldhash::HashMap;
+use cpt::HashMap;
 use params::{Group, Param, StatsTable};
 use parking_lot::{Mutex, RwLock};
 use std::fmt;

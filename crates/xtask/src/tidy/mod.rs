@@ -1,10 +1,13 @@
 //! Checks of style as ordinary tests, so that reviewers need not check it. This module checks the
 //! floors of crates, source files, links and citations, and the features of shared dependencies.
-//! [`words`] checks the words of comments and pages, [`commits`] the subjects of commits.
+//! [`pure`] checks that pure code stays pure, [`simulated`] that a simulator can control the other
+//! code of a node, [`words`] the words of comments and pages, [`commits`] the subjects of commits.
 
 #![allow(clippy::unwrap_used)]
 
 mod commits;
+mod pure;
+mod simulated;
 mod words;
 
 use std::collections::BTreeSet;
@@ -69,6 +72,31 @@ fn sources() -> Vec<(PathBuf, String)> {
         .into_iter()
         .map(|p| (p.clone(), fs::read_to_string(&p).unwrap()))
         .collect()
+}
+
+/// The lines of a source file and their numbers, without comments and without items for tests
+/// (`#[cfg(test)]`). The file must be formatted by rustfmt.
+fn code(text: &str) -> Vec<(usize, &str)> {
+    let mut out = Vec::new();
+    // The indentation of the item for tests that a line belongs to.
+    let mut tests: Option<usize> = None;
+    for (i, line) in text.lines().enumerate() {
+        let content = line.trim_start();
+        let indentation = line.len() - content.len();
+        if content.starts_with("//") || content.is_empty() {
+            continue;
+        }
+        match tests {
+            Some(outer) if indentation <= outer => {
+                let ends = content.starts_with('}') || content.ends_with([';', ',', '}']);
+                tests = (!ends).then_some(outer);
+            }
+            Some(_) => {}
+            None if content.starts_with("#[cfg(test)]") => tests = Some(indentation),
+            None => out.push((i + 1, line)),
+        }
+    }
+    out
 }
 
 /// The workspace's crates that a manifest depends on, and for each whether only for tests.
@@ -152,33 +180,6 @@ fn sources_have_no_marks_of_unfinished_work() {
         }
     }
     assert_none("marks of unfinished work", found);
-}
-
-/// Crates that a simulated node runs: the simulator must know the node of each of their tasks.
-const SIMULATED: [&str; 10] = [
-    "lnet", "rpc", "ldlm", "osd", "mgc", "mgs", "mdt", "ost", "client", "node",
-];
-
-#[test]
-fn simulated_crates_spawn_tasks_through_cpt() {
-    let calls = ["tokio::spawn", "tokio::task::spawn", "task::JoinSet"];
-    let mut wrong = Vec::new();
-    for name in SIMULATED {
-        for path in files(&root().join("crates").join(name).join("src"), "rs") {
-            let text = fs::read_to_string(&path).unwrap();
-            // Tests of the module may use tokio's tasks.
-            let code = text.split("#[cfg(test)]").next().unwrap_or_default();
-            if path.to_string_lossy().contains("tests") {
-                continue;
-            }
-            for (i, line) in code.lines().enumerate() {
-                if calls.iter().any(|call| line.contains(call)) {
-                    wrong.push(format!("{}:{}: {}", path.display(), i + 1, line.trim()));
-                }
-            }
-        }
-    }
-    assert_none("tasks to spawn through `cpt`", wrong);
 }
 
 /// The fragment of a link to a heading, as Git hosts form it.

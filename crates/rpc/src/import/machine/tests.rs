@@ -3,8 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use super::{Action, Attempt, Event, ImportState, Machine, Outcome};
-use std::time::Duration;
-use tokio::time::Instant;
+use std::time::{Duration, Instant};
 use wire::{MSG_CONNECT_RECONNECT, MSG_CONNECT_RECOVERING};
 
 fn machine(nid_count: usize) -> Machine {

@@ -89,7 +89,8 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::{Load, show_policies, show_rules};
     use crate::server::nrs::{Key, Policy, Tbf};
-    use tokio::time::Instant;
+    use cpt::HashSeed;
+    use std::time::Instant;
 
     #[test]
     fn policies_are_shown_as_lustre_shows_them() {
@@ -116,7 +117,7 @@ mod tests {
         let Policy::Tbf { rules, .. } = policy else {
             panic!()
         };
-        let mut tbf = Tbf::new(rules, 3, Instant::now());
+        let mut tbf = Tbf::new(rules, 3, HashSeed::fixed(0), Instant::now());
         tbf.push(
             Key {
                 uid: Some(501),

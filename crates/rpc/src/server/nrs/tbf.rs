@@ -9,9 +9,9 @@
 
 use super::key::Key;
 use super::rule::Rules;
-use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::time::Duration;
-use tokio::time::Instant;
+use cpt::{HashSeed, SeededMap};
+use std::collections::{BTreeMap, VecDeque};
+use std::time::{Duration, Instant};
 
 /// Maximum number of classes, not counting the shared one.
 const CLASSES_MAX: usize = 8192;
@@ -66,7 +66,7 @@ struct Class<W> {
 #[derive(Debug)]
 pub(crate) struct Tbf<W> {
     created_at: Instant,
-    classes: HashMap<Key, Class<W>>,
+    classes: SeededMap<Key, Class<W>>,
     /// The classes with requests.
     order: BTreeMap<Place, Key>,
     /// The highest sequence number of a [`Place`] so far.
@@ -82,10 +82,10 @@ pub(crate) struct Tbf<W> {
 
 impl<W> Tbf<W> {
     /// A filter with these rules and at most `depth` tokens per bucket.
-    pub(crate) fn new(rules: Rules, depth: u32, now: Instant) -> Tbf<W> {
+    pub(crate) fn new(rules: Rules, depth: u32, seed: HashSeed, now: Instant) -> Tbf<W> {
         Tbf {
             created_at: now,
-            classes: HashMap::new(),
+            classes: SeededMap::with_hasher(seed),
             order: BTreeMap::new(),
             sequence: 0,
             rules,
@@ -295,9 +295,9 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::{CLASSES_MAX, Key, Rules, Tbf};
     use crate::server::nrs::key::KeyKind;
+    use cpt::HashSeed;
     use proptest::prelude::{any, prop_assert, prop_assert_eq, proptest};
-    use std::time::Duration;
-    use tokio::time::Instant;
+    use std::time::{Duration, Instant};
 
     fn key(uid: u32) -> Key {
         Key {
@@ -321,7 +321,7 @@ mod tests {
     #[test]
     fn a_class_with_an_empty_bucket_runs_at_its_rate_and_others_pass_it() {
         let t = Instant::now();
-        let mut tbf = Tbf::new(rules(&["start slow uid={1} rate=10"]), 3, t);
+        let mut tbf = Tbf::new(rules(&["start slow uid={1} rate=10"]), 3, HashSeed::fixed(0), t);
         (0..5).for_each(|n| tbf.push(key(1), n, t));
         (10..15).for_each(|n| tbf.push(key(2), n, t));
         let mut at_once = Vec::new();
@@ -345,7 +345,7 @@ mod tests {
     #[test]
     fn new_rules_apply_to_queued_requests() {
         let t = Instant::now();
-        let mut tbf = Tbf::new(rules(&["start slow uid={1} rate=1"]), 1, t);
+        let mut tbf = Tbf::new(rules(&["start slow uid={1} rate=1"]), 1, HashSeed::fixed(0), t);
         (0..3).for_each(|n| tbf.push(key(1), n, t));
         assert_eq!(
             (tbf.pop(t, |_| true), tbf.pop(t + ms(10), |_| true)),
@@ -363,14 +363,14 @@ mod tests {
     #[test]
     fn unused_classes_are_dropped_and_their_number_is_limited() {
         let t = Instant::now();
-        let mut tbf = Tbf::new(rules(&[]), 3, t);
+        let mut tbf = Tbf::new(rules(&[]), 3, HashSeed::fixed(0), t);
         for n in 0..100_000 {
             let now = t + ms(n.into());
             tbf.push(key(n), n, now);
             assert_eq!(tbf.pop(now, |_| true), Some(n));
         }
         assert!(tbf.classes.len() <= super::CLASSES_KEPT, "{}", tbf.classes.len());
-        let mut tbf = Tbf::new(rules(&[]), 3, t);
+        let mut tbf = Tbf::new(rules(&[]), 3, HashSeed::fixed(0), t);
         (0..20_000).for_each(|n| tbf.push(key(n), n, t));
         assert_eq!((tbf.classes.len(), tbf.len()), (CLASSES_MAX + 1, 20_000));
         assert!(tbf.classes.contains_key(&Key::default()));
@@ -389,7 +389,7 @@ mod tests {
             let commands: Vec<String> = rates.iter().enumerate().map(|(u, r)| format!("start u{u} uid={{{u}}} rate={r}")).collect();
             let rules = rules(&commands.iter().map(String::as_str).collect::<Vec<_>>());
             let started_at = Instant::now();
-            let mut tbf = Tbf::new(rules, depth, started_at);
+            let mut tbf = Tbf::new(rules, depth, HashSeed::fixed(0), started_at);
             let (mut now, mut taken) = (started_at, vec![Vec::new(); rates.len()]);
             let mut pushed = vec![0_u32; rates.len()];
             let take = |tbf: &mut Tbf<(u32, u32)>, now, taken: &mut Vec<Vec<(Instant, u32)>>| {
