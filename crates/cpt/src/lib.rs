@@ -14,6 +14,7 @@ mod memory;
 #[cfg(feature = "sim")]
 mod node_scope;
 mod pattern;
+mod planted;
 mod poll_then_spawn;
 mod table;
 mod task;
@@ -28,6 +29,9 @@ pub use list::parse_list;
 pub use memory::memory_bytes;
 #[cfg(feature = "sim")]
 pub use node_scope::{InScope, NodeScope};
+pub use planted::Bug;
+#[cfg(feature = "sim")]
+pub use planted::plant;
 pub use poll_then_spawn::poll_then_spawn;
 pub use table::{Cpt, CptId, CptTable, nid_hash};
 pub use task::{Handle, JoinSet, now, spawn, spawn_blocking};

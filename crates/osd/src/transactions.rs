@@ -12,6 +12,7 @@
 //! publishes its lowest number before the number is handed out. So `applied` reads without a lock
 //! and misses no number in flight.
 
+use cpt::Bug;
 use std::{
     path::Path,
     sync::{
@@ -199,11 +200,18 @@ impl Transactions {
 
     /// The highest number up to which all transactions are durable.
     pub fn committed(&self) -> Transno {
-        *self.committed.borrow()
+        let committed = *self.committed.borrow();
+        match Bug::LastCommittedTooHigh.is_planted() {
+            true => Transno(committed.0 + 1),
+            false => committed,
+        }
     }
 
     /// Records that everything up to `transno` is durable; the number never decreases.
     pub fn set_committed(&self, transno: Transno) {
+        if Bug::LostCommitCallback.is_planted() {
+            return;
+        }
         self.committed.send_if_modified(|c| {
             let grows = transno > *c;
             *c = transno.max(*c);

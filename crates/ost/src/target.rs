@@ -207,6 +207,12 @@ impl Ost {
         &self.svname
     }
 
+    /// Whether the total of the grants is the sum of the clients' grants.
+    #[cfg(feature = "sim")]
+    pub fn grants_are_consistent(&self) -> bool {
+        self.grants.is_consistent()
+    }
+
     /// The number of this start. Clients and the MGS detect a restart by its change.
     pub fn instance(&self) -> u32 {
         self.offer.instance

@@ -128,6 +128,17 @@ impl Ptlrpc {
         all
     }
 
+    /// Number of requests of all imports that the servers have not committed.
+    #[cfg(feature = "sim")]
+    pub fn uncommitted_requests(&self) -> usize {
+        let imports: Vec<_> = self.imports.read().values().cloned().collect();
+        imports
+            .iter()
+            .filter_map(Weak::upgrade)
+            .map(|import| import.uncommitted())
+            .sum()
+    }
+
     /// Stops all targets and services. The owners of imports must disconnect them first.
     pub async fn shutdown(&self) {
         for target in self.targets.take_all() {

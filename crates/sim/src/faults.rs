@@ -34,6 +34,16 @@ pub struct Plan {
 }
 
 impl Plan {
+    /// Whether no fault of this plan delays a call or costs a client its locks.
+    pub fn is_calm(self) -> bool {
+        Plan {
+            clocks: false,
+            ..self
+        } == Plan::default()
+    }
+}
+
+impl Plan {
     /// The plan of a seed: every eighth run has all faults, the others one or two kinds.
     pub fn of(seed: u64) -> Plan {
         let none = Plan::default();

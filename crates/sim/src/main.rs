@@ -26,6 +26,35 @@ fn show(report: &Report) -> String {
     )
 }
 
+/// Number of seeds in which each planted bug must be found.
+const PLANTED_SEEDS: u64 = 100;
+
+/// Plants each bug, and looks for it.
+fn planted() -> ExitCode {
+    let mut missed = 0;
+    for bug in cpt::Bug::ALL {
+        let found = (1..=PLANTED_SEEDS).find_map(|seed| {
+            let report = run(Settings {
+                bug: Some(bug),
+                ..Settings::of(seed)
+            });
+            let broken = report.findings.broken.first()?.clone();
+            Some((seed, broken))
+        });
+        match found {
+            Some((seed, broken)) => {
+                let line = broken.lines().next().unwrap_or_default();
+                println!("{bug}: found by seed {seed}: {line}");
+            }
+            None => {
+                println!("{bug}: NOT FOUND in {PLANTED_SEEDS} seeds");
+                missed += 1;
+            }
+        }
+    }
+    ExitCode::from(u8::from(missed > 0))
+}
+
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let number = |name: &str| {
@@ -44,6 +73,9 @@ fn main() -> ExitCode {
         println!("{}", show(&report));
         report.findings.broken.iter().for_each(|text| println!("{text}"));
         return ExitCode::from(u8::from(!report.findings.broken.is_empty()));
+    }
+    if args.iter().any(|arg| arg == "--planted") {
+        return planted();
     }
     let (first, seeds) = (number("--first").unwrap_or(1), number("--seeds").unwrap_or(10));
     let begin = Instant::now();

@@ -33,6 +33,8 @@ pub enum Call {
     Rename(Place, Place),
     /// Links the file that the caller has open to another name.
     Link(Fid, Place),
+    /// Links a directory into itself, which must fail.
+    LinkDir(Place),
     /// Lists a directory.
     List(u8),
     /// Waits until all earlier calls are on disk.
@@ -113,6 +115,10 @@ impl Spec for NameSpec {
                 (_, Outcome::Unclear(_)) => same(true),
                 _ => Vec::new(),
             },
+            Call::LinkDir(_) => same(matches!(
+                outcome,
+                Outcome::Failed(Errno::EPERM) | Outcome::Unclear(_)
+            )),
             Call::List(dir) => match outcome {
                 Outcome::Entries(entries) => {
                     let names = tree.range((*dir, 0)..=(*dir, u8::MAX));
@@ -214,7 +220,7 @@ fn plan(tree: &Tree, change: &Call, outcome: &Outcome) -> Result<Tree, Errno> {
                 (true, false) => drop(tree.insert(*place, (*fid, Kind::File))),
             }
         }
-        Call::Lookup(_) | Call::List(_) | Call::Sync | Call::Crash => {}
+        Call::Lookup(_) | Call::List(_) | Call::LinkDir(_) | Call::Sync | Call::Crash => {}
     }
     Ok(tree)
 }

@@ -4,8 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use client::Cred;
+use cpt::Bug;
 use fastrand::Rng;
 use lnet::sim::Fabric;
+use osd::Stores;
 use parking_lot::Mutex;
 use wire::Fid;
 
@@ -15,7 +17,7 @@ use crate::history::History;
 use crate::system;
 use crate::verify::{Findings, Losses, verify};
 use crate::weather::{Climate, Counts, Digest, SeededWeather};
-use crate::workload::{BLOCKS, DIRS, Workload, dir_name};
+use crate::workload::{DIRS, Workload, dir_name};
 
 /// Number of object servers.
 const OSTS: u32 = 2;
@@ -23,6 +25,8 @@ const OSTS: u32 = 2;
 const CLIENTS: u32 = 4;
 /// Time after the end of all faults in which all calls must end.
 const CALLS_MAX: Duration = Duration::from_secs(900);
+/// Time of a call in a run without faults.
+const CALM_CALL_MAX: Duration = Duration::from_secs(10);
 /// Stack of a simulation's thread, bytes: unoptimised futures are large.
 const STACK: usize = 64 << 20;
 
@@ -35,6 +39,8 @@ pub struct Settings {
     pub calls: u32,
     /// The faults.
     pub plan: Plan,
+    /// A bug to plant.
+    pub bug: Option<Bug>,
 }
 
 impl Settings {
@@ -44,6 +50,7 @@ impl Settings {
             seed,
             calls: 60,
             plan: Plan::of(seed),
+            bug: None,
         }
     }
 }
@@ -74,6 +81,7 @@ pub struct Report {
 pub fn run(settings: Settings) -> Report {
     let simulation = move || {
         system::begin(settings.seed);
+        cpt::plant(settings.bug);
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_time()
             .start_paused(true)
@@ -144,11 +152,17 @@ impl Simulation {
             Ok(dirs) => {
                 self.work(&dirs).await;
                 self.observe(&dirs).await;
+                self.check_idle().await;
             }
             Err(e) => self.broken.push(e),
         }
         let evicted = self.note_evictions();
+        if evicted > 0 && self.settings.plan.is_calm() {
+            self.broken
+                .push(format!("{evicted} clients were evicted without a fault"));
+        }
         self.stop().await;
+        self.check_stores().await;
         let losses = self.losses.lock().clone();
         let mut findings = verify(&self.history.entries(), &losses);
         findings.broken.splice(0..0, self.broken);
@@ -271,6 +285,43 @@ impl Simulation {
         evicted.len()
     }
 
+    /// Checks that nothing is left of the clients' calls.
+    async fn check_idle(&mut self) {
+        // Longer than the pings that learn of commits.
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        for host in self.cluster.hosts().filter(|host| host.is_up()) {
+            let Some(node) = host.node() else { continue };
+            let uncommitted = node.rpc().uncommitted_requests();
+            if uncommitted > 0 {
+                let what = format!("node {} keeps {uncommitted} requests as not committed", host.id);
+                self.broken.push(what);
+            }
+            if node.osts().iter().any(|ost| !ost.grants_are_consistent()) {
+                self.broken
+                    .push(format!("node {}: the grants have another sum", host.id));
+            }
+        }
+        for entry in self.history.entries() {
+            let time = entry.at.1 - entry.at.0;
+            if self.settings.plan.is_calm() && time > CALM_CALL_MAX {
+                self.broken
+                    .push(format!("a call took {time:?} without a fault: {entry}"));
+            }
+        }
+    }
+
+    /// Checks the stores after the stop.
+    async fn check_stores(&mut self) {
+        let mds = self.cluster.servers[0].clone();
+        for host in &self.cluster.servers {
+            for disk in host.disks() {
+                self.broken.extend(disk.take_broken_promises());
+            }
+        }
+        let checked = mds.scope().run(async move { check_names(&mds).await }).await;
+        self.broken.extend(checked);
+    }
+
     async fn stop(&mut self) {
         let hosts: Vec<_> = self
             .cluster
@@ -289,6 +340,26 @@ impl Simulation {
     }
 }
 
+/// What a check of the metadata target's store finds.
+async fn check_names(mds: &Host) -> Vec<String> {
+    let Some(disk) = mds.disks().nth(1) else {
+        return Vec::new();
+    };
+    let index = match disk.stores().open_index().await {
+        Ok(index) => index,
+        Err(e) => return vec![format!("the store of the MDT does not open: {e}")],
+    };
+    let store = mdt::store::Store::new(index);
+    match mdt::check::examine(&store, 0, &osd::check::Progress::default()) {
+        Ok(found) => found
+            .problems
+            .iter()
+            .map(|p| format!("{:?}", p.finding(&store)))
+            .collect(),
+        Err(e) => vec![format!("the store of the MDT cannot be checked: {e}")],
+    }
+}
+
 async fn until_dead(scope: &Arc<cpt::NodeScope>) {
     while !scope.is_dead() {
         tokio::time::sleep(Duration::from_millis(100)).await;
@@ -301,6 +372,3 @@ fn was_evicted(host: &Host) -> bool {
     let states = node.registry().get("*.*.state");
     states.iter().any(|(_, text)| text.contains("EVICTED"))
 }
-
-/// Number of blocks that an observer reads of each file.
-pub const BLOCKS_READ: u8 = BLOCKS;

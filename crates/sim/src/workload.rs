@@ -24,7 +24,9 @@ pub const NAMES: u8 = 4;
 const OPEN_MAX: usize = 3;
 
 /// Errors that say that a call has changed nothing.
-const DEFINITE: [Errno; 6] = [
+const DEFINITE: [Errno; 8] = [
+    Errno::EDEADLK,
+    Errno::EPERM,
     Errno::ENOENT,
     Errno::EEXIST,
     Errno::ENOTDIR,
@@ -120,7 +122,8 @@ impl Workload {
                 self.rename(place, to).await;
             }
             50..54 => self.link(place).await,
-            54..58 => self.list(place.0).await,
+            54..57 => self.list(place.0).await,
+            57 => self.link_dir(place).await,
             58..61 => self.sync(place.0).await,
             61..98 => self.use_file().await,
             _ => {
@@ -219,6 +222,15 @@ impl Workload {
             Ok(names::Outcome::Done)
         };
         self.name_call(names::Call::Link(file, place), work).await;
+    }
+
+    async fn link_dir(&self, place: Place) {
+        let (dir, name) = (self.dirs[usize::from(place.0)], name_of(place));
+        let work = async {
+            self.client.link(&Cred::root(), dir, dir, name.as_bytes()).await?;
+            Ok(names::Outcome::Done)
+        };
+        self.name_call(names::Call::LinkDir(place), work).await;
     }
 
     /// Lists a directory.

@@ -10,6 +10,7 @@ use crate::lock::{Holder, Lock, LockId};
 use crate::policy::Policy;
 use crate::request::dlm_req;
 use bytes::Bytes;
+use cpt::Bug;
 use rpc::{Export, RpcError};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -75,6 +76,9 @@ impl LockServer {
     }
 
     async fn send_blocking(&self, lock: Lock, blocked: LdlmLockDesc, discard: bool) {
+        if Bug::BlockingCallbackNotSent.is_planted() {
+            return;
+        }
         let Some(export) = self.export(lock.holder) else {
             return;
         };

@@ -154,6 +154,9 @@ impl Pool {
             return None;
         }
         self.allocated += 1;
+        if cpt::Bug::ObjectIdReused.is_planted() {
+            self.unused.push(self.allocated);
+        }
         let exceeds_bound = self.allocated > self.last_used.used;
         if exceeds_bound {
             self.last_used.used = self

@@ -6,6 +6,7 @@
 //! without its reply a resent request is executed again.
 
 use super::Reply;
+use cpt::Bug;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use wire::{Errno, Xid};
@@ -91,7 +92,9 @@ impl<R> ReplyCache<R> {
             self.last_xid = key.last_xid;
             self.forget_arrived();
         }
-        if let Some(running) = self.running.get(&key.xid) {
+        if let Some(running) = self.running.get(&key.xid)
+            && !Bug::ResendExecutedTwice.is_planted()
+        {
             return if key.resent {
                 Admission::Join(running.clone())
             } else {
@@ -125,7 +128,9 @@ impl<R> ReplyCache<R> {
     /// request is not executed again.
     pub(crate) fn end(&mut self, xid: Xid, tag: u16, outcome: Option<Arc<Outcome>>) {
         self.running.remove(&xid);
-        let Some(outcome) = outcome else { return };
+        let Some(outcome) = outcome.filter(|_| !Bug::ReplyNotKept.is_planted()) else {
+            return;
+        };
         if xid <= self.last_xid {
             return;
         }

@@ -9,10 +9,11 @@ use cpt::BoxFuture;
 use fastrand::Rng;
 use osd::{
     BootId, Index, LocalConfig, LocalObjects, MemoryIndex, Objects, OsdError, Space, SpacePurpose, Stores,
+    Transactions,
 };
 use parking_lot::{Mutex, MutexGuard};
 use tokio::time::Instant;
-use wire::Fid;
+use wire::{Fid, Transno};
 use xxhash_rust::xxh3::Xxh3;
 
 use super::file_system::SimFileSystem;
@@ -61,6 +62,12 @@ pub(super) struct Disk {
     /// Number of openings of the index and crashes. Handles with an earlier number are dead.
     opening: u64,
     boot_id: BootId,
+    /// The transactions of the last opening.
+    pub(super) transactions: Option<Arc<Transactions>>,
+    /// The last transaction that is on disk.
+    pub(super) durable_transno: Transno,
+    /// Transactions that the store reported as durable before they were.
+    broken_promises: Vec<String>,
     /// The space of the last opening.
     pub(super) space: Arc<Space>,
     pub(super) journal: Journal,
@@ -118,6 +125,9 @@ impl SimDisk {
             crashes: 0,
             opening: 0,
             boot_id: BootId::default(),
+            transactions: None,
+            durable_transno: Transno::NONE,
+            broken_promises: Vec::new(),
             journal: Journal::default(),
             files: Files::default(),
         };
@@ -197,6 +207,14 @@ impl SimDisk {
         self.0.lock().files.damage(&path, size);
     }
 
+    /// Transactions that the store reported as durable before they were, since the last call. Ends
+    /// the opening.
+    pub fn take_broken_promises(&self) -> Vec<String> {
+        let mut disk = self.0.lock();
+        disk.end_opening();
+        std::mem::take(&mut disk.broken_promises)
+    }
+
     /// Whether everything that the stores passed to the disk is durable. Attributes of objects that
     /// wait in memory for the next sync do not count.
     pub fn is_idle(&self) -> bool {
@@ -225,6 +243,16 @@ impl SimDisk {
 impl Disk {
     /// Makes all handles dead.
     fn end_opening(&mut self) {
+        let reported = self
+            .transactions
+            .take()
+            .map(|transactions| transactions.committed());
+        if let Some(reported) = reported.filter(|reported| *reported > self.durable_transno) {
+            self.broken_promises.push(format!(
+                "{}: transaction {:#x} was reported as durable, but only {:#x} is",
+                self.config.name, reported.0, self.durable_transno.0
+            ));
+        }
         self.opening += 1;
     }
 }

@@ -62,6 +62,11 @@ impl SimIndex {
     fn new(handle: Handle, memory: MemoryIndex, path: &Path, read_only: bool) -> Result<SimIndex, OsdError> {
         let record = memory.get(&Transactions::KEY)?;
         let transactions = Transactions::from_record(path, record.as_deref())?;
+        if let Some(mut disk) = handle.lock().filter(|_| !read_only) {
+            let restored = *transactions.watch_committed().borrow();
+            disk.durable_transno = disk.durable_transno.max(restored);
+            disk.transactions = Some(transactions.clone());
+        }
         Ok(SimIndex {
             shared: Arc::new(Shared {
                 handle,
@@ -172,6 +177,9 @@ impl Shared {
 
     fn end_commit(&self, batches: u64, committed: Option<Transno>) {
         if let Some(committed) = committed {
+            if let Some(mut disk) = self.handle.lock() {
+                disk.durable_transno = disk.durable_transno.max(committed);
+            }
             self.transactions.set_committed(committed);
         }
         self.durable.send_modify(|d| d.batches = d.batches.max(batches));
