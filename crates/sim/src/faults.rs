@@ -102,6 +102,8 @@ pub struct Faults {
     pub plan: Plan,
 }
 
+/// Frames of a million that suffer in a storm, at most, for each kind of suffering.
+const SHARE_MAX: u32 = 60_000;
 /// Number of steps until a node dies, at most.
 const STEPS_MAX: u64 = 3_000;
 /// Time after which a node that takes no more steps is killed anyway.
@@ -148,15 +150,15 @@ impl Faults {
     }
 
     async fn storm(&mut self) {
-        let mut share = || match self.rng.u8(0..3) {
-            0 => self.rng.u32(0..30_000),
-            _ => 0,
+        let mut share = || match self.rng.bool() {
+            true => self.rng.u32(0..SHARE_MAX),
+            false => 0,
         };
         let climate = Climate {
             lost: share(),
             doubled: share(),
             overtaken: share(),
-            broken: share() / 4,
+            broken: share(),
             late: share(),
         };
         self.history.note(format!("{climate:?}"));

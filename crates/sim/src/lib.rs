@@ -10,6 +10,7 @@ pub mod cluster;
 pub mod data;
 pub mod faults;
 pub mod history;
+pub mod kernel;
 pub mod linear;
 pub mod names;
 pub mod run;

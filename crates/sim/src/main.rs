@@ -34,7 +34,7 @@ fn planted() -> ExitCode {
     let mut missed = 0;
     for bug in cpt::Bug::ALL {
         let found = (1..=PLANTED_SEEDS).find_map(|seed| {
-            let report = run(Settings {
+            let report = run(&Settings {
                 bug: Some(bug),
                 ..Settings::of(seed)
             });
@@ -68,7 +68,7 @@ fn main() -> ExitCode {
         .without_time()
         .init();
     if let Some(seed) = number("--seed") {
-        let report = run(Settings::of(seed));
+        let report = run(&Settings::of(seed));
         print!("{}", report.history);
         println!("{}", show(&report));
         report.findings.broken.iter().for_each(|text| println!("{text}"));
@@ -81,7 +81,7 @@ fn main() -> ExitCode {
     let begin = Instant::now();
     let mut broken = 0;
     for seed in first..first + seeds {
-        let report = run(Settings::of(seed));
+        let report = run(&Settings::of(seed));
         println!("{}", show(&report));
         for text in &report.findings.broken {
             println!("  {text}");

@@ -1,5 +1,6 @@
 //! One run: a cluster, clients that make random calls, faults, and the checks.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,8 +13,10 @@ use parking_lot::Mutex;
 use wire::Fid;
 
 use crate::cluster::{Cluster, Host};
+use crate::data::ClientId;
 use crate::faults::{Faults, Plan, client_id};
 use crate::history::History;
+use crate::kernel::KernelModel;
 use crate::system;
 use crate::verify::{Findings, Losses, verify};
 use crate::weather::{Climate, Counts, Digest, SeededWeather};
@@ -31,7 +34,7 @@ const CALM_CALL_MAX: Duration = Duration::from_secs(10);
 const STACK: usize = 64 << 20;
 
 /// The settings of a run.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Settings {
     /// Determines all.
     pub seed: u64,
@@ -41,6 +44,8 @@ pub struct Settings {
     pub plan: Plan,
     /// A bug to plant.
     pub bug: Option<Bug>,
+    /// Calls to leave out, by client and number.
+    pub skipped: BTreeSet<(ClientId, u32)>,
 }
 
 impl Settings {
@@ -51,6 +56,7 @@ impl Settings {
             calls: 60,
             plan: Plan::of(seed),
             bug: None,
+            skipped: BTreeSet::new(),
         }
     }
 }
@@ -78,8 +84,10 @@ pub struct Report {
 /// # Panics
 ///
 /// If no thread can be started.
-pub fn run(settings: Settings) -> Report {
+pub fn run(settings: &Settings) -> Report {
+    let own = settings.clone();
     let simulation = move || {
+        let settings = own;
         system::begin(settings.seed);
         cpt::plant(settings.bug);
         let runtime = tokio::runtime::Builder::new_current_thread()
@@ -95,7 +103,7 @@ pub fn run(settings: Settings) -> Report {
     let thread = std::thread::Builder::new().stack_size(STACK).spawn(simulation);
     let joined = thread.expect("a thread").join();
     joined.unwrap_or_else(|panic| Report {
-        settings,
+        settings: settings.clone(),
         digest: 0,
         findings: Findings {
             broken: vec![format!("panic: {}", panic_text(&*panic))],
@@ -122,6 +130,8 @@ struct Simulation {
     counts: Arc<Counts>,
     climate: Arc<Mutex<Climate>>,
     losses: Arc<Mutex<Losses>>,
+    /// The kernels of the clients.
+    kernels: BTreeMap<ClientId, Option<Arc<KernelModel>>>,
     rng: Rng,
     broken: Vec<String>,
 }
@@ -142,6 +152,7 @@ impl Simulation {
             counts,
             climate,
             losses: Arc::default(),
+            kernels: BTreeMap::new(),
             rng,
             broken: Vec::new(),
         }
@@ -167,7 +178,7 @@ impl Simulation {
         let mut findings = verify(&self.history.entries(), &losses);
         findings.broken.splice(0..0, self.broken);
         Report {
-            settings: self.settings,
+            settings: self.settings.clone(),
             digest: self.digest.value(),
             findings,
             history: self.history.show(),
@@ -208,10 +219,22 @@ impl Simulation {
         let mut tasks = Vec::new();
         for host in &self.cluster.clients {
             let Some(client) = host.client() else { continue };
-            let rng = self.rng.fork();
-            let workload = Workload::new(client_id(host), client, dirs.to_vec(), self.history.clone(), rng);
+            let (id, seed) = (client_id(host), self.rng.u64(..));
+            // Half of the clients have a kernel.
+            let kernel = (id % 2 == 0).then(|| KernelModel::attach(&client));
+            let workload = Workload::new(
+                id,
+                client,
+                kernel.clone(),
+                dirs.to_vec(),
+                self.history.clone(),
+                seed,
+            );
+            self.kernels.insert(id, kernel);
             let (scope, calls) = (host.scope(), self.settings.calls);
-            let work = scope.run(workload.run(calls));
+            let skipped = self.settings.skipped.iter().filter(|(client, _)| *client == id);
+            let skipped = skipped.map(|(_, call)| *call).collect();
+            let work = scope.run(workload.run(calls, skipped));
             tasks.push(tokio::spawn(async move {
                 tokio::select! {
                     biased;
@@ -268,9 +291,9 @@ impl Simulation {
         let Some((host, client)) = living.and_then(|host| Some((host.clone(), host.client()?))) else {
             return;
         };
-        let rng = self.rng.fork();
         let id = client_id(&host);
-        let observer = Workload::new(id, client, dirs.to_vec(), self.history.clone(), rng);
+        let kernel = self.kernels.get(&id).cloned().flatten();
+        let observer = Workload::new(id, client, kernel, dirs.to_vec(), self.history.clone(), 0);
         let work = host.scope().run(async move { observer.observe().await });
         if tokio::time::timeout(CALLS_MAX, work).await.is_err() {
             self.broken.push("the last reads did not end".into());

@@ -1,5 +1,6 @@
 //! Random calls of one client.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,6 +11,7 @@ use wire::{Errno, Fid};
 
 use crate::data::ClientId;
 use crate::history::{Call, History, Outcome};
+use crate::kernel::KernelModel;
 use crate::names::{self, Kind, Place};
 
 /// Size of a block, bytes: a page.
@@ -45,8 +47,12 @@ pub struct Workload {
     pub dirs: Vec<Fid>,
     /// Where the calls are recorded.
     pub history: History,
-    /// Decides the calls.
-    pub rng: Rng,
+    /// The kernel of the mount; `None` for a program that uses the client's library.
+    pub kernel: Option<Arc<KernelModel>>,
+    /// Determines the calls.
+    seed: u64,
+    /// Decides the parts of the current call.
+    rng: Rng,
     files: Vec<Arc<OpenFile>>,
 }
 
@@ -62,6 +68,22 @@ pub fn dir_name(dir: u8) -> String {
 /// A block with one value.
 pub fn block_of(value: u64) -> Bytes {
     Bytes::from(value.to_le_bytes().repeat(BLOCK / 8))
+}
+
+/// The value of a block that a call returned; shorter at the end of the file.
+fn value_of(data: &[u8]) -> Outcome {
+    let mut padded = data.to_vec();
+    padded.resize(BLOCK, 0);
+    let (words, _) = padded.as_chunks::<8>();
+    let value = u64::from_le_bytes(words[0]);
+    match words.iter().position(|word| u64::from_le_bytes(*word) != value) {
+        None => Outcome::Value(value),
+        Some(word) => Outcome::Torn(format!(
+            "{value:#x} until byte {}, then {:02x?}",
+            word * 8,
+            words[word]
+        )),
+    }
 }
 
 fn failed(errno: Errno) -> Outcome {
@@ -80,26 +102,39 @@ fn kind_of(attr: &client::Attr) -> Kind {
 
 impl Workload {
     /// The calls of a client.
-    pub fn new(id: ClientId, client: Arc<Client>, dirs: Vec<Fid>, history: History, rng: Rng) -> Workload {
+    pub fn new(
+        id: ClientId,
+        client: Arc<Client>,
+        kernel: Option<Arc<KernelModel>>,
+        dirs: Vec<Fid>,
+        history: History,
+        seed: u64,
+    ) -> Workload {
         Workload {
             id,
             client,
+            kernel,
             dirs,
             history,
-            rng,
+            seed,
+            rng: Rng::with_seed(seed),
             files: Vec::new(),
         }
     }
 
-    /// Makes `calls` random calls.
-    pub async fn run(mut self, calls: u32) {
-        for _ in 0..calls {
+    /// Makes `calls` random calls, except those with the numbers `skipped`. Each call has random
+    /// numbers of its own, so that a call stays the same if others are skipped.
+    pub async fn run(mut self, calls: u32, skipped: BTreeSet<u32>) {
+        for call in 0..calls {
+            self.rng = Rng::with_seed(self.seed ^ u64::from(call).wrapping_mul(0x9e37_79b9_7f4a_7c15));
             let pause = match self.rng.u32(0..10) {
                 0 => Duration::from_millis(self.rng.u64(0..3_000)),
                 _ => Duration::from_micros(self.rng.u64(0..20_000)),
             };
             tokio::time::sleep(pause).await;
-            self.one_call().await;
+            if !skipped.contains(&call) {
+                self.one_call().await;
+            }
         }
         while let Some(file) = self.files.pop() {
             self.close(file).await;
@@ -135,6 +170,15 @@ impl Workload {
         }
     }
 
+    /// Lets the kernel forget names that a call of this mount changes.
+    fn forget(&self, places: &[Place]) {
+        if let Some(kernel) = &self.kernel {
+            for place in places {
+                kernel.drop_entry(self.dirs[usize::from(place.0)], &name_of(*place));
+            }
+        }
+    }
+
     async fn name_call(&self, call: names::Call, work: impl Future<Output = Result<names::Outcome, Errno>>) {
         let recorded = async { work.await.map_or_else(failed, Outcome::Name) };
         self.history.call(self.id, Call::Name(call), recorded).await;
@@ -153,6 +197,7 @@ impl Workload {
             Ok(names::Outcome::Found(found.attr.fid, kind))
         };
         self.name_call(names::Call::Make(place, kind), work).await;
+        self.forget(&[place]);
     }
 
     async fn open(&mut self, place: Place) {
@@ -171,6 +216,7 @@ impl Workload {
             Ok(outcome)
         };
         self.name_call(names::Call::Open(place), work).await;
+        self.forget(&[place]);
         self.files.extend(opened);
         if self.files.len() > OPEN_MAX {
             let file = self.files.remove(0);
@@ -181,14 +227,26 @@ impl Workload {
     async fn lookup(&self, place: Place) {
         let (cred, parent, name) = (Cred::root(), self.dirs[usize::from(place.0)], name_of(place));
         let work = async {
+            if let Some((fid, kind)) = self
+                .kernel
+                .as_ref()
+                .and_then(|kernel| kernel.entry(parent, &name))
+            {
+                return Ok(names::Outcome::Found(fid, kind));
+            }
             let found = self.client.lookup(&cred, parent, name.as_bytes()).await?;
-            Ok(names::Outcome::Found(found.attr.fid, kind_of(&found.attr)))
+            let answer = (found.attr.fid, kind_of(&found.attr));
+            if let Some(kernel) = self.kernel.as_ref().filter(|_| found.name_cached) {
+                kernel.keep_entry(parent, &name, answer);
+            }
+            Ok(names::Outcome::Found(answer.0, answer.1))
         };
         self.name_call(names::Call::Lookup(place), work).await;
     }
 
     async fn remove(&self, place: Place, kind: Kind) {
         let (cred, parent, name) = (Cred::root(), self.dirs[usize::from(place.0)], name_of(place));
+        self.forget(&[place]);
         let work = async {
             match kind {
                 Kind::Dir => self.client.rmdir(&cred, parent, name.as_bytes()).await?,
@@ -197,6 +255,7 @@ impl Workload {
             Ok(names::Outcome::Done)
         };
         self.name_call(names::Call::Remove(place, kind), work).await;
+        self.forget(&[place]);
     }
 
     async fn rename(&self, from: Place, to: Place) {
@@ -208,6 +267,7 @@ impl Workload {
             Ok(names::Outcome::Done)
         };
         self.name_call(names::Call::Rename(from, to), work).await;
+        self.forget(&[from, to]);
     }
 
     async fn link(&self, place: Place) {
@@ -222,6 +282,7 @@ impl Workload {
             Ok(names::Outcome::Done)
         };
         self.name_call(names::Call::Link(file, place), work).await;
+        self.forget(&[place]);
     }
 
     async fn link_dir(&self, place: Place) {
@@ -270,6 +331,12 @@ impl Workload {
             return;
         };
         let block = self.rng.u8(0..BLOCKS);
+        if let Some(kernel) = self.kernel.clone().filter(|_| self.rng.bool()) {
+            return match self.rng.bool() {
+                true => self.store(&kernel, &file, block).await,
+                false => self.load(&kernel, &file, block).await,
+            };
+        }
         match self.rng.u32(0..10) {
             0..4 => self.write(&file, block).await,
             4..8 => self.read(&file, block).await,
@@ -279,11 +346,14 @@ impl Workload {
     }
 
     async fn write(&mut self, file: &Arc<OpenFile>, block: u8) {
-        // Even values only: a block of zeros is a hole.
-        let value = self.rng.u64(1..=u64::MAX);
+        let value = self.new_value();
         let offset = u64::from(block) * BLOCK as u64;
         let work = async {
-            match self.client.write(file, offset, block_of(value)).await {
+            let written = async {
+                self.drop_pages(file.fid).await?;
+                self.client.write(file, offset, block_of(value)).await
+            };
+            match written.await {
                 Ok(_) => Outcome::Done,
                 Err(errno) => Outcome::Failed(errno),
             }
@@ -292,25 +362,55 @@ impl Workload {
         self.history.call(self.id, call, work).await;
     }
 
+    /// A value that no other call writes. 0 is a hole.
+    fn new_value(&mut self) -> u64 {
+        self.rng.u64(1..=u64::MAX)
+    }
+
+    /// Writes the dirty pages of mappings back and drops all pages of a file, as the kernel does
+    /// before direct I/O.
+    async fn drop_pages(&self, fid: Fid) -> Result<(), Errno> {
+        match &self.kernel {
+            Some(kernel) => kernel.write_back_and_drop(fid, 0).await,
+            None => Ok(()),
+        }
+    }
+
+    async fn store(&mut self, kernel: &KernelModel, file: &Arc<OpenFile>, block: u8) {
+        let value = self.new_value();
+        let work = async {
+            match kernel.store(file, block, block_of(value)).await {
+                Ok(()) => Outcome::Done,
+                Err(errno) => Outcome::Failed(errno),
+            }
+        };
+        let call = Call::Write(file.fid, block, value);
+        self.history.call(self.id, call, work).await;
+    }
+
+    async fn load(&self, kernel: &KernelModel, file: &Arc<OpenFile>, block: u8) {
+        let work = async {
+            match kernel.load(file, block).await {
+                Ok(data) => value_of(&data),
+                Err(errno) => Outcome::Failed(errno),
+            }
+        };
+        self.history
+            .call(self.id, Call::Read(file.fid, block), work)
+            .await;
+    }
+
     /// Reads a block of a file.
     pub async fn read(&self, file: &Arc<OpenFile>, block: u8) {
         let offset = u64::from(block) * BLOCK as u64;
         let work = async {
-            let data = match self.client.read(file, offset, BLOCK).await {
-                Ok(data) => data.concat(),
-                Err(errno) => return Outcome::Failed(errno),
+            let read = async {
+                self.drop_pages(file.fid).await?;
+                self.client.read(file, offset, BLOCK).await
             };
-            let mut padded = data.clone();
-            padded.resize(BLOCK, 0);
-            let (words, _) = padded.as_chunks::<8>();
-            let value = u64::from_le_bytes(words[0]);
-            match words.iter().position(|word| u64::from_le_bytes(*word) != value) {
-                None => Outcome::Value(value),
-                Some(word) => Outcome::Torn(format!(
-                    "{value:#x} until byte {}, then {:02x?}",
-                    word * 8,
-                    words[word]
-                )),
+            match read.await {
+                Ok(data) => value_of(&data.concat()),
+                Err(errno) => Outcome::Failed(errno),
             }
         };
         self.history
@@ -326,7 +426,12 @@ impl Workload {
             };
             let cred = Cred::root();
             match self.client.setattr(&cred, file.fid, &set, Some(file)).await {
-                Ok(_) => Outcome::Done,
+                Ok(_) => {
+                    if let Some(kernel) = &self.kernel {
+                        kernel.truncate(file.fid, blocks);
+                    }
+                    Outcome::Done
+                }
                 Err(errno) => Outcome::Failed(errno),
             }
         };
@@ -336,7 +441,11 @@ impl Workload {
 
     async fn fsync(&self, file: &Arc<OpenFile>) {
         let work = async {
-            match self.client.fsync(file, false).await {
+            let synced = async {
+                self.drop_pages(file.fid).await?;
+                self.client.fsync(file, false).await
+            };
+            match synced.await {
                 Ok(()) => Outcome::Done,
                 Err(errno) => Outcome::Failed(errno),
             }
@@ -346,7 +455,8 @@ impl Workload {
 
     async fn close(&self, file: Arc<OpenFile>) {
         let work = async {
-            match self.client.release(&file).await {
+            let written = self.drop_pages(file.fid).await;
+            match written.and(self.client.release(&file).await) {
                 Ok(()) => Outcome::Done,
                 Err(errno) => Outcome::Failed(errno),
             }

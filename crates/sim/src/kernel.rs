@@ -1,0 +1,163 @@
+//! A model of the kernel's side of a FUSE mount: entries and pages that stay until the client
+//! invalidates them. Rules for keeping pages can be tried in it.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Weak};
+
+use bytes::Bytes;
+use client::{Client, KernelCache, OpenFile};
+use cpt::BoxFuture;
+use parking_lot::Mutex;
+use wire::{Errno, Fid};
+
+use crate::names::Kind;
+use crate::workload::BLOCK;
+
+/// A page of a mapping.
+struct Page {
+    data: Bytes,
+    /// The open file through which the kernel writes the page back, if it is dirty.
+    dirty: Option<Arc<OpenFile>>,
+}
+
+#[derive(Default)]
+struct Caches {
+    entries: BTreeMap<(Fid, Vec<u8>), (Fid, Kind)>,
+    pages: BTreeMap<(Fid, u64), Page>,
+}
+
+/// The kernel of one client.
+pub struct KernelModel {
+    client: Weak<Client>,
+    caches: Mutex<Caches>,
+}
+
+impl KernelModel {
+    /// The kernel of a mount; the client invalidates its caches.
+    pub fn attach(client: &Arc<Client>) -> Arc<KernelModel> {
+        let kernel = Arc::new(KernelModel {
+            client: Arc::downgrade(client),
+            caches: Mutex::default(),
+        });
+        client.set_kernel(kernel.clone());
+        kernel
+    }
+
+    /// A cached entry.
+    pub fn entry(&self, parent: Fid, name: &str) -> Option<(Fid, Kind)> {
+        let key = (parent, name.as_bytes().to_vec());
+        self.caches.lock().entries.get(&key).copied()
+    }
+
+    /// Keeps an entry. Call it while the client's answer holds its locks.
+    pub fn keep_entry(&self, parent: Fid, name: &str, found: (Fid, Kind)) {
+        let key = (parent, name.as_bytes().to_vec());
+        self.caches.lock().entries.insert(key, found);
+    }
+
+    /// Drops an entry that a call of this mount changes, as the kernel does itself.
+    pub fn drop_entry(&self, parent: Fid, name: &str) {
+        let key = (parent, name.as_bytes().to_vec());
+        self.caches.lock().entries.remove(&key);
+    }
+
+    /// Reads a page of a mapping.
+    ///
+    /// # Errors
+    ///
+    /// The client's error: the program gets SIGBUS.
+    pub async fn load(&self, file: &Arc<OpenFile>, block: u8) -> Result<Bytes, Errno> {
+        let page = u64::from(block);
+        if let Some(page) = self.caches.lock().pages.get(&(file.fid, page)) {
+            return Ok(page.data.clone());
+        }
+        self.fault(file, page).await
+    }
+
+    /// Reads a page from the client. Like the kernel, the model holds the page locked meanwhile:
+    /// the client knows that and does not invalidate it.
+    async fn fault(&self, file: &Arc<OpenFile>, page: u64) -> Result<Bytes, Errno> {
+        let client = self.client.upgrade().ok_or(Errno::ENOTCONN)?;
+        let data = client.read_mapped(file, page * BLOCK as u64, BLOCK).await?;
+        let mut data = data.concat();
+        data.resize(BLOCK, 0);
+        let data = Bytes::from(data);
+        // No await point since the client's answer: an invalidation finds the page.
+        let clean = Page {
+            data: data.clone(),
+            dirty: None,
+        };
+        self.caches.lock().pages.entry((file.fid, page)).or_insert(clean);
+        Ok(data)
+    }
+
+    /// Stores a whole page through a mapping.
+    ///
+    /// # Errors
+    ///
+    /// The client's error: the program gets SIGBUS.
+    pub async fn store(&self, file: &Arc<OpenFile>, block: u8, data: Bytes) -> Result<(), Errno> {
+        let key = (file.fid, u64::from(block));
+        self.fault(file, key.1).await?;
+        let page = Page {
+            data,
+            dirty: Some(file.clone()),
+        };
+        self.caches.lock().pages.insert(key, page);
+        Ok(())
+    }
+
+    /// Writes dirty pages of a file back, and drops all its pages from `first` on.
+    ///
+    /// # Errors
+    ///
+    /// The client's error: the pages are lost, as the kernel loses them.
+    pub async fn write_back_and_drop(&self, fid: Fid, first: u64) -> Result<(), Errno> {
+        let pages: Vec<_> = {
+            let mut caches = self.caches.lock();
+            let keys: Vec<_> = caches
+                .pages
+                .range((fid, first)..=(fid, u64::MAX))
+                .map(|(key, _)| *key)
+                .collect();
+            keys.into_iter()
+                .filter_map(|key| Some((key, caches.pages.remove(&key)?)))
+                .collect()
+        };
+        let Some(client) = self.client.upgrade() else {
+            return Ok(());
+        };
+        let mut result = Ok(());
+        for ((_, page), Page { data, dirty }) in pages {
+            if let Some(file) = dirty {
+                let written = client.write_mapped(&file, page * BLOCK as u64, data).await;
+                result = result.and(written.map(drop));
+            }
+        }
+        result
+    }
+
+    /// Drops the pages of a file that a truncation removes.
+    pub fn truncate(&self, fid: Fid, blocks: u8) {
+        let mut caches = self.caches.lock();
+        caches
+            .pages
+            .retain(|(file, page), _| *file != fid || *page < u64::from(blocks));
+    }
+}
+
+impl KernelCache for KernelModel {
+    fn inval_entry<'a>(&'a self, parent: Fid, name: &'a [u8], _child: Fid) -> BoxFuture<'a, ()> {
+        self.caches.lock().entries.remove(&(parent, name.to_vec()));
+        Box::pin(async {})
+    }
+
+    fn inval_inode(&self, fid: Fid, offset: i64, _len: i64) -> BoxFuture<'_, ()> {
+        Box::pin(async move {
+            if let Ok(offset) = u64::try_from(offset) {
+                // The client reports what it cannot write.
+                let _ = self.write_back_and_drop(fid, offset / BLOCK as u64).await;
+            }
+        })
+    }
+}
