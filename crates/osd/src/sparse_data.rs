@@ -188,7 +188,8 @@ impl SparseData {
         pages.filter(move |(page, _)| (page + 1) * PAGE > range.start && page * PAGE < range.end)
     }
 
-    /// Copies a page of other data; the size stays.
+    /// Copies a page of other data; the size stays. A hole frees its space only at the end of a
+    /// chunk, so copy the last page first.
     pub fn copy_page(&mut self, from: &SparseData, page: u64) {
         let (i, start) = (page * PAGE / CHUNK, (page * PAGE % CHUNK) as usize);
         let end = start + PAGE as usize;
@@ -218,8 +219,8 @@ mod tests {
         pages.iter().for_each(|page| copy.copy_page(&data, *page));
         let len = data.size();
         assert_eq!((copy.read(0, len), copy.size()), (data.read(0, len), len));
-        data.free(0..len);
-        pages.iter().for_each(|page| copy.copy_page(&data, *page));
+        data.free(0..u64::MAX);
+        pages.iter().rev().for_each(|page| copy.copy_page(&data, *page));
         assert_eq!((copy.read(0, len), copy.allocated()), (data.read(0, len), 0));
     }
 }

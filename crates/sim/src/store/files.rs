@@ -172,7 +172,8 @@ impl File {
         if self.size_dirty {
             self.write_back_size();
         }
-        while let Some(page) = self.dirty.pop_first() {
+        // In this order, holes free their space on disk.
+        while let Some(page) = self.dirty.pop_last() {
             self.write_back_page(page);
         }
     }
@@ -191,7 +192,7 @@ impl File {
         if self.size_dirty && survival.is_kept(rng) {
             self.write_back_size();
         }
-        for page in std::mem::take(&mut self.dirty) {
+        for page in std::mem::take(&mut self.dirty).into_iter().rev() {
             if survival.is_kept(rng) && !self.needs_size(page) {
                 self.write_back_page(page);
             }
