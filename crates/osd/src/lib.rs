@@ -2,9 +2,9 @@
 //! for data.
 //!
 //! Two small traits, [`Index`] and [`Objects`], each have an implementation in memory and one on
-//! the local file system. [`target`] is the target's directory: its label, written by `mkfs`, and
-//! the lock that lets only one process open it. Users of the traits must not assume fast commits or
-//! a local path.
+//! the local file system. The trait [`FileSystem`] lets a simulator replace the files of the local
+//! objects. [`target`] is the target's directory: its label, written by `mkfs`, and the lock that
+//! lets only one process open it. Users of the traits must not assume fast commits or a local path.
 
 mod boot_id;
 pub mod check;

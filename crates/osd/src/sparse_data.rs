@@ -188,7 +188,8 @@ impl SparseData {
         pages.filter(move |(page, _)| (page + 1) * PAGE > range.start && page * PAGE < range.end)
     }
 
-    /// Copies a page of other data; the size stays.
+    /// Copies a page of other data; the size stays. A hole frees its space only at the end of a
+    /// chunk, so copy the last page first.
     pub fn copy_page(&mut self, from: &SparseData, page: u64) {
         let (i, start) = (page * PAGE / CHUNK, (page * PAGE % CHUNK) as usize);
         let end = start + PAGE as usize;
@@ -196,5 +197,30 @@ impl SparseData {
             Some(bytes) => self.grow_chunk(i, end)[start..end].copy_from_slice(bytes),
             None => self.free(page * PAGE..(page + 1) * PAGE),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn copied_pages_equal_the_original() {
+        let mut data = SparseData::default();
+        data.write(PAGE + 1, b"a");
+        data.write(CHUNK + 3 * PAGE, b"b");
+        let pages: Vec<u64> = data.pages(0..u64::MAX).map(|(page, _)| page).collect();
+        assert_eq!(pages, [0, 1, 16, 17, 18, 19]);
+        let inside: Vec<u64> = data.pages(PAGE..CHUNK + PAGE + 1).map(|(page, _)| page).collect();
+        assert_eq!(inside, [1, 16, 17]);
+        let mut copy = SparseData::default();
+        copy.set_size(data.size());
+        copy.write(0, b"lost");
+        pages.iter().for_each(|page| copy.copy_page(&data, *page));
+        let len = data.size();
+        assert_eq!((copy.read(0, len), copy.size()), (data.read(0, len), len));
+        data.free(0..u64::MAX);
+        pages.iter().rev().for_each(|page| copy.copy_page(&data, *page));
+        assert_eq!((copy.read(0, len), copy.allocated()), (data.read(0, len), 0));
     }
 }

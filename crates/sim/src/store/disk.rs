@@ -147,9 +147,9 @@ impl SimDisk {
     /// random part of the objects' changes that are not on disk.
     ///
     /// All handles of the stores are dead from now on: they change nothing, and each call fails
-    /// with [`OsdError::Stopping`] or, on objects, [`OsdError::Io`]. So call this after the death of
-    /// the node's scope and before [`cpt::NodeScope::abort`], whose destructors would otherwise
-    /// commit.
+    /// with [`OsdError::Stopping`] or, on objects, [`OsdError::Io`]. A sync in progress fails when
+    /// its task runs again. So call this after the death of the node's scope and before
+    /// [`cpt::NodeScope::abort`], whose destructors would otherwise commit.
     pub fn power_cut(&self) {
         let disk = &mut *self.0.lock();
         let kept = disk.rng.usize(0..=disk.journal.pending()) as u64;
@@ -164,7 +164,7 @@ impl SimDisk {
     /// The node's process ends, and its machine keeps running. The kernel has all changes of
     /// objects, and all batches except a random number of those that the process applied in the
     /// last millisecond. They are not on disk before the next opening. The handles of the stores
-    /// are dead as after a power cut.
+    /// are dead as after a power cut. Call this inside of the runtime, because it reads the time.
     pub fn process_kill(&self) {
         let disk = &mut *self.0.lock();
         let recent = Instant::now().checked_sub(LocalConfig::KERNEL_INTERVAL);

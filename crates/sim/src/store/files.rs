@@ -2,9 +2,9 @@
 //! Before that, the kernel writes any page, size or entry back at any time, and a power cut shows
 //! which ones.
 //!
-//! A page that a sync does not cover reaches the disk or not, independently of others. A file's size
-//! on disk is one that it had since its last sync. A truncation is on disk before any page that was
-//! allocated after it, as in file systems with a journal.
+//! A page that a sync does not cover reaches the disk or not, independently of others. A file's
+//! size on disk is one that it had since its last sync. A truncation is on disk before any page
+//! that was allocated after it, as in file systems with a journal.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{Bound, Range};
@@ -122,7 +122,8 @@ impl File {
         }
         if size < before {
             // The rest of the last page becomes zero.
-            self.mark_dirty((size % PAGE > 0).then_some(size / PAGE).into_iter(), rng);
+            let last = (!size.is_multiple_of(PAGE)).then_some(size / PAGE);
+            self.mark_dirty(last.into_iter(), rng);
             self.dirty.retain(|page| page * PAGE < size);
         }
         self.before_size_change(size, rng);
@@ -171,7 +172,8 @@ impl File {
         if self.size_dirty {
             self.write_back_size();
         }
-        while let Some(page) = self.dirty.pop_first() {
+        // In this order, holes free their space on disk.
+        while let Some(page) = self.dirty.pop_last() {
             self.write_back_page(page);
         }
     }
@@ -190,7 +192,7 @@ impl File {
         if self.size_dirty && survival.is_kept(rng) {
             self.write_back_size();
         }
-        for page in std::mem::take(&mut self.dirty) {
+        for page in std::mem::take(&mut self.dirty).into_iter().rev() {
             if survival.is_kept(rng) && !self.needs_size(page) {
                 self.write_back_page(page);
             }

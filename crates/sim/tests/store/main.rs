@@ -15,6 +15,7 @@ use std::time::Duration;
 use cpt::NodeScope;
 use osd::{Batch, Index, Objects, Stores};
 use sim::store::{DiskConfig, SimDisk};
+use tokio::task::JoinHandle;
 use wire::Fid;
 
 /// Runs a test in virtual time, as a part of a simulated node.
@@ -64,6 +65,20 @@ impl Node {
             index,
             objects,
         }
+    }
+
+    /// Runs an operation as a task of the node; returns when it has begun.
+    async fn begin<T: Send + 'static>(
+        &self,
+        operation: impl Future<Output = T> + Send + 'static,
+    ) -> JoinHandle<T> {
+        let mut task = None;
+        let begin = async {
+            task = Some(cpt::spawn(operation));
+            tokio::task::yield_now().await;
+        };
+        self.scope.run(begin).await;
+        task.unwrap()
     }
 
     /// Ends the node.

@@ -76,7 +76,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What an object may hold after a crash.
+/// An object, and the states that it may have after a crash.
 #[derive(Default)]
 struct Object {
     oid: u32,
@@ -326,9 +326,8 @@ impl Machine {
                 let (fid, size_bytes) = (fid(object.oid), size as u64);
                 object.version = self.changes;
                 object.truncate(size);
-                let scope = self.node().scope.clone();
                 let truncate = async move { objects.punch(fid, size_bytes, u64::MAX, attr).await };
-                scope.run(async { cpt::spawn(truncate) }).await;
+                self.node().begin(truncate).await;
                 sleep(millis(wait_ms)).await;
                 self.crash(crash).await;
             }
@@ -337,15 +336,10 @@ impl Machine {
     }
 
     async fn begin_sync(&mut self) {
-        let (scope, objects) = (self.node().scope.clone(), self.node().objects.clone());
-        let begin = async {
-            let task = cpt::spawn(async move { objects.sync(None).await });
-            // The sync begins.
-            tokio::task::yield_now().await;
-            task
-        };
+        let objects = self.node().objects.clone();
+        let task = self.node().begin(async move { objects.sync(None).await });
         self.begun_sync = Some(BegunSync {
-            task: scope.run(begin).await,
+            task: task.await,
             marks: self.live.iter().map(Object::mark).collect(),
             destroyed: self.destroyed.keys().copied().collect(),
         });

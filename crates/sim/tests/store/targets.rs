@@ -1,5 +1,5 @@
-//! Targets on simulated disks: the node of all servers and of a client loses power or is killed, and
-//! starts again.
+//! Targets on simulated disks: the node of all servers and of a client loses power or is killed,
+//! and starts again.
 
 use std::sync::Arc;
 use std::time::Duration;
