@@ -253,6 +253,21 @@ impl Namespace {
         ids.iter().filter_map(|id| self.locks.get(*id))
     }
 
+    /// Pairs of granted locks of different clients that conflict; there must be none.
+    #[cfg(feature = "sim")]
+    pub(crate) fn granted_conflicts(&self) -> Vec<String> {
+        let mut found = Vec::new();
+        for res in self.resources.keys() {
+            let granted: Vec<&Lock> = self.granted(res).collect();
+            for (i, a) in granted.iter().enumerate() {
+                let others = granted[i + 1..].iter().filter(|b| a.holder != b.holder);
+                let conflicting = others.filter(|b| crate::conflict::conflict(a, b));
+                found.extend(conflicting.map(|b| format!("{a:?} and {b:?}")));
+            }
+        }
+        found
+    }
+
     /// The waiting locks of a resource, in the order of the queue.
     pub fn waiting<'a>(&'a self, res: &LdlmResId) -> impl Iterator<Item = &'a Lock> + 'a {
         self.resources

@@ -207,6 +207,12 @@ impl Ost {
         &self.svname
     }
 
+    /// Pairs of granted locks of different clients that conflict; there must be none.
+    #[cfg(feature = "sim")]
+    pub fn granted_conflicts(&self) -> Vec<String> {
+        self.locks.granted_conflicts()
+    }
+
     /// Whether the total of the grants is the sum of the clients' grants.
     #[cfg(feature = "sim")]
     pub fn grants_are_consistent(&self) -> bool {

@@ -9,11 +9,13 @@
 pub mod cluster;
 pub mod data;
 pub mod faults;
+pub mod flocks;
 pub mod history;
 pub mod kernel;
 pub mod linear;
 pub mod names;
 pub mod run;
+pub mod shrink;
 pub mod store;
 pub mod system;
 pub mod verify;

@@ -3,7 +3,11 @@
 use std::process::ExitCode;
 use std::time::Instant;
 
-use sim::run::{Report, Settings, run};
+use cpt::Bug;
+use sim::run::{CLIENTS, OSTS, Report, Settings, run};
+use sim::shrink::shrink;
+use tracing_subscriber::fmt::format::Writer;
+use tracing_subscriber::fmt::time::FormatTime;
 
 /// Shows a run.
 fn show(report: &Report) -> String {
@@ -26,13 +30,26 @@ fn show(report: &Report) -> String {
     )
 }
 
+/// Virtual time and the number of the node, for the log.
+struct VirtualTime;
+
+impl FormatTime for VirtualTime {
+    fn format_time(&self, w: &mut Writer<'_>) -> std::fmt::Result {
+        write!(w, "{:10.4}", sim::system::elapsed().as_secs_f64())?;
+        match cpt::NodeScope::current_id() {
+            Some(node) => write!(w, " node {node}"),
+            None => Ok(()),
+        }
+    }
+}
+
 /// Number of seeds in which each planted bug must be found.
 const PLANTED_SEEDS: u64 = 100;
 
 /// Plants each bug, and looks for it.
 fn planted() -> ExitCode {
     let mut missed = 0;
-    for bug in cpt::Bug::ALL {
+    for bug in Bug::ALL {
         let found = (1..=PLANTED_SEEDS).find_map(|seed| {
             let report = run(&Settings {
                 bug: Some(bug),
@@ -57,18 +74,28 @@ fn planted() -> ExitCode {
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
-    let number = |name: &str| {
+    let word = |name: &str| {
         let at = args.iter().position(|arg| arg == name)?;
-        args.get(at + 1)?.parse::<u64>().ok()
+        args.get(at + 1)
     };
+    let number = |name: &str| word(name)?.parse::<u64>().ok();
     let filter = tracing_subscriber::EnvFilter::from_default_env();
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
-        .without_time()
+        .with_timer(VirtualTime)
+        .with_ansi(false)
         .init();
     if let Some(seed) = number("--seed") {
-        let report = run(&Settings::of(seed));
+        let settings = Settings {
+            bug: word("--bug").and_then(|name| Bug::ALL.into_iter().find(|bug| bug.to_string() == *name)),
+            ..Settings::of(seed)
+        };
+        let mut report = run(&settings);
+        if !report.findings.broken.is_empty() {
+            println!("{}; shrinking", show(&report));
+            report = shrink(&settings, (1 + OSTS..1 + OSTS + CLIENTS).map(|id| id as u8));
+        }
         print!("{}", report.history);
         println!("{}", show(&report));
         report.findings.broken.iter().for_each(|text| println!("{text}"));

@@ -23,11 +23,13 @@ use crate::weather::{Climate, Counts, Digest, SeededWeather};
 use crate::workload::{DIRS, Workload, dir_name};
 
 /// Number of object servers.
-const OSTS: u32 = 2;
+pub const OSTS: u32 = 2;
 /// Number of clients.
-const CLIENTS: u32 = 4;
+pub const CLIENTS: u32 = 4;
 /// Time after the end of all faults in which all calls must end.
 const CALLS_MAX: Duration = Duration::from_secs(900);
+/// Interval of the checks of locks.
+const LOCKS_INTERVAL: Duration = Duration::from_millis(5);
 /// Time of a call in a run without faults.
 const CALM_CALL_MAX: Duration = Duration::from_secs(10);
 /// Stack of a simulation's thread, bytes: unoptimised futures are large.
@@ -263,6 +265,7 @@ impl Simulation {
         let early = tokio::select! {
             biased;
             result = &mut all => Some(result),
+            conflict = find_conflict(self.cluster.clone()) => Some(Some(conflict)),
             () = faults.run() => None,
             () = tokio::time::sleep(time) => None,
         };
@@ -358,6 +361,21 @@ impl Simulation {
                 && let Err(e) = self.cluster.stop(&host).await
             {
                 self.broken.push(e);
+            }
+        }
+    }
+}
+
+/// Looks at the locks of all servers until two conflict.
+async fn find_conflict(cluster: Arc<Cluster>) -> String {
+    loop {
+        tokio::time::sleep(LOCKS_INTERVAL).await;
+        for host in cluster.servers.iter().filter(|host| host.is_up()) {
+            let Some(node) = host.node() else { continue };
+            let of_osts = node.osts().into_iter().flat_map(|ost| ost.granted_conflicts());
+            let of_mdts = node.mdts().into_iter().flat_map(|mdt| mdt.granted_conflicts());
+            if let Some(conflict) = of_mdts.chain(of_osts).next() {
+                return format!("node {}: conflicting locks are granted: {conflict}", host.id);
             }
         }
     }

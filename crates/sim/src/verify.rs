@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use wire::Fid;
 
 use crate::data::{self, BlockSpec, ClientId};
+use crate::flocks::{self, FlockSpec};
 use crate::history::{Call, Entry, Outcome};
 use crate::linear::{Spec, Timed, Verdict, check};
 use crate::names::{self, NameSpec};
@@ -77,6 +78,13 @@ pub fn verify(entries: &[Entry], losses: &Losses) -> Findings {
     for (fid, block) in blocks {
         check_block(entries, losses, (fid, block), &mut findings);
     }
+    let locked = entries.iter().filter_map(|entry| match entry.call {
+        Call::Flock(fid, _) => Some(fid),
+        _ => None,
+    });
+    for fid in locked.collect::<BTreeSet<Fid>>() {
+        check_flock(entries, losses, fid, &mut findings);
+    }
     findings
 }
 
@@ -133,6 +141,43 @@ fn check_names(entries: &[Entry], losses: &Losses, findings: &mut Findings) {
         crashes: !losses.mds.is_empty(),
     };
     record("names", &spec, names::State::default(), history, findings);
+}
+
+fn check_flock(entries: &[Entry], losses: &Losses, fid: Fid, findings: &mut Findings) {
+    let mut history = Vec::new();
+    for entry in entries {
+        let Call::Flock(file, lock) = entry.call else {
+            continue;
+        };
+        if file != fid {
+            continue;
+        }
+        let (client, lost) = (entry.client, losses.clients.contains(&entry.client));
+        let done = entry.outcome == Some(Outcome::Done);
+        let call = match (lock, &entry.outcome) {
+            (true, Some(Outcome::Failed(wire::Errno::EAGAIN))) if !lost => {
+                timed(entry, flocks::Call::Refused(client), true)
+            }
+            (true, Some(Outcome::Failed(wire::Errno::EAGAIN))) => continue,
+            (true, _) => timed(entry, flocks::Call::Lock(client), done),
+            (false, _) => timed(entry, flocks::Call::Unlock(client), done),
+        };
+        if lost && lock {
+            let lost = Timed {
+                call: flocks::Call::ClientLost(client),
+                start: call.start + 1,
+                end: u64::MAX,
+                definite: false,
+            };
+            history.push((lost, format!("client {client} is lost")));
+        }
+        history.push((call, entry.to_string()));
+    }
+    for &order in &losses.mds {
+        let crash = instant(order, flocks::Call::ServerCrash);
+        history.push((crash, "the metadata server dies".into()));
+    }
+    record(&format!("flock of {fid}"), &FlockSpec, None, history, findings);
 }
 
 fn check_block(entries: &[Entry], losses: &Losses, (fid, block): (Fid, u8), findings: &mut Findings) {

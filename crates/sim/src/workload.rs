@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use client::{Client, Cred, OpenFile, OpenFlags, SetAttr};
+use client::{Client, Cred, FlockRange, FlockType, OpenFile, OpenFlags, SetAttr};
 use fastrand::Rng;
 use wire::{Errno, Fid};
 
@@ -337,6 +337,11 @@ impl Workload {
                 false => self.load(&kernel, &file, block).await,
             };
         }
+        match self.rng.u32(0..12) {
+            10 => return self.flock(&file, true).await,
+            11 => return self.flock(&file, false).await,
+            _ => {}
+        }
         match self.rng.u32(0..10) {
             0..4 => self.write(&file, block).await,
             4..8 => self.read(&file, block).await,
@@ -436,6 +441,28 @@ impl Workload {
             }
         };
         let call = Call::Truncate(file.fid, blocks);
+        self.history.call(self.id, call, work).await;
+    }
+
+    async fn flock(&self, file: &Arc<OpenFile>, lock: bool) {
+        let ty = match lock {
+            true => FlockType::Write,
+            false => FlockType::Unlock,
+        };
+        let range = FlockRange {
+            ty,
+            start: 0,
+            end: FlockRange::END,
+            owner: 1,
+            pid: 1,
+        };
+        let work = async {
+            match self.client.setlk(&Cred::root(), file.fid, range, false).await {
+                Ok(()) => Outcome::Done,
+                Err(errno) => Outcome::Failed(errno),
+            }
+        };
+        let call = Call::Flock(file.fid, lock);
         self.history.call(self.id, call, work).await;
     }
 

@@ -250,6 +250,13 @@ impl LockServer {
         shard.ns.granted(res).next().is_some() || shard.ns.waiting(res).next().is_some()
     }
 
+    /// Pairs of granted locks of different clients that conflict; there must be none.
+    #[cfg(feature = "sim")]
+    pub fn granted_conflicts(&self) -> Vec<String> {
+        let of_shard = |shard: &Mutex<Shard>| shard.lock().ns.granted_conflicts();
+        self.shards.iter().flat_map(of_shard).collect()
+    }
+
     /// The name given to [`LockServer::new`].
     pub fn name(&self) -> &str {
         &self.name

@@ -17,6 +17,8 @@ use tokio::sync::{Notify, broadcast, mpsc};
 use tokio::time::{Instant, sleep, timeout};
 use wire::Nid;
 
+/// Time for which a dial attempt of this node takes precedence over one of the peer.
+const RACE_MAX: Duration = Duration::from_secs(1);
 /// Interval of the checks of silent peers.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Time after which frames that the peer's host does not acknowledge break the connection; about
@@ -50,8 +52,8 @@ struct State {
 #[derive(Default)]
 struct Peer {
     conn: Option<u64>,
-    /// The connection that this node tries to open.
-    dialing: Option<u64>,
+    /// The connection that this node tries to open, and since when.
+    dialing: Option<(u64, Instant)>,
     /// Number of attempts to connect that have failed.
     failures: u64,
     link: Link,
@@ -173,9 +175,17 @@ impl SimLnd {
                     return Err(LnetError::Connect { peer: to, why });
                 }
                 failures.get_or_insert(peer.failures);
-                match peer.dialing {
+                // The caller that began an old attempt may have given up.
+                match peer
+                    .dialing
+                    .filter(|(_, since)| since.elapsed() < self.cfg.connect_timeout)
+                {
                     Some(_) => None,
-                    None => Some(*peer.dialing.insert(self.fabric.next_connection())),
+                    None => {
+                        let conn = self.fabric.next_connection();
+                        peer.dialing = Some((conn, Instant::now()));
+                        Some(conn)
+                    }
                 }
             };
             if let Some(conn) = hello {
@@ -264,10 +274,12 @@ impl SimLnd {
             peer.messages += 1;
             (peer.conn, peer.dialing, own)
         };
+        let is_dialed = dialing.is_some_and(|(dialed, _)| dialed == conn);
         match frame.body {
             Body::Hello { incarnation } => {
-                // Both ends dial: the connection of the lower NID wins.
-                if dialing.is_some() && own < Some(from) {
+                // Both ends dial: the connection of the lower NID wins, unless its hello was lost.
+                let races = dialing.is_some_and(|(_, since)| since.elapsed() < RACE_MAX);
+                if races && own < Some(from) {
                     return;
                 }
                 self.close(from, Instant::now(), "it has connected again");
@@ -275,11 +287,11 @@ impl SimLnd {
                 let incarnation = self.incarnation;
                 self.transmit(from, conn, Body::HelloReply { incarnation });
             }
-            Body::HelloReply { incarnation } if dialing == Some(conn) => {
+            Body::HelloReply { incarnation } if is_dialed => {
                 self.connected(from, conn, incarnation);
             }
             Body::HelloReply { .. } if current != Some(conn) => self.transmit(from, conn, Body::Reset),
-            Body::Refused if dialing == Some(conn) => {
+            Body::Refused if is_dialed => {
                 {
                     let mut state = self.state.lock();
                     let peer = state.peers.entry(from).or_default();

@@ -118,6 +118,12 @@ pub struct Mdt {
 const MIN_MDSIZE: usize = 128;
 
 impl Mdt {
+    /// Pairs of granted locks of different clients that conflict; there must be none.
+    #[cfg(feature = "sim")]
+    pub fn granted_conflicts(&self) -> Vec<String> {
+        self.locks.server().granted_conflicts()
+    }
+
     /// The target's UUID, such as `testfs-MDT0000_UUID`.
     pub fn uuid(&self) -> &str {
         &self.uuid
