@@ -1,13 +1,14 @@
 //! A model of the kernel's side of a FUSE mount: entries and pages that stay until the client
 //! invalidates them. Rules for keeping pages can be tried in it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Weak};
 
 use bytes::Bytes;
 use client::{Client, KernelCache, OpenFile};
 use cpt::BoxFuture;
 use parking_lot::Mutex;
+use tokio::sync::Notify;
 use wire::{Errno, Fid};
 
 use crate::names::Kind;
@@ -24,12 +25,16 @@ struct Page {
 struct Caches {
     entries: BTreeMap<(Fid, Vec<u8>), (Fid, Kind)>,
     pages: BTreeMap<(Fid, u64), Page>,
+    /// Files that a call truncates now.
+    truncating: BTreeSet<Fid>,
 }
 
 /// The kernel of one client.
 pub struct KernelModel {
     client: Weak<Client>,
     caches: Mutex<Caches>,
+    /// Notified when a truncation ends.
+    truncated: Notify,
 }
 
 impl KernelModel {
@@ -38,6 +43,7 @@ impl KernelModel {
         let kernel = Arc::new(KernelModel {
             client: Arc::downgrade(client),
             caches: Mutex::default(),
+            truncated: Notify::new(),
         });
         client.set_kernel(kernel.clone());
         kernel
@@ -137,12 +143,37 @@ impl KernelModel {
         result
     }
 
-    /// Drops the pages of a file that a truncation removes.
-    pub fn truncate(&self, fid: Fid, blocks: u8) {
+    /// Begins a truncation. Until its end the kernel writes no page of the file back, and an
+    /// invalidation that finds dirty pages waits (`fuse_set_nowrite` in Linux).
+    pub fn begin_truncate(&self, fid: Fid) {
+        self.caches.lock().truncating.insert(fid);
+    }
+
+    /// Ends a truncation; `left`: the number of blocks left, `None` if it failed.
+    pub fn end_truncate(&self, fid: Fid, left: Option<u8>) {
         let mut caches = self.caches.lock();
-        caches
-            .pages
-            .retain(|(file, page), _| *file != fid || *page < u64::from(blocks));
+        caches.truncating.remove(&fid);
+        if let Some(left) = left {
+            caches
+                .pages
+                .retain(|(file, page), _| *file != fid || *page < u64::from(left));
+        }
+        drop(caches);
+        self.truncated.notify_waiters();
+    }
+
+    async fn wait_for_truncation(&self, fid: Fid) {
+        loop {
+            let truncated = self.truncated.notified();
+            {
+                let caches = self.caches.lock();
+                let mut pages = caches.pages.range((fid, 0)..=(fid, u64::MAX));
+                if !caches.truncating.contains(&fid) || !pages.any(|(_, page)| page.dirty.is_some()) {
+                    return;
+                }
+            }
+            truncated.await;
+        }
     }
 }
 
@@ -155,6 +186,7 @@ impl KernelCache for KernelModel {
     fn inval_inode(&self, fid: Fid, offset: i64, _len: i64) -> BoxFuture<'_, ()> {
         Box::pin(async move {
             if let Ok(offset) = u64::try_from(offset) {
+                self.wait_for_truncation(fid).await;
                 // The client reports what it cannot write.
                 let _ = self.write_back_and_drop(fid, offset / BLOCK as u64).await;
             }

@@ -15,6 +15,7 @@ pub mod kernel;
 pub mod linear;
 pub mod names;
 pub mod run;
+pub mod scenario;
 pub mod shrink;
 pub mod store;
 pub mod system;

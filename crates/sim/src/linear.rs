@@ -46,7 +46,7 @@ pub enum Verdict {
 /// A state, and the calls that have not ended but have taken effect in it.
 type Config<S> = (S, BTreeSet<usize>);
 
-/// Checks a history of an object that begins in `initial`. Gives up with more than `limit` states.
+/// Checks a history of an object that begins in `initial`. Gives up after `limit` states.
 pub fn check<S: Spec>(spec: &S, initial: S::State, history: &[Timed<S::Call>], limit: usize) -> Verdict {
     let mut events = BTreeMap::new();
     for (i, timed) in history.iter().enumerate() {
@@ -57,6 +57,7 @@ pub fn check<S: Spec>(spec: &S, initial: S::State, history: &[Timed<S::Call>], l
     }
     let mut configs: BTreeSet<Config<S::State>> = BTreeSet::from([(initial, BTreeSet::new())]);
     let mut pending = BTreeSet::new();
+    let mut states = 0;
     for (i, starts) in events.into_values() {
         if starts {
             pending.insert(i);
@@ -75,7 +76,8 @@ pub fn check<S: Spec>(spec: &S, initial: S::State, history: &[Timed<S::Call>], l
             if !seen.insert((state.clone(), done.clone())) {
                 continue;
             }
-            if seen.len() > limit {
+            states += 1;
+            if states > limit {
                 return Verdict::Undecided;
             }
             for &next in pending.difference(&done) {

@@ -1,5 +1,6 @@
 //! One run: a cluster, clients that make random calls, faults, and the checks.
 
+use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -81,17 +82,23 @@ pub struct Report {
     pub evicted: usize,
 }
 
-/// Runs a simulation on a thread of its own.
+/// Runs `work` on a fresh thread, in a runtime with virtual time, from a seed. Returns the panic if
+/// it panics.
+///
+/// # Errors
+///
+/// The payload of the panic.
 ///
 /// # Panics
 ///
 /// If no thread can be started.
-pub fn run(settings: &Settings) -> Report {
-    let own = settings.clone();
+pub fn in_simulation<T, W>(seed: u64, work: W) -> Result<T, Box<dyn Any + Send>>
+where
+    T: Send + 'static,
+    W: AsyncFnOnce() -> T + Send + 'static,
+{
     let simulation = move || {
-        let settings = own;
-        system::begin(settings.seed);
-        cpt::plant(settings.bug);
+        system::begin(seed);
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_time()
             .start_paused(true)
@@ -99,12 +106,21 @@ pub fn run(settings: &Settings) -> Report {
             .expect("a runtime without I/O needs no resources");
         runtime.block_on(async {
             system::start_clock();
-            Simulation::new(settings).run().await
+            work().await
         })
     };
     let thread = std::thread::Builder::new().stack_size(STACK).spawn(simulation);
-    let joined = thread.expect("a thread").join();
-    joined.unwrap_or_else(|panic| Report {
+    thread.expect("a thread").join()
+}
+
+/// Runs a simulation.
+pub fn run(settings: &Settings) -> Report {
+    let own = settings.clone();
+    let report = in_simulation(settings.seed, async move || {
+        cpt::plant(own.bug);
+        Simulation::new(own).run().await
+    });
+    report.unwrap_or_else(|panic| Report {
         settings: settings.clone(),
         digest: 0,
         findings: Findings {
@@ -118,7 +134,7 @@ pub fn run(settings: &Settings) -> Report {
     })
 }
 
-fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
+fn panic_text(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().cloned();
     let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
     text.unwrap_or_else(|| "without a text".into())

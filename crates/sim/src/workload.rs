@@ -430,13 +430,15 @@ impl Workload {
                 ..SetAttr::default()
             };
             let cred = Cred::root();
-            match self.client.setattr(&cred, file.fid, &set, Some(file)).await {
-                Ok(_) => {
-                    if let Some(kernel) = &self.kernel {
-                        kernel.truncate(file.fid, blocks);
-                    }
-                    Outcome::Done
-                }
+            if let Some(kernel) = &self.kernel {
+                kernel.begin_truncate(file.fid);
+            }
+            let result = self.client.setattr(&cred, file.fid, &set, Some(file)).await;
+            if let Some(kernel) = &self.kernel {
+                kernel.end_truncate(file.fid, result.is_ok().then_some(blocks));
+            }
+            match result {
+                Ok(_) => Outcome::Done,
                 Err(errno) => Outcome::Failed(errno),
             }
         };

@@ -1,5 +1,5 @@
 //! The project's maintenance commands, for people and CI:
-//! `cargo xtask check|test|model|linear|fuzz|python|ltp|xfstests|demo|package|setup`.
+//! `cargo xtask check|test|model|linear|simulate|fuzz|python|ltp|xfstests|demo|package|setup`.
 //!
 //! `check`, `test`, `demo` and `setup` install missing programs. Debian packages need root; for
 //! other users the commands list the missing packages and fail. A failed stage ends the command
@@ -12,6 +12,7 @@ mod instance;
 mod package;
 mod python;
 mod setup;
+mod simulate;
 mod spelling;
 mod stage;
 mod suite;
@@ -28,6 +29,7 @@ const HELP: &str = "usage: cargo xtask COMMAND
   test    install the programs that the tests need, then run them: [-p CRATE]... [--jobs N] [PART OF A NAME]...
   model   random sequences on several mounts against a model: [--sequences N] [--seed S]; each sequence has a seed
   linear  concurrent operations of several mounts in one directory: [--rounds N] [--seed S]; each round has a seed
+  simulate  a whole cluster in one thread with faults: its tests, 200 seeds and the planted bugs; or --seeds N [--first S], --seed S (its history), --planted
   fuzz    all fuzz targets or the named ones: [--seconds N] [TARGET...]; one input again: TARGET FILE
   python  build the Python package's wheel and run its tests and fsspec's: [--release] [ARGUMENT OF PYTEST]...; or with --rates compare it with the C library
   ltp     LTP's tests of file systems and of system calls on files: SOURCE (a checkout of LTP), [PART OF A NAME]...
@@ -42,6 +44,10 @@ fn main() -> ExitCode {
         Some("check") => check(),
         Some("test") => test(&args[1..]),
         Some("model") => MODEL.run(&args[1..]),
+        Some("simulate") => match &args[1..] {
+            [] => simulate::check(),
+            args => simulate::run(args),
+        },
         Some("linear") => LINEAR.run(&args[1..]),
         Some("fuzz") => fuzz::run(&args[1..]),
         Some("python") => python::run(&args[1..]),

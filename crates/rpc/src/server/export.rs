@@ -27,6 +27,9 @@ use wire::{
 /// Pause before a callback is sent again because the client was unreachable or its connection was
 /// lost. Also the interval of reports that a client blocks others.
 const CALLBACK_PAUSE: Duration = Duration::from_secs(1);
+/// Time without a reply after which the server sends a callback again. Clients expect the same xid,
+/// and answer each copy.
+const CALLBACK_RESEND: Duration = Duration::from_secs(10);
 
 /// Space for the reply to a callback, in bytes.
 const CALLBACK_REPLY_MAX: u32 = 1024;
@@ -266,8 +269,8 @@ impl Export {
         self.rpc.upgrade()
     }
 
-    /// Sends a lock callback and waits for the reply. Resends the callback after a lost connection,
-    /// until `timeout` has passed.
+    /// Sends a lock callback and waits for the reply. Resends the callback after a lost connection
+    /// and every 10 s, until `timeout` has passed.
     ///
     /// # Errors
     ///
@@ -329,6 +332,8 @@ impl Export {
                 reply = final_reply(&mut buffer) => return callback_result(peer, reply),
                 () = self.connection_changed(conn_cnt) => {}
                 () = wait_for_loss(&rpc, peer, sent_on) => {}
+                // A router may have lost the callback or its reply without a trace.
+                () = sleep(CALLBACK_RESEND) => {}
             }
         }
     }

@@ -62,7 +62,8 @@ impl SimIndex {
     fn new(handle: Handle, memory: MemoryIndex, path: &Path, read_only: bool) -> Result<SimIndex, OsdError> {
         let record = memory.get(&Transactions::KEY)?;
         let transactions = Transactions::from_record(path, record.as_deref())?;
-        if let Some(mut disk) = handle.lock().filter(|_| !read_only) {
+        // Readers open the index while they hold the disk's lock.
+        if !read_only && let Some(mut disk) = handle.lock() {
             let restored = *transactions.watch_committed().borrow();
             disk.durable_transno = disk.durable_transno.max(restored);
             disk.transactions = Some(transactions.clone());

@@ -1,0 +1,116 @@
+//! Scenarios written by hand: a cluster in virtual time, whose network and nodes the scenario
+//! controls. CONTRIBUTING.md shows one.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use client::{Client, Cred, OpenFile, OpenFlags};
+use lnet::sim::{Fabric, Fate, FrameInfo, Weather};
+use parking_lot::Mutex;
+
+use crate::cluster::{Cluster, Host};
+use crate::run::{CLIENTS, OSTS, in_simulation};
+
+/// The time of a frame.
+const LATENCY: Duration = Duration::from_millis(1);
+
+/// Decides whether a frame is lost.
+type Rule = Box<dyn FnMut(&FrameInfo) -> bool + Send>;
+
+/// A network that loses the frames that a rule selects.
+struct RuledWeather(Arc<Mutex<Option<Rule>>>);
+
+impl Weather for RuledWeather {
+    fn fate(&mut self, frame: &FrameInfo) -> Fate {
+        match self.0.lock().as_mut().is_some_and(|rule| rule(frame)) {
+            true => Fate::Lose,
+            false => Fate::Deliver(LATENCY),
+        }
+    }
+
+    fn arrived(&mut self, _: &FrameInfo) {}
+}
+
+/// A running cluster: a metadata server, two object servers and four clients.
+pub struct Scenario {
+    /// The nodes and the network.
+    pub cluster: Arc<Cluster>,
+    rule: Arc<Mutex<Option<Rule>>>,
+}
+
+/// Plays a scenario.
+///
+/// # Panics
+///
+/// If the cluster does not start, or the scenario panics.
+pub fn play<S, F>(seed: u64, scenario: S)
+where
+    S: FnOnce(Scenario) -> F + Send + 'static,
+    F: Future<Output = ()>,
+{
+    let played = in_simulation(seed, async move || {
+        let rule = Arc::<Mutex<Option<Rule>>>::default();
+        let fabric = Fabric::new(Box::new(RuledWeather(rule.clone())));
+        tokio::spawn(fabric.clone().run());
+        let cluster = Arc::new(Cluster::new(seed, fabric, OSTS, CLIENTS));
+        for host in cluster.hosts() {
+            let started = cluster.start(host).await;
+            assert_eq!(started, Ok(()), "node {}", host.id);
+        }
+        scenario(Scenario { cluster, rule }).await;
+    });
+    if let Err(panic) = played {
+        std::panic::resume_unwind(panic);
+    }
+}
+
+impl Scenario {
+    /// The host of a client, from 0.
+    pub fn host(&self, client: usize) -> &Arc<Host> {
+        &self.cluster.clients[client]
+    }
+
+    /// Runs a call on a client.
+    ///
+    /// # Panics
+    ///
+    /// If the client is not mounted.
+    pub async fn on<T>(&self, client: usize, call: impl AsyncFnOnce(Arc<Client>) -> T) -> T {
+        let host = self.host(client);
+        let Some(mount) = host.client() else {
+            panic!("client {client} is not mounted");
+        };
+        host.scope().run(call(mount)).await
+    }
+
+    /// Opens a file of the root directory on a client; creates it if it is missing.
+    ///
+    /// # Panics
+    ///
+    /// If that fails.
+    pub async fn open(&self, client: usize, name: &str) -> Arc<OpenFile> {
+        let opened = self.on(client, async |mount| {
+            let (cred, root) = (Cred::root(), mount.root());
+            let created = mount.create(&cred, root, name.as_bytes(), 0o644, OpenFlags::READ_WRITE);
+            created.await.map(|(_, file)| file)
+        });
+        match opened.await {
+            Ok(file) => file,
+            Err(errno) => panic!("open of {name} on client {client}: {errno}"),
+        }
+    }
+
+    /// Closes or opens the ways between a client and all servers.
+    pub fn isolate(&self, client: usize, isolated: bool) {
+        let nid = self.host(client).nid;
+        for server in &self.cluster.servers {
+            self.cluster.fabric.block(nid, server.nid, isolated);
+            self.cluster.fabric.block(server.nid, nid, isolated);
+        }
+    }
+
+    /// Loses the frames for which `rule` returns true.
+    pub fn lose(&self, rule: impl FnMut(&FrameInfo) -> bool + Send + 'static) {
+        *self.rule.lock() = Some(Box::new(rule));
+    }
+}

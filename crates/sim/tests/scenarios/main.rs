@@ -1,0 +1,60 @@
+//! Scenarios written by hand.
+
+#![cfg(feature = "sim")]
+#![allow(clippy::unwrap_used)]
+
+use bytes::Bytes;
+use lnet::sim::FrameKind;
+use sim::scenario::play;
+use std::time::Duration;
+use tokio::time::Instant;
+use wire::Errno;
+
+/// The portal of lock callbacks.
+const LDLM_CB_REQUEST_PORTAL: u32 = 15;
+
+#[test]
+fn a_client_that_waits_for_a_lock_of_an_isolated_client_gets_it() {
+    play(1, async |s| {
+        let (a, b) = (s.open(0, "file").await, s.open(1, "file").await);
+        // Client 0 has dirty data under its lock when its network fails.
+        let data = Bytes::from_static(b"lost");
+        s.on(0, async |mount| mount.write(&a, 0, data).await.unwrap())
+            .await;
+        s.isolate(0, true);
+        let begin = Instant::now();
+        let read = s.on(1, async |mount| mount.read(&b, 0, 4).await.unwrap()).await;
+        assert!(read.concat().is_empty(), "client 0 never wrote its data back");
+        assert!(begin.elapsed() < Duration::from_secs(60), "{:?}", begin.elapsed());
+        s.isolate(0, false);
+        let synced = s.on(0, async |mount| mount.fsync(&a, false).await).await;
+        assert_eq!(synced, Err(Errno::EIO), "the loss is reported");
+    });
+}
+
+#[test]
+fn a_blocking_callback_that_the_network_loses_is_sent_again() {
+    play(2, async |s| {
+        let (a, b) = (s.open(0, "file").await, s.open(1, "file").await);
+        let data = Bytes::from_static(b"kept");
+        s.on(0, async |mount| mount.write(&a, 0, data).await.unwrap())
+            .await;
+        let (to, mut lost) = (s.host(0).nid, 0);
+        s.lose(move |frame| {
+            let callback = frame.kind == FrameKind::Put && frame.portal == LDLM_CB_REQUEST_PORTAL;
+            let is_first = callback && frame.to == to && lost == 0;
+            lost += u32::from(is_first);
+            is_first
+        });
+        let begin = Instant::now();
+        let read = s.on(1, async |mount| mount.read(&b, 0, 4).await.unwrap()).await;
+        assert_eq!(read.concat(), b"kept");
+        assert!(
+            begin.elapsed() > Duration::from_secs(5),
+            "the callback was not lost"
+        );
+        assert!(begin.elapsed() < Duration::from_secs(30), "{:?}", begin.elapsed());
+        let synced = s.on(0, async |mount| mount.fsync(&a, false).await).await;
+        assert_eq!(synced, Ok(()), "the client was not evicted");
+    });
+}
