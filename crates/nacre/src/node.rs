@@ -22,7 +22,7 @@ use client::JobIds;
 use cpt::CptTable;
 use ldlm::LockLimits;
 use lnet::{Lnet, LnetConfig};
-use lst::console::{Console, SessionConfig};
+use lst_console::{Console, SessionConfig};
 use mdt::{Mdt, MdtConfig};
 use mgc::{CapaKeyring, FsConfig, JoinToken, Mgc, Nodemaps};
 use mgs::{Mgs, MgsConfig};
