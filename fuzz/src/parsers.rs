@@ -43,8 +43,8 @@ pub fn lnet(bytes: &[u8]) {
         assert_eq!(nid.to_string().parse::<Nid>().as_ref(), Ok(&nid));
     }
     // A capture is untrusted: it may have segments in any order, and gaps.
-    if let Ok(capture) = wire::pcap::Capture::open(Bytes::copy_from_slice(bytes)) {
-        let (mut flows, mut tracker) = (wire::flow::Flows::new(), wire::trace::Tracker::new());
+    if let Ok(capture) = capture::pcap::Capture::open(Bytes::copy_from_slice(bytes)) {
+        let (mut flows, mut tracker) = (capture::flow::Flows::new(), capture::trace::Tracker::new());
         for event in capture.flat_map(|segment| flows.feed(segment)) {
             tracker.classify(&event);
         }

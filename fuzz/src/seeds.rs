@@ -8,12 +8,12 @@ use std::{
 };
 
 use bytes::Bytes;
-use wire::{
-    Message,
+use capture::{
     flow::{Flows, StreamItem},
     pcap::Capture,
     trace::{MessageKind, Tracker},
 };
+use wire::Message;
 
 use crate::server::{FuzzRequest, KEEP_BODY, TO_OST};
 

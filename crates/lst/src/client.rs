@@ -5,7 +5,7 @@
 use crate::pattern;
 use crate::run::{Run, Unit};
 use crate::spec::{Brw, Operation};
-use crate::srpc::{Bulk, Reply, Srpc};
+use crate::srpc::{Bulk, Reply, Requester};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -19,7 +19,7 @@ const RETRY_DELAY: Duration = Duration::from_millis(100);
 /// The state shared by the test units of a node.
 #[derive(Debug)]
 pub(crate) struct Client {
-    pub(crate) srpc: Arc<Srpc>,
+    pub(crate) srpc: Arc<Requester>,
     /// Time limit of a test request; zero: none.
     pub(crate) rpc_timeout: Duration,
     /// Number of bulk transfers still to corrupt (`brw_inject_errors`).

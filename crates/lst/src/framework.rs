@@ -21,7 +21,7 @@ use wire::{
 };
 
 /// The session id in messages of a node without a session.
-pub(crate) const NO_SID: LstSid = LstSid {
+pub const NO_SID: LstSid = LstSid {
     ses_nid: Nid::ANY,
     ses_stamp: -1,
 };

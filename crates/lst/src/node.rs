@@ -5,7 +5,7 @@ use crate::framework::Framework;
 use crate::inbox::Inbox;
 use crate::server::{JoinHandler, Server};
 use crate::settings::Settings;
-use crate::srpc::Srpc;
+use crate::srpc::Requester;
 use lnet::{Lnet, PortalGuard};
 use parking_lot::Mutex;
 use std::fmt;
@@ -34,7 +34,7 @@ impl fmt::Debug for Node {
 impl Node {
     /// Opens the portals. Consoles can use the node as soon as this function returns.
     pub fn start(lnet: &Arc<Lnet>, settings: &Settings) -> Node {
-        let srpc = Arc::new(Srpc::new(lnet.clone()));
+        let srpc = Arc::new(Requester::new(lnet.clone()));
         let client = Arc::new(Client {
             srpc: srpc.clone(),
             rpc_timeout: settings.rpc_timeout,
@@ -77,13 +77,18 @@ impl Node {
 
     /// Sets this node's console. The console handles other nodes' requests to join its session.
     /// `None`: this node has no console.
-    pub(crate) fn set_console(&self, console: Option<Arc<dyn JoinHandler>>) {
+    pub fn set_console(&self, console: Option<Arc<dyn JoinHandler>>) {
         *self.server.console.lock() = console;
     }
 
     /// The part of this node that sends requests.
-    pub(crate) fn srpc(&self) -> &Arc<Srpc> {
+    pub fn requester(&self) -> &Arc<Requester> {
         &self.server.srpc
+    }
+
+    /// The stack of this node.
+    pub fn lnet(&self) -> &Arc<Lnet> {
+        &self.server.srpc.lnet
     }
 }
 

@@ -13,8 +13,8 @@ use wire::{LNET_MTU, LST_BRW_CHECK_DISCARD, LST_BRW_CHECK_FULL, LST_BRW_CHECK_NO
 const MAGIC: u64 = 0xeeb0_eeb1_eeb2_eeb3;
 /// Size of a word, in bytes.
 const WORD: usize = size_of::<u64>();
-/// Size of a page, in bytes.
-pub(crate) const PAGE: usize = 4096;
+/// Size of a page of bulk data, in bytes.
+pub const PAGE: usize = 4096;
 
 /// The part of a bulk transfer that the receiver checks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -8,7 +8,7 @@ use crate::client::{Client, PING_MAGIC};
 use crate::framework::{Framework, Outcome, status_reply};
 use crate::inbox::Inbox;
 use crate::pattern::{self, Check, PAGE};
-use crate::srpc::Srpc;
+use crate::srpc::Requester;
 use lnet::{IncomingPut, Payload};
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -21,14 +21,14 @@ use wire::{
 };
 
 /// The console on this node, which handles JOIN requests.
-pub(crate) trait JoinHandler: Send + Sync {
+pub trait JoinHandler: Send + Sync {
     /// Adds the node `from` to a group, if possible; returns the reply.
     fn join(&self, from: Nid, request: &Selftest) -> Selftest;
 }
 
 /// The request handlers of a node.
 pub(crate) struct Server {
-    pub(crate) srpc: Arc<Srpc>,
+    pub(crate) srpc: Arc<Requester>,
     pub(crate) client: Arc<Client>,
     pub(crate) framework: Mutex<Framework>,
     pub(crate) console: Mutex<Option<Arc<dyn JoinHandler>>>,

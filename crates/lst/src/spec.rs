@@ -121,8 +121,8 @@ fn destinations(list: &[u8], count: usize) -> Result<Vec<Nid>, Errno> {
     (0..count).map(|i| nid(i).ok_or(Errno::EINVAL)).collect()
 }
 
-/// Encodes a list of destinations, with the gaps between pages.
-pub(crate) fn write_destinations(nids: &[Nid]) -> Vec<u8> {
+/// Encodes the list of destinations of a client's test, with the gaps between pages.
+pub fn write_destinations(nids: &[Nid]) -> Vec<u8> {
     let mut list = Vec::new();
     for page in nids.chunks(SFW_ID_PER_PAGE as usize) {
         list.resize(list.len().next_multiple_of(PAGE), 0);

@@ -13,7 +13,8 @@ use wire::{Errno, Nid, SRPC_RDMA_PORTAL, Selftest, SrpcCounters, WireStruct, srp
 
 /// The bulk data of a request.
 #[derive(Debug)]
-pub(crate) enum Bulk {
+pub enum Bulk {
+    /// None.
     None,
     /// The server fetches this payload.
     Source(Payload),
@@ -23,10 +24,11 @@ pub(crate) enum Bulk {
 
 /// A reply and the bulk data received with it.
 #[derive(Debug)]
-pub(crate) struct Reply {
-    pub(crate) message: Selftest,
+pub struct Reply {
+    /// The reply.
+    pub message: Selftest,
     /// The received bulk data.
-    pub(crate) data: Payload,
+    pub data: Payload,
 }
 
 /// The counters of a node.
@@ -65,21 +67,21 @@ impl Counters {
 
 /// Sends the requests of one node.
 #[derive(Debug)]
-pub(crate) struct Srpc {
+pub struct Requester {
     pub(crate) lnet: Arc<Lnet>,
     pub(crate) counters: Counters,
     /// The match bits of the next buffer.
     next_match_bits: AtomicU64,
 }
 
-impl Srpc {
-    pub(crate) fn new(lnet: Arc<Lnet>) -> Srpc {
+impl Requester {
+    pub(crate) fn new(lnet: Arc<Lnet>) -> Requester {
         // A restarted node must use other match bits, because replies to its former requests may
         // still arrive.
         let seconds = SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .map_or(1, |d| d.as_secs());
-        Srpc {
+        Requester {
             lnet,
             counters: Counters::default(),
             next_match_bits: AtomicU64::new(seconds << 48 | 1),
@@ -103,7 +105,7 @@ impl Srpc {
     ///
     /// `ETIMEDOUT`; `EBADMSG` for a malformed reply; `EINVAL` if `message` is no request; otherwise
     /// the error of LNet.
-    pub(crate) async fn call(
+    pub async fn call(
         &self,
         to: Nid,
         message: Selftest,

@@ -92,7 +92,7 @@ pub(crate) enum Request {
         paths: Vec<PathBuf>,
     },
     /// A command for the LNet selftest console of this process.
-    Lst { command: lst::console::Command },
+    Lst { command: lst_console::Command },
     /// Counters of nodes of the LNet selftest session of this process.
     LstCounts { names: Vec<String>, timeout_s: u64 },
     /// Paths of files by FID: one list for each FID.
@@ -139,7 +139,7 @@ impl Request {
 
     /// The time that the request lets the process wait for other nodes.
     fn requested_wait(&self) -> Duration {
-        use lst::console::Command;
+        use lst_console::Command;
         let seconds = match self {
             Request::Ping { timeout_s, .. }
             | Request::LstCounts { timeout_s, .. }

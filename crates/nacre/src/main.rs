@@ -1,9 +1,9 @@
 //! The `nacre` command: a parallel file system in one binary.
 //!
-//! Each command is a module below [`cmd`], except [`decode`]. The commands share the other modules,
-//! for example the record of a running process ([`process`]), the control socket ([`control`]), and
-//! starting in the background ([`daemon`]). A command that fails prints one message: the operation,
-//! the object, the reason and, where possible, a remedy.
+//! Each command is a module below [`cmd`]. The commands share the other modules, for example the
+//! record of a running process ([`process`]), the control socket ([`control`]), and starting in the
+//! background ([`daemon`]). A command that fails prints one message: the operation, the object, the
+//! reason and, where possible, a remedy.
 
 #![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
 
@@ -13,7 +13,6 @@ mod clock;
 mod cmd;
 mod control;
 mod daemon;
-mod decode;
 mod fd_limit;
 mod instance;
 mod interrupt;

@@ -31,7 +31,7 @@ pub(crate) struct NodeHandles {
     pub(crate) clients: Vec<(PathBuf, Arc<Client>)>,
     /// Names of the targets.
     pub(crate) targets: Vec<String>,
-    pub(crate) console: Option<Arc<lst::console::Console>>,
+    pub(crate) console: Option<Arc<lst_console::Console>>,
 }
 
 /// The ids of an inode, in the answer to a command.
@@ -125,7 +125,7 @@ impl NodeHandles {
         mgs.context("the MGS does not run in this process: select the process of the MGS with --dir")
     }
 
-    fn console(&self) -> Result<&lst::console::Console> {
+    fn console(&self) -> Result<&lst_console::Console> {
         self.console
             .as_deref()
             .context("this process has no session of LNet selftest")

@@ -15,7 +15,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use cpt::CptTable;
 use lnet::{Lnet, LnetConfig};
-use lst::console::{Console, SessionConfig};
+use lst_console::{Console, SessionConfig};
 use mgc::JoinToken;
 use node::{Node, NodeConfig, STEP_MAX, TargetSpec, await_all, limit_step};
 use osd::target::{TargetDir, TargetKind, TargetLabel};

@@ -1,10 +1,9 @@
 //! Messages, structures, opcodes and flags of Lustre's network protocol, as plain data.
 //!
-//! The crate has structures with sizes and offsets, constants, request formats, functions that
-//! parse and build messages, and readers of captures ([`pcap`], [`flow`], [`trace`]). It does no
-//! I/O and reads no clock. Names are Lustre's, as in its documentation, captures and debug logs:
-//! `mdt_body` is [`MdtBody`] with the field `mbo_fid1`. Parsers check each length before use;
-//! malformed input is an error and never causes a panic.
+//! The crate has structures with sizes and offsets, constants, request formats, and functions that
+//! parse and build messages. It does no I/O and reads no clock. Names are Lustre's, as in its
+//! documentation, captures and debug logs: `mdt_body` is [`MdtBody`] with the field `mbo_fid1`.
+//! Parsers check each length before use; malformed input is an error and never causes a panic.
 //!
 //! Structures and constants are also exported at the crate's root: `wire::MdtBody`,
 //! `wire::MDS_REINT`.
@@ -23,7 +22,7 @@ pub mod dirpage;
 pub mod ea;
 pub mod errno;
 pub mod fid;
-pub mod flow;
+mod file_mode;
 pub mod format;
 pub mod frame;
 pub mod hsm;
@@ -46,7 +45,6 @@ pub mod nidlist;
 pub mod numbers;
 pub mod ost;
 pub mod out;
-pub mod pcap;
 pub mod policy;
 pub mod ptlrpc;
 pub mod quota;
@@ -57,7 +55,6 @@ pub mod srpc;
 pub mod striping;
 pub mod text;
 pub mod times;
-pub mod trace;
 
 pub use capa::{
     CAPA_OPC_META_READ, CAPA_OPC_META_WRITE, CAPA_OPC_OSS_READ, CAPA_OPC_OSS_TRUNC, CAPA_OPC_OSS_WRITE,
@@ -65,6 +62,7 @@ pub use capa::{
 };
 pub use codec::{Reader, WireError, Writer, round_up8};
 pub use errno::Errno;
+pub use file_mode::file_mode;
 pub use ids::{Fid, before_nul, nul_terminated};
 pub use layout::{Field, StructLayout, WireField, WireStruct};
 pub use lock_terms::{LOCK_TERMS_GRANTED, LOCK_TERMS_REQUESTED, LockTerms};

@@ -28,8 +28,8 @@ pub(crate) use self::mdtest::Mdtest;
 pub(crate) use self::survey::MdsSurvey;
 pub(crate) use self::tool_names::{TOOLS, mount_helper};
 pub(crate) use self::top::{By, Sort, Top};
+use crate::cmd::decode;
 use crate::cmd::lnetctl::Lnetctl;
-use crate::decode;
 use crate::instance::Store;
 use crate::output::errln;
 

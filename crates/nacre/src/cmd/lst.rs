@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use lst::console::{
+use lst_console::{
     Command, CommandOutput, GroupCounts, GroupUpdate, NodeFilter, NodeState, PingTarget, QueryFilter, Rates,
     RatesFilter, SessionConfig, TestRequest, parse_test,
 };

@@ -2,6 +2,7 @@
 //! stopping a process, cleaning up after a dead process.
 
 mod bench;
+pub(crate) mod decode;
 mod demo;
 mod destroy;
 mod down;
@@ -66,7 +67,7 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode> {
         Command::Completions(args) => Ok(generate::completions(&args)),
         Command::ManPages(args) => generate::man_pages(&args),
         Command::Fsck(args) => fsck::run(args),
-        Command::Decode(args) => crate::decode::run(&args).map(|()| ExitCode::SUCCESS),
+        Command::Decode(args) => decode::run(args),
         Command::Demo(args) => demo::run(args),
         Command::Bench(args) => bench::run(args),
     }

@@ -1,6 +1,3 @@
-//! Messages and structures compared with those of Lustre: captured traffic, logs, and the facts of
-//! its headers.
+//! Structures and constants compared with the facts of Lustre's headers.
 
-mod captured;
-mod captures;
 mod facts;

@@ -23,8 +23,10 @@ const FLOORS: [(&str, u32); 24] = [
     ("params", 0),
     ("workspace-hack", 0),
     ("lnet", 1),
+    ("capture", 1),
     ("rpc", 2),
     ("lst", 2),
+    ("lst-console", 3),
     ("ldlm", 3),
     ("osd", 3),
     ("mgc", 4),
@@ -142,6 +144,37 @@ fn crates_use_only_lower_floors() {
         }
     }
     assert_none("dependencies on floors that are not lower", wrong);
+}
+
+/// Crates that only tools and tests need.
+const TOOLS: [&str; 3] = ["bench", "capture", "lst-console"];
+
+/// Crates of servers, clients and the nodes that run them.
+const SERVERS: [&str; 14] = [
+    "lnet", "rpc", "lst", "ldlm", "osd", "mgc", "mgs", "mdt", "ost", "client", "fuse", "posix", "fsck",
+    "params",
+];
+
+#[test]
+fn no_server_depends_on_a_tool() {
+    let mut wrong = Vec::new();
+    for server in SERVERS {
+        let (mut pending, mut seen) = (vec![server.to_owned()], BTreeSet::new());
+        while let Some(name) = pending.pop() {
+            if TOOLS.contains(&name.as_str()) {
+                wrong.push(format!("{server} needs {name}"));
+            }
+            let manifest = root().join("crates").join(&name).join("Cargo.toml");
+            let used = dependencies(&fs::read_to_string(manifest).unwrap());
+            let of_code = used.into_iter().filter(|(_, for_tests)| !for_tests);
+            pending.extend(
+                of_code
+                    .map(|(used, _)| used)
+                    .filter(|used| seen.insert(used.clone())),
+            );
+        }
+    }
+    assert_none("servers that depend on tools", wrong);
 }
 
 #[test]

@@ -10,13 +10,13 @@ use crate::captured_clients::node::{BulkBuffer, Callback, Node};
 use crate::captured_clients::release::ClientRelease;
 use crate::captured_clients::servers::{FSNAME, Servers, WAIT_MAX, captured_nid, local_nid};
 use bytes::Bytes;
+use capture::trace::{MessageKind, Request};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 use wire::batch::BatchBody;
 use wire::format::{Leaf, Rmf, Value, leaves_of_batch};
-use wire::trace::{MessageKind, Request};
 use wire::{Fid, LDLM_ENQUEUE, LdlmRequest, LustreHandle, Message, Nid, PtlrpcBody, WireStruct};
 
 /// The captured bulk of a request.

@@ -2,9 +2,9 @@
 //! do not support. The other requests have had the same format since 2.12.
 
 use crate::captured::name_of;
+use capture::trace::Request;
 use std::sync::Arc;
 use wire::format::Rmf;
-use wire::trace::Request;
 use wire::{
     Message, OBD_CONNECT_FLAGS2, OBD_CONNECT2_LSEEK, OBD_CONNECT2_REP_MBITS, ObdConnectData, PtlrpcBody,
     WireStruct,

@@ -5,8 +5,8 @@
 //! reply: our client may request by FID a file that the captured client opened or looked up by
 //! name.
 
+use capture::trace::Request;
 use wire::format::Rqf;
-use wire::trace::Request;
 use wire::{
     DISP_LOOKUP_NEG, LDLM_EXTENT, LDLM_FL_HAS_INTENT, LdlmReply, LdlmRequest, LlogdBody, LuSeqRange,
     MDS_OPEN_CREAT, MdtBody, MdtRecCreate, MdtRecReint, MdtRecSetattr, Message, Nid, NiobufRemote,

@@ -6,10 +6,10 @@
 use crate::captured;
 use crate::captured_servers::key;
 use bytes::Bytes;
+use capture::trace::{MessageKind, Request};
 use std::collections::HashMap;
 use std::sync::Arc;
 use wire::format::Rqf;
-use wire::trace::{MessageKind, Request};
 use wire::{
     LDLM_CB_REQUEST_PORTAL, LdlmResId, LuSeqRange, LustreHandle, MdtBody, Message, Nid, OstBody, OstId,
     PtlrpcBody,

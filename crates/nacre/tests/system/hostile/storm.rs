@@ -12,11 +12,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
+use capture::trace::MessageKind;
 use cpt::CptTable;
 use fastrand::Rng;
 use rpc::{Import, ImportConfig, ImportKind, Ptlrpc, Request, RpcConfig, RpcError, testing};
 use tokio::task::JoinSet;
-use wire::trace::MessageKind;
 use wire::{
     Fid, MDS_FMODE_WRITE, MDS_OPEN_CREAT, Message, Nid, OBD_CONNECT_AT, OBD_CONNECT_BRW_SIZE,
     OBD_CONNECT_FULL20, ObdConnectData, WireStruct,

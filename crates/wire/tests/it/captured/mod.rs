@@ -5,15 +5,14 @@
 pub mod differences;
 
 use bytes::Bytes;
-use std::io::Read;
+use capture::flow::{Flows, StreamItem};
+use capture::pcap::{Capture, unpack};
+use capture::trace::{MessageKind, Request, Tracker};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use wire::Nid;
-use wire::flow::{Flows, StreamItem};
 use wire::format::{Leaf, Rmf, leaves};
 use wire::frame::{FrameHead, LnetOp};
-use wire::pcap::Capture;
-use wire::trace::{MessageKind, Request, Tracker};
 
 /// The directory of the captures.
 pub fn dir() -> PathBuf {
@@ -24,15 +23,7 @@ pub fn dir() -> PathBuf {
 
 /// The content of a capture file, decompressed if needed.
 pub fn bytes_of(path: &Path) -> Bytes {
-    let raw = std::fs::read(path).unwrap();
-    if path.extension().is_some_and(|e| e == "gz") {
-        let mut out = Vec::new();
-        flate2::read::GzDecoder::new(&raw[..])
-            .read_to_end(&mut out)
-            .unwrap();
-        return out.into();
-    }
-    raw.into()
+    unpack(std::fs::read(path).unwrap()).unwrap()
 }
 
 /// The labels of all captures, such as `d1_mkdir`.

@@ -5,11 +5,11 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 
 use anyhow::{Result, bail};
+use wire::file_mode;
 
 use super::super::layout;
 use super::test::Candidate;
 use crate::clock::Date;
-use crate::decode::file_mode;
 
 /// A part of the output for a file.
 #[derive(Debug, PartialEq, Eq)]

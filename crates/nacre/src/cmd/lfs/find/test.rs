@@ -7,13 +7,13 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
+use wire::file_mode;
 use wire::striping::PlainLayout;
 
 use super::super::layout;
 use super::ids::Ids;
 use super::names::Names;
 use crate::clock::Date;
-use crate::decode::file_mode;
 use crate::node_requests::InodeIds;
 
 const DAY_SECONDS: u64 = 86_400;

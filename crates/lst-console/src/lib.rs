@@ -1,4 +1,4 @@
-//! The console: one session, its nodes, and the tests that they run.
+//! The console of LNet selftest (crate `lst`): one session, its nodes, and the tests that they run.
 //!
 //! [`state`] keeps the session's state and does no I/O. A command sends requests to many nodes at
 //! once ([`transact`]) and returns its output in the format of `lst` ([`ops`], [`batches`],
@@ -21,9 +21,7 @@ pub use command::{
 pub use test_args::parse_test;
 pub use text::{Rates, RatesFilter};
 
-use crate::Node;
-use crate::framework::NO_SID;
-use crate::server::JoinHandler;
+use lst::{JoinHandler, NO_SID, Node};
 use parking_lot::Mutex;
 use state::State;
 use std::sync::Arc;
@@ -96,7 +94,7 @@ impl Console {
             .unwrap_or_default()
             .as_millis();
         let sid = LstSid {
-            ses_nid: node.srpc().lnet.nid(),
+            ses_nid: node.lnet().nid(),
             ses_stamp: stamp as i64,
         };
         let inner = Arc::new(Inner {
@@ -108,7 +106,7 @@ impl Console {
             ended: watch::channel(false).0,
         });
         inner.node.set_console(Some(inner.clone()));
-        let cpts = inner.node.srpc().lnet.cpts().clone();
+        let cpts = inner.node.lnet().cpts().clone();
         let pinger = cpts
             .get(cpt::CptId(0))
             .spawn(keep_alive(inner.clone()))

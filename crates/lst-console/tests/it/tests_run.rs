@@ -3,7 +3,7 @@
 
 use crate::common::{LIMIT, TestConsole, network, node, node_with, settings};
 use lst::Settings;
-use lst::console::Command;
+use lst_console::Command;
 use std::time::Duration;
 
 #[tokio::test]

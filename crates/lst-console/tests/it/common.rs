@@ -3,8 +3,8 @@
 
 use cpt::CptTable;
 use lnet::{Lnet, LnetConfig};
-use lst::console::{Command, CommandOutput, Console, NodeCounts, SessionConfig, TestRequest, parse_test};
 use lst::{Node, Settings};
+use lst_console::{Command, CommandOutput, Console, NodeCounts, SessionConfig, TestRequest, parse_test};
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};

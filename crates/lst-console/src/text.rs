@@ -1,8 +1,8 @@
 //! The output format of `lst`, which scripts parse. No I/O.
 
-use super::command::{GroupCounts, NodeCounts};
-use super::state::{State, Tally, Test};
-use super::{NodeState, TestKind};
+use crate::command::{GroupCounts, NodeCounts};
+use crate::state::{State, Tally, Test};
+use crate::{NodeState, TestKind};
 use std::fmt::{self, Write};
 use wire::{LNET_PID_LUSTRE, Nid};
 

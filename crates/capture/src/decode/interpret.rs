@@ -4,11 +4,11 @@
 use super::buffers;
 use super::line::{Facts, Kind, Line};
 use super::names;
+use crate::flow::{Event, StreamItem};
+use crate::trace::{MessageKind, Request, Tracker};
 use std::collections::HashMap;
-use wire::flow::{Event, StreamItem};
 use wire::format::{self, Rmf};
 use wire::frame::{FrameHead, LnetOp, PingReply};
-use wire::trace::{MessageKind, Request, Tracker};
 use wire::{LustreHandle, Message, Nid, PtlrpcBody, SrpcMsg, WireStruct};
 
 /// Makes lines from events. Keeps state from message to message.

@@ -1,10 +1,10 @@
-//! The console's commands for the session, its groups, and counters of nodes; [`super::batches`]
+//! The console's commands for the session, its groups, and counters of nodes; [`crate::batches`]
 //! has the commands for batches and tests.
 
-use super::command::{Command, CommandOutput, GroupCounts, GroupUpdate, NodeCounts, NodeState, PingTarget};
-use super::text::{self, NODES_TITLE};
-use super::transact::{CALL_TIMEOUT, NodeReply};
-use super::{Inner, ids};
+use crate::command::{Command, CommandOutput, GroupCounts, GroupUpdate, NodeCounts, NodeState, PingTarget};
+use crate::text::{self, NODES_TITLE};
+use crate::transact::{CALL_TIMEOUT, NodeReply};
+use crate::{Inner, ids};
 use std::time::Duration;
 use tokio::time::Instant;
 use wire::{

@@ -1,7 +1,7 @@
 //! The state of a console's session: nodes, groups, batches and tests. No I/O.
 
-use super::command::{NodeState, TestKind};
-use crate::framework::NO_SID;
+use crate::command::{NodeState, TestKind};
+use lst::NO_SID;
 use tokio::time::Instant;
 use wire::{Errno, LST_FEATS_MASK, LstSid, Nid};
 

@@ -3,7 +3,7 @@
 
 use crate::common::{LIMIT, TestConsole, network, node, node_with, session_config, settings, test_request};
 use lst::Settings;
-use lst::console::{Command, Console, GroupUpdate, NodeFilter, NodeState, PingTarget, SessionConfig};
+use lst_console::{Command, Console, GroupUpdate, NodeFilter, NodeState, PingTarget, SessionConfig};
 use std::time::Duration;
 use wire::Errno;
 

@@ -4,9 +4,11 @@
 //! frames of Ethernet, of Linux's device "any", of loopback, or of raw IP, and only IPv4, which
 //! socklnd uses. It skips other packets and fragments of packets.
 
-use crate::codec::{Result, WireError};
 use bytes::Bytes;
+use flate2::read::MultiGzDecoder;
+use std::io::{self, Read};
 use std::net::{Ipv4Addr, SocketAddrV4};
+use wire::codec::{Result, WireError};
 
 /// One TCP segment.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,6 +65,20 @@ fn be16(b: &[u8], offset: usize) -> Option<u16> {
 
 fn be32(b: &[u8], offset: usize) -> Option<u32> {
     Some(u32::from_be_bytes(*b.get(offset..)?.first_chunk()?))
+}
+
+/// The content of a capture file, unpacked if it is gzipped.
+///
+/// # Errors
+///
+/// The gzipped file is damaged.
+pub fn unpack(file: Vec<u8>) -> io::Result<Bytes> {
+    if !file.starts_with(&[0x1f, 0x8b]) {
+        return Ok(file.into());
+    }
+    let mut unpacked = Vec::new();
+    MultiGzDecoder::new(&file[..]).read_to_end(&mut unpacked)?;
+    Ok(unpacked.into())
 }
 
 impl Capture {

@@ -1,13 +1,12 @@
 //! The console's commands for batches and their tests.
 
-use super::command::{CommandOutput, NodeFilter, NodeState, QueryFilter, TestRequest};
-use super::ops::{ALL_STATES, Result, check_name, error_message, failures};
-use super::state::{Test, server_concurrency, servers_of};
-use super::text;
-use super::transact::{CALL_TIMEOUT, NodeReply};
-use super::{Inner, TestKind};
-use crate::spec::write_destinations;
-use crate::srpc::Bulk;
+use crate::command::{CommandOutput, NodeFilter, NodeState, QueryFilter, TestRequest};
+use crate::ops::{ALL_STATES, Result, check_name, error_message, failures};
+use crate::state::{Test, server_concurrency, servers_of};
+use crate::text;
+use crate::transact::{CALL_TIMEOUT, NodeReply};
+use crate::{Inner, TestKind};
+use lst::{Bulk, PAGE, write_destinations};
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
 use wire::{
@@ -470,7 +469,7 @@ fn encode_operation(kind: TestKind, feats: u32) -> [u8; 12] {
     let bytes = if feats & LST_FEAT_BULK_LEN == 0 {
         let v0 = TestBulkReq {
             blk_opc: opc,
-            blk_npg: size.div_ceil(crate::pattern::PAGE as u32),
+            blk_npg: size.div_ceil(PAGE as u32),
             blk_flags: check,
         };
         v0.to_bytes()

@@ -5,26 +5,26 @@
 //! (`PTLRPC_BULK_OPS_COUNT`), because the bulk data of a request may use 128 consecutive values. A
 //! REPLY belongs to the GET with the same handle.
 
-use crate::consts::lnet::LNET_PROTO_PING_MATCHBITS;
-use crate::consts::portals::{
-    LNET_RESERVED_PORTAL, MDS_BULK_PORTAL, MGS_BULK_PORTAL, OST_BULK_PORTAL, SRPC_FRAMEWORK_REQUEST_PORTAL,
-    SRPC_RDMA_PORTAL,
-};
-use crate::consts::ptlrpc::{
-    LUSTRE_MSG_MAGIC_V2, MSGHDR_AT_SUPPORT, PTL_RPC_MSG_ERR, PTL_RPC_MSG_REPLY, PTL_RPC_MSG_REQUEST,
-    PTLRPC_BULK_OPS_COUNT,
-};
-use crate::consts::srpc::SRPC_MSG_MAGIC;
 use crate::flow::{Event, StreamItem};
-use crate::format::{self, Rqf};
-use crate::frame::{FrameHead, LnetOp};
-use crate::lnet::{LnetHandleWire, LnetHdrNid4};
-use crate::msg::Message;
-use crate::nid::Nid;
-use crate::ptlrpc::PtlrpcBody;
 use bytes::Bytes;
 use std::collections::HashMap;
 use std::sync::Arc;
+use wire::consts::lnet::LNET_PROTO_PING_MATCHBITS;
+use wire::consts::portals::{
+    LNET_RESERVED_PORTAL, MDS_BULK_PORTAL, MGS_BULK_PORTAL, OST_BULK_PORTAL, SRPC_FRAMEWORK_REQUEST_PORTAL,
+    SRPC_RDMA_PORTAL,
+};
+use wire::consts::ptlrpc::{
+    LUSTRE_MSG_MAGIC_V2, MSGHDR_AT_SUPPORT, PTL_RPC_MSG_ERR, PTL_RPC_MSG_REPLY, PTL_RPC_MSG_REQUEST,
+    PTLRPC_BULK_OPS_COUNT,
+};
+use wire::consts::srpc::SRPC_MSG_MAGIC;
+use wire::format::{self, Rqf};
+use wire::frame::{FrameHead, LnetOp};
+use wire::lnet::{LnetHandleWire, LnetHdrNid4};
+use wire::msg::Message;
+use wire::nid::Nid;
+use wire::ptlrpc::PtlrpcBody;
 
 /// A captured request.
 #[derive(Clone, Debug)]
@@ -160,7 +160,7 @@ impl Tracker {
         payload: &Bytes,
     ) -> MessageKind {
         if payload.first_chunk().map(|w| u32::from_le_bytes(*w)) == Some(SRPC_MSG_MAGIC)
-            || (crate::SRPC_REQUEST_PORTAL..=SRPC_FRAMEWORK_REQUEST_PORTAL.max(SRPC_RDMA_PORTAL))
+            || (wire::SRPC_REQUEST_PORTAL..=SRPC_FRAMEWORK_REQUEST_PORTAL.max(SRPC_RDMA_PORTAL))
                 .contains(&portal)
         {
             return MessageKind::Selftest(payload.clone());

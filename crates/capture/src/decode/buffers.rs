@@ -1,7 +1,7 @@
 //! Describes the buffers of a message by named facts.
 
 use super::line::{Facts, status_text};
-use super::names::{file_mode, flags, lock_mode, value_or_number};
+use super::names::{flags, lock_mode, value_or_number};
 use bytes::Bytes;
 use wire::config::Config;
 use wire::dirpage::DirPage;
@@ -12,7 +12,7 @@ use wire::{
     Fid, LayoutIntent, LdlmIntent, LdlmLockDesc, LdlmReply, LdlmRequest, LlogLogHdr, LlogdBody, LuSeqRange,
     MdtBody, MdtIoepoch, MdtRecCreate, MdtRecLink, MdtRecReint, MdtRecRename, MdtRecSetattr, MdtRecSetxattr,
     MdtRecUnlink, MgsConfigBody, MgsConfigRes, MgsTargetInfo, NiobufRemote, ObdConnectData, ObdIoobj,
-    ObdQuotactl, ObdStatfs, Obdo, OstLvb, WireError, WireStruct, before_nul,
+    ObdQuotactl, ObdStatfs, Obdo, OstLvb, WireError, WireStruct, before_nul, file_mode,
 };
 
 /// Adds the facts of one buffer; for a buffer that cannot be decoded, the fact `unreadable`.

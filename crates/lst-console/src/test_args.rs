@@ -1,6 +1,6 @@
 //! Parses the arguments of `lst add_test`: `ping`, or `brw write check=full size=1M off=8`. No I/O.
 
-use super::command::TestKind;
+use crate::command::TestKind;
 use wire::{LNET_MTU, LST_BRW_CHECK_DISCARD, LST_BRW_CHECK_FULL, LST_BRW_CHECK_NONE, LST_BRW_CHECK_SIMPLE};
 
 /// Size of a bulk transfer without `size=`, in bytes.
@@ -86,7 +86,7 @@ mod tests {
     use super::{
         LST_BRW_CHECK_DISCARD, LST_BRW_CHECK_FULL, LST_BRW_CHECK_NONE, LST_BRW_CHECK_SIMPLE, parse_test,
     };
-    use crate::console::TestKind;
+    use crate::TestKind;
 
     fn parse(text: &str) -> Result<TestKind, String> {
         parse_test(&text.split_whitespace().map(str::to_owned).collect::<Vec<_>>())

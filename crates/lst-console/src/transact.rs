@@ -1,8 +1,8 @@
 //! Sends requests to many nodes in parallel with one deadline, and updates the nodes' states from
 //! the replies.
 
-use super::{Inner, NodeState};
-use crate::srpc::Bulk;
+use crate::{Inner, NodeState};
+use lst::Bulk;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Semaphore;
@@ -66,11 +66,12 @@ impl Inner {
         let mut replies = Vec::new();
         for (i, (nid, body, bulk)) in requests.into_iter().enumerate() {
             replies.push((nid, Err(Errno::ETIMEDOUT)));
-            let (srpc, slots) = (self.node.srpc().clone(), slots.clone());
+            let (requester, slots) = (self.node.requester().clone(), slots.clone());
             calls.spawn(async move {
                 let call = async {
                     let _slot = slots.acquire().await;
-                    srpc.call(nid, Selftest::new(feats, body), bulk, Duration::ZERO)
+                    requester
+                        .call(nid, Selftest::new(feats, body), bulk, Duration::ZERO)
                         .await
                 };
                 let reply = tokio::time::timeout_at(deadline, call).await;

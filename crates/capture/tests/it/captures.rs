@@ -1,24 +1,24 @@
 //! Captured traffic of Lustre clients and servers: every frame, message, buffer, log record and
 //! directory page is parsed and built again, byte for byte. Prints statistics.
 //!
-//! The captures under `captures/` are a part of a larger set. The environment variable
+//! The captures under `wire/tests/captures` are a part of a larger set. The environment variable
 //! `NACRE_CAPTURES` names a directory with more of them.
 #![allow(clippy::unwrap_used)]
 
 use crate::captured::{self, bytes_of};
 use bytes::Bytes;
+use capture::flow::{Flows, StreamItem};
+use capture::pcap::Capture;
+use capture::trace::{MessageKind, Tracker};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use wire::acl::PosixAcl;
 use wire::config::Config;
 use wire::dirpage::{DirEntry, DirPage, PAGE};
-use wire::flow::{Flows, StreamItem};
 use wire::format::Rmf;
 use wire::frame::PingReply;
 use wire::llog_file::{Log, records};
-use wire::pcap::Capture;
 use wire::striping::{LmvLayout, LovLayout};
-use wire::trace::{MessageKind, Tracker};
 use wire::{LuDirent, LuDirpage, Message, SrpcMsg, WireStruct};
 
 /// Statistics of the captures.
@@ -48,7 +48,7 @@ struct Counts {
 fn captures() -> Vec<PathBuf> {
     let mut dirs = vec![PathBuf::from(concat!(
         env!("CARGO_MANIFEST_DIR"),
-        "/tests/captures"
+        "/../wire/tests/captures"
     ))];
     dirs.extend(std::env::var_os("NACRE_CAPTURES").map(PathBuf::from));
     let files = dirs
@@ -279,7 +279,7 @@ fn captured_messages_are_rebuilt_byte_for_byte() {
 
 #[test]
 fn log_files_of_a_real_server_are_rebuilt_byte_for_byte() {
-    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/llogs");
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../wire/tests/llogs");
     for entry in std::fs::read_dir(dir).unwrap() {
         let path = entry.unwrap().path();
         let file = bytes_of(&path);

@@ -59,38 +59,9 @@ pub(super) fn lock_mode(mode: u32) -> &'static str {
     }
 }
 
-/// The type and permissions of a file in the format of `ls`: `drwxr-xr-x`.
-pub(crate) fn file_mode(mode: u32) -> String {
-    let kind = match mode & 0o170_000 {
-        0o040_000 => 'd',
-        0o100_000 => '-',
-        0o120_000 => 'l',
-        0o020_000 => 'c',
-        0o060_000 => 'b',
-        0o010_000 => 'p',
-        0o140_000 => 's',
-        _ => '?',
-    };
-    let bits = |shift: u32, special: u32, special_char: char| {
-        let bit = |n: u32, c: char| if mode >> (shift + n) & 1 == 1 { c } else { '-' };
-        let execute = match (mode & special != 0, bit(0, 'x')) {
-            (true, 'x') => special_char,
-            (true, _) => special_char.to_ascii_uppercase(),
-            (false, c) => c,
-        };
-        format!("{}{}{execute}", bit(2, 'r'), bit(1, 'w'))
-    };
-    format!(
-        "{kind}{}{}{}",
-        bits(6, 0o4000, 's'),
-        bits(3, 0o2000, 's'),
-        bits(0, 0o1000, 't')
-    )
-}
-
 #[cfg(test)]
 mod tests {
-    use super::{file_mode, flags, value_name};
+    use super::{flags, value_name};
 
     #[test]
     fn flags_print_names_and_unknown_bits_in_hex() {
@@ -103,12 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn values_have_names_and_file_modes_the_form_of_ls() {
+    fn values_have_names() {
         assert_eq!(value_name("REINT_", 2).as_deref(), Some("CREATE"));
-        assert_eq!(file_mode(0o40755), "drwxr-xr-x");
-        assert_eq!(file_mode(0o100_644), "-rw-r--r--");
-        assert_eq!(file_mode(0o041_777), "drwxrwxrwt");
-        assert_eq!(file_mode(0o106_750), "-rwsr-s---");
-        assert_eq!(file_mode(0o101_640 | 0o4000), "-rwSr----T");
     }
 }

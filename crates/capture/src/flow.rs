@@ -3,17 +3,17 @@
 //! A capture may begin in the middle of a connection and may lack packets. [`Flows`] orders the
 //! segments of each direction by sequence number, and after a gap searches for the next item.
 
-use crate::codec::Result;
-use crate::consts::lnet::{
-    KSOCK_MSG_LNET, KSOCK_MSG_NOOP, LNET_PROTO_ACCEPTOR_MAGIC, LNET_PROTO_MAGIC, SOCKLND,
-};
-use crate::frame::FrameHead;
-use crate::layout::WireStruct;
-use crate::lnet::{KsockHelloMsgNid4, KsockMsgHdr, LnetAcceptorConnreq, LnetHdrNid4};
 use crate::pcap::Segment;
 use bytes::{Buf, Bytes, BytesMut};
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddrV4;
+use wire::codec::Result;
+use wire::consts::lnet::{
+    KSOCK_MSG_LNET, KSOCK_MSG_NOOP, LNET_PROTO_ACCEPTOR_MAGIC, LNET_PROTO_MAGIC, SOCKLND,
+};
+use wire::frame::FrameHead;
+use wire::layout::WireStruct;
+use wire::lnet::{KsockHelloMsgNid4, KsockMsgHdr, LnetAcceptorConnreq, LnetHdrNid4};
 
 /// Maximum number of segments that wait for a missing one. With more, the missing bytes count as
 /// lost.
@@ -258,7 +258,7 @@ fn next_item(bytes: &[u8]) -> Result<Option<(StreamItem, usize)>> {
         }
         found => {
             let expected = "a connection request, a hello or a frame";
-            Err(crate::WireError::Value {
+            Err(wire::WireError::Value {
                 what: "socklnd stream",
                 expected,
                 found: found.into(),
@@ -271,10 +271,10 @@ fn next_item(bytes: &[u8]) -> Result<Option<(StreamItem, usize)>> {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::{Flows, StreamItem};
-    use crate::frame::{FrameHead, LnetOp};
     use crate::pcap::Segment;
-    use crate::{LnetHdrNid4, LnetPut, Nid};
     use bytes::Bytes;
+    use wire::frame::{FrameHead, LnetOp};
+    use wire::{LnetHdrNid4, LnetPut, Nid};
 
     fn segment(seq: u32, data: &[u8]) -> Segment {
         let (from, to) = ("10.0.0.1:1021".parse().unwrap(), "10.0.0.2:988".parse().unwrap());
