@@ -13,7 +13,8 @@ use lnet::{Lnet, LnetConfig};
 use mgc::{CAPA_KEYS, FsConfig, JoinToken, Mgc, MgcError};
 use mgs::{Mgs, MgsConfig};
 use osd::{LocalStores, MemoryStores};
-use rpc::{ImportKind, Ptlrpc, Request, RpcConfig, testing};
+use rpc::{ImportKind, Ptlrpc, Request, RpcConfig};
+use testbase::rpc_node;
 use tokio::sync::watch;
 use wire::{
     Errno, LDD_F_SV_TYPE_MDT, LDD_F_SV_TYPE_OST, LDD_F_UPDATE, LDD_F_VIRGIN, LDLM_BL_CALLBACK,
@@ -284,7 +285,7 @@ async fn a_client_that_keeps_its_lock_does_not_delay_the_others() {
     let mut followed = mgc.follow_in_background("fs-client");
     wait_for_config(&mut followed, |c| c.mdts.len() == 1).await;
     // The import's owner replies to callbacks and does nothing else, like a hanging client.
-    let (import, owner) = testing::client(&node, Mgs::UUID, ImportKind::Mgc).await;
+    let (import, owner) = rpc_node::client(&node, Mgs::UUID, ImportKind::Mgc).await;
     let locks = LockClient::new(Arc::new(DeafLockOwner), LockClientConfig::default());
     locks.set_import(import.clone());
     let res = mgc::config_resource("fs-client", MGS_CFG_T_CONFIG);
@@ -410,7 +411,7 @@ async fn the_list_of_server_nids_persists() {
     let store = LocalStores(dir.path().to_owned());
     // Starts an MGS, sets the parameter if told to, and returns its value.
     let run_mgs = async |set: Option<&str>| {
-        let node = testing::node(1);
+        let node = rpc_node::node(1);
         let config = MgsConfig {
             params: params::Registry::default(),
             server_nids: "10.0.0.1@tcp".parse().unwrap(),
@@ -435,9 +436,9 @@ async fn the_list_of_server_nids_persists() {
 
 #[tokio::test]
 async fn no_request_changes_stored_parameters() {
-    let node = testing::node(1);
+    let node = rpc_node::node(1);
     let mgs = Mgs::start(&node, &MemoryStores(1 << 30), 1).await.unwrap();
-    let (import, _) = testing::client(&node, Mgs::UUID, ImportKind::Mgc).await;
+    let (import, _) = rpc_node::client(&node, Mgs::UUID, ImportKind::Mgc).await;
     let param = MgsSendParam {
         mgs_param: Text::truncated("mdt.*.root_squash=0:0"),
     };

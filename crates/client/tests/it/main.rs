@@ -3,8 +3,6 @@
 
 mod by_fid;
 mod capabilities;
-#[path = "../../../wire/tests/it/captured/mod.rs"]
-mod captured;
 mod captured_clients;
 mod captured_servers;
 mod cluster;

@@ -5,10 +5,10 @@
 //! `NACRE_CAPTURES` names a directory with more of them.
 #![allow(clippy::unwrap_used)]
 
-use crate::captured::{self, bytes_of};
 use bytes::Bytes;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use testbase::captured::{self, bytes_of};
 use wire::acl::PosixAcl;
 use wire::config::Config;
 use wire::dirpage::{DirEntry, DirPage, PAGE};

@@ -1,6 +1,5 @@
 //! Messages and structures compared with those of Lustre: captured traffic, logs, and the facts of
 //! its headers.
 
-mod captured;
 mod captures;
 mod facts;

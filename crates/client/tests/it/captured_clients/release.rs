@@ -1,8 +1,8 @@
 //! Clients of older releases: their connect flags, and the parts of the captured requests that they
 //! do not support. The other requests have had the same format since 2.12.
 
-use crate::captured::name_of;
 use std::sync::Arc;
+use testbase::captured::name_of;
 use wire::format::Rmf;
 use wire::trace::Request;
 use wire::{
