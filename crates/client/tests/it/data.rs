@@ -2,11 +2,11 @@
 
 #![allow(clippy::unwrap_used)]
 
-use crate::cluster::Cluster;
 use bytes::Bytes;
 use client::{Client, Cred, Fallocate, OpenFile, OpenFlags, Seek, SetAttr};
 use std::sync::Arc;
 use std::time::Duration;
+use testkit::Cluster;
 use wire::{Errno, Fid, OST_READ};
 
 const RW: OpenFlags = OpenFlags::READ_WRITE;
@@ -85,7 +85,7 @@ async fn a_file_without_objects_keeps_its_size_when_objects_are_allocated() {
     let read_only = mount_b.open(&root, fid, OpenFlags::READ).await.unwrap();
     assert!(mount_b.getxattr(&root, fid, b"trusted.lov").await.is_err());
     assert_eq!(read(&mount_b, &read_only, 1_999_990, 100).await, [0; 10]);
-    assert_eq!(read(&mount_b, &read_only, 2_000_000, 100).await, []);
+    assert!(read(&mount_b, &read_only, 2_000_000, 100).await.is_empty());
     assert_eq!(mount_b.seek(&read_only, Seek::Hole, 5).await, Ok(5));
     assert_eq!(mount_b.seek(&read_only, Seek::Data, 5).await, Err(Errno::ENXIO));
     assert_eq!(
@@ -344,8 +344,8 @@ async fn a_direct_read_requests_no_bytes_beyond_the_end() {
     let direct = mount_b.open(&Cred::root(), fid, flags).await.unwrap();
     assert_eq!(read(&mount_b, &direct, 0, 4096).await, pattern(100, 1));
     cluster.rpc.faults().refuse_requests(OST_READ);
-    assert_eq!(read(&mount_b, &direct, 100, 4096).await, []);
-    assert_eq!(read(&mount_b, &direct, 4096, 4096).await, []);
+    assert!(read(&mount_b, &direct, 100, 4096).await.is_empty());
+    assert!(read(&mount_b, &direct, 4096, 4096).await.is_empty());
     assert!(
         mount_b.read(&direct, 99, 4096).await.is_err(),
         "the existing bytes are requested"

@@ -5,7 +5,6 @@ mod by_fid;
 mod capabilities;
 mod captured_clients;
 mod captured_servers;
-mod cluster;
 mod connect_flags;
 mod crashes;
 mod data;
