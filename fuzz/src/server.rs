@@ -1,5 +1,5 @@
-//! An MDT and an OST in memory, and a misbehaving client that sends the requests of the input. At
-//! the end another client must get replies from both servers.
+//! An MGS, an MDT and an OST in memory, and a misbehaving client that sends the requests of the
+//! input. At the end another client must get replies from MDT and OST.
 //!
 //! Runs are deterministic: time is virtual, handles and sequences come from fixed seeds, and each
 //! input gets new servers.
@@ -7,13 +7,12 @@
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use lnet::{Lnet, MatchEntry, Md, MdEvent, MdHandle, Payload};
-use mdt::{Mdt, MdtConfig};
-use mgc::{FsConfig, TargetConf};
-use osd::{MemoryIndex, MemoryStores};
-use ost::{Ost, OstConfig};
-use rpc::{Ptlrpc, testing};
-use tokio::{sync::watch, time::timeout};
+use cpt::CptTable;
+use lnet::{Lnet, LnetConfig, MatchEntry, Md, MdEvent, MdHandle, Payload};
+use node::{MGS_WAIT, Node, NodeConfig, RandomSource, TargetSpec};
+use osd::target::{TargetKind, TargetLabel};
+use rpc::Ptlrpc;
+use tokio::time::timeout;
 use wire::{
     LustreHandle, MDS_BULK_PORTAL, MDS_REQUEST_PORTAL, MSG_CONNECT_INITIAL, MdtBody, Message, Nid,
     OBD_CONNECT_BULK_MBITS, OBD_CONNECT_LIGHTWEIGHT, OBD_CONNECT_RDONLY, OBD_CONNECT2_REP_MBITS,
@@ -137,61 +136,33 @@ pub fn run<T>(work: impl Future<Output = T>) -> T {
 pub struct Servers {
     /// The RPC layer of their node.
     pub rpc: Arc<Ptlrpc>,
-    mdt: Arc<Mdt>,
-    ost: Arc<Ost>,
-    _config: watch::Sender<Arc<FsConfig>>,
+    node: Arc<Node>,
 }
 
 impl Servers {
-    /// Starts an MDT and an OST, ready to create files.
+    /// Starts an MGS, an MDT and an OST, ready to create files.
     pub async fn start() -> Servers {
-        let rpc = testing::node(7);
-        let target = |uuid: &str| TargetConf {
-            name: uuid.trim_end_matches("_UUID").to_owned(),
-            uuid: uuid.to_owned(),
-            nids: vec![Nid::LO],
-            active: true,
-            ..TargetConf::default()
+        let lnet = Lnet::new(CptTable::single_current(), LnetConfig::default());
+        let node = Node::start(lnet, NodeConfig::new(RandomSource::seeded(7)));
+        let node = node.expect("the node starts");
+        let target = |kind| {
+            let label = TargetLabel::new(kind, "testfs", 0, &format!("{kind}"));
+            TargetSpec::in_memory(label, 1 << 30)
         };
-        let config = watch::Sender::new(Arc::new(FsConfig {
-            fsname: "testfs".into(),
-            mdts: vec![target(MDT)],
-            osts: vec![target(OST)],
-            ..FsConfig::default()
-        }));
-        let ost = OstConfig::new("testfs", wire::OstIndex(0));
-        let ost = Ost::start(&rpc, config.subscribe(), &MemoryStores(1 << 30), ost);
-        let ost = ost.await.expect("the object target starts");
-        let cfg = MdtConfig {
-            fsname: "testfs".into(),
-            index: 0,
-            seed: 7,
-            params: params::Registry::default(),
-            locks: Arc::default(),
-            clock: mdt::WallClock::default(),
-            nodemaps: Arc::default(),
-            capa_keys: Arc::default(),
-        };
-        let index = Arc::new(MemoryIndex::default());
-        let mdt = Mdt::start_on(rpc.clone(), index, config.subscribe(), cfg);
-        let mdt = mdt.await.expect("the metadata target starts");
-        timeout(REPLY_TIMEOUT, mdt.osts_ready(1))
-            .await
-            .expect("the OST is ready for new files");
+        let targets = [TargetKind::Mgs, TargetKind::Mdt, TargetKind::Ost].map(target);
+        let served = node.serve(targets.into(), MGS_WAIT).await;
+        served.expect("the targets start");
+        let ready = node.wait_until_ready().await;
+        ready.expect("the OST is ready for new files");
         Servers {
-            rpc,
-            mdt,
-            ost,
-            _config: config,
+            rpc: node.rpc().clone(),
+            node,
         }
     }
 
     /// Stops the servers: no state remains for the next input.
     pub async fn stop(self) {
-        self.mdt.stop().await;
-        self.ost.stop().await.expect("the object target stops");
-        self.rpc.shutdown().await;
-        self.rpc.lnet().shutdown().await;
+        self.node.stop().await.expect("the servers stop");
     }
 }
 

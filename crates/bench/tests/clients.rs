@@ -2,14 +2,11 @@
 
 #![allow(clippy::unwrap_used)]
 
-#[path = "../../client/tests/it/cluster/mod.rs"]
-mod cluster;
-
 use std::sync::Arc;
 
 use bench::mdsrate::{self, Format, Mode};
 use bench::{Communicator, LibrarySubject, Subject, Task, TaskProgress, mdtest};
-use cluster::Cluster;
+use testkit::Cluster;
 use tokio::runtime::Handle;
 
 /// Tasks, each with its own client.

@@ -12,12 +12,10 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
-#[path = "../tests/it/cluster/mod.rs"]
-mod cluster;
-
 use client::{Client, Cred, OpenFlags};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use testkit::Cluster;
 use tokio::runtime::{Builder, Runtime};
 use wire::{Errno, Fid};
 
@@ -57,7 +55,7 @@ async fn run_once(client: &Client, operation: &str, dir: Fid, name: &str) -> Res
 
 /// A file system, its client, and one directory for each task.
 struct Fixture {
-    cluster: cluster::Cluster,
+    cluster: Cluster,
     client: Arc<Client>,
     dirs: Vec<Fid>,
 }
@@ -65,7 +63,7 @@ struct Fixture {
 impl Fixture {
     /// Creates the directories and, for stat and unlink, their files.
     async fn new(operation: &str, count: usize, task_count: usize) -> Fixture {
-        let cluster = cluster::Cluster::start(2).await;
+        let cluster = Cluster::start(2).await;
         let client = cluster.mount().await;
         let mut dirs = Vec::new();
         for i in 0..task_count {

@@ -4,16 +4,13 @@
 
 #![allow(clippy::unwrap_used)]
 
-#[path = "../../client/tests/it/cluster/mod.rs"]
-mod cluster;
-
-use cluster::{Cluster, FSNAME};
 use fuse::{FuseMount, FuseOptions};
 use std::fs;
 use std::io::Write;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use testkit::{Cluster, FSNAME};
 
 /// A cluster and its mounts, each with its own client.
 struct Mounts {

@@ -106,26 +106,13 @@ impl Mgs {
     /// Name and UUID of the target; a node has one MGS.
     pub const UUID: &'static str = "MGS";
 
-    /// Opens the store and serves it with the default configuration: only targets of this host may
-    /// register until `mgs.MGS.server_nids` is set.
-    ///
-    /// # Errors
-    ///
-    /// As [`Mgs::start_with`].
-    pub async fn start(rpc: &Arc<Ptlrpc>, store: &dyn Stores, seed: u64) -> Result<Arc<Mgs>, MgsError> {
-        let cfg = MgsConfig {
-            seed,
-            ..MgsConfig::default()
-        };
-        Mgs::start_with(rpc, store, cfg).await
-    }
-
-    /// Opens the store and serves it, with a configuration.
+    /// Opens the store and serves it. Unless the configuration or `mgs.MGS.server_nids` lists other
+    /// nodes, only targets of this host may register.
     ///
     /// # Errors
     ///
     /// If the store or the file of keys cannot be read, or if the services cannot start.
-    pub async fn start_with(
+    pub async fn start(
         rpc: &Arc<Ptlrpc>,
         store: &dyn Stores,
         config: MgsConfig,

@@ -11,9 +11,12 @@ use cpt::{BoxFuture, CptTable};
 use ldlm::{Enqueue, LockClient, LockClientConfig, LockInfo, LockMode, LockOwner, Policy};
 use lnet::{Lnet, LnetConfig};
 use mgc::{CAPA_KEYS, FsConfig, JoinToken, Mgc, MgcError};
-use mgs::{Mgs, MgsConfig};
-use osd::{LocalStores, MemoryStores};
-use rpc::{ImportKind, Ptlrpc, Request, RpcConfig, testing};
+use mgs::Mgs;
+use osd::target::TargetKind;
+use rpc::{ImportKind, Request};
+use testbase::rpc_node;
+use testkit::node::{MGS_WAIT, Node, SERVER_NIDS_PARAM, TargetSpec};
+use testkit::{KeptStores, SettableClock};
 use tokio::sync::watch;
 use wire::{
     Errno, LDD_F_SV_TYPE_MDT, LDD_F_SV_TYPE_OST, LDD_F_UPDATE, LDD_F_VIRGIN, LDLM_BL_CALLBACK,
@@ -23,10 +26,9 @@ use wire::{
 };
 
 /// A node with its own address, or only on `0@lo`.
-async fn node(addr: Option<&str>, seed: u64) -> Arc<Ptlrpc> {
-    let cpts = CptTable::single_current();
+async fn node(addr: Option<&str>, seed: u64) -> Arc<Node> {
     let lnet = Lnet::new(
-        cpts.clone(),
+        CptTable::single_current(),
         LnetConfig {
             accept_port: 17881,
             ..LnetConfig::default()
@@ -35,14 +37,18 @@ async fn node(addr: Option<&str>, seed: u64) -> Arc<Ptlrpc> {
     if let Some(addr) = addr {
         lnet.add_tcp(addr.parse().unwrap(), true).await.unwrap();
     }
-    Ptlrpc::start(
-        lnet,
-        cpts,
-        RpcConfig {
-            seed,
-            ..RpcConfig::default()
-        },
-    )
+    testkit::start_node(lnet, seed, &SettableClock::default())
+}
+
+/// An MGS in memory.
+fn mgs_spec() -> TargetSpec {
+    TargetSpec::in_memory(testkit::label(TargetKind::Mgs, 0), 1 << 30)
+}
+
+/// Starts an MGS on a node.
+async fn serve(node: &Node, spec: TargetSpec) -> Arc<Mgs> {
+    node.serve(vec![spec], MGS_WAIT).await.unwrap();
+    node.mgs().unwrap()
 }
 
 fn info(kind: u32, index: u32, nid: Nid) -> MgsTargetInfo {
@@ -66,11 +72,15 @@ async fn wait_for_config(rx: &mut watch::Receiver<Arc<FsConfig>>, condition: imp
     config.expect("the configuration arrives").unwrap();
 }
 
-async fn register_and_follow(server: Arc<Ptlrpc>, client: Arc<Ptlrpc>, mgs_nid: Nid) {
-    let mgs = Mgs::start(&server, &MemoryStores(1 << 30), 1).await.unwrap();
-    let mgc = Mgc::connect(&client, vec![mgs_nid], "0b5ff4c8-1111-4222-8333-444455556666")
-        .await
-        .unwrap();
+async fn register_and_follow(server: Arc<Node>, client: Arc<Node>, mgs_nid: Nid) {
+    let mgs = serve(&server, mgs_spec()).await;
+    let mgc = Mgc::connect(
+        client.rpc(),
+        vec![mgs_nid],
+        "0b5ff4c8-1111-4222-8333-444455556666",
+    )
+    .await
+    .unwrap();
     let missing = mgc.read_config("fs-client").await.unwrap_err();
     assert!(matches!(missing, MgcError::NoSuchLog { .. }), "{missing}");
 
@@ -96,9 +106,8 @@ async fn register_and_follow(server: Arc<Ptlrpc>, client: Arc<Ptlrpc>, mgs_nid: 
     wait_for_config(&mut params, |c| c.params.iter().any(|p| p.value == "64")).await;
 
     mgc.disconnect().await;
-    mgs.stop().await.unwrap();
-    client.shutdown().await;
-    server.shutdown().await;
+    server.stop().await.unwrap();
+    client.stop().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -120,10 +129,14 @@ async fn followers_read_registrations_over_tcp() {
 async fn connecting_to_an_absent_mgs_fails_with_its_nid() {
     let client = node(Some("127.0.0.73@tcp"), 1).await;
     let nowhere = "127.0.0.74@tcp".parse().unwrap();
-    let error = Mgc::connect(&client, vec![nowhere], "0b5ff4c8-1111-4222-8333-444455556666")
-        .await
-        .err()
-        .unwrap();
+    let error = Mgc::connect(
+        client.rpc(),
+        vec![nowhere],
+        "0b5ff4c8-1111-4222-8333-444455556666",
+    )
+    .await
+    .err()
+    .unwrap();
     assert!(error.to_string().contains("127.0.0.74@tcp"), "{error}");
 }
 
@@ -137,39 +150,31 @@ fn ost_with_foreign_node(index: u32, nid: Nid) -> MgsTargetInfo {
 }
 
 /// An MGS at the first address, and a client of it at the second, which has registered MDT0000.
-/// Returns the MGS, the client, the nodes of both, and the client's NID.
-async fn mgs_and_peer(addr: [&str; 2], config: MgsConfig) -> (Arc<Mgs>, Arc<Mgc>, [Arc<Ptlrpc>; 2], Nid) {
+/// Returns the client, the nodes of both, and the client's NID.
+async fn mgs_and_peer(addr: [&str; 2], spec: TargetSpec) -> (Arc<Mgc>, [Arc<Node>; 2], Nid) {
     let (server, client) = (node(Some(addr[0]), 1).await, node(Some(addr[1]), 2).await);
-    let mgs = Mgs::start_with(&server, &MemoryStores(1 << 30), config)
-        .await
-        .unwrap();
-    let mgc = Mgc::connect(&client, vec![addr[0].parse().unwrap()], "peer")
+    serve(&server, spec).await;
+    let mgc = Mgc::connect(client.rpc(), vec![addr[0].parse().unwrap()], "peer")
         .await
         .unwrap();
     let client_nid = addr[1].parse().unwrap();
     mgc.register(info(LDD_F_SV_TYPE_MDT, 0, client_nid))
         .await
         .unwrap();
-    (mgs, mgc, [server, client], client_nid)
+    (mgc, [server, client], client_nid)
 }
 
-async fn stop_all(mgs: Arc<Mgs>, mgc: Arc<Mgc>, nodes: [Arc<Ptlrpc>; 2]) {
+async fn stop_all(mgc: Arc<Mgc>, nodes: [Arc<Node>; 2]) {
     mgc.disconnect().await;
-    mgs.stop().await.unwrap();
     for node in nodes {
-        node.shutdown().await;
-        node.lnet().shutdown().await;
+        node.stop().await.unwrap();
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn targets_with_nids_of_other_hosts_register_only_if_listed() {
-    let params = params::Registry::default();
-    let config = MgsConfig {
-        params: params.clone(),
-        ..MgsConfig::default()
-    };
-    let (mgs, mgc, nodes, client_nid) = mgs_and_peer(["127.0.0.75@tcp", "127.0.0.76@tcp"], config).await;
+    let (mgc, nodes, client_nid) = mgs_and_peer(["127.0.0.75@tcp", "127.0.0.76@tcp"], mgs_spec()).await;
+    let params = nodes[0].registry();
     let refused = mgc
         .register(ost_with_foreign_node(0, client_nid))
         .await
@@ -200,17 +205,17 @@ async fn targets_with_nids_of_other_hosts_register_only_if_listed() {
     let again = mgc.register(ost_with_foreign_node(1, client_nid)).await;
     assert_eq!(again.unwrap_err().errno(), Errno::EACCES);
     assert!(set("10.0.0.1").is_err());
-    stop_all(mgs, mgc, nodes).await;
+    stop_all(mgc, nodes).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn targets_with_nids_of_other_hosts_register_with_the_join_token() {
     let token = JoinToken::new([1; 32]);
-    let config = MgsConfig {
+    let spec = TargetSpec {
         token: Some(token.clone()),
-        ..MgsConfig::default()
+        ..mgs_spec()
     };
-    let (mgs, mgc, nodes, client_nid) = mgs_and_peer(["127.0.0.77@tcp", "127.0.0.78@tcp"], config).await;
+    let (mgc, nodes, client_nid) = mgs_and_peer(["127.0.0.77@tcp", "127.0.0.78@tcp"], spec).await;
     let ost = ost_with_foreign_node(0, client_nid);
     let wrong = JoinToken::new([2; 32]);
     let refused = mgc.register_with(ost.clone(), None, Some(&wrong)).await;
@@ -235,13 +240,12 @@ async fn targets_with_nids_of_other_hosts_register_with_the_join_token() {
     mgc.register_with(ost, None, Some(&token)).await.unwrap();
     let seen = mgc.read_config("fs-client").await.unwrap();
     assert_eq!(seen.osts[0].nids, [client_nid, "192.0.2.7@tcp".parse().unwrap()]);
-    stop_all(mgs, mgc, nodes).await;
+    stop_all(mgc, nodes).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn of_two_stores_registering_one_index_one_gets_it() {
-    let (mgs, mgc, nodes, client_nid) =
-        mgs_and_peer(["127.0.0.79@tcp", "127.0.0.80@tcp"], MgsConfig::default()).await;
+    let (mgc, nodes, client_nid) = mgs_and_peer(["127.0.0.79@tcp", "127.0.0.80@tcp"], mgs_spec()).await;
     let stores = [
         "5c3f2f4e-0000-4000-8000-00000000000a",
         "5c3f2f4e-0000-4000-8000-00000000000b",
@@ -257,7 +261,7 @@ async fn of_two_stores_registering_one_index_one_gets_it() {
         let why = format!("the MGS has fs-OST{index:04x} (uuid {winner}); use --replace");
         assert!(refused.to_string().contains(&why), "{refused}");
     }
-    stop_all(mgs, mgc, nodes).await;
+    stop_all(mgc, nodes).await;
 }
 
 /// A lock owner that ignores revocations.
@@ -278,13 +282,13 @@ impl LockOwner for DeafLockOwner {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_that_keeps_its_lock_does_not_delay_the_others() {
     let node = node(None, 1).await;
-    let mgs = Mgs::start(&node, &MemoryStores(1 << 30), 1).await.unwrap();
-    let mgc = Mgc::connect(&node, vec![Nid::LO], "others").await.unwrap();
+    serve(&node, mgs_spec()).await;
+    let mgc = Mgc::connect(node.rpc(), vec![Nid::LO], "others").await.unwrap();
     mgc.register(info(LDD_F_SV_TYPE_MDT, 0, Nid::LO)).await.unwrap();
     let mut followed = mgc.follow_in_background("fs-client");
     wait_for_config(&mut followed, |c| c.mdts.len() == 1).await;
     // The import's owner replies to callbacks and does nothing else, like a hanging client.
-    let (import, owner) = testing::client(&node, Mgs::UUID, ImportKind::Mgc).await;
+    let (import, owner) = rpc_node::client(node.rpc(), Mgs::UUID, ImportKind::Mgc).await;
     let locks = LockClient::new(Arc::new(DeafLockOwner), LockClientConfig::default());
     locks.set_import(import.clone());
     let res = mgc::config_resource("fs-client", MGS_CFG_T_CONFIG);
@@ -304,21 +308,16 @@ async fn a_client_that_keeps_its_lock_does_not_delay_the_others() {
     assert!(!owner.events.lock().contains(&"evicted"));
     import.disconnect().await;
     mgc.disconnect().await;
-    mgs.stop().await.unwrap();
-    node.shutdown().await;
+    node.stop().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn only_registered_targets_get_the_keys_of_capabilities() {
-    let params = params::Registry::default();
-    let config = MgsConfig {
-        params: params.clone(),
-        ..MgsConfig::default()
-    };
-    let (mgs, mgc, nodes, _) = mgs_and_peer(["127.0.0.85@tcp", "127.0.0.86@tcp"], config).await;
+    let (mgc, nodes, _) = mgs_and_peer(["127.0.0.85@tcp", "127.0.0.86@tcp"], mgs_spec()).await;
+    let params = nodes[0].registry();
     let other = node(Some("127.0.0.87@tcp"), 3).await;
     let mgs_nids = vec!["127.0.0.85@tcp".parse().unwrap()];
-    let unregistered = Mgc::connect(&other, mgs_nids, "unregistered").await.unwrap();
+    let unregistered = Mgc::connect(other.rpc(), mgs_nids, "unregistered").await.unwrap();
     let refused = |done: Result<(), MgcError>| assert_eq!(done.unwrap_err().errno(), Errno::EACCES);
     refused(unregistered.read_config(CAPA_KEYS).await.map(drop));
     refused(unregistered.capa_keys().await.map(drop));
@@ -346,25 +345,22 @@ async fn only_registered_targets_get_the_keys_of_capabilities() {
         .expect("the targets learn of the new key");
     assert_eq!(params.get("mgs.MGS.capa_keys")[0].1, "2 1");
     unregistered.disconnect().await;
-    other.shutdown().await;
-    other.lnet().shutdown().await;
-    stop_all(mgs, mgc, nodes).await;
+    other.stop().await.unwrap();
+    stop_all(mgc, nodes).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn nodemaps_reach_the_targets_and_persist() {
-    let dir = tempfile::tempdir().unwrap();
-    let store = LocalStores(dir.path().to_owned());
+    let stores = KeptStores::new(1 << 30).await;
     let client: Nid = "10.0.0.5@tcp".parse().unwrap();
     for round in 0..2 {
         let node = node(None, round + 1).await;
-        let params = params::Registry::default();
-        let config = MgsConfig {
-            params: params.clone(),
-            ..MgsConfig::default()
+        let spec = TargetSpec {
+            stores: Box::new(stores.clone()),
+            ..mgs_spec()
         };
-        let mgs = Mgs::start_with(&node, &store, config).await.unwrap();
-        let mgc = Mgc::connect(&node, vec![Nid::LO], "a target").await.unwrap();
+        let mgs = serve(&node, spec).await;
+        let mgc = Mgc::connect(node.rpc(), vec![Nid::LO], "a target").await.unwrap();
         let nodemaps = mgc.nodemaps().await.unwrap();
         let mut changes = nodemaps.changes();
         assert_eq!(nodemaps.table().rights(client).readonly_mount, round == 1);
@@ -392,38 +388,36 @@ async fn nodemaps_reach_the_targets_and_persist() {
         } else {
             mgs.change_nodemaps(|table| table.remove("lab")).await.unwrap();
         }
-        let shown = params.get("nodemap.*.readonly_mount");
+        let shown = node.registry().get("nodemap.*.readonly_mount");
         let maps: Vec<&str> = shown.iter().map(|(name, _)| name.as_str()).collect();
         let lab = "nodemap.lab.readonly_mount";
         let default = "nodemap.default.readonly_mount";
         let expected: &[&str] = if round == 0 { &[default, lab] } else { &[default] };
         assert_eq!(maps, expected);
         mgc.disconnect().await;
-        mgs.stop().await.unwrap();
-        node.shutdown().await;
+        node.stop().await.unwrap();
     }
 }
 
 #[tokio::test]
 async fn the_list_of_server_nids_persists() {
-    let dir = tempfile::tempdir().unwrap();
-    let store = LocalStores(dir.path().to_owned());
+    let stores = KeptStores::new(1 << 30).await;
     // Starts an MGS, sets the parameter if told to, and returns its value.
     let run_mgs = async |set: Option<&str>| {
-        let node = testing::node(1);
-        let config = MgsConfig {
-            params: params::Registry::default(),
-            server_nids: "10.0.0.1@tcp".parse().unwrap(),
-            ..MgsConfig::default()
+        let node = node(None, 1).await;
+        let mut spec = TargetSpec {
+            stores: Box::new(stores.clone()),
+            ..mgs_spec()
         };
-        let params = config.params.clone();
-        let mgs = Mgs::start_with(&node, &store, config).await.unwrap();
+        let server_nids = (SERVER_NIDS_PARAM.to_owned(), "10.0.0.1@tcp".to_owned());
+        spec.label.params.push(server_nids);
+        serve(&node, spec).await;
+        let params = node.registry();
         if let Some(list) = set {
             params.set("mgs.MGS.server_nids", list).unwrap();
         }
         let list = params.get("mgs.MGS.server_nids");
-        mgs.stop().await.unwrap();
-        node.shutdown().await;
+        node.stop().await.unwrap();
         list[0].1.clone()
     };
     assert_eq!(run_mgs(None).await, "10.0.0.1@tcp");
@@ -435,9 +429,9 @@ async fn the_list_of_server_nids_persists() {
 
 #[tokio::test]
 async fn no_request_changes_stored_parameters() {
-    let node = testing::node(1);
-    let mgs = Mgs::start(&node, &MemoryStores(1 << 30), 1).await.unwrap();
-    let (import, _) = testing::client(&node, Mgs::UUID, ImportKind::Mgc).await;
+    let node = node(None, 1).await;
+    serve(&node, mgs_spec()).await;
+    let (import, _) = rpc_node::client(node.rpc(), Mgs::UUID, ImportKind::Mgc).await;
     let param = MgsSendParam {
         mgs_param: Text::truncated("mdt.*.root_squash=0:0"),
     };
@@ -459,6 +453,5 @@ async fn no_request_changes_stored_parameters() {
         Errno::ENOENT
     );
     import.disconnect().await;
-    mgs.stop().await.unwrap();
-    node.shutdown().await;
+    node.stop().await.unwrap();
 }

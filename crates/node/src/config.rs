@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use client::JobIds;
 use mdt::WallClock;
 use rpc::RpcConfig;
 
@@ -17,6 +18,8 @@ pub struct NodeConfig {
     pub random: RandomSource,
     /// The time of day: for the MGS, the MDTs, and the mounts.
     pub clock: WallClock,
+    /// The source of the job names that the requests of mounts carry.
+    pub jobs: Arc<JobIds>,
     /// LNet selftest.
     pub selftest: lst::Settings,
     /// Whether mounts apply the parameters that the MGS keeps for all nodes (`lctl set_param -P`).
@@ -33,6 +36,7 @@ impl NodeConfig {
             rpc: RpcConfig::default(),
             random,
             clock: WallClock::default(),
+            jobs: Arc::default(),
             selftest: lst::Settings::default(),
             follow_mgs_params: true,
             report_waiting: Arc::new(|_| {}),

@@ -19,7 +19,7 @@ impl Node {
         let clock = self.config.clock.clone();
         Ok(MountOptions {
             params: self.registry().clone(),
-            jobs: self.jobs.clone(),
+            jobs: self.config.jobs.clone(),
             clock: Arc::new(move || clock.now()),
             ..MountOptions::new(mgs, fsname, self.config.random.number()?)
         })

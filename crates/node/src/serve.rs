@@ -116,7 +116,7 @@ impl Node {
             new_key: Arc::new(move || random.bytes()),
             clock: Arc::new(move || clock.now()),
         };
-        let mgs = Mgs::start_with(&self.rpc, &*target.stores, config).await?;
+        let mgs = Mgs::start(&self.rpc, &*target.stores, config).await?;
         Ok(Service::Mgs(mgs))
     }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use client::{Client, JobIds};
+use client::Client;
 use ldlm::LockLimits;
 use lnet::Lnet;
 use mdt::Mdt;
@@ -24,8 +24,6 @@ pub struct Node {
     pub(crate) lnet: Arc<Lnet>,
     pub(crate) rpc: Arc<Ptlrpc>,
     pub(crate) config: NodeConfig,
-    /// The names of jobs that the mounts' requests carry.
-    pub(crate) jobs: Arc<JobIds>,
     /// Limit on the LDLM locks of all targets here.
     pub(crate) locks: Arc<LockLimits>,
     pub(crate) state: Mutex<State>,
@@ -70,8 +68,7 @@ impl Node {
         let rpc = Ptlrpc::start(lnet.clone(), lnet.cpts().clone(), rpc_config);
         let mut params = crate::params::register(&registry, &rpc);
         params.extend(lnet.register_params(&registry));
-        let jobs = Arc::<JobIds>::default();
-        params.extend(jobs.register_params(&registry));
+        params.extend(config.jobs.register_params(&registry));
         let locks = Arc::<LockLimits>::default();
         let selftest = &config.selftest;
         let selftest = selftest
@@ -81,7 +78,6 @@ impl Node {
             lnet,
             rpc,
             config,
-            jobs,
             state: Mutex::new(State {
                 selftest,
                 ..State::default()
@@ -164,11 +160,6 @@ impl Node {
     /// The parameters of the node and of all its parts.
     pub fn registry(&self) -> &Registry {
         &self.config.rpc.params
-    }
-
-    /// The source of the job names that the mounts' requests carry.
-    pub fn jobs(&self) -> &Arc<JobIds> {
-        &self.jobs
     }
 
     /// The MGS, if it runs here.

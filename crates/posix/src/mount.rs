@@ -5,8 +5,8 @@ use client::{Caller, Client, Cred, JobIds, MountOptions, Source};
 use cpt::CptTable;
 use lnet::{Lnet, LnetConfig, LnetError};
 use nix::sys::signal::SigSet;
+use node::{Node, NodeConfig, NodeError, RandomSource};
 use parking_lot::Mutex;
-use rpc::{Ptlrpc, RpcConfig};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Once};
@@ -38,8 +38,7 @@ pub struct Mount {
 
 /// The layers below the client.
 struct Layers {
-    rpc: Arc<Ptlrpc>,
-    lnet: Arc<Lnet>,
+    node: Arc<Node>,
     runtime: Runtime,
 }
 
@@ -61,6 +60,12 @@ impl MountError {
 
 impl From<LnetError> for MountError {
     fn from(e: LnetError) -> MountError {
+        MountError::new(e.errno(), e)
+    }
+}
+
+impl From<NodeError> for MountError {
+    fn from(e: NodeError) -> MountError {
         MountError::new(e.errno(), e)
     }
 }
@@ -91,13 +96,18 @@ fn jobs(options: &Options) -> Result<Arc<JobIds>, String> {
     Ok(jobs)
 }
 
-/// Starts the network and mounts the file system.
-async fn start(
-    source: &Source,
-    options: &Options,
-    jobs: Arc<JobIds>,
-    cred: &Cred,
-) -> Result<(Arc<Lnet>, Arc<Ptlrpc>, Arc<Client>), MountError> {
+/// Random numbers from the hash seeds of the standard library, which differ for each call.
+fn fill_random(bytes: &mut [u8]) -> std::io::Result<()> {
+    for chunk in bytes.chunks_mut(size_of::<u64>()) {
+        let number = RandomState::new().hash_one(std::process::id());
+        chunk.copy_from_slice(&number.to_ne_bytes()[..chunk.len()]);
+    }
+    Ok(())
+}
+
+/// Starts the node.
+async fn start_node(source: &Source, options: &Options) -> Result<Arc<Node>, MountError> {
+    let jobs = jobs(options).map_err(|e| MountError::new(Errno::EINVAL, e))?;
     let cpts = CptTable::single_current();
     let (cfg, endpoint) = (LnetConfig::default(), options.endpoint);
     let choose_address = || {
@@ -110,28 +120,51 @@ async fn start(
         })
     };
     let (_, lnet) = Lnet::start(&cpts, &cfg, endpoint.listen.is_none(), choose_address).await?;
-    let seed = || RandomState::new().hash_one(std::process::id());
-    let config = RpcConfig {
-        seed: seed(),
-        ..RpcConfig::default()
-    };
-    let rpc = Ptlrpc::start(lnet.clone(), cpts, config);
-    let mount_options = MountOptions {
+    let config = NodeConfig {
         jobs,
+        follow_mgs_params: false,
+        ..NodeConfig::new(RandomSource::new(fill_random))
+    };
+    Ok(Node::start(lnet, config)?)
+}
+
+/// Mounts the file system on the node.
+async fn mount(
+    node: &Node,
+    source: &Source,
+    options: &Options,
+    cred: &Cred,
+) -> Result<Arc<Client>, MountError> {
+    let mount_options = MountOptions {
         atime: options.atime,
         diratime: options.diratime,
         subdir: source.subdir.clone(),
         mounter: cred.clone(),
-        ..MountOptions::new(source.mgs.clone(), &source.fsname, seed())
+        ..node.mount_options(source.mgs.clone(), &source.fsname)?
     };
-    match Client::mount(&rpc, mount_options).await {
-        Ok(client) => Ok((lnet, rpc, client)),
+    Ok(node.mount(mount_options).await?)
+}
+
+/// Starts the node and mounts the file system.
+async fn start(
+    source: &Source,
+    options: &Options,
+    cred: &Cred,
+) -> Result<(Arc<Node>, Arc<Client>), MountError> {
+    let node = start_node(source, options).await?;
+    match mount(&node, source, options, cred).await {
+        Ok(client) => Ok((node, client)),
         Err(e) => {
-            rpc.shutdown().await;
-            lnet.shutdown().await;
-            Err(e.into())
+            stop(&node).await;
+            Err(e)
         }
     }
+}
+
+/// Stops the node.
+async fn stop(node: &Node) {
+    // Only the stop of an MGS can fail, and there is none.
+    let _ = node.stop().await;
 }
 
 impl Mount {
@@ -147,7 +180,6 @@ impl Mount {
         let text = |bytes| std::str::from_utf8(bytes).map_err(|e| MountError::new(Errno::EINVAL, e));
         let source = client::parse_source(text(source)?)?;
         let options = Options::parse(text(options)?).map_err(|e| MountError::new(Errno::EINVAL, e))?;
-        let jobs = jobs(&options).map_err(|e| MountError::new(Errno::EINVAL, e))?;
         let cred = Cred::of_this_process()?;
         let runtime = Builder::new_multi_thread()
             .worker_threads(options.threads)
@@ -155,7 +187,7 @@ impl Mount {
             .enable_all()
             .on_thread_start(block_signals)
             .build()?;
-        let (lnet, rpc, client) = match runtime.block_on(start(&source, &options, jobs, &cred)) {
+        let (node, client) = match runtime.block_on(start(&source, &options, &cred)) {
             Ok(layers) => layers,
             Err(e) => {
                 runtime.shutdown_timeout(SHUTDOWN_TIMEOUT);
@@ -168,7 +200,7 @@ impl Mount {
             pid: cred.pid,
             cred,
             runtime: runtime.handle().clone(),
-            layers: Mutex::new(Some(Layers { rpc, lnet, runtime })),
+            layers: Mutex::new(Some(Layers { node, runtime })),
         })
     }
 
@@ -183,9 +215,9 @@ impl Mount {
         };
         let result = layers.runtime.block_on(async {
             let result = close_files().await;
-            self.client.umount().await;
-            layers.rpc.shutdown().await;
-            layers.lnet.shutdown().await;
+            // Outside of the limit of a stop step: writing the last data may take longer.
+            layers.node.umount(&self.client).await;
+            stop(&layers.node).await;
             result
         });
         layers.runtime.shutdown_timeout(SHUTDOWN_TIMEOUT);

@@ -16,6 +16,7 @@ mod callbacks;
 mod config;
 mod error;
 mod exchange;
+#[cfg(feature = "faults")]
 mod faults;
 mod import;
 pub mod job;
@@ -26,13 +27,13 @@ mod request;
 mod server;
 pub mod services;
 mod start;
-pub mod testing;
 mod tuning;
 mod xids;
 
 pub use config::RpcConfig;
 pub use cpt::BoxFuture;
 pub use error::RpcError;
+#[cfg(feature = "faults")]
 pub use faults::Faults;
 pub use import::{
     Import, ImportConfig, ImportEvent, ImportKind, ImportOwner, ImportState, PendingRequests, ReplayGuard,

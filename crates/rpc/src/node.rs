@@ -4,7 +4,7 @@ use crate::import::Import;
 use crate::server::{Blockers, ExportTable, Service, TargetExports, TargetTable, evictor};
 use crate::services::CALLBACKS;
 use crate::xids::Xids;
-use crate::{Faults, RpcConfig, RpcError, ServiceConfig, ServiceStats, Target, callbacks};
+use crate::{RpcConfig, RpcError, ServiceConfig, ServiceStats, Target, callbacks};
 use cpt::{Cpt, CptTable};
 use lnet::Lnet;
 use parking_lot::{Mutex, RwLock};
@@ -30,7 +30,8 @@ pub struct Ptlrpc {
     blockers: Blockers,
     /// Services by portal.
     services: Mutex<HashMap<u32, Arc<Service>>>,
-    faults: Faults,
+    #[cfg(feature = "faults")]
+    faults: crate::Faults,
     me: Weak<Ptlrpc>,
 }
 
@@ -60,7 +61,8 @@ impl Ptlrpc {
             targets: TargetTable::default(),
             blockers: Blockers::default(),
             services: Mutex::default(),
-            faults: Faults::default(),
+            #[cfg(feature = "faults")]
+            faults: crate::Faults::default(),
             me: me.clone(),
         });
         let weak_rpc = rpc.me.clone();
@@ -150,7 +152,8 @@ impl Ptlrpc {
     }
 
     /// The faults to inject, for tests.
-    pub fn faults(&self) -> &Faults {
+    #[cfg(feature = "faults")]
+    pub fn faults(&self) -> &crate::Faults {
         &self.faults
     }
 

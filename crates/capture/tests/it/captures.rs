@@ -5,13 +5,13 @@
 //! `NACRE_CAPTURES` names a directory with more of them.
 #![allow(clippy::unwrap_used)]
 
-use crate::captured::{self, bytes_of};
 use bytes::Bytes;
 use capture::flow::{Flows, StreamItem};
 use capture::pcap::Capture;
 use capture::trace::{MessageKind, Tracker};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use testbase::captured::{self, bytes_of};
 use wire::acl::PosixAcl;
 use wire::config::Config;
 use wire::dirpage::{DirEntry, DirPage, PAGE};

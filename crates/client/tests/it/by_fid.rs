@@ -2,10 +2,10 @@
 
 #![allow(clippy::unwrap_used)]
 
-use crate::cluster::Cluster;
 use bytes::Bytes;
 use client::{Client, Cred, OpenFlags};
 use std::sync::Arc;
+use testkit::Cluster;
 use wire::striping::PlainLayout;
 use wire::{Errno, Fid};
 

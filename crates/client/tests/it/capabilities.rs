@@ -3,11 +3,11 @@
 
 #![allow(clippy::unwrap_used)]
 
-use crate::cluster::Cluster;
 use bytes::Bytes;
 use client::{Client, Cred, Fallocate, OpenFile, OpenFlags, Seek, SetAttr, SetTime};
 use std::sync::Arc;
 use std::time::Duration;
+use testkit::Cluster;
 use wire::{Errno, Fid, Time};
 
 const RW: OpenFlags = OpenFlags::READ_WRITE;

@@ -11,7 +11,7 @@ use wire::{
     OST_CONNECT_SUPPORTED, OST_CONNECT_SUPPORTED2, ObdConnectData,
 };
 
-use crate::cluster::Cluster;
+use testkit::Cluster;
 
 const PAGE: &str = include_str!("../../../../docs/interoperability.md");
 

@@ -2,11 +2,11 @@
 
 #![allow(clippy::unwrap_used)]
 
-use crate::cluster::Cluster;
 use bytes::Bytes;
 use client::{Client, Cred, Fallocate, OpenFile, OpenFlags, Seek, SetAttr};
 use std::sync::Arc;
 use std::time::Duration;
+use testkit::Cluster;
 use wire::{Errno, Fid, OST_READ};
 
 const RW: OpenFlags = OpenFlags::READ_WRITE;

@@ -3,11 +3,11 @@
 
 #![allow(clippy::unwrap_used)]
 
-use crate::cluster::Cluster;
 use bytes::Bytes;
 use client::{Client, Cred, FlockRange, FlockType, OpenFile, OpenFlags};
 use std::sync::Arc;
 use std::time::Duration;
+use testkit::Cluster;
 use wire::{Errno, OST_WRITE};
 
 /// Limit of a wait for a reply.

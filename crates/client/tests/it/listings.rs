@@ -3,8 +3,8 @@
 
 #![allow(clippy::unwrap_used)]
 
-use crate::cluster::Cluster;
 use client::{Client, Cred, DirHandle, OpenFlags};
+use testkit::Cluster;
 use wire::{Errno, Fid, LUSTRE_VERSION_CODE, MDS_CONNECT, OBD_CONNECT2_BATCH_RPC};
 
 const FILES: u64 = 1000;

@@ -2,10 +2,10 @@
 
 #![allow(clippy::unwrap_used)]
 
-use crate::cluster::Cluster;
 use bytes::Bytes;
 use client::{Cred, FlockRange, FlockType, OpenFlags};
 use std::time::Duration;
+use testkit::Cluster;
 use wire::Errno;
 
 /// Limit of a wait for a reply.

@@ -3,11 +3,8 @@
 
 mod by_fid;
 mod capabilities;
-#[path = "../../../wire/tests/it/captured/mod.rs"]
-mod captured;
 mod captured_clients;
 mod captured_servers;
-mod cluster;
 mod connect_flags;
 mod crashes;
 mod data;

@@ -2,10 +2,10 @@
 
 #![allow(clippy::unwrap_used)]
 
-use crate::cluster::Cluster;
 use bytes::Bytes;
 use client::{Client, Cred, DirHandle, DirItem, OpenFlags, SetAttr, SetTime};
 use std::sync::Arc;
+use testkit::Cluster;
 use wire::{Errno, LockTerms, RenameFlags, Time};
 
 /// A time to set, with a fraction of a second.

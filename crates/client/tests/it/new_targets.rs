@@ -2,10 +2,10 @@
 
 #![allow(clippy::unwrap_used)]
 
-use crate::cluster::Cluster;
 use bytes::Bytes;
 use client::{Client, Cred, OpenFlags};
 use std::time::Duration;
+use testkit::Cluster;
 use tokio::time::timeout;
 
 /// Limit of a wait for the new target.

@@ -3,14 +3,15 @@
 
 #![allow(clippy::unwrap_used)]
 
-use crate::cluster::{Cluster, OstNode};
 use bytes::Bytes;
 use client::{Client, Cred, OpenFlags};
 use cpt::CptTable;
 use lnet::{Lnet, LnetConfig, NiSpec};
+use params::Registry;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use testkit::{Cluster, OstNode};
 use tokio::task::JoinSet;
 use wire::{Nid, OBD_PING, OST_CREATE, OST_DESTROY, OST_STATFS};
 
@@ -26,15 +27,15 @@ async fn create(client: &Client, name: &str) {
 }
 
 /// The value of the only parameter of this name.
-fn param(cluster: &Cluster, name: &str) -> u64 {
-    let found = cluster.params.get(name);
+fn param(params: &Registry, name: &str) -> u64 {
+    let found = params.get(name);
     assert_eq!(found.len(), 1, "{name}: {found:?}");
     found[0].1.trim().parse().unwrap()
 }
 
 /// Number of creates that waited for objects.
 fn create_waits(cluster: &Cluster) -> u64 {
-    param(cluster, "lod.*.create_waits")
+    param(&cluster.params, "lod.*.create_waits")
 }
 
 /// Waits until the condition holds; returns how long the wait took.
@@ -66,7 +67,7 @@ async fn no_create_waits_for_objects_once_the_pools_have_grown() {
     };
     // The next ID of an empty pool is larger than its last one.
     let stock = |ost| {
-        let id = |which| param(&cluster, &format!("osp.*OST{ost:04x}*.prealloc_{which}"));
+        let id = |which| param(&cluster.params, &format!("osp.*OST{ost:04x}*.prealloc_{which}"));
         (id("last_id") + 1).saturating_sub(id("next_id"))
     };
     // The MDT requests larger batches with use. It uses a target less while the target's first
@@ -122,8 +123,8 @@ fn lose_requests(other: &OstNode) {
 async fn a_silent_ost_is_skipped_and_used_again_when_it_answers() {
     let (cluster, other) = start_with_another_node(1).await;
     let client = cluster.mount().await;
-    let next_id = |ost: u32| param(&cluster, &format!("osp.*OST{ost:04x}*.prealloc_next_id"));
-    let is_slow = || param(&cluster, "osp.*OST0001*.slow") == 1;
+    let next_id = |ost: u32| param(&cluster.params, &format!("osp.*OST{ost:04x}*.prealloc_next_id"));
+    let is_slow = || param(&cluster.params, "osp.*OST0001*.slow") == 1;
     let first_id = next_id(1);
     for n in 0..10 {
         create(&client, &format!("before{n}")).await;
@@ -166,7 +167,7 @@ async fn a_silent_ost_is_skipped_and_used_again_when_it_answers() {
 async fn an_unlink_does_not_wait_for_a_silent_ost() {
     let (cluster, other) = start_with_another_node(3).await;
     let client = cluster.mount().await;
-    let free = || ["OST0000", "OST0001"].map(|ost| param(&cluster, &format!("osd-memory.*{ost}.kbytesfree")));
+    let free = || [&cluster.params, &other.params].map(|params| param(params, "osd-memory.*OST*.kbytesfree"));
     let before = free();
     let root = Cred::root();
     for n in 0..40 {

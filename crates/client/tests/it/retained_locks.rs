@@ -4,7 +4,6 @@
 
 #![allow(clippy::unwrap_used)]
 
-use crate::cluster::Cluster;
 use bytes::Bytes;
 use client::{Client, Cred, DirHandle, KernelCache, OpenFile, OpenFlags, SetAttr};
 use cpt::BoxFuture;
@@ -12,6 +11,7 @@ use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
+use testkit::Cluster;
 use tokio::task::{JoinSet, yield_now};
 use tokio::time::timeout;
 use wire::{Errno, Fid, LockTerms};

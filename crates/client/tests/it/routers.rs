@@ -3,7 +3,6 @@
 
 #![allow(clippy::unwrap_used)]
 
-use crate::cluster::{Cluster, FSNAME};
 use bytes::Bytes;
 use client::{Client, Cred, MountOptions, OpenFlags};
 use cpt::CptTable;
@@ -12,6 +11,7 @@ use rpc::{Ptlrpc, RpcConfig};
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::Duration;
+use testkit::{Cluster, FSNAME};
 use wire::Nid;
 
 /// Limit of a wait for a reply.

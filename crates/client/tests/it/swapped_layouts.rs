@@ -3,7 +3,6 @@
 
 #![allow(clippy::unwrap_used)]
 
-use crate::cluster::{Cluster, FSNAME};
 use bytes::Bytes;
 use client::{Client, Cred, Fallocate, OpenFile, OpenFlags, SetAttr, SetTime};
 use ldlm::{Enqueue, Extent, LockClient, LockClientConfig, LockInfo, LockMode, LockOwner, LockRef, Policy};
@@ -11,6 +10,7 @@ use rpc::{BoxFuture, Import, ImportConfig, ImportEvent, ImportKind, ImportOwner,
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
+use testkit::{Cluster, FSNAME};
 use tokio::task::yield_now;
 use tokio::time::timeout;
 use wire::striping::PlainLayout;

@@ -3,12 +3,12 @@
 
 #![allow(clippy::unwrap_used)]
 
-use crate::cluster::Cluster;
 use bytes::Bytes;
 use client::{Atime, Attr, Client, Clock, Cred, Fallocate, OpenFile, OpenFlags, SetAttr, SetTime};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
+use testkit::Cluster;
 use wire::{Fid, Time};
 
 const RW: OpenFlags = OpenFlags::READ_WRITE;

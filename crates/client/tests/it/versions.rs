@@ -4,9 +4,9 @@
 
 #![allow(clippy::unwrap_used)]
 
-use crate::cluster::Cluster;
 use bytes::Bytes;
 use client::{Client, Cred, Fallocate, FlockRange, FlockType, OpenFlags, Seek};
+use testkit::Cluster;
 use wire::{Errno, Fid, MDS_CONNECT, MGS_CONNECT, OST_CONNECT, OST_FALLOCATE, OST_SEEK};
 
 /// The servers of a release.

@@ -1,15 +1,15 @@
 //! Access control of connections: by user, host, address and number.
 #![allow(clippy::unwrap_used)]
 
-use crate::common::{
-    LIMIT, addresses, config, exchange_hellos, node, node_with, peer_closes, read_to_end, send_hello,
-    send_hello_from, until,
-};
 use lnet::{LnetConfig, PeerEvent};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
+use testbase::sockets::{
+    LIMIT, addresses, config, exchange_hellos, node, node_with, peer_closes, read_to_end, send_hello,
+    send_hello_from, until,
+};
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 use wire::{KsockHelloMsgNid4, LNET_PROTO_MAGIC, LnetAcceptorConnreq, Nid, WireStruct};

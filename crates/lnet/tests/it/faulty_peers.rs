@@ -1,14 +1,14 @@
 //! Faulty peers: silent, vanished, restarted, malformed or hostile.
 #![allow(clippy::unwrap_used)]
 
-use crate::common::{
-    LIMIT, Queue, addresses, config, exchange_hellos, match_entry, node, node_with, pattern, peer_closes,
-    send_hello, until,
-};
 use lnet::{LnetConfig, LnetError, Md, Payload, PeerEvent};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
+use testbase::sockets::{
+    LIMIT, Queue, addresses, config, exchange_hellos, match_entry, node, node_with, pattern, peer_closes,
+    send_hello, until,
+};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use wire::frame::FRAME_HEAD;

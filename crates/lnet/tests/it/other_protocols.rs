@@ -2,9 +2,9 @@
 //! a log line that names the peer and the reason; other peers are not affected.
 #![allow(clippy::unwrap_used)]
 
-use crate::common::{LIMIT, addresses, exchange_hellos, node, peer_closes, read_to_end};
-use crate::log::Log;
 use std::net::SocketAddr;
+use testbase::Log;
+use testbase::sockets::{LIMIT, addresses, exchange_hellos, node, peer_closes, read_to_end};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use wire::{

@@ -2,11 +2,11 @@
 //! CPUs.
 #![allow(clippy::unwrap_used)]
 
-use crate::common::{LIMIT, Queue, config, nid_maker, pattern, until};
 use cpt::{CptConfig, CptId, CptTable};
 use lnet::{IncomingPut, Lnet, LnetConfig, LnetError, NiSpec, Payload, PortalRotor, PutSink};
 use std::future::Future;
 use std::sync::Arc;
+use testbase::sockets::{LIMIT, Queue, config, nid_maker, pattern, until};
 use tokio::sync::mpsc;
 use wire::Nid;
 

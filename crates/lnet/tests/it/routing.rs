@@ -2,14 +2,14 @@
 //! both.
 #![allow(clippy::unwrap_used)]
 
-use crate::common::{
-    LIMIT, Queue, config, exchange_hellos, match_entry, nid_maker, pattern, peer_closes, until,
-};
 use cpt::CptTable;
 use lnet::{Lnet, LnetConfig, LnetError, Md, MdEvent, NiSpec, Payload, PeerEvent, PortalRotor, RouteSpec};
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::Duration;
+use testbase::sockets::{
+    LIMIT, Queue, config, exchange_hellos, match_entry, nid_maker, pattern, peer_closes, until,
+};
 use tokio::io::AsyncWriteExt;
 use tokio::sync::mpsc;
 use wire::frame::{FrameHead, LnetOp};

@@ -1,11 +1,11 @@
 //! Two nodes in one process, connected over TCP on loopback.
 #![allow(clippy::unwrap_used)]
 
-use crate::common::{LIMIT, Queue, addresses, config, match_entry, node, pattern};
 use cpt::{CptConfig, CptTable};
 use lnet::{Lnet, LnetError, Md, MdEvent, Payload, PeerEvent};
 use std::sync::Arc;
 use std::time::Duration;
+use testbase::sockets::{LIMIT, Queue, addresses, config, match_entry, node, pattern};
 use tokio::sync::mpsc;
 use wire::Nid;
 

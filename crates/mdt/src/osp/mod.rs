@@ -385,8 +385,9 @@ mod tests {
     };
     use crate::{
         layout::StripeRequest,
-        store::{Store, instrumented_index::InstrumentedIndex, keys},
+        store::{Store, keys},
     };
+    use testbase::{InstrumentedIndex, rpc_node};
 
     /// Time to poll a create. No OST exists, so the create can never finish.
     const POLL_TIME: Duration = Duration::from_millis(1);
@@ -394,7 +395,7 @@ mod tests {
     fn osts_on(index: Arc<dyn Index>) -> Osts {
         let store = Arc::new(Store::new(index));
         Osts::new(
-            rpc::testing::node(1),
+            rpc_node::node(1),
             store,
             "testfs-MDT0000".into(),
             Default::default(),

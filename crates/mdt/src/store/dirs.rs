@@ -312,12 +312,11 @@ mod tests {
     };
 
     use osd::Index;
+    use testbase::InstrumentedIndex;
     use wire::{Errno, Fid, Time, Transno};
 
     use super::DirChange;
-    use crate::store::{
-        DIR_BLOCK, Entry, Inode, S_IFDIR, S_IFREG, Store, instrumented_index::InstrumentedIndex, shard_of,
-    };
+    use crate::store::{DIR_BLOCK, Entry, Inode, S_IFDIR, S_IFREG, Store, shard_of};
 
     const DIR: Fid = Fid::new(0x2_0000_0400, 1, 0);
 

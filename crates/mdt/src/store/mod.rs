@@ -15,8 +15,6 @@ mod dirs;
 pub(crate) mod dot_lustre;
 mod inode;
 mod inode_count;
-#[cfg(test)]
-pub(crate) mod instrumented_index;
 pub mod keys;
 pub mod links;
 mod tx;

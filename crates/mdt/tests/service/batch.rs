@@ -11,10 +11,8 @@ use wire::{
     MDS_INODELOCK_UPDATE, MdtBody, MdtRecSetattr, Message, WireStruct,
 };
 
-use crate::{
-    client::Client,
-    fixture::{Fixture, wait_until},
-};
+use crate::fixture::{Fixture, wait_until};
+use testbase::mds_client::Client;
 
 /// The lock bits that a lookup grants, except of a regular file.
 const BITS: u64 = MDS_INODELOCK_LOOKUP | MDS_INODELOCK_UPDATE | MDS_INODELOCK_PERM;

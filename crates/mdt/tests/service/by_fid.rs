@@ -9,7 +9,8 @@ use wire::{
     REINT_RMENTRY, WireStruct, nul_terminated,
 };
 
-use crate::{client::Client, fixture::Fixture};
+use crate::fixture::Fixture;
+use testbase::mds_client::Client;
 
 /// The directory `.lustre/fid`, whose names are FIDs.
 const BY_FID: Fid = Fid::DOT_LUSTRE_FID;

@@ -8,7 +8,8 @@ use wire::{
     MDS_OPEN_CREAT, MdtBody, MdtRecSetattr, OBD_MD_FLOSSCAPA, WireStruct, striping::PlainLayout,
 };
 
-use crate::{client::Client, fixture::Fixture};
+use crate::fixture::Fixture;
+use testbase::mds_client::Client;
 
 /// Rights of any user.
 const ANY_USER: u64 = CAPA_OPC_META_READ;

@@ -7,7 +7,8 @@ use mdt::store::keys;
 use tokio::{runtime::Handle, sync::oneshot, task::block_in_place};
 use wire::{Fid, MDS_FMODE_READ, MDS_FMODE_WRITE, MDS_INODELOCK_DOM as DOM, MDS_OPEN_BY_FID, MDS_OPEN_CREAT};
 
-use crate::{client::Client, fixture::Fixture, instrumented_index::InstrumentedIndex};
+use crate::fixture::Fixture;
+use testbase::{InstrumentedIndex, mds_client::Client};
 
 const CREATE: u64 = MDS_OPEN_CREAT | MDS_FMODE_WRITE | MDS_FMODE_READ;
 const WRITE_BY_FID: u64 = MDS_OPEN_BY_FID | MDS_FMODE_WRITE;

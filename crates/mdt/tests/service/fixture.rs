@@ -9,7 +9,8 @@ use mdt::{Mdt, MdtConfig};
 use mgc::{CapaKeyring, CapaKeys, FsConfig, NodemapTable, Nodemaps, TargetConf};
 use osd::{Index, MemoryIndex};
 use parking_lot::Mutex;
-use rpc::{BoxFuture, ConnectRequest, Export, Ptlrpc, Reply, ServerRequest, Target, testing};
+use rpc::{BoxFuture, ConnectRequest, Export, Ptlrpc, Reply, ServerRequest, Target};
+use testbase::rpc_node;
 use tokio::sync::watch;
 use wire::{
     Errno, Fid, LU_SEQ_RANGE_OST, LockTerms, LuSeqRange, Nid, OBD_FL_DELORPHAN, OBD_MD_FLFID, OBD_MD_FLUID,
@@ -17,7 +18,7 @@ use wire::{
     ObdStatfs, Obdo, OstBody, SEQ_QUERY, WireStruct,
 };
 
-use crate::client::{Client, MDT};
+use testbase::mds_client::{Client, MDT};
 
 /// An OST without storage that records some of its requests.
 pub(crate) struct RecordingOst {
@@ -179,7 +180,7 @@ impl Fixture {
 
     /// An MDT on an index, with this number of OSTs.
     pub(crate) async fn with_index(ost_count: u32, index: Arc<dyn Index>) -> Fixture {
-        let rpc = testing::node(7);
+        let rpc = rpc_node::node(7);
         let osts: Vec<_> = (0..ost_count).map(RecordingOst::new).collect();
         for ost in &osts {
             rpc.add_target(ost.clone());

@@ -8,10 +8,8 @@ use wire::{
     WireStruct,
 };
 
-use crate::{
-    client::{Client, Intent},
-    fixture::Fixture,
-};
+use crate::fixture::Fixture;
+use testbase::mds_client::{Client, Intent};
 
 /// The flags of a Lustre client's lease request besides the mode.
 const LEASE: u64 = MDS_OPEN_LEASE | MDS_OPEN_LOCK | MDS_OPEN_BY_FID;

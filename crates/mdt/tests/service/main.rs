@@ -5,14 +5,9 @@
 mod batch;
 mod by_fid;
 mod capabilities;
-mod client;
 mod creator_dom;
 mod fixture;
-#[path = "../../src/store/instrumented_index.rs"]
-mod instrumented_index;
 mod leases;
-#[path = "../../../lnet/tests/it/log.rs"]
-mod log;
 mod names;
 mod open;
 mod restart;

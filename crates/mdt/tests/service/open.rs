@@ -10,10 +10,8 @@ use wire::{
     MdtRecSetattr, OBD_MD_FLLAZYSIZE, OBD_MD_FLSIZE, striping::PlainLayout,
 };
 
-use crate::{
-    client::{Client, Intent},
-    fixture::{Fixture, wait_until},
-};
+use crate::fixture::{Fixture, wait_until};
+use testbase::mds_client::{Client, Intent};
 
 const CREATE: u64 = MDS_OPEN_CREAT | MDS_FMODE_WRITE | MDS_FMODE_READ;
 const LOOKED_UP: u64 = DISP_IT_EXECD | DISP_LOOKUP_EXECD;

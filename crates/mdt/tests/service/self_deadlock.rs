@@ -10,7 +10,8 @@ use wire::{
     MdtRecCreate, MdtRecSetattr, REINT_CREATE, WireStruct,
 };
 
-use crate::{client::Client, fixture::Fixture};
+use crate::fixture::Fixture;
+use testbase::mds_client::Client;
 
 /// Creates a directory with this FID.
 async fn mkdir_with_fid(c: &Client, parent: Fid, fid: Fid) -> Result<(), Errno> {

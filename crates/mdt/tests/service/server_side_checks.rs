@@ -9,7 +9,8 @@ use wire::{
     MdtRecSetattr, REINT_CREATE, SEQ_ALLOC_SUPER, SEQ_QUERY, WireStruct,
 };
 
-use crate::{client::Client, fixture::Fixture};
+use crate::fixture::Fixture;
+use testbase::mds_client::Client;
 
 /// User id, group id and capabilities of a user that claims all capabilities.
 const USER: (u32, u32, u32) = (5, 5, u32::MAX);

@@ -11,10 +11,8 @@ use wire::{
     OBD_MD_CLOSE_INTENT_EXECED, WireStruct,
 };
 
-use crate::{
-    client::{Client, Intent},
-    fixture::{Fixture, wait_until},
-};
+use crate::fixture::{Fixture, wait_until};
+use testbase::mds_client::{Client, Intent};
 
 /// The name that Lustre's client sends.
 const NAME: &str = ".^L^S^T^R:VOLATILE:0000:1234ABCD:fd=3";

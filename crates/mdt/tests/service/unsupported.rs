@@ -16,7 +16,8 @@ use wire::{
     SEQ_QUERY,
 };
 
-use crate::{client::MDT, fixture::Fixture, log::Log};
+use crate::fixture::Fixture;
+use testbase::{Log, mds_client::MDT};
 
 #[tokio::test]
 async fn super_sequences_are_for_targets_of_the_file_system_only() {

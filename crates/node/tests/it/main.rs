@@ -3,75 +3,23 @@
 #![allow(clippy::unwrap_used)]
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
 use client::{Client, Cred, OpenFlags};
-use cpt::{BoxFuture, CptTable};
+use cpt::CptTable;
 use lnet::{Lnet, LnetConfig};
 use node::{MGS_WAIT, Node, NodeConfig, NodeError, RandomSource, SAVED_CONFIG_FILE, TargetSpec};
-use osd::target::{TargetKind, TargetLabel};
-use osd::{Index, MemoryFiles, MemoryStores, Objects, OsdError, Stores, TargetFiles};
+use osd::target::TargetKind;
+use osd::{MemoryFiles, Stores, TargetFiles};
+use testkit::{FSNAME, KeptStores};
 use wire::Nid;
 
-const FSNAME: &str = "testfs";
 /// Capacity of each store, bytes.
 const CAPACITY: u64 = 1 << 30;
 
-/// Stores in memory that the next start of the target finds again.
-#[derive(Clone)]
-struct KeptStores {
-    index: Arc<dyn Index>,
-    objects: Arc<dyn Objects>,
-    has_run: Arc<AtomicBool>,
-}
-
-impl KeptStores {
-    async fn new() -> KeptStores {
-        let memory = MemoryStores(CAPACITY);
-        let index = memory.open_index().await.unwrap();
-        KeptStores {
-            objects: memory.open_objects(&index).await.unwrap(),
-            index,
-            has_run: Arc::default(),
-        }
-    }
-}
-
-impl Stores for KeptStores {
-    fn has_run(&self) -> bool {
-        self.has_run.load(Ordering::Relaxed)
-    }
-
-    fn set_has_run(&self) -> BoxFuture<'_, Result<(), OsdError>> {
-        self.has_run.store(true, Ordering::Relaxed);
-        Box::pin(async { Ok(()) })
-    }
-
-    fn open_index(&self) -> BoxFuture<'_, Result<Arc<dyn Index>, OsdError>> {
-        Box::pin(async { Ok(self.index.clone()) })
-    }
-
-    fn open_index_read_only(&self) -> BoxFuture<'_, Result<Arc<dyn Index>, OsdError>> {
-        self.open_index()
-    }
-
-    fn open_objects<'a>(
-        &'a self,
-        _: &'a Arc<dyn Index>,
-    ) -> BoxFuture<'a, Result<Arc<dyn Objects>, OsdError>> {
-        Box::pin(async { Ok(self.objects.clone()) })
-    }
-}
-
-fn label(kind: TargetKind) -> TargetLabel {
-    let uuid = RandomSource::seeded(kind as u64).uuid().unwrap();
-    TargetLabel::new(kind, FSNAME, 0, &uuid)
-}
-
 fn in_memory(kind: TargetKind) -> TargetSpec {
-    TargetSpec::in_memory(label(kind), CAPACITY)
+    TargetSpec::in_memory(testkit::label(kind, 0), CAPACITY)
 }
 
 /// A node without an address, whose parts reach each other over `lo`.
@@ -126,7 +74,7 @@ async fn node_serves_and_mounts_a_whole_file_system() {
 #[tokio::test(start_paused = true)]
 async fn stopped_target_starts_again_on_its_stores() {
     let node = start_node(2);
-    let (mdt, ost) = (KeptStores::new().await, KeptStores::new().await);
+    let (mdt, ost) = (KeptStores::new(CAPACITY).await, KeptStores::new(CAPACITY).await);
     let kept = |kind, stores: &KeptStores| TargetSpec {
         stores: Box::new(stores.clone()),
         ..in_memory(kind)
@@ -159,7 +107,7 @@ async fn stopped_target_starts_again_on_its_stores() {
 #[tokio::test(start_paused = true)]
 async fn target_with_a_saved_configuration_starts_without_its_mgs() {
     let files = MemoryFiles::default();
-    let stores = KeptStores::new().await;
+    let stores = KeptStores::new(CAPACITY).await;
     let mdt = || TargetSpec {
         stores: Box::new(stores.clone()),
         files: Some(Arc::new(files.clone())),

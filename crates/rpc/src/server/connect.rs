@@ -97,6 +97,7 @@ async fn connect_to(
         .await
         .map_err(|_| Errno::EBUSY)?;
     let granted = grant_requested(&requested, target.negotiate(&req)?);
+    #[cfg(feature = "faults")]
     let granted = rpc.faults().limit_connect_data(arrival.body.pb_opc, granted);
     let mut op_flags = if target.replayable() {
         MSG_CONNECT_REPLAYABLE

@@ -17,6 +17,7 @@ use wire::{
 /// Handles one request.
 pub(crate) fn handle(rpc: Arc<Ptlrpc>, mut arrival: Arrival) -> BoxFuture<'static, ()> {
     Box::pin(async move {
+        #[cfg(feature = "faults")]
         if rpc.faults().loses_request(arrival.body.pb_opc) {
             return;
         }
@@ -31,6 +32,7 @@ pub(crate) fn handle(rpc: Arc<Ptlrpc>, mut arrival: Arrival) -> BoxFuture<'stati
             )
             .await;
         }
+        #[cfg(feature = "faults")]
         if rpc.faults().refuses(arrival.body.pb_opc) {
             return reply::send(
                 &rpc,

@@ -126,6 +126,7 @@ pub(crate) async fn send(
     outcome: &Outcome,
     last_committed: Transno,
 ) {
+    #[cfg(feature = "faults")]
     if rpc.faults().loses_reply(arrival.body.pb_opc) {
         return;
     }

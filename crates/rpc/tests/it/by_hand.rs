@@ -1,16 +1,16 @@
 //! A service's replies to hand-made messages: offsets, match bits, duplicates, refusals, garbage.
 #![allow(clippy::unwrap_used)]
 
-use crate::common::{TestTarget, body, connect_by_hand, next_reply, reply_buffer, send};
 use bytes::Bytes;
 use lnet::{IncomingPut, Payload, PutSink, SinkFull};
 use proptest::prelude::{any, prop_assert};
-use rpc::testing::{EchoTarget, RecordingOwner, client, import_config, node};
 use rpc::{
     BoxFuture, Import, ImportKind, ImportState, Ptlrpc, Reply, Request, RpcError, ServiceConfig, Spread,
 };
 use std::sync::Arc;
 use std::time::Duration;
+use testbase::by_hand::{TestTarget, body, connect_by_hand, next_reply, reply_buffer, send};
+use testbase::rpc_node::{EchoTarget, RecordingOwner, client, import_config, node};
 use tokio::time::{sleep, timeout};
 use wire::{
     Errno, LustreHandle, MSG_CONNECT_RECONNECT, MSG_CONNECT_REPLAYABLE, MSG_RESENT, Message, Nid,

@@ -1,14 +1,14 @@
 //! Exchanges between imports and targets of one node, over `lo`, in virtual time.
 #![allow(clippy::unwrap_used)]
 
-use crate::common::{MDT, OST, TestTarget, text};
 use bytes::Bytes;
 use lnet::Payload;
-use rpc::testing::{EchoTarget, RecordingOwner, client, import_config, node};
 use rpc::{Bulk, Import, ImportKind, ImportState, Reply, Request, RpcError};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
+use testbase::by_hand::{MDT, OST, TestTarget, text};
+use testbase::rpc_node::{EchoTarget, RecordingOwner, client, import_config, node};
 use tokio::time::{Instant, sleep};
 use wire::{Errno, MDS_REINT, OST_READ, OST_WRITE, Transno};
 

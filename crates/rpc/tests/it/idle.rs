@@ -1,11 +1,11 @@
 //! Idle imports: they ping, or disconnect until the next request.
 #![allow(clippy::unwrap_used)]
 
-use crate::common::{MDT, OST, text};
-use rpc::testing::{EchoTarget, client, node};
 use rpc::{ImportKind, ImportState, Request};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
+use testbase::by_hand::{MDT, OST, text};
+use testbase::rpc_node::{EchoTarget, client, node};
 use tokio::time::sleep;
 
 #[tokio::test(start_paused = true)]

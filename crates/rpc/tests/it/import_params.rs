@@ -1,10 +1,10 @@
 //! The parameters of an import.
 #![allow(clippy::unwrap_used)]
 
-use crate::common::MDT;
 use params::Registry;
-use rpc::testing::{EchoTarget, client, node};
 use rpc::{ImportKind, Request};
+use testbase::by_hand::MDT;
+use testbase::rpc_node::{EchoTarget, client, node};
 
 #[tokio::test(start_paused = true)]
 async fn import_shows_its_state_and_requests() {

@@ -1,8 +1,6 @@
 //! Requests over `lo` that the sender's thread handles inline until they wait.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-use crate::common::{MDT, TestTarget, text};
-use rpc::testing::{client, node};
 use rpc::{Import, ImportKind, Reply, Request};
 use std::cell::Cell;
 use std::future::poll_fn;
@@ -10,6 +8,8 @@ use std::pin::pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Waker};
+use testbase::by_hand::{MDT, TestTarget, text};
+use testbase::rpc_node::{client, node};
 use tokio::sync::Notify;
 use wire::MDS_GETATTR;
 

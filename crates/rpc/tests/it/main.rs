@@ -1,13 +1,10 @@
 //! Requests and replies between nodes: in one process, over TCP, and by hand.
 
 mod by_hand;
-mod common;
 mod exchange;
 mod idle;
 mod import_params;
 mod inline_dispatch;
-#[path = "../../../lnet/tests/it/log.rs"]
-mod log;
 mod partitions;
 mod refusals;
 mod target_stats;

@@ -2,14 +2,14 @@
 //! Partitions are forced, so that the tests work on any machine.
 #![allow(clippy::unwrap_used)]
 
-use crate::common::TestTarget;
-use crate::common::over_tcp::{forced_partitions, import, nid_maker, node, node_bound, node_on};
 use cpt::CptTable;
 use params::Registry;
-use rpc::testing::EchoTarget;
 use rpc::{ImportKind, Reply, Request, RpcConfig, ServicesTuning, Tuning};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
+use testbase::by_hand::TestTarget;
+use testbase::over_tcp::{forced_partitions, import, nid_maker, node, node_bound, node_on};
+use testbase::rpc_node::EchoTarget;
 use tokio::runtime::Runtime;
 use wire::MDS_STATFS;
 

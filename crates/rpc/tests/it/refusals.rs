@@ -3,13 +3,13 @@
 //! clients are not affected.
 #![allow(clippy::unwrap_used)]
 
-use crate::common::{TestTarget, body, connect_by_hand, next_reply, reply_buffer};
-use crate::log::Log;
 use bytes::Bytes;
-use rpc::testing::{EchoTarget, client, node};
 use rpc::{ImportKind, Ptlrpc, Request, RpcError};
 use std::sync::Arc;
 use std::time::Duration;
+use testbase::Log;
+use testbase::by_hand::{TestTarget, body, connect_by_hand, next_reply, reply_buffer};
+use testbase::rpc_node::{EchoTarget, client, node};
 use tokio::time::timeout;
 use wire::{
     Errno, LUSTRE_MDS_VERSION, LUSTRE_OBD_VERSION, MDS_CONNECT, MDS_STATFS, Message, Nid, OBD_CONNECT_AT,

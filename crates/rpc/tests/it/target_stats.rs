@@ -1,12 +1,12 @@
 //! Statistics of a target: in total, by job and by the NID of the clients.
 #![allow(clippy::unwrap_used)]
 
-use crate::common::{MDT, TestTarget};
 use params::{Registry, Value};
 use rpc::job::JobId;
-use rpc::testing::{RecordingOwner, client, import_config, node};
 use rpc::{Import, ImportConfig, ImportKind, Reply, Request};
 use std::sync::Arc;
+use testbase::by_hand::{MDT, TestTarget};
+use testbase::rpc_node::{RecordingOwner, client, import_config, node};
 
 /// A target that counts each request as a getattr of 5 microseconds.
 fn counting_target() -> Arc<TestTarget> {

@@ -1,18 +1,18 @@
 //! Two nodes over TCP on loopback addresses, in real time.
 #![allow(clippy::unwrap_used)]
 
-use crate::common::over_tcp::{addresses, forced_partitions, import, nid_maker, node, node_on};
-use crate::common::{TestTarget, connect_to};
 use bytes::Bytes;
 use cpt::CptTable;
 use lnet::{Lnet, LnetConfig, Payload};
-use rpc::testing::{EchoTarget, RecordingOwner, import_config};
 use rpc::{
     Bulk, Import, ImportKind, ImportState, Ptlrpc, Reply, Request, RpcConfig, RpcError, TargetExports,
     services,
 };
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use testbase::by_hand::{TestTarget, connect_to};
+use testbase::over_tcp::{addresses, forced_partitions, import, nid_maker, node, node_on};
+use testbase::rpc_node::{EchoTarget, RecordingOwner, import_config};
 use wire::{
     Errno, MDS_GETATTR, Nid, OBD_CONNECT_FULL20, OBD_CONNECT_MDS, OST_READ, OST_WRITE, ObdConnectData,
 };

@@ -1,13 +1,13 @@
 //! TBF rules throttle the requests that match, and no others.
 #![allow(clippy::unwrap_used)]
 
-use crate::common::over_tcp::{import, nid_maker, node, node_on};
 use cpt::CptTable;
 use params::Registry;
-use rpc::testing::{EchoTarget, RecordingOwner, import_config, node_with};
 use rpc::{Import, ImportKind, Request, RpcConfig};
 use std::sync::Arc;
 use std::time::Duration;
+use testbase::over_tcp::{import, nid_maker, node, node_on};
+use testbase::rpc_node::{EchoTarget, RecordingOwner, import_config, node_with};
 use tokio::time::{Instant, sleep};
 use wire::MDS_STATFS;
 

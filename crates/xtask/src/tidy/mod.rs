@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use crate::stage::{cargo, root};
 
 /// Every crate and its floor. A crate may use only crates of lower floors (ARCHITECTURE.md).
-const FLOORS: [(&str, u32); 24] = [
+const FLOORS: [(&str, u32); 28] = [
     ("wire", 0),
     ("cpt", 0),
     ("params", 0),
@@ -44,7 +44,12 @@ const FLOORS: [(&str, u32); 24] = [
     ("capi", 8),
     ("python", 8),
     ("xtask", 0),
+    ("testbase", 3),
+    ("testkit", 7),
 ];
+
+/// Crates for tests. Only dev-dependencies may name them, on any floor.
+const FOR_TESTS: [&str; 2] = ["testbase", "testkit"];
 
 /// Maximum number of lines of a source file.
 const LINES_MAX: usize = 600;
@@ -134,6 +139,12 @@ fn crates_use_only_lower_floors() {
         let manifest = fs::read_to_string(dir.join("Cargo.toml")).unwrap();
         for (used, for_tests) in dependencies(&manifest) {
             let used_floor = floor(&used).unwrap();
+            if FOR_TESTS.contains(&used.as_str()) && for_tests {
+                continue;
+            }
+            if FOR_TESTS.contains(&used.as_str()) && !FOR_TESTS.contains(&name.as_str()) {
+                wrong.push(format!("{name} uses {used}, which is only for tests"));
+            }
             // Tests may use crates of the same floor, to have a whole file system; no crate may use
             // a higher floor.
             if used_floor > own_floor || (used_floor == own_floor && !for_tests) {
@@ -175,6 +186,27 @@ fn no_server_depends_on_a_tool() {
         }
     }
     assert_none("servers that depend on tools", wrong);
+}
+
+#[test]
+fn crates_include_no_sources_of_other_crates() {
+    let mut wrong = Vec::new();
+    for (path, text) in sources() {
+        let crate_dir = |path: &Path| {
+            let parts = path.strip_prefix(root().join("crates")).unwrap().components();
+            parts.take(1).collect::<PathBuf>()
+        };
+        for line in text.lines().filter(|l| l.trim_start().starts_with("#[path = ")) {
+            let included = path.parent().unwrap().join(line.split('"').nth(1).unwrap());
+            if crate_dir(&included.canonicalize().unwrap()) != crate_dir(&path) {
+                wrong.push(format!("{}: {line}", path.display()));
+            }
+        }
+    }
+    assert_none(
+        "sources of other crates: share them in `testbase` or `testkit`",
+        wrong,
+    );
 }
 
 #[test]

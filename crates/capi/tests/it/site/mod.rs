@@ -3,7 +3,6 @@
 
 #![allow(clippy::unwrap_used)]
 
-use crate::cluster::{Cluster, FSNAME};
 use cpt::CptTable;
 use lnet::{Accept, Lnet, LnetConfig, NiSpec};
 use std::net::{Ipv4Addr, TcpListener};
@@ -11,6 +10,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
+use testkit::{Cluster, FSNAME};
 use wire::Nid;
 
 const LIBRARY: &str = "libnacre.so";
@@ -20,7 +20,6 @@ const PROGRAM_TIME_MAX: Duration = Duration::from_secs(240);
 /// A file system that other processes can mount, and a directory for built programs.
 pub(crate) struct TestSite {
     pub(crate) cluster: Cluster,
-    lnet: std::sync::Arc<Lnet>,
     nid: Nid,
     port: u16,
     /// The directory of the built programs.
@@ -117,8 +116,7 @@ impl TestSite {
         let lnet = Lnet::new(CptTable::single_current(), config);
         lnet.add_ni(&NiSpec::new(nid)).unwrap();
         TestSite {
-            cluster: Cluster::start_on(lnet.clone(), osts).await,
-            lnet,
+            cluster: Cluster::start_on(lnet, osts).await,
             nid,
             port,
             programs: tempfile::tempdir().unwrap(),
@@ -215,7 +213,6 @@ impl TestSite {
 
     pub(crate) async fn stop(self) {
         self.cluster.stop().await;
-        self.lnet.shutdown().await;
     }
 }
 

@@ -1,13 +1,13 @@
 //! Compares two messages field by field. Two fields may be equal, be corresponding identifiers,
 //! differ with a reason, or differ without a reason.
 
-use crate::captured::differences::Table;
-use crate::captured::fields;
 use crate::captured_clients::ids::{Ids, Kind, kind};
 use crate::captured_clients::servers::{captured_nid, local_nid};
 use bytes::Bytes;
 use std::collections::BTreeMap;
 use std::time::{SystemTime, UNIX_EPOCH};
+use testbase::captured::differences::Table;
+use testbase::captured::fields;
 use wire::dirpage::{DirPage, PAGE};
 use wire::format::{Leaf, Rmf, Value};
 

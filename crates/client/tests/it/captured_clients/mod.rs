@@ -33,7 +33,7 @@ fn every_capture_is_played_or_excluded_with_a_reason() {
         .map(|label| format!("{label}.pcap.gz"))
         .collect();
     named.sort();
-    let files = std::fs::read_dir(crate::captured::dir()).unwrap();
+    let files = std::fs::read_dir(testbase::captured::dir()).unwrap();
     let mut files: Vec<_> = files
         .map(|f| f.unwrap().file_name().into_string().unwrap())
         .collect();

@@ -1,8 +1,6 @@
 //! Plays captures: sends each client's messages in order, waits for the servers' messages where
 //! they were captured, and compares them.
 
-use crate::captured::differences::Table;
-use crate::captured::{Step, fields, name_of, steps};
 use crate::captured_clients::allocation::ExtraFiles;
 use crate::captured_clients::compare::{Comparer, MessageId};
 use crate::captured_clients::ids::{Kind, UnknownId, bytes_of, kind};
@@ -13,6 +11,8 @@ use bytes::Bytes;
 use capture::trace::{MessageKind, Request};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
+use testbase::captured::differences::Table;
+use testbase::captured::{Step, fields, name_of, steps};
 use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 use wire::batch::BatchBody;

@@ -1,9 +1,9 @@
 //! Clients of older releases: their connect flags, and the parts of the captured requests that they
 //! do not support. The other requests have had the same format since 2.12.
 
-use crate::captured::name_of;
 use capture::trace::Request;
 use std::sync::Arc;
+use testbase::captured::name_of;
 use wire::format::Rmf;
 use wire::{
     Message, OBD_CONNECT_FLAGS2, OBD_CONNECT2_LSEEK, OBD_CONNECT2_REP_MBITS, ObdConnectData, PtlrpcBody,

@@ -1,7 +1,7 @@
 //! Compares two requests for the same operation, field by field.
 
-use crate::captured::differences::Table;
 use std::collections::{BTreeMap, BTreeSet};
+use testbase::captured::differences::Table;
 use wire::Message;
 use wire::format::{Rqf, leaves};
 

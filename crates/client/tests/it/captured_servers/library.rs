@@ -3,12 +3,12 @@
 //! The server's handle of the connection gives the target of an exchange. If no capture has the
 //! connect, the portal and the server's NID give it.
 
-use crate::captured;
 use crate::captured_servers::key;
 use bytes::Bytes;
 use capture::trace::{MessageKind, Request};
 use std::collections::HashMap;
 use std::sync::Arc;
+use testbase::captured;
 use wire::format::Rqf;
 use wire::{
     LDLM_CB_REQUEST_PORTAL, LdlmResId, LuSeqRange, LustreHandle, MdtBody, Message, Nid, OstBody, OstId,

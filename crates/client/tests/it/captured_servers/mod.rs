@@ -17,11 +17,11 @@ mod scenario_run;
 mod scenarios;
 mod server;
 
-use crate::captured::differences::Table;
 use compare::Counts;
 use scenario_run::ScenarioRun;
 use std::sync::Arc;
 use std::time::Duration;
+use testbase::captured::differences::Table;
 
 /// Least number of compared requests and replies to callbacks.
 const MESSAGES_MIN: usize = 755;
@@ -109,5 +109,5 @@ fn every_capture_is_played_or_excluded_with_a_reason() {
             .map(|(capture, _)| (*capture).to_owned()),
     );
     all.sort();
-    assert_eq!(all, crate::captured::labels());
+    assert_eq!(all, testbase::captured::labels());
 }

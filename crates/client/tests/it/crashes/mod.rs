@@ -13,7 +13,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use crate::cluster::Cluster;
 use bytes::Bytes;
 use client::{Client, Cred, OpenFlags};
 use cpt::CptTable;
@@ -22,6 +21,7 @@ use index::CrashIndex;
 use lnet::{Lnet, LnetConfig};
 use osd::Index;
 use parking_lot::Mutex;
+use testkit::Cluster;
 use tokio::task::JoinSet;
 use wire::Errno;
 

@@ -14,9 +14,9 @@ mod play;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::cluster::Cluster;
 use check::Directory;
 use play::{Round, RoundConfig};
+use testkit::Cluster;
 
 /// Default number of rounds per test.
 const ROUNDS: u64 = 25;

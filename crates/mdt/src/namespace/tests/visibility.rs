@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use super::{Fixture, ROOT, check};
-use crate::store::{Store, instrumented_index::InstrumentedIndex, keys};
+use crate::store::{Store, keys};
+use testbase::InstrumentedIndex;
 
 #[test]
 fn new_directory_takes_an_entry_before_its_creator_continues() {

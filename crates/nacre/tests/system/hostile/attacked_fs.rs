@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use wire::Nid;
 
 use crate::fixture::{Site, nacre_ok};
-use crate::hostile::sockets::addresses;
+use testbase::sockets::addresses;
 
 /// The port of [`crate::hostile::sockets`].
 const PORT: &str = "7988";

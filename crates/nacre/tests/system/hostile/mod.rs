@@ -8,16 +8,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod attacked_fs;
-#[path = "../../../../rpc/tests/it/common/mod.rs"]
-mod by_hand;
-#[path = "../../../../wire/tests/it/captured/mod.rs"]
-mod captured;
-#[allow(dead_code, reason = "this test binary uses a part of it")]
-#[path = "../../../../mdt/tests/service/client.rs"]
-mod client;
 mod requests;
 mod rpcs;
-#[path = "../../../../lnet/tests/it/common.rs"]
-mod sockets;
 mod storm;
 mod streams;

@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use cpt::CptTable;
-use rpc::{Import, ImportConfig, ImportKind, Ptlrpc, Request, RpcConfig, testing};
+use rpc::{Import, ImportConfig, ImportKind, Ptlrpc, Request, RpcConfig};
+use testbase::rpc_node;
 use tokio::task::JoinHandle;
 use wire::{
     Errno, Fid, MDS_ATTR_MODE, MDS_ATTR_SIZE, MDS_ATTR_UID, MDS_FMODE_EXEC, MDS_FMODE_READ, MDS_FMODE_WRITE,
@@ -19,8 +20,8 @@ use wire::{
 };
 
 use crate::hostile::attacked_fs::{AttackedFs, MDT, OST};
-use crate::hostile::client::Client;
-use crate::hostile::sockets::{addresses, node};
+use testbase::mds_client::Client;
+use testbase::sockets::{addresses, node};
 
 /// Credentials of an unprivileged user that claims all capabilities.
 const USER: (u32, u32, u32) = (4711, 4712, u32::MAX);
@@ -288,7 +289,7 @@ async fn send_false_transfers(rpc: &Arc<Ptlrpc>, server: Nid) -> Vec<JoinHandle<
             ..ObdConnectData::default()
         },
         max_rpcs_in_flight: 256,
-        ..testing::import_config(OST, ImportKind::Osc, Arc::<testing::RecordingOwner>::default())
+        ..rpc_node::import_config(OST, ImportKind::Osc, Arc::<rpc_node::RecordingOwner>::default())
     };
     let import = Import::new(rpc, config);
     import.connect().await.unwrap();

@@ -16,8 +16,8 @@ use wire::{
 };
 
 use crate::hostile::attacked_fs::{AttackedFs, MDT, OST};
-use crate::hostile::by_hand::{body, connect_to, next_reply, reply_buffer, send};
-use crate::hostile::sockets::{LIMIT, addresses, node};
+use testbase::by_hand::{body, connect_to, next_reply, reply_buffer, send};
+use testbase::sockets::{LIMIT, addresses, node};
 
 /// The portals of requests that the attacks use.
 const REQUEST_PORTALS: [u32; 6] = [

@@ -15,7 +15,8 @@ use bytes::Bytes;
 use capture::trace::MessageKind;
 use cpt::CptTable;
 use fastrand::Rng;
-use rpc::{Import, ImportConfig, ImportKind, Ptlrpc, Request, RpcConfig, RpcError, testing};
+use rpc::{Import, ImportConfig, ImportKind, Ptlrpc, Request, RpcConfig, RpcError};
+use testbase::rpc_node;
 use tokio::task::JoinSet;
 use wire::{
     Fid, MDS_FMODE_WRITE, MDS_OPEN_CREAT, Message, Nid, OBD_CONNECT_AT, OBD_CONNECT_BRW_SIZE,
@@ -24,10 +25,10 @@ use wire::{
 
 use crate::fixture::{nacre_ok, sh};
 use crate::hostile::attacked_fs::{AttackedFs, MDT, OST};
-use crate::hostile::by_hand::body;
-use crate::hostile::captured::{labels, steps};
-use crate::hostile::client::Client;
-use crate::hostile::sockets::{nid_maker, node};
+use testbase::by_hand::body;
+use testbase::captured::{labels, steps};
+use testbase::mds_client::Client;
+use testbase::sockets::{nid_maker, node};
 
 /// Number of requests in CI.
 const MESSAGES: usize = 6000;
@@ -170,7 +171,7 @@ impl Attacker {
                 ..ObdConnectData::default()
             },
             max_rpcs_in_flight: 64,
-            ..testing::import_config(OST, ImportKind::Osc, Arc::<testing::RecordingOwner>::default())
+            ..rpc_node::import_config(OST, ImportKind::Osc, Arc::<rpc_node::RecordingOwner>::default())
         };
         let ost = Import::new(&rpc, config);
         ost.connect().await.unwrap();

@@ -12,9 +12,7 @@ use wire::{
 };
 
 use crate::hostile::attacked_fs::AttackedFs;
-use crate::hostile::sockets::{
-    LIMIT, addresses, exchange_hellos, node, peer_closes, read_to_end, send_hello,
-};
+use testbase::sockets::{LIMIT, addresses, exchange_hellos, node, peer_closes, read_to_end, send_hello};
 
 /// Number of connections that send an incomplete message and then stay silent.
 const SILENT_CONNECTIONS: usize = 200;

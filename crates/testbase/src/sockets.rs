@@ -1,5 +1,4 @@
 //! Nodes and peers for tests over loopback.
-#![allow(clippy::unwrap_used, dead_code, unreachable_pub)] // nacre's tests use a part of it
 
 use bytes::Bytes;
 use cpt::{BoxFuture, CptTable};

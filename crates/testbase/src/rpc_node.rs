@@ -1,14 +1,14 @@
 //! A node in one process for tests: LNet on `lo`, the RPC layer, an echoing target, a recording
 //! import owner.
 
-use crate::{
-    BoxFuture, ConnectRequest, Export, Import, ImportConfig, ImportEvent, ImportKind, ImportOwner, Ptlrpc,
-    Reply, RpcConfig, ServerRequest, Target, services,
-};
 use bytes::Bytes;
 use cpt::CptTable;
 use lnet::{Lnet, LnetConfig};
 use parking_lot::Mutex;
+use rpc::{
+    BoxFuture, ConnectRequest, Export, Import, ImportConfig, ImportEvent, ImportKind, ImportOwner, Ptlrpc,
+    Reply, RpcConfig, ServerRequest, Target, services,
+};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use wire::{Errno, Message, Nid, ObdConnectData, Transno};

@@ -22,7 +22,7 @@ use wire::{
 };
 
 /// The UUID of the target.
-pub(crate) const MDT: &str = "testfs-MDT0000_UUID";
+pub const MDT: &str = "testfs-MDT0000_UUID";
 /// Flag of a granted lock that conflicts already: the client must cancel it without a callback.
 const AST_SENT: u32 = LDLM_FL_AST_SENT as u32;
 /// `ocd_connect_flags` of a Lustre client (capture b1).
@@ -32,51 +32,51 @@ const FLAGS2: u64 = 0xa4_6cde_ffbd;
 /// `mbo_valid` of a Lustre client's lookup (capture d2).
 const GETATTR_VALID: u64 = 0x1140_0084_9103_6fdf;
 
-pub(crate) struct Client {
-    pub(crate) uuid: String,
-    pub(crate) import: Arc<Import>,
+pub struct Client {
+    pub uuid: String,
+    pub import: Arc<Import>,
     /// The sequence of the client's FIDs.
-    pub(crate) seq: u64,
+    pub seq: u64,
     /// The object id of the next FID.
     oid: AtomicU32,
     /// The client's handle of the next lock.
     cookie: AtomicU64,
     /// Resources and bits of the locks revoked by callbacks.
-    pub(crate) revoked: Mutex<Vec<(Fid, u64)>>,
+    pub revoked: Mutex<Vec<(Fid, u64)>>,
     /// User id, group id and capabilities of the user.
-    pub(crate) creds: Mutex<(u32, u32, u32)>,
+    pub creds: Mutex<(u32, u32, u32)>,
     /// Whether the client keeps locks that the server revokes.
-    pub(crate) ignores_callbacks: AtomicBool,
+    pub ignores_callbacks: AtomicBool,
 }
 
 /// The reply to an intent.
 #[derive(Debug)]
-pub(crate) struct Intent {
+pub struct Intent {
     /// Executed steps, `DISP_*`.
-    pub(crate) disposition: u64,
+    pub disposition: u64,
     /// The status of the operation.
-    pub(crate) status: i32,
+    pub status: i32,
     /// `MDS_INODELOCK_*` of the granted lock.
-    pub(crate) bits: u64,
+    pub bits: u64,
     /// The mode of the granted lock; 0: no lock.
-    pub(crate) mode: u32,
-    pub(crate) lock_fid: Fid,
-    pub(crate) lock_handle: u64,
-    pub(crate) body: MdtBody,
-    pub(crate) reply: ReplyMsg,
+    pub mode: u32,
+    pub lock_fid: Fid,
+    pub lock_handle: u64,
+    pub body: MdtBody,
+    pub reply: ReplyMsg,
 }
 
 impl Intent {
-    pub(crate) fn fid(&self) -> Fid {
+    pub fn fid(&self) -> Fid {
         self.body.mbo_fid1
     }
 
-    pub(crate) fn handle(&self) -> u64 {
+    pub fn handle(&self) -> u64 {
         self.body.mbo_open_handle.cookie
     }
 
     /// Whether the server granted a lock.
-    pub(crate) fn has_lock(&self) -> bool {
+    pub fn has_lock(&self) -> bool {
         self.mode != 0
     }
 }
@@ -110,16 +110,16 @@ impl ImportOwner for Owner {
 static CLIENTS: AtomicU32 = AtomicU32::new(1);
 
 impl Client {
-    pub(crate) async fn connect(rpc: &Arc<Ptlrpc>) -> Arc<Client> {
+    pub async fn connect(rpc: &Arc<Ptlrpc>) -> Arc<Client> {
         Client::connect_to(rpc, Nid::LO, MDT).await
     }
 
-    pub(crate) async fn connect_to(rpc: &Arc<Ptlrpc>, nid: Nid, target: &str) -> Arc<Client> {
+    pub async fn connect_to(rpc: &Arc<Ptlrpc>, nid: Nid, target: &str) -> Arc<Client> {
         Client::connect_with_terms(rpc, nid, target, LockTerms::Lustre).await
     }
 
     /// Connects a client that requests these lock terms.
-    pub(crate) async fn connect_with_terms(
+    pub async fn connect_with_terms(
         rpc: &Arc<Ptlrpc>,
         nid: Nid,
         target: &str,
@@ -169,34 +169,34 @@ impl Client {
         client
     }
 
-    pub(crate) async fn disconnect(&self) {
+    pub async fn disconnect(&self) {
         self.import.disconnect().await;
     }
 
-    pub(crate) fn new_fid(&self) -> Fid {
+    pub fn new_fid(&self) -> Fid {
         Fid::new(self.seq, self.oid.fetch_add(1, Ordering::SeqCst), 0)
     }
 
-    pub(crate) async fn call(&self, opc: u32, bufs: Vec<Bytes>) -> Result<ReplyMsg, Errno> {
+    pub async fn call(&self, opc: u32, bufs: Vec<Bytes>) -> Result<ReplyMsg, Errno> {
         self.import
             .call(Request::new(opc, bufs))
             .await
             .map_err(|e: RpcError| e.errno())
     }
 
-    pub(crate) async fn modify(&self, opc: u32, bufs: Vec<Bytes>) -> Result<ReplyMsg, Errno> {
+    pub async fn modify(&self, opc: u32, bufs: Vec<Bytes>) -> Result<ReplyMsg, Errno> {
         self.import
             .call(Request::modifying(opc, bufs))
             .await
             .map_err(|e: RpcError| e.errno())
     }
 
-    pub(crate) async fn cancel(&self, handle: u64) {
+    pub async fn cancel(&self, handle: u64) {
         // The server may have cancelled the lock already.
         let _ = self.try_cancel(handle).await;
     }
 
-    pub(crate) async fn try_cancel(&self, handle: u64) -> Result<ReplyMsg, Errno> {
+    pub async fn try_cancel(&self, handle: u64) -> Result<ReplyMsg, Errno> {
         let dlm = LdlmRequest {
             lock_count: 1,
             ..LdlmRequest::default()
@@ -237,7 +237,7 @@ impl Client {
     }
 
     /// Requests an EX lock of the type `lr_type`.
-    pub(crate) async fn lock_exclusively(&self, lr_type: u32, lr_name: LdlmResId) -> Result<(), Errno> {
+    pub async fn lock_exclusively(&self, lr_type: u32, lr_name: LdlmResId) -> Result<(), Errno> {
         let bufs = vec![self.dlm_of(lr_type, lr_name, LCK_EX, LdlmPolicyData::default(), 0)];
         self.call(LDLM_ENQUEUE, bufs).await.map(drop)
     }
@@ -278,11 +278,11 @@ impl Client {
         }
     }
 
-    pub(crate) async fn getattr(&self, parent: Fid, name: &str) -> Intent {
+    pub async fn getattr(&self, parent: Fid, name: &str) -> Intent {
         self.getattr_as(IT_GETATTR, parent, Fid::ZERO, name).await
     }
 
-    pub(crate) async fn getattr_as(&self, opc: u64, parent: Fid, child: Fid, name: &str) -> Intent {
+    pub async fn getattr_as(&self, opc: u64, parent: Fid, child: Fid, name: &str) -> Intent {
         let bufs = self.lookup_bufs(parent, child, name);
         Client::intent(self.enqueue(parent, opc, bufs, false).await.unwrap())
     }
@@ -303,7 +303,7 @@ impl Client {
     }
 
     /// A lookup for a batch.
-    pub(crate) fn sub_request(&self, parent: Fid, name: &str) -> Message {
+    pub fn sub_request(&self, parent: Fid, name: &str) -> Message {
         let mut bufs = vec![
             self.dlm(parent, LCK_CR, MDS_INODELOCK_UPDATE, LDLM_FL_HAS_INTENT as u32),
             Bytes::copy_from_slice(&IT_GETATTR.to_le_bytes()),
@@ -316,17 +316,17 @@ impl Client {
         }
     }
 
-    pub(crate) async fn open(&self, parent: Fid, name: &str, flags: u64) -> Intent {
+    pub async fn open(&self, parent: Fid, name: &str, flags: u64) -> Intent {
         self.open_with(parent, name, flags, &[]).await
     }
 
-    pub(crate) async fn open_with(&self, parent: Fid, name: &str, flags: u64, ea: &[u8]) -> Intent {
+    pub async fn open_with(&self, parent: Fid, name: &str, flags: u64, ea: &[u8]) -> Intent {
         self.open_from(0, (parent, name), flags, ea).await
     }
 
     /// Opens a file by parent and name, or by FID and an empty name; `own` is the cookie of a
     /// handle by which the client has the file open already.
-    pub(crate) async fn open_from(&self, own: u64, file: (Fid, &str), flags: u64, ea: &[u8]) -> Intent {
+    pub async fn open_from(&self, own: u64, file: (Fid, &str), flags: u64, ea: &[u8]) -> Intent {
         let (parent, name) = file;
         let by_fid = flags & wire::MDS_OPEN_BY_FID != 0;
         let creds = *self.creds.lock();
@@ -356,7 +356,7 @@ impl Client {
         Client::intent(self.enqueue(parent, opc, bufs, true).await.unwrap())
     }
 
-    pub(crate) async fn close(&self, fid: Fid, handle: u64) -> Result<ReplyMsg, Errno> {
+    pub async fn close(&self, fid: Fid, handle: u64) -> Result<ReplyMsg, Errno> {
         let rec = MdtRecSetattr {
             sa_opcode: REINT_SETATTR,
             sa_fid: fid,
@@ -365,12 +365,12 @@ impl Client {
         self.close_with(handle, rec).await
     }
 
-    pub(crate) async fn close_with(&self, handle: u64, rec: MdtRecSetattr) -> Result<ReplyMsg, Errno> {
+    pub async fn close_with(&self, handle: u64, rec: MdtRecSetattr) -> Result<ReplyMsg, Errno> {
         self.close_intent(handle, rec, vec![]).await
     }
 
     /// A close with an additional operation; its arguments are in the last buffers.
-    pub(crate) async fn close_intent(
+    pub async fn close_intent(
         &self,
         handle: u64,
         rec: MdtRecSetattr,
@@ -389,7 +389,7 @@ impl Client {
     }
 
     /// Creates an inode of the type in `mode`; `target` is a symlink's target, otherwise empty.
-    pub(crate) async fn make(&self, parent: Fid, name: &str, mode: u32, target: &str) -> Result<Fid, Errno> {
+    pub async fn make(&self, parent: Fid, name: &str, mode: u32, target: &str) -> Result<Fid, Errno> {
         let creds = *self.creds.lock();
         let rec = MdtRecCreate {
             cr_opcode: REINT_CREATE,
@@ -418,11 +418,11 @@ impl Client {
         Ok(reply.get::<MdtBody>(1)?.mbo_fid1)
     }
 
-    pub(crate) async fn mkdir(&self, parent: Fid, name: &str) -> Fid {
+    pub async fn mkdir(&self, parent: Fid, name: &str) -> Fid {
         self.make(parent, name, 0o040777, "").await.unwrap()
     }
 
-    pub(crate) async fn unlink(&self, parent: Fid, name: &str, dir: bool) -> Result<MdtBody, Errno> {
+    pub async fn unlink(&self, parent: Fid, name: &str, dir: bool) -> Result<MdtBody, Errno> {
         let creds = *self.creds.lock();
         let rec = MdtRecUnlink {
             ul_opcode: REINT_UNLINK,
@@ -438,7 +438,7 @@ impl Client {
         self.reint(rec.to_bytes(), bufs).await?.get(1)
     }
 
-    pub(crate) async fn link(&self, file: Fid, parent: Fid, name: &str) -> Result<ReplyMsg, Errno> {
+    pub async fn link(&self, file: Fid, parent: Fid, name: &str) -> Result<ReplyMsg, Errno> {
         let creds = *self.creds.lock();
         let rec = MdtRecLink {
             lk_opcode: REINT_LINK,
@@ -459,7 +459,7 @@ impl Client {
         self.reint(rec.to_bytes(), bufs).await
     }
 
-    pub(crate) async fn rename(&self, src: (Fid, &str), dst: (Fid, &str)) -> Result<ReplyMsg, Errno> {
+    pub async fn rename(&self, src: (Fid, &str), dst: (Fid, &str)) -> Result<ReplyMsg, Errno> {
         let creds = *self.creds.lock();
         let rec = MdtRecRename {
             rn_opcode: REINT_RENAME,
@@ -476,7 +476,7 @@ impl Client {
         self.reint(rec.to_bytes(), bufs).await
     }
 
-    pub(crate) async fn setattr(&self, rec: MdtRecSetattr, ea: &[u8]) -> Result<MdtBody, Errno> {
+    pub async fn setattr(&self, rec: MdtRecSetattr, ea: &[u8]) -> Result<MdtBody, Errno> {
         let creds = *self.creds.lock();
         let rec = MdtRecSetattr {
             sa_opcode: REINT_SETATTR,
@@ -490,7 +490,7 @@ impl Client {
         self.reint(rec.to_bytes(), bufs).await?.get(1)
     }
 
-    pub(crate) async fn touch(&self, fid: Fid) -> Result<MdtBody, Errno> {
+    pub async fn touch(&self, fid: Fid) -> Result<MdtBody, Errno> {
         let rec = MdtRecSetattr {
             sa_fid: fid,
             sa_valid: MDS_ATTR_ATIME,
@@ -500,7 +500,7 @@ impl Client {
         self.setattr(rec, &[]).await
     }
 
-    pub(crate) async fn setxattr(&self, fid: Fid, name: &str, value: &[u8]) -> Result<ReplyMsg, Errno> {
+    pub async fn setxattr(&self, fid: Fid, name: &str, value: &[u8]) -> Result<ReplyMsg, Errno> {
         let creds = *self.creds.lock();
         let rec = MdtRecSetxattr {
             sx_opcode: REINT_SETXATTR,
@@ -519,7 +519,7 @@ impl Client {
     }
 
     /// Reads one extended attribute without a lock.
-    pub(crate) async fn getxattr(&self, fid: Fid, name: &str) -> Result<Bytes, Errno> {
+    pub async fn getxattr(&self, fid: Fid, name: &str) -> Result<Bytes, Errno> {
         let creds = *self.creds.lock();
         let body = MdtBody {
             mbo_fid1: fid,
@@ -536,7 +536,7 @@ impl Client {
     }
 
     /// Reads all extended attributes with a lock.
-    pub(crate) async fn xattrs(&self, fid: Fid) -> Intent {
+    pub async fn xattrs(&self, fid: Fid) -> Intent {
         let body = MdtBody {
             mbo_fid1: fid,
             mbo_eadatasize: 4096,
@@ -547,13 +547,13 @@ impl Client {
     }
 
     /// Reads the layout with a lock.
-    pub(crate) async fn layout(&self, fid: Fid) -> ReplyMsg {
+    pub async fn layout(&self, fid: Fid) -> ReplyMsg {
         let bufs = vec![Bytes::from_static(&[0; 24]), Bytes::new()];
         self.enqueue(fid, wire::IT_LAYOUT, bufs, false).await.unwrap()
     }
 
     /// Requests a lock on a directory's pages; the server may grant it later.
-    pub(crate) async fn lock_pages(&self, dir: Fid) {
+    pub async fn lock_pages(&self, dir: Fid) {
         let bufs = vec![self.dlm(dir, LCK_PR, MDS_INODELOCK_UPDATE, LDLM_FL_HAS_INTENT as u32)];
         let reply = self.call(LDLM_ENQUEUE, bufs).await.unwrap();
         self.cancel_if_ast_sent(&reply).await;
@@ -561,7 +561,7 @@ impl Client {
         assert!([0, LCK_PR].contains(&rep.lock_desc.l_granted_mode) && rep.lock_handle.cookie != 0);
     }
 
-    pub(crate) async fn readdir(&self, dir: Fid) -> Vec<String> {
+    pub async fn readdir(&self, dir: Fid) -> Vec<String> {
         let mut names = Vec::new();
         let mut hash = 0;
         while hash != wire::MDS_DIR_END_OFF {

@@ -1,6 +1,5 @@
 //! Captured traffic for tests that send the messages of one side: the messages in order, with
 //! sender and receiver, and a table of expected differences between the capture and the test run.
-#![allow(clippy::unwrap_used, dead_code, unreachable_pub)] // each crate's tests use a part of it
 
 pub mod differences;
 
@@ -16,7 +15,6 @@ use wire::frame::{FrameHead, LnetOp};
 
 /// The directory of the captures.
 pub fn dir() -> PathBuf {
-    // Tests of other crates include this file, so the manifest directory is theirs.
     let wire = Path::new(env!("CARGO_MANIFEST_DIR")).join("../wire/tests/captures");
     wire.canonicalize().unwrap()
 }

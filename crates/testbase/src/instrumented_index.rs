@@ -15,18 +15,18 @@ type Callback = (Bytes, Box<dyn FnOnce() + Send>);
 
 /// An index in memory that counts batches, can fail, and can run a callback.
 #[derive(Default)]
-pub(crate) struct InstrumentedIndex {
+pub struct InstrumentedIndex {
     index: MemoryIndex,
     /// Number of calls of [`Index::apply`].
-    pub(crate) batches: AtomicUsize,
+    pub batches: AtomicUsize,
     /// Number of the next calls of [`Index::apply`] that fail and change nothing.
-    pub(crate) failures: AtomicUsize,
+    pub failures: AtomicUsize,
     callback: Mutex<Option<Callback>>,
 }
 
 impl InstrumentedIndex {
     /// Calls `callback` once, when a batch has put this key and before [`Index::apply`] returns.
-    pub(crate) fn when_visible(&self, key: Bytes, callback: impl FnOnce() + Send + 'static) {
+    pub fn when_visible(&self, key: Bytes, callback: impl FnOnce() + Send + 'static) {
         *self.callback.lock() = Some((key, Box::new(callback)));
     }
 }

@@ -3,7 +3,6 @@
 //! One subscriber for the whole process stores the lines by thread. With one subscriber per thread,
 //! the cached interest of each log call site would change whenever another test starts or ends, and
 //! lines would be lost.
-#![allow(clippy::unwrap_used, dead_code, unreachable_pub)] // each crate's tests use a part of it
 
 use std::cell::RefCell;
 use std::io::{Result, Write};

@@ -1,7 +1,4 @@
 //! A target with a handler from the test, and hand-made messages.
-#![allow(dead_code, unreachable_pub, clippy::unwrap_used)] // nacre's tests use a part of it
-
-pub mod over_tcp;
 
 use bytes::Bytes;
 use lnet::{Lnet, MatchEntry, Md, MdEvent, MdHandle, Payload};

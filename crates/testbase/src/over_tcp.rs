@@ -1,8 +1,8 @@
 //! Nodes that talk over TCP on loopback addresses.
 
+use crate::rpc_node::{RecordingOwner, import_config};
 use cpt::{CptConfig, CptTable};
 use lnet::{Lnet, LnetConfig, NiSpec};
-use rpc::testing::{RecordingOwner, import_config};
 use rpc::{Import, ImportKind, Ptlrpc, RpcConfig, services};
 use std::net::Ipv4Addr;
 use std::sync::Arc;

@@ -1,0 +1,15 @@
+//! Whole file systems in one process, for tests. Support for tests of single layers is in the crate
+//! `testbase`.
+
+#![allow(clippy::unwrap_used)] // for tests, which fail by a panic
+
+mod clock;
+mod cluster;
+mod stores;
+
+/// The library, for crates below it.
+pub use node;
+
+pub use clock::SettableClock;
+pub use cluster::{Cluster, FSNAME, OstNode, label, start_node};
+pub use stores::{GivenIndex, KeptStores};
