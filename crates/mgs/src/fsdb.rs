@@ -90,8 +90,13 @@ fn register_any_index(
             None => store.is_none() && info.mti_flags & LDD_F_VIRGIN != 0,
         };
         if is_other_store {
-            let owner = owner.map_or_else(String::new, |uuid| format!(" (uuid {uuid})"));
-            let why = format!("the MGS has {name}{owner}; use --replace to take its place");
+            let uuid = owner.map_or_else(String::new, |uuid| format!(" (uuid {uuid})"));
+            let nids: Vec<String> = nids_in_log(logs, &target).iter().map(Nid::to_string).collect();
+            let why = format!(
+                "the MGS has another store of {name}{uuid} at {}: make this target again with another --index; only if \
+                 that store is lost, with the same --index and --replace (`nacre mkfs`)",
+                nids.join(",")
+            );
             return refuse(&target, Errno::EADDRINUSE, why);
         }
     }

@@ -24,6 +24,8 @@ use crate::{NodeError, TargetSpec};
 pub const MGS_WAIT: Duration = Duration::from_secs(300);
 /// Time that a target with a saved configuration waits for the MGS.
 const MGS_WAIT_WITH_SAVED_CONFIG: Duration = Duration::from_secs(3);
+/// Time in which a warning about the MGS finds out why it does not answer.
+const WARN_CHECK: Duration = Duration::from_secs(1);
 /// A target that waits longer than this for the MGS logs a warning.
 const WARN_AFTER: Duration = Duration::from_secs(2);
 /// Delay before retrying a registration that failed.
@@ -104,7 +106,7 @@ impl Registration {
         } else {
             wait
         };
-        if let Ok(registered) = timeout(limit, self.register_and_log(mgc)).await {
+        if let Ok(registered) = timeout(limit, self.register_and_log(mgc, limit)).await {
             return Ok(registered.map(|()| true)?);
         }
         let name = self.name();
@@ -191,20 +193,30 @@ impl Registration {
         registered.await.map(drop)
     }
 
-    /// Registers the target; logs a warning if the MGS does not answer soon.
-    async fn register_and_log(&self, mgc: &Mgc) -> Result<(), MgcError> {
+    /// Registers the target; logs a warning if the MGS does not register it soon. The caller waits
+    /// at most `limit`.
+    async fn register_and_log(&self, mgc: &Mgc, limit: Duration) -> Result<(), MgcError> {
         let mut registration = std::pin::pin!(self.register(mgc));
-        match timeout(WARN_AFTER, &mut registration).await {
-            Ok(registered) => registered?,
-            Err(_) => {
-                let name = self.name();
-                let text = format!("{name}: waiting for the MGS to register it");
-                tracing::warn!("{text}");
-                (self.report_waiting)(&text);
-                registration.await?;
-                tracing::info!("{name}: registered with the MGS");
-            }
+        if let Ok(registered) = timeout(WARN_AFTER, &mut registration).await {
+            return registered;
         }
+        let reason = tokio::select! {
+            registered = &mut registration => return registered,
+            connected = timeout(WARN_CHECK, mgc.wait_connected()) => match connected {
+                Ok(Ok(())) => format!("it waits for the first MDT of {}", self.info.mti_fsname),
+                Ok(Err(e)) => e.to_string(),
+                Err(_) => format!("no answer from {}", mgc.import().peer()),
+            },
+        };
+        let name = self.name();
+        let text = format!(
+            "{name}: waiting at most {} s (--wait) for the MGS to register it: {reason}",
+            limit.as_secs()
+        );
+        tracing::warn!("{text}");
+        (self.report_waiting)(&text);
+        registration.await?;
+        tracing::info!("{name}: registered with the MGS");
         Ok(())
     }
 }

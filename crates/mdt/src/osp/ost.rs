@@ -32,8 +32,8 @@ use wire::{
 
 use super::{
     AllocationWakeup,
-    pool::{LastUsedId, Pool},
-    watermarks::{self, Watermarks},
+    pool::{LastUsedId, MAX_PRECREATE, Pool},
+    watermarks::Watermarks,
     work,
 };
 use crate::{
@@ -42,9 +42,10 @@ use crate::{
     store::{Store, keys},
 };
 
-/// Delay before a retry after a failure, and between statfs requests to a full OST.
+/// Delay before a retry after a failure.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
-/// Interval of statfs requests to an OST in use: they balance the OSTs and detect a slow one.
+/// Interval of statfs requests to an OST in use or full: they balance the OSTs, and detect a slow
+/// one and space that is free again.
 const STATFS_INTERVAL: Duration = Duration::from_millis(500);
 /// An OST that has left a statfs request unanswered for this long is slow. With
 /// [`STATFS_INTERVAL`], the MDT detects it within a second.
@@ -56,6 +57,9 @@ const OTHER_REQUESTS_MAX: usize = 4;
 const STATFS_AGE: Duration = Duration::from_secs(1);
 /// Time limit of waiting for a statfs reply.
 const STATFS_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// Maximum and default of `max_create_count`, as in Lustre; the pool's own limit is lower.
+pub(crate) const MAX_CREATE_COUNT: u32 = 20_000;
 
 /// One OST, as the MDT uses it.
 pub(crate) struct Ost {
@@ -85,6 +89,8 @@ pub(crate) struct Ost {
     /// another.
     pub(super) adoptions: Arc<RwLock<()>>,
     pub(crate) watermarks: Watermarks,
+    /// `osp.*.max_create_count`: maximum number of objects per precreation; 0: no new files.
+    pub(crate) max_create_count: Arc<AtomicU64>,
     tasks: Mutex<Vec<JoinHandle<()>>>,
 }
 
@@ -182,6 +188,7 @@ impl Ost {
                 space: Mutex::default(),
                 adoptions: Arc::default(),
                 watermarks: Watermarks::default(),
+                max_create_count: Arc::new(MAX_CREATE_COUNT.into()),
                 tasks: Mutex::default(),
             }
         });
@@ -262,8 +269,31 @@ impl Ost {
             free,
             ready,
             connected,
-            full: self.watermarks.is_full(),
+            full: self.watermarks.is_full() || self.is_draining(),
             slow: self.is_slow(),
+        }
+    }
+
+    /// Maximum number of objects per precreation.
+    fn precreate_max(&self) -> u32 {
+        self.max_create_count
+            .load(Ordering::Relaxed)
+            .min(MAX_PRECREATE.into()) as u32
+    }
+
+    /// Whether the administrator has set `max_create_count` to 0.
+    fn is_draining(&self) -> bool {
+        self.max_create_count.load(Ordering::Relaxed) == 0
+    }
+
+    /// Why new files avoid the OST although it is connected; empty if they do not.
+    pub(crate) fn exclusion(&self) -> String {
+        if self.is_draining() {
+            return "max_create_count=0".to_owned();
+        }
+        match *self.space.lock() {
+            Some((_, space)) if self.watermarks.is_full() => Watermarks::describe(&space),
+            _ => String::new(),
         }
     }
 
@@ -279,7 +309,7 @@ impl Ost {
         if taken.is_some() && pool.available() == 0 {
             self.times_emptied.fetch_add(1, Ordering::Relaxed);
         }
-        if pool.next_precreate().is_some() {
+        if pool.next_precreate(self.precreate_max()).is_some() {
             self.precreate_wakeup.notify_one();
         }
         self.in_use.store(true, Ordering::Relaxed);
@@ -342,21 +372,31 @@ impl Ost {
         let reply = self.import.call(Request::new(OST_STATFS, Vec::new())).await?;
         let space: ObdStatfs = reply.get(bufs::OBD_STATFS)?;
         *self.space.lock() = Some((Instant::now(), space));
+        self.apply_watermarks();
+        Ok(space)
+    }
+
+    /// Decides again whether new files may use the OST, after a change of a limit.
+    pub(crate) fn limits_changed(&self) {
+        self.apply_watermarks();
+        self.precreate_wakeup.notify_one();
+        self.wakeup.send_replace(());
+    }
+
+    /// Compares the last statfs with the watermarks.
+    fn apply_watermarks(&self) {
+        let Some((_, space)) = *self.space.lock() else {
+            return;
+        };
         if self.watermarks.update(&space) {
             let state = if self.watermarks.is_full() {
                 "full"
             } else {
                 "has space again"
             };
-            tracing::warn!(
-                "{}: {state}: {} MiB and {} inodes available",
-                self.name,
-                watermarks::avail_mib(&space),
-                space.os_ffree
-            );
+            tracing::warn!("{}: {state}: {}", self.name, Watermarks::describe(&space));
             self.wakeup.send_replace(());
         }
-        Ok(space)
     }
 
     /// Extends a new object with a hole to `size` bytes, and waits until the size is on the OST's
@@ -470,7 +510,8 @@ impl Ost {
         loop {
             let (until, has_ids_left, before) = {
                 let pool = self.pool.lock();
-                (pool.next_precreate(), pool.has_ids_left(), pool.available())
+                let until = pool.next_precreate(self.precreate_max());
+                (until, pool.has_ids_left(), pool.available())
             };
             let Some(until) = until else { return Ok(()) };
             if !has_ids_left && before == 0 {
@@ -546,9 +587,6 @@ async fn precreate_task(ost: Arc<Ost>) {
                 Ok(()) => tokio::select! {
                     () = ost.precreate_wakeup.notified() => {}
                     _ = connection.changed() => {}
-                    () = sleep(RETRY_DELAY), if ost.watermarks.is_full() => {
-                        ost.statfs().await;
-                    }
                 },
                 Err(e) => {
                     tracing::debug!("{}: precreation failed: {e}", ost.name);
@@ -567,13 +605,14 @@ async fn new_ost_delay_task(ost: Arc<Ost>) {
     ost.wakeup.send_replace(());
 }
 
-/// The statfs task: sends requests at intervals while creates use the OST. The OST is slow while a
-/// request is unanswered for longer than [`STATFS_SLOW`].
+/// The statfs task: sends requests at intervals while creates use the OST or the OST is full. The
+/// OST is slow while a request is unanswered for longer than [`STATFS_SLOW`].
 async fn statfs_task(ost: Arc<Ost>) {
     loop {
         ost.wait_connected().await;
         sleep(STATFS_INTERVAL).await;
-        if !ost.in_use.swap(false, Ordering::Relaxed) {
+        // Creates avoid a full OST, but the MDT must notice space that is free again.
+        if !ost.in_use.swap(false, Ordering::Relaxed) && !ost.watermarks.is_full() {
             continue;
         }
         let mut request = std::pin::pin!(ost.request_statfs());

@@ -244,6 +244,13 @@ const PARAMETER_CHECKS: &[ParameterCheck] = &[
             finding(Level::Problem, import, "is not connected to its OST", remedy)
         })
     }),
+    ("osp.*.excluded", |import, why| {
+        (!why.is_empty()).then(|| {
+            let problem = format!("gives no new files to its OST ({why})");
+            let remedy = "free space on the OST; max_create_count=20000 ends max_create_count=0";
+            finding(Level::Warning, import, problem, remedy)
+        })
+    }),
     ("osp.*.slow", |import, value| {
         (value == "1").then(|| {
             let remedy = "check the load and disk of the OST; until it answers, new files use other OSTs";
@@ -391,6 +398,8 @@ mod tests {
         assert_eq!(check("osp.*.active", "1"), None);
         assert_eq!(check("osp.*.active", "0"), Some(Level::Problem));
         assert_eq!(check("osp.*.slow", "1"), Some(Level::Warning));
+        assert_eq!(check("osp.*.excluded", ""), None);
+        assert_eq!(check("osp.*.excluded", "0 MiB available"), Some(Level::Warning));
     }
 
     #[test]

@@ -82,7 +82,8 @@ const GROUPS: &[Group] = &[
     refused(
         &["activate", "deactivate"],
         "Nacre has no inactive imports",
-        "an OST that does not answer gets no new files until it answers again",
+        "keep new files off an OST with `lctl set_param osp.FSNAME-OST0001-*.max_create_count=0` on the MDT's host \
+         (20000 ends this); an OST that does not answer gets none anyway, and a signal ends a program that waits for it",
     ),
     refused(
         &["abort_recovery", "abort_recovery_mdt"],
@@ -117,7 +118,8 @@ const GROUPS: &[Group] = &[
     refused(
         &["del_ost"],
         "the MGS of Nacre keeps removed targets in its configuration",
-        "replace a lost OST with `nacre mkfs --replace`",
+        "empty an OST with `lctl set_param osp.FSNAME-OST0001-*.max_create_count=0` and copies of its files; replace a \
+         lost OST with `nacre mkfs --replace`",
     ),
     refused(
         &[
