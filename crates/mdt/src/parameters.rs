@@ -242,7 +242,7 @@ pub(crate) fn register_ost(ost: &Arc<Ost>, registry: &Registry) -> Group {
     group
         .add(
             "max_create_count",
-            Param::atomic(ost.max_create_count.clone(), 0..=MAX_CREATE_COUNT.into())
+            Param::atomic(ost.max_create_count.clone(), 0..=MAX_CREATE_COUNT)
                 .when_set(limits_changed(ost))
                 .about(
                     "maximum number of objects that one request creates; 0: new files avoid the OST, to empty or remove it",

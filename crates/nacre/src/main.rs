@@ -17,6 +17,7 @@ mod decode;
 mod fd_limit;
 mod instance;
 mod interrupt;
+mod known_params;
 mod lifecycle;
 mod logging;
 mod metrics;

@@ -59,7 +59,7 @@ const STATFS_AGE: Duration = Duration::from_secs(1);
 const STATFS_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Maximum and default of `max_create_count`, as in Lustre; the pool's own limit is lower.
-pub(crate) const MAX_CREATE_COUNT: u32 = 20_000;
+pub(crate) const MAX_CREATE_COUNT: u64 = 20_000;
 
 /// One OST, as the MDT uses it.
 pub(crate) struct Ost {

@@ -265,7 +265,7 @@ const GROUPS: &[Group] = &[
             "llog_remove",
         ],
         "the logs of Nacre's MGS are in its index",
-        "see targets with `nacre status`; no command lists the permanent parameters of the MGS",
+        "see targets with `nacre status`, permanent parameters with `lctl get_param mgs.MGS.live.params`",
     ),
     refused(
         &[
