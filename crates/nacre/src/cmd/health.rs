@@ -16,7 +16,7 @@ use crate::cli::Health;
 use crate::control::{self, Request};
 use crate::node_requests::Device;
 use crate::output::{outln, shell_word};
-use crate::process::{MountRecord, ProcessRecord};
+use crate::process::{self, MountRecord, ProcessRecord};
 
 /// Exit status if something could not be checked.
 const EXIT_UNCHECKED: u8 = 2;
@@ -91,6 +91,17 @@ pub(crate) fn run(args: Health) -> Result<ExitCode> {
             problem: status::describe_state(state).to_owned(),
             remedy: format!("clean up with nacre umount {}", shell_word(&mount.path)),
         });
+    }
+    for dead in process::dead() {
+        if let Some(command) = dead.restart_command() {
+            report.problems.push(Problem {
+                level: Level::Problem,
+                place: format!("nacre {} (process {})", dead.role, dead.pid),
+                object: dead.targets.join(" "),
+                problem: "has died".to_owned(),
+                remedy: format!("start it again with {command}"),
+            });
+        }
     }
     if args.json {
         let text = json!({
