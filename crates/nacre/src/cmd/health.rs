@@ -23,6 +23,9 @@ const EXIT_UNCHECKED: u8 = 2;
 /// A store or target is nearly full below this percentage of free space or inodes.
 const FREE_PERCENT_MIN: u64 = 5;
 
+/// An eviction is a warning for this long, seconds: programs reopen their files after a while.
+const EVICTION_SHOWN_SECS: u64 = 24 * 3600;
+
 /// A problem of a process or a mount.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 struct Problem {
@@ -229,8 +232,12 @@ fn import_problems(devices: &[Device]) -> Vec<Problem> {
             let problem = format!("is not connected to {} at {}", target.uuid, target.nid);
             found.push(finding(Level::Problem, &device.name, problem, &remedy));
         }
-        if target.evictions > 0 {
-            let problem = format!("was evicted {} times since its start", target.evictions);
+        if let Some(secs) = target.evicted_secs_ago.filter(|secs| *secs < EVICTION_SHOWN_SECS) {
+            let problem = format!(
+                "was evicted {} times since its start, last {} minutes ago",
+                target.evictions,
+                secs / 60
+            );
             let remedy = "programs may have lost unwritten data: see the log, and reopen their files";
             found.push(finding(Level::Warning, &device.name, problem, remedy));
         }
@@ -356,6 +363,7 @@ mod tests {
                 "nid": "10.0.0.2@tcp",
                 "connected": connected,
                 "evictions": evictions,
+                "evicted_secs_ago": (evictions > 0).then_some(90),
             },
             "mountpoint": null,
         }))
@@ -373,7 +381,15 @@ mod tests {
             "{text}"
         );
         assert_eq!(found[1].level, Level::Warning);
-        assert!(found[1].problem.contains("evicted 2 times"), "{found:?}");
+        assert!(
+            found[1]
+                .problem
+                .contains("evicted 2 times since its start, last 1 minutes ago"),
+            "{found:?}"
+        );
+        let mut old = import(true, 2);
+        old.target.as_mut().unwrap().evicted_secs_ago = Some(EVICTION_SHOWN_SECS);
+        assert_eq!(import_problems(&[old]), []);
     }
 
     #[test]

@@ -348,6 +348,11 @@ impl Import {
         self.core.lock().machine.evictions_announced()
     }
 
+    /// Time since the last eviction; `None` before the first.
+    pub fn since_eviction(&self) -> Option<Duration> {
+        self.core.lock().history.since_eviction()
+    }
+
     /// Number of requests without a reply.
     pub fn in_flight(&self) -> usize {
         self.core.lock().unreplied.len()
