@@ -152,24 +152,24 @@ impl Lnet {
 }
 
 /// The NID of a server whose targets belong to the MGS at `mgs` (empty: this process runs only an
-/// MGS). On loopback, or without an MGS elsewhere, the first free loopback address. Otherwise the
-/// address of `mgs` that this machine has, if this process runs the MGS (`runs_mgs`), or the
-/// address from which this machine reaches the MGS.
+/// MGS). If this process runs the MGS (`runs_mgs`), the address of `mgs` that this machine has.
+/// Otherwise the address from which this machine reaches the MGS; on loopback, or without `mgs`,
+/// the first free loopback address.
 ///
 /// # Errors
 ///
 /// This machine has no route to the MGS, or another process uses the address or will: the MGS of
 /// this machine.
 pub fn server_nid(mgs: &[Nid], port: u16, runs_mgs: bool) -> Result<Nid, LnetError> {
+    let own = mgs.iter().find(|nid| interfaces::is_of_this_host(nid.addr()));
+    if let Some(nid) = own.filter(|_| runs_mgs) {
+        return try_listen(*nid, port).map(|()| *nid);
+    }
     let Some(first) = mgs.first().filter(|nid| !nid.addr().is_loopback()) else {
         // Keep the addresses of the MGS free for an MGS that starts later.
-        return free_loopback(port, if runs_mgs { &[] } else { mgs });
+        return free_loopback(port, mgs);
     };
-    let own = mgs.iter().find(|nid| interfaces::is_of_this_host(nid.addr()));
-    let nid = match own {
-        Some(nid) if runs_mgs => *nid,
-        _ => Nid::tcp(local_address_towards(*first)?, first.net_number()),
-    };
+    let nid = Nid::tcp(local_address_towards(*first)?, first.net_number());
     if !runs_mgs && mgs.contains(&nid) {
         let by = claim::user_of(nid.addr(), port);
         return Err(LnetError::AddrInUse { nid, port, by });

@@ -22,6 +22,11 @@ const GROUPS: &[Group] = &[
     ),
     works(&["ping"]),
     differs(&["nodemap_add", "nodemap_del"], "the name is an argument"),
+    refused(
+        &["nodemap_add --name", "nodemap_del --name"],
+        "the name is an argument, as in Lustre",
+        "use `lctl nodemap_add NAME`",
+    ),
     works(&["nodemap_add_range", "nodemap_del_range"]),
     differs(
         &["nodemap_modify"],
