@@ -24,8 +24,6 @@ use crate::{NodeError, TargetSpec};
 pub const MGS_WAIT: Duration = Duration::from_secs(300);
 /// Time that a target with a saved configuration waits for the MGS.
 const MGS_WAIT_WITH_SAVED_CONFIG: Duration = Duration::from_secs(3);
-/// Time in which a warning about the MGS finds out why it does not answer.
-const WARN_CHECK: Duration = Duration::from_secs(1);
 /// A target that waits longer than this for the MGS logs a warning.
 const WARN_AFTER: Duration = Duration::from_secs(2);
 /// Delay before retrying a registration that failed.
@@ -200,13 +198,13 @@ impl Registration {
         if let Ok(registered) = timeout(WARN_AFTER, &mut registration).await {
             return registered;
         }
-        let reason = tokio::select! {
-            registered = &mut registration => return registered,
-            connected = timeout(WARN_CHECK, mgc.wait_connected()) => match connected {
-                Ok(Ok(())) => format!("it waits for the first MDT of {}", self.info.mti_fsname),
-                Ok(Err(e)) => e.to_string(),
-                Err(_) => format!("no answer from {}", mgc.import().peer()),
-            },
+        let import = mgc.import();
+        let reason = match (import.state(), import.connect_error()) {
+            (ImportState::Full, _) => {
+                format!("it waits for the first MDT of {}", self.info.mti_fsname)
+            }
+            (_, Some(e)) => format!("cannot connect to {}: {e}", import.peer()),
+            (_, None) => format!("no answer from {}", import.peer()),
         };
         let name = self.name();
         let text = format!(
