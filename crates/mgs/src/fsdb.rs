@@ -90,13 +90,7 @@ fn register_any_index(
             None => store.is_none() && info.mti_flags & LDD_F_VIRGIN != 0,
         };
         if is_other_store {
-            let uuid = owner.map_or_else(String::new, |uuid| format!(" (uuid {uuid})"));
-            let nids: Vec<String> = nids_in_log(logs, &target).iter().map(Nid::to_string).collect();
-            let why = format!(
-                "the MGS has another store of {name}{uuid} at {}: make this target again with another --index; only if \
-                 that store is lost, with the same --index and --replace (`nacre mkfs`)",
-                nids.join(",")
-            );
+            let why = target.in_use_text(owner, &nids_in_log(logs, &target));
             return refuse(&target, Errno::EADDRINUSE, why);
         }
     }

@@ -1,5 +1,7 @@
 //! One OST: its import, its available objects, and its space.
 
+mod limits;
+
 use std::{
     sync::{
         Arc, Weak,
@@ -32,7 +34,7 @@ use wire::{
 
 use super::{
     AllocationWakeup,
-    pool::{LastUsedId, MAX_PRECREATE, Pool},
+    pool::{LastUsedId, Pool},
     watermarks::Watermarks,
     work,
 };
@@ -41,6 +43,8 @@ use crate::{
     lod::Candidate,
     store::{Store, keys},
 };
+
+pub(crate) use limits::MAX_CREATE_COUNT;
 
 /// Delay before a retry after a failure.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
@@ -57,9 +61,6 @@ const OTHER_REQUESTS_MAX: usize = 4;
 const STATFS_AGE: Duration = Duration::from_secs(1);
 /// Time limit of waiting for a statfs reply.
 const STATFS_TIMEOUT: Duration = Duration::from_secs(3);
-
-/// Maximum and default of `max_create_count`, as in Lustre; the pool's own limit is lower.
-pub(crate) const MAX_CREATE_COUNT: u64 = 20_000;
 
 /// One OST, as the MDT uses it.
 pub(crate) struct Ost {
@@ -274,29 +275,6 @@ impl Ost {
         }
     }
 
-    /// Maximum number of objects per precreation.
-    fn precreate_max(&self) -> u32 {
-        self.max_create_count
-            .load(Ordering::Relaxed)
-            .min(MAX_PRECREATE.into()) as u32
-    }
-
-    /// Whether the administrator has set `max_create_count` to 0.
-    fn is_draining(&self) -> bool {
-        self.max_create_count.load(Ordering::Relaxed) == 0
-    }
-
-    /// Why new files avoid the OST although it is connected; empty if they do not.
-    pub(crate) fn exclusion(&self) -> String {
-        if self.is_draining() {
-            return "max_create_count=0".to_owned();
-        }
-        match *self.space.lock() {
-            Some((_, space)) if self.watermarks.is_full() => Watermarks::describe(&space),
-            _ => String::new(),
-        }
-    }
-
     /// Whether a statfs request has been unanswered for [`STATFS_SLOW`].
     pub(crate) fn is_slow(&self) -> bool {
         self.slow.load(Ordering::Relaxed)
@@ -374,29 +352,6 @@ impl Ost {
         *self.space.lock() = Some((Instant::now(), space));
         self.apply_watermarks();
         Ok(space)
-    }
-
-    /// Decides again whether new files may use the OST, after a change of a limit.
-    pub(crate) fn limits_changed(&self) {
-        self.apply_watermarks();
-        self.precreate_wakeup.notify_one();
-        self.wakeup.send_replace(());
-    }
-
-    /// Compares the last statfs with the watermarks.
-    fn apply_watermarks(&self) {
-        let Some((_, space)) = *self.space.lock() else {
-            return;
-        };
-        if self.watermarks.update(&space) {
-            let state = if self.watermarks.is_full() {
-                "full"
-            } else {
-                "has space again"
-            };
-            tracing::warn!("{}: {state}: {}", self.name, Watermarks::describe(&space));
-            self.wakeup.send_replace(());
-        }
     }
 
     /// Extends a new object with a hole to `size` bytes, and waits until the size is on the OST's
