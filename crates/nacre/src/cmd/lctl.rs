@@ -218,11 +218,7 @@ fn set_param(
     };
     if permanent {
         let value = if delete { None } else { value };
-        if value.is_some() && !known_params::can_be_set(name) {
-            errln!(
-                "nacre: warning: no node of Nacre has a parameter '{name}' that can be set; only Lustre's nodes may use the stored value (delete it with set_param -P -d)"
-            );
-        }
+        let is_unknown = value.is_some() && !known_params::can_be_set(name);
         let text = match &value {
             Some(value) => format!("stored for all nodes: {name}={value}"),
             None => format!("deleted for all nodes: {name}"),
@@ -232,6 +228,11 @@ fn set_param(
             value,
         })?;
         outln!("{text}");
+        if is_unknown {
+            errln!(
+                "nacre: warning: no node of Nacre has a parameter '{name}' that can be set; only Lustre's nodes may use the stored value (delete it with set_param -P -d)"
+            );
+        }
         return Ok(());
     }
     let value = value.with_context(|| format!("'{name}' needs a value: use {name}=VALUE"))?;

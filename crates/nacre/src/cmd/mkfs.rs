@@ -37,12 +37,12 @@ pub(crate) fn run(args: Mkfs) -> Result<ExitCode> {
         );
     }
     check_dir(&dir, args.reformat)?;
-    check_place(&dir)?;
     if !args.mgs && (args.fsname.is_none() || args.mgsnode.is_empty()) {
         bail!(
             "an MDT or OST needs --fsname NAME and --mgsnode NID, the address of the MGS; only an MGS (--mgs) needs neither"
         );
     }
+    check_place(&dir)?;
     let kind = match (args.mgs, args.mdt) {
         (true, _) => TargetKind::Mgs,
         (_, true) => TargetKind::Mdt,
