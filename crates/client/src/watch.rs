@@ -34,7 +34,7 @@ pub(crate) async fn watch(client: Weak<Client>) {
                         target,
                         %nid,
                         requests,
-                        "no answer since {since} UTC; a terminating signal, such as SIGINT, ends the wait of a program"
+                        "no answer since {since} UTC: start its server again; a lost OST can be replaced (nacre mkfs --replace); a terminating signal, such as SIGINT, ends the wait of a program"
                     );
                 }
                 Some(Report::Answering(after)) => {

@@ -151,6 +151,38 @@ impl Lnet {
     }
 }
 
+/// The NID of a server whose targets belong to the MGS at `mgs` (empty: this process runs only an
+/// MGS). If this process runs the MGS (`runs_mgs`), the address of `mgs` that this machine has.
+/// Otherwise the address from which this machine reaches the MGS; on loopback, or without `mgs`,
+/// the first free loopback address.
+///
+/// # Errors
+///
+/// This machine has no route to the MGS, or another process uses the address or will: the MGS of
+/// this machine.
+pub fn server_nid(mgs: &[Nid], port: u16, runs_mgs: bool) -> Result<Nid, LnetError> {
+    let own = mgs.iter().find(|nid| interfaces::is_of_this_host(nid.addr()));
+    if let Some(nid) = own.filter(|_| runs_mgs) {
+        return try_listen(*nid, port).map(|()| *nid);
+    }
+    let Some(first) = mgs.first().filter(|nid| !nid.addr().is_loopback()) else {
+        // Keep the addresses of the MGS free for an MGS that starts later.
+        return free_loopback(port, mgs);
+    };
+    let nid = Nid::tcp(local_address_towards(*first)?, first.net_number());
+    if !runs_mgs && mgs.contains(&nid) {
+        let by = claim::user_of(nid.addr(), port);
+        return Err(LnetError::AddrInUse { nid, port, by });
+    }
+    try_listen(nid, port).map(|()| nid)
+}
+
+/// Whether a process that listens on `nid` can reach `peer`: no other machine answers a loopback
+/// address.
+pub fn may_reach(nid: Nid, peer: Nid) -> bool {
+    !nid.addr().is_loopback() || interfaces::is_of_this_host(peer.addr())
+}
+
 /// Checks that this process can listen on the address now, and that no claim of another process
 /// excludes it.
 ///
@@ -293,6 +325,30 @@ mod tests {
         let mgs = ["127.0.0.1@tcp".parse().unwrap()];
         let client = request(17990).for_client(&LnetConfig::default(), &mgs).unwrap();
         assert_ne!(client.nid.addr(), Ipv4Addr::LOCALHOST);
+    }
+
+    #[test]
+    fn server_listens_on_the_address_from_which_it_reaches_its_mgs() {
+        let mgs = |text: &str| [text.parse::<Nid>().unwrap()];
+        let port = 17993;
+        let free = super::server_nid(&[], port, true).unwrap();
+        assert!(free.addr().is_loopback());
+        let beside = super::server_nid(&[free], port, false).unwrap();
+        assert!(beside.addr().is_loopback() && beside != free, "kept for the MGS");
+        assert_eq!(super::server_nid(&[free], port, true).unwrap(), free);
+        let Some(own) = crate::interfaces::all().into_iter().find(|i| !i.loopback) else {
+            return;
+        };
+        let own = Nid::tcp(own.addr, 0);
+        assert_eq!(super::server_nid(&[own], port, true).unwrap(), own);
+        let taken = super::server_nid(&[own], port, false).unwrap_err();
+        assert!(
+            matches!(taken, LnetError::AddrInUse { nid, .. } if nid == own),
+            "{taken}"
+        );
+        let loopback = Nid::tcp(Ipv4Addr::LOCALHOST, 0);
+        assert!(super::may_reach(loopback, own) && super::may_reach(own, mgs("192.0.2.1@tcp")[0]));
+        assert!(!super::may_reach(loopback, mgs("192.0.2.1@tcp")[0]));
     }
 
     #[tokio::test]

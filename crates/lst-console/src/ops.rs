@@ -73,8 +73,9 @@ pub(super) fn check_name(name: &str) -> Result<()> {
 pub(super) fn failures(operation: &str, replies: &[NodeReply], ignored: &[u32]) -> String {
     let line = |r: &NodeReply| match r.status() {
         Err(e) => Some(format!(
-            "{operation} RPC failed on {}: {e}\n",
-            text::process_id(r.nid)
+            "{operation} RPC failed on {}: {e}{}\n",
+            text::process_id(r.nid),
+            hint(e)
         )),
         Ok(status) if status == 0 || ignored.contains(&status) => None,
         Ok(status) => Some(format!(
@@ -84,6 +85,19 @@ pub(super) fn failures(operation: &str, replies: &[NodeReply], ignored: &[u32]) 
         )),
     };
     replies.iter().filter_map(line).collect()
+}
+
+/// What to do about a node without a reply.
+fn hint(e: Errno) -> &'static str {
+    match e {
+        Errno::ETIMEDOUT => {
+            ": no answer; servers and mounts answer only if they were started with --param lnet_selftest=1"
+        }
+        Errno::ECONNREFUSED | Errno::EHOSTUNREACH | Errno::EINVAL => {
+            ": run `nacre lst node` there; the console must have an address that reaches it (new_session --listen)"
+        }
+        _ => "",
+    }
 }
 
 impl Inner {

@@ -22,7 +22,8 @@ pub(crate) struct Candidate {
     pub ready: bool,
     /// The MDT is connected to the OST.
     pub connected: bool,
-    /// The OST has too little space or too few inodes for new files.
+    /// The OST has too little space or too few inodes for new files, or the administrator excludes
+    /// it from them.
     pub full: bool,
     /// The OST has left a request unanswered for a while.
     pub slow: bool,

@@ -8,7 +8,11 @@ use params::{Group, Param, Registry};
 use rpc::TargetExports;
 use wire::{LOV_MAX_STRIPE_COUNT, LOV_MIN_STRIPE_SIZE};
 
-use crate::{osp::Ost, squash::Squash, target::Mdt};
+use crate::{
+    osp::{MAX_CREATE_COUNT, Ost},
+    squash::Squash,
+    target::Mdt,
+};
 
 /// Maximum of `atime_diff`, seconds: a year.
 const ATIME_DIFF_MAX: u64 = 366 * 24 * 3600;
@@ -196,6 +200,16 @@ fn target_obd(mdt: &Mdt) -> String {
     mdt.osts.all().iter().map(line).collect()
 }
 
+/// Makes the OST decide again whether new files may use it.
+fn limits_changed(ost: &Arc<Ost>) -> impl Fn() + Send + Sync + use<> {
+    let ost = Arc::downgrade(ost);
+    move || {
+        if let Some(ost) = ost.upgrade() {
+            ost.limits_changed();
+        }
+    }
+}
+
 /// Registers the parameters of an OST's import. Dropping the returned group removes them.
 pub(crate) fn register_ost(ost: &Arc<Ost>, registry: &Registry) -> Group {
     let mut group = registry.group(format!("osp.{}", ost.name()));
@@ -222,9 +236,26 @@ pub(crate) fn register_ost(ost: &Arc<Ost>, registry: &Registry) -> Group {
         ),
     ];
     for (name, watermark, about) in watermarks {
-        group.add(name, Param::atomic(watermark.clone(), 0..=1 << 40).about(about));
+        let param = Param::atomic(watermark.clone(), 0..=1 << 40).about(about);
+        group.add(name, param.when_set(limits_changed(ost)));
     }
     group
+        .add(
+            "max_create_count",
+            Param::atomic(ost.max_create_count.clone(), 0..=MAX_CREATE_COUNT)
+                .when_set(limits_changed(ost))
+                .about(
+                    "maximum number of objects that one request creates; 0: new files avoid the OST, to empty or remove it",
+                ),
+        )
+        .add(
+            "excluded",
+            show(
+                ost,
+                Ost::exclusion,
+                "why new files avoid the OST although it is connected; empty: they use it",
+            ),
+        )
         .add(
             "prealloc_last_seq",
             show(
@@ -263,7 +294,9 @@ pub(crate) fn register_ost(ost: &Arc<Ost>, registry: &Registry) -> Group {
         )
         .add(
             "active",
-            show(ost, |o| u8::from(o.is_connected()).to_string(), "1: connected"),
+            show(ost, |o| u8::from(o.is_connected()).to_string(), "1: connected").instead(
+                "to keep new files off an OST, set max_create_count=0 of the same device; 20000 ends this",
+            ),
         );
     group
 }

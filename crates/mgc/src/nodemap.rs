@@ -421,7 +421,9 @@ impl Nodemaps {
         params.clear();
         for (name, map) in self.table().maps() {
             params.extend(map.properties().map(|(property, value)| {
-                let param = Param::read_only(move || value.clone()).about(description(property));
+                let param = Param::read_only(move || value.clone())
+                    .about(description(property))
+                    .instead("use `nacre lctl nodemap_modify` or `nodemap_add_range`");
                 registry.register(format!("{PREFIX}{name}.{}", param_name(property)), param)
             }));
         }

@@ -90,8 +90,7 @@ fn register_any_index(
             None => store.is_none() && info.mti_flags & LDD_F_VIRGIN != 0,
         };
         if is_other_store {
-            let owner = owner.map_or_else(String::new, |uuid| format!(" (uuid {uuid})"));
-            let why = format!("the MGS has {name}{owner}; use --replace to take its place");
+            let why = target.in_use_text(owner, &nids_in_log(logs, &target));
             return refuse(&target, Errno::EADDRINUSE, why);
         }
     }

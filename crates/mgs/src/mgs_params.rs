@@ -35,6 +35,11 @@ pub(crate) fn register(mgs: &Arc<Mgs>, registry: &Registry) -> Group {
                 .about("file systems with a configuration on this MGS"),
         )
         .add(
+            "live.params",
+            Param::read_only(read(Mgs::permanent_params))
+                .about("the parameters stored for all nodes by `set_param -P`, a line NAME=VALUE for each"),
+        )
+        .add(
             "server_nids",
             Param::read_write(read(Mgs::server_nids), move |text| match mgs_to_set.upgrade() {
                 Some(mgs) => mgs.set_server_nids(text).map_err(|e| e.to_string()),

@@ -39,6 +39,19 @@ pub(crate) struct Target {
 }
 
 impl Target {
+    /// The reason why another store cannot have the index: the UUID and NIDs are those of the
+    /// present store.
+    pub(crate) fn in_use_text(&self, uuid: Option<&str>, nids: &[Nid]) -> String {
+        let uuid = uuid.map_or_else(String::new, |uuid| format!(" (uuid {uuid})"));
+        let nids: Vec<String> = nids.iter().map(Nid::to_string).collect();
+        format!(
+            "the MGS has another store of {}{uuid} at {}: make this target again with another --index; only if that \
+             store is lost, with the same --index and --replace (`nacre mkfs`)",
+            self.name(),
+            nids.join(",")
+        )
+    }
+
     /// The name, such as `lus-OST0001`.
     pub(crate) fn name(&self) -> String {
         let kind = match self.kind {

@@ -184,6 +184,14 @@ impl Mgs {
         Ok(())
     }
 
+    /// `mgs.MGS.live.params`: the permanent parameters, a line for each.
+    pub(crate) fn permanent_params(&self) -> String {
+        stored_values::list(&self.logs.lock(), stored_values::PARAMS)
+            .into_iter()
+            .map(|(name, value)| format!("{name}={value}\n"))
+            .collect()
+    }
+
     /// Seconds since 1970.
     fn now(&self) -> i64 {
         (self.clock)().sec

@@ -18,8 +18,14 @@ const NAME_MAX: usize = 63;
 
 /// The value of this name in a log.
 pub(crate) fn get(logs: &Logs, log: &str, name: &str) -> Option<String> {
+    let found = list(logs, log).into_iter().find(|(known, _)| known == name);
+    found.map(|(_, value)| value)
+}
+
+/// Names and values in a log.
+pub(crate) fn list(logs: &Logs, log: &str) -> Vec<(String, String)> {
     let params = mgc::FsConfig::from_records(log, &logs.records(log)).params;
-    params.into_iter().find(|p| p.name == name).map(|p| p.value)
+    params.into_iter().map(|p| (p.name, p.value)).collect()
 }
 
 /// Sets a value in a log, or removes it if `value` is `None`. Setting skips the section of the
@@ -61,7 +67,6 @@ pub(crate) fn set(
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use mgc::FsConfig;
     use std::sync::Arc;
 
     fn logs() -> Logs {
@@ -79,13 +84,8 @@ mod tests {
     #[test]
     fn the_last_value_replaces_earlier_ones_until_it_is_removed() {
         let mut logs = logs();
-        let values = |logs: &Logs| -> Vec<String> {
-            FsConfig::from_records(PARAMS, &logs.records(PARAMS))
-                .params
-                .into_iter()
-                .map(|p| p.value)
-                .collect()
-        };
+        let values =
+            |logs: &Logs| -> Vec<String> { list(logs, PARAMS).into_iter().map(|(_, value)| value).collect() };
         set(&mut logs, PARAMS, "osc.*.max_dirty_mb", Some("64"), 1).unwrap();
         set(&mut logs, PARAMS, "osc.*.max_dirty_mb", Some("32"), 2).unwrap();
         assert_eq!(values(&logs), ["32"]);

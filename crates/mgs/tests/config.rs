@@ -258,7 +258,9 @@ async fn of_two_stores_registering_one_index_one_gets_it() {
         let winner = if a.is_ok() { stores[0] } else { stores[1] };
         let refused = a.and(b).unwrap_err();
         assert_eq!(refused.errno(), Errno::EADDRINUSE);
-        let why = format!("the MGS has fs-OST{index:04x} (uuid {winner}); use --replace");
+        let why = format!(
+            "the MGS has another store of fs-OST{index:04x} (uuid {winner}) at {client_nid}: make this"
+        );
         assert!(refused.to_string().contains(&why), "{refused}");
     }
     stop_all(mgc, nodes).await;

@@ -16,6 +16,7 @@ mod daemon;
 mod fd_limit;
 mod instance;
 mod interrupt;
+mod known_params;
 mod lifecycle;
 mod logging;
 mod metrics;

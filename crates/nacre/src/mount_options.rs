@@ -1,5 +1,6 @@
 //! Mount options of `nacre mount` and `nacre up`: the supported ones of mount(8) and mount.lustre.
-//! Options that only describe Nacre's fixed behaviour are accepted without effect.
+//! Options that only describe Nacre's fixed behaviour are accepted without effect; other options of
+//! Lustre that a mount can do without are ignored with a note.
 
 use anyhow::{Context, Result, bail};
 use client::Atime;
@@ -34,7 +35,51 @@ pub(crate) struct MountFlags {
 /// Options that mount(8) copies from the mount table for `-o remount`; ignored.
 const MOUNT_TABLE_OPTIONS: [&str; 4] = ["user_id=", "group_id=", "default_permissions", "allow_other"];
 
+/// Options that describe Nacre's fixed behaviour.
+const FIXED_OPTIONS: [&str; 7] = [
+    "flock",
+    "user_xattr",
+    "acl",
+    "checksum",
+    "defaults",
+    "noencrypt",
+    "_netdev",
+];
+
+/// Options of Lustre without effect; a note says so. Each with a reason.
+const IGNORED_OPTIONS: [(&str, &str); 8] = [
+    ("localflock", "locks of flock and fcntl hold on all clients"),
+    ("noflock", "locks of flock and fcntl hold on all clients"),
+    ("lazystatfs", "df never waits for a target without an answer"),
+    ("nolazystatfs", "df never waits for a target without an answer"),
+    ("statfs_project", "Nacre has no project quotas"),
+    ("nostatfs_project", "Nacre has no project quotas"),
+    ("verbose", "the log has all messages"),
+    ("noverbose", "the log has all messages"),
+];
+
+/// The reason for which an option is ignored, if it is.
+fn ignored_reason(option: &str) -> Option<&'static str> {
+    if option
+        .strip_prefix("retry=")
+        .is_some_and(|n| n.parse::<u32>().is_ok())
+    {
+        return Some("the command tries each address of the MGS once; systemd can repeat it");
+    }
+    let found = IGNORED_OPTIONS.iter().find(|(name, _)| *name == option);
+    found.map(|(_, reason)| *reason)
+}
+
 impl MountFlags {
+    /// Prints a note for each option without effect.
+    pub(crate) fn print_notes(options: &[String]) {
+        for option in options {
+            if let Some(reason) = ignored_reason(option) {
+                errln!("nacre: mount option '{option}' has no effect: {reason}");
+            }
+        }
+    }
+
     /// Parses options; a later option overrides an earlier one that contradicts it.
     ///
     /// # Errors
@@ -49,7 +94,8 @@ impl MountFlags {
             if !flags.apply(option, is_root)? {
                 bail!(
                     "mount option '{option}' is not known: use ro, rw, relatime, strictatime, noatime, nodiratime, suid, dev, \
-                     noexec, user_fid2path, nofail, listen=NID or remount"
+                     noexec, user_fid2path, nofail, listen=NID or remount (flock, user_xattr, acl, _netdev and others have no \
+                     effect); leave other options of Lustre out"
                 );
             }
         }
@@ -88,7 +134,8 @@ impl MountFlags {
             known if MOUNT_TABLE_OPTIONS.iter().any(|o| known.starts_with(o)) => {}
             "user_fid2path" => self.user_fid2path = true,
             "nouser_fid2path" => self.user_fid2path = false,
-            "flock" | "user_xattr" | "acl" | "defaults" | "_netdev" => {}
+            fixed if FIXED_OPTIONS.contains(&fixed) => {}
+            ignored if ignored_reason(ignored).is_some() => {}
             _ => match option.strip_prefix("listen=") {
                 Some(nid) => {
                     self.listen = Some(nid.parse().with_context(|| format!("mount option '{option}'"))?)
@@ -148,6 +195,17 @@ mod tests {
             assert!(error.contains(option) && error.contains("needs root"), "{error}");
         }
         assert!(parse("nosuid,nodev,noexec", false).unwrap().no_exec);
+    }
+
+    #[test]
+    fn options_of_lustre_that_nacre_does_without_are_ignored() {
+        let line = "flock,user_xattr,lazystatfs,localflock,retry=5,checksum,noatime,_netdev";
+        assert!(parse(line, false).unwrap() == parse("noatime", false).unwrap());
+        for option in ["nochecksum", "retry=many", "skpath=/k"] {
+            let error = parse(option, false).unwrap_err();
+            assert!(error.contains(option) && error.contains("leave"), "{error}");
+        }
+        assert!(super::ignored_reason("flock").is_none() && super::ignored_reason("retry=5").is_some());
     }
 
     #[test]

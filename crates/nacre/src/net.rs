@@ -32,8 +32,10 @@ pub(crate) struct AddressPreference {
     pub(crate) required: Option<Nid>,
     /// This address if it is free.
     pub(crate) preferred: Option<Nid>,
-    /// None of these addresses: other processes will use them.
-    pub(crate) reserved: Vec<Nid>,
+    /// The MGS of the targets, which must reach it.
+    pub(crate) mgs: Vec<Nid>,
+    /// Whether the process runs an MGS.
+    pub(crate) runs_mgs: bool,
 }
 
 /// Chooses the address of a server, which must listen.
@@ -55,14 +57,27 @@ pub(crate) fn server_endpoint(
         Some(nid) => endpoint::try_listen(nid, port).map(|()| nid),
         None => match preference.preferred {
             Some(nid) if endpoint::try_listen(nid, port).is_ok() => Ok(nid),
-            _ => endpoint::free_loopback(port, &preference.reserved),
+            _ => endpoint::server_nid(&preference.mgs, port, preference.runs_mgs),
         },
     };
+    let nid = nid.map_err(advise)?;
+    check_reaches(nid, &preference.mgs)?;
     Ok(LocalEndpoint {
-        nid: nid.map_err(advise)?,
+        nid,
         port,
         listen: true,
     })
+}
+
+/// Fails if a server on `nid` cannot reach its MGS.
+fn check_reaches(nid: Nid, mgs: &[Nid]) -> Result<()> {
+    let Some(first) = mgs.first() else { return Ok(()) };
+    if mgs.iter().any(|mgs| endpoint::may_reach(nid, *mgs)) {
+        return Ok(());
+    }
+    bail!(
+        "cannot listen on {nid}: the MGS of these targets is at {first}, which a loopback address does not reach: omit --listen, or name this host's address in the network of the MGS"
+    )
 }
 
 /// Chooses the address of a client.
@@ -137,6 +152,24 @@ mod tests {
         let second = server_endpoint(&net, &LnetConfig::default(), &AddressPreference::default()).unwrap();
         assert_ne!(first.nid, second.nid);
         assert!(second.nid.addr().is_loopback());
+    }
+
+    #[test]
+    fn server_on_loopback_with_a_distant_mgs_is_refused() {
+        let listen = Net {
+            listen: Some("127.9.9.8@tcp".parse().unwrap()),
+            port: Some(17992),
+        };
+        let preference = AddressPreference {
+            mgs: vec!["192.0.2.1@tcp".parse().unwrap()],
+            ..AddressPreference::default()
+        };
+        let error = server_endpoint(&listen, &LnetConfig::default(), &preference).unwrap_err();
+        let error = format!("{error:#}");
+        assert!(
+            error.contains("127.9.9.8@tcp") && error.contains("192.0.2.1@tcp"),
+            "{error}"
+        );
     }
 
     #[test]

@@ -13,7 +13,7 @@ use client::{Client, Cred, Groups};
 use lnet::Lnet;
 use mgc::{Mgc, TargetConf};
 use mgs::Mgs;
-use params::Registry;
+use params::{ParamError, Registry};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use wire::{Nid, ObdStatfs};
@@ -56,7 +56,11 @@ impl NodeHandles {
             }
             Request::SetParam { pattern, value } => Ok(json!(self.registry.set(&pattern, &value)?)),
             Request::KeepParam { name, value } => {
-                self.mgs()?.set_permanent_param(&name, value.as_deref()).await?;
+                let mgs = self.mgs()?;
+                if let Some(value) = &value {
+                    self.check_value(&name, value)?;
+                }
+                mgs.set_permanent_param(&name, value.as_deref()).await?;
                 Ok(Value::Null)
             }
             Request::Nodemap(change) => {
@@ -120,9 +124,24 @@ impl NodeHandles {
         }
     }
 
+    /// Sets a parameter that is about to become permanent: an error must appear now, not only in the
+    /// logs of other nodes. A parameter that this process does not have is no error.
+    fn check_value(&self, name: &str, value: &str) -> Result<()> {
+        match self.registry.set(name, value) {
+            Ok(_) | Err(ParamError::NotFound { .. }) => Ok(()),
+            Err(e) => Err(e.into()),
+        }
+    }
+
     fn mgs(&self) -> Result<&Mgs> {
         let mgs = self.mgs.as_deref();
-        mgs.context("the MGS does not run in this process: select the process of the MGS with --dir")
+        mgs.with_context(|| {
+            let nids: Vec<String> = self.mgcs.iter().map(|mgc| mgc.import().peer().to_string()).collect();
+            format!(
+                "the MGS does not run in this process: run the command on the host of the MGS ({}), and select the process of the MGS with --dir if several run there",
+                nids.join(" ")
+            )
+        })
     }
 
     fn console(&self) -> Result<&lst_console::Console> {

@@ -24,7 +24,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::control::{self, Request};
 use crate::daemon;
-use crate::output::errln;
+use crate::output::{errln, shell_word};
 
 /// Time limit for the answer to a status request.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
@@ -135,6 +135,30 @@ impl ProcessRecord {
         pidfd_send_signal(fd, Signal::TERM).with_context(context)
     }
 
+    /// Whether the process ended without a clean stop, and no other process has served its
+    /// directories since.
+    fn is_left_over(&self) -> bool {
+        let is_own = |dir: &PathBuf| {
+            let found = read(&dir.join(RECORD_IN_DIR), &dir.join(SOCKET_IN_DIR));
+            found.is_ok_and(|r| r.is_some_and(|r| (r.pid, r.start_ticks) == (self.pid, self.start_ticks)))
+        };
+        !self.is_alive() && self.dirs.iter().any(is_own)
+    }
+
+    /// The command that starts a process like this one again; `None` without directories.
+    pub(crate) fn restart_command(&self) -> Option<String> {
+        let dirs: Vec<String> = self.dirs.iter().map(|dir| shell_word(dir)).collect();
+        let dirs = dirs.join(" ");
+        match (self.role.as_str(), self.nids.first()) {
+            ("up", _) => Some(format!("nacre up --dir {dirs}")),
+            ("serve", Some(nid)) => {
+                let port = self.port;
+                Some(format!("nacre serve --listen {nid} --port {port} {dirs}"))
+            }
+            _ => None,
+        }
+    }
+
     /// Whether the process serves this directory.
     fn serves(&self, dir: &Path) -> bool {
         self.dirs.iter().any(|d| d == dir)
@@ -241,7 +265,7 @@ pub(crate) fn in_dir(dir: &Path) -> Result<Option<ProcessRecord>> {
 }
 
 /// Records of all processes that this user may use: the user's own and root's. Removes the records
-/// and sockets of this user's dead processes.
+/// and sockets of this user's dead processes, except those of [`dead`].
 pub(crate) fn all() -> Vec<ProcessRecord> {
     with_restored_records(|| records_of(&[uid(), 0]))
 }
@@ -287,9 +311,39 @@ fn with_restored_records(records: impl Fn() -> Vec<ProcessRecord>) -> Vec<Proces
     }
 }
 
+/// The records of this user's and root's processes that ended without a clean stop, if their
+/// directories have not been served since.
+pub(crate) fn dead() -> Vec<ProcessRecord> {
+    let mut found = Vec::new();
+    for_each_record(&[uid(), 0], |_, _, record, _| {
+        if record.is_left_over() {
+            found.push(record);
+        }
+    });
+    found
+}
+
 /// The records in the run directories of these users, the oldest process first.
 fn records_of(users: &[u32]) -> Vec<ProcessRecord> {
     let mut found: Vec<ProcessRecord> = Vec::new();
+    for_each_record(users, |path, socket, r, user| {
+        if r.is_alive() {
+            if user_of(r.pid) == Some(user) {
+                found.push(without_foreign_mounts(r, user));
+            }
+        } else if user == uid() && !r.is_left_over() {
+            let _ = fs::remove_file(path);
+            let _ = fs::remove_file(socket);
+        }
+    });
+    found.sort_by_key(|r| (r.start_ticks, r.pid));
+    found.dedup_by_key(|r| r.pid);
+    found
+}
+
+/// Calls `visit` with the file, the socket, the content and the user of each record in the run
+/// directories of these users.
+fn for_each_record(users: &[u32], mut visit: impl FnMut(&Path, &Path, ProcessRecord, u32)) {
     let mut users = users.to_vec();
     users.sort_unstable();
     users.dedup();
@@ -301,21 +355,11 @@ fn records_of(users: &[u32]) -> Vec<ProcessRecord> {
                 continue;
             }
             let socket = path.with_extension("sock");
-            match read(&path, &socket) {
-                Ok(Some(r)) if r.is_alive() && user_of(r.pid) == Some(user) => {
-                    found.push(without_foreign_mounts(r, user))
-                }
-                Ok(Some(r)) if user == uid() && !r.is_alive() => {
-                    let _ = fs::remove_file(&path);
-                    let _ = fs::remove_file(&socket);
-                }
-                _ => {}
+            if let Ok(Some(record)) = read(&path, &socket) {
+                visit(&path, &socket, record, user);
             }
         }
     }
-    found.sort_by_key(|r| (r.start_ticks, r.pid));
-    found.dedup_by_key(|r| r.pid);
-    found
 }
 
 /// Removes from another user's record the mounts that `user` did not create: any user can write a

@@ -104,7 +104,7 @@ impl Registration {
         } else {
             wait
         };
-        if let Ok(registered) = timeout(limit, self.register_and_log(mgc)).await {
+        if let Ok(registered) = timeout(limit, self.register_and_log(mgc, limit)).await {
             return Ok(registered.map(|()| true)?);
         }
         let name = self.name();
@@ -191,20 +191,30 @@ impl Registration {
         registered.await.map(drop)
     }
 
-    /// Registers the target; logs a warning if the MGS does not answer soon.
-    async fn register_and_log(&self, mgc: &Mgc) -> Result<(), MgcError> {
+    /// Registers the target; logs a warning if the MGS does not register it soon. The caller waits
+    /// at most `limit`.
+    async fn register_and_log(&self, mgc: &Mgc, limit: Duration) -> Result<(), MgcError> {
         let mut registration = std::pin::pin!(self.register(mgc));
-        match timeout(WARN_AFTER, &mut registration).await {
-            Ok(registered) => registered?,
-            Err(_) => {
-                let name = self.name();
-                let text = format!("{name}: waiting for the MGS to register it");
-                tracing::warn!("{text}");
-                (self.report_waiting)(&text);
-                registration.await?;
-                tracing::info!("{name}: registered with the MGS");
-            }
+        if let Ok(registered) = timeout(WARN_AFTER, &mut registration).await {
+            return registered;
         }
+        let import = mgc.import();
+        let reason = match (import.state(), import.connect_error()) {
+            (ImportState::Full, _) => {
+                format!("it waits for the first MDT of {}", self.info.mti_fsname)
+            }
+            (_, Some(e)) => format!("cannot connect to {}: {e}", import.peer()),
+            (_, None) => format!("no answer from {}", import.peer()),
+        };
+        let name = self.name();
+        let text = format!(
+            "{name}: waiting at most {} s (--wait) for the MGS to register it: {reason}",
+            limit.as_secs()
+        );
+        tracing::warn!("{text}");
+        (self.report_waiting)(&text);
+        registration.await?;
+        tracing::info!("{name}: registered with the MGS");
         Ok(())
     }
 }

@@ -38,10 +38,12 @@ pub enum ParamError {
         pattern: String,
     },
     /// The parameter cannot be set.
-    #[error("parameter '{name}' is read-only")]
+    #[error("parameter '{name}' is read-only{}{instead}", if instead.is_empty() { "" } else { ": " })]
     ReadOnly {
         /// The parameter's full name.
         name: String,
+        /// What to do instead; may be empty.
+        instead: &'static str,
     },
     /// The parameter refuses this value.
     #[error("cannot set '{name}' to '{value}': {why}")]

@@ -17,6 +17,8 @@ pub struct Param {
     pub(crate) set: Option<Arc<Set>>,
     /// One line of documentation; may be empty.
     pub(crate) about: &'static str,
+    /// What to do instead of setting a read-only parameter; may be empty.
+    pub(crate) instead: &'static str,
 }
 
 impl Param {
@@ -26,6 +28,7 @@ impl Param {
             show: Arc::new(move || show().into()),
             set: None,
             about: "",
+            instead: "",
         }
     }
 
@@ -107,6 +110,11 @@ impl Param {
     /// The same parameter with one line of documentation, for lists of parameters.
     pub fn about(self, about: &'static str) -> Param {
         Param { about, ..self }
+    }
+
+    /// The same read-only parameter with a remedy, which the error of setting it shows.
+    pub fn instead(self, instead: &'static str) -> Param {
+        Param { instead, ..self }
     }
 }
 

@@ -205,10 +205,10 @@ impl Registry {
         }
         let mut setters = Vec::with_capacity(found.len());
         for (name, param) in found {
-            let set = param
-                .set
-                .clone()
-                .ok_or_else(|| ParamError::ReadOnly { name: name.clone() })?;
+            let set = param.set.clone().ok_or_else(|| ParamError::ReadOnly {
+                name: name.clone(),
+                instead: param.instead,
+            })?;
             setters.push((name, param, set));
         }
         let mut out = Vec::with_capacity(setters.len());
@@ -277,7 +277,9 @@ mod tests {
         let registry = Registry::default();
         let _shown = registry.register(
             "a.version",
-            Param::read_only(|| "1".to_owned()).about("the version"),
+            Param::read_only(|| "1".to_owned())
+                .about("the version")
+                .instead("install another one"),
         );
         assert_eq!(
             registry.set("x", "1"),
@@ -288,7 +290,8 @@ mod tests {
         assert_eq!(
             registry.set("a.*", "1"),
             Err(ParamError::ReadOnly {
-                name: "a.version".to_owned()
+                name: "a.version".to_owned(),
+                instead: "install another one",
             })
         );
         let info = registry.list("a.version", false);

@@ -163,6 +163,66 @@ async fn a_silent_ost_is_skipped_and_used_again_when_it_answers() {
     cluster.stop().await;
 }
 
+/// Why new files avoid the second OST; empty: they use it.
+fn exclusion(cluster: &Cluster) -> String {
+    cluster.params.get("osp.*OST0001*.excluded").remove(0).1
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn full_ost_gets_new_files_again_once_it_has_space() {
+    let cluster = Cluster::start(2).await;
+    let client = cluster.mount().await;
+    let reserve = "osd-memory.*OST0001.reserved_mb";
+    let reserved = cluster.params.get(reserve).remove(0).1;
+    cluster.params.set(reserve, "100000000").unwrap();
+    let mut n = 0;
+    let until_full = async {
+        while exclusion(&cluster).is_empty() {
+            create(&client, &format!("full{n}")).await;
+            n += 1;
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(SOON, until_full).await.unwrap();
+    let next_id = || param(&cluster, "osp.*OST0001*.prealloc_next_id");
+    let full_id = next_id();
+    create(&client, "meanwhile").await;
+    assert_eq!(next_id(), full_id);
+
+    cluster.params.set(reserve, &reserved).unwrap();
+    // No create asks for the OST: the MDT itself has to notice the space.
+    wait_until("space on the OST", || exclusion(&cluster).is_empty()).await;
+    for n in 0..10 {
+        create(&client, &format!("again{n}")).await;
+    }
+    assert!(next_id() > full_id, "the OST is used again");
+    client.umount().await;
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn administrator_keeps_new_files_off_an_ost() {
+    let cluster = Cluster::start(2).await;
+    let client = cluster.mount().await;
+    let limit = "osp.*OST0001*.max_create_count";
+    cluster.params.set(limit, "0").unwrap();
+    assert_eq!(exclusion(&cluster), "max_create_count=0");
+    let next_id = || param(&cluster, "osp.*OST0001*.prealloc_next_id");
+    let first_id = next_id();
+    for n in 0..10 {
+        create(&client, &format!("without{n}")).await;
+    }
+    assert_eq!(next_id(), first_id);
+    cluster.params.set(limit, "20000").unwrap();
+    assert_eq!(exclusion(&cluster), "");
+    for n in 0..10 {
+        create(&client, &format!("with{n}")).await;
+    }
+    assert!(next_id() > first_id);
+    client.umount().await;
+    cluster.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_unlink_does_not_wait_for_a_silent_ost() {
     let (cluster, other) = start_with_another_node(3).await;

@@ -33,7 +33,7 @@ use tokio::{
 };
 use wire::{Errno, Fid, LOV_MIN_STRIPE_SIZE, ObdStatfs, OstIndex};
 
-pub(crate) use ost::Ost;
+pub(crate) use ost::{MAX_CREATE_COUNT, Ost};
 
 use crate::{
     layout::{self, StripeObject, StripeRequest},

@@ -1,5 +1,7 @@
 //! One OST: its import, its available objects, and its space.
 
+mod limits;
+
 use std::{
     sync::{
         Arc, Weak,
@@ -33,7 +35,7 @@ use wire::{
 use super::{
     AllocationWakeup,
     pool::{LastUsedId, Pool},
-    watermarks::{self, Watermarks},
+    watermarks::Watermarks,
     work,
 };
 use crate::{
@@ -42,9 +44,12 @@ use crate::{
     store::{Store, keys},
 };
 
-/// Delay before a retry after a failure, and between statfs requests to a full OST.
+pub(crate) use limits::MAX_CREATE_COUNT;
+
+/// Delay before a retry after a failure.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
-/// Interval of statfs requests to an OST in use: they balance the OSTs and detect a slow one.
+/// Interval of statfs requests to an OST in use or full: they balance the OSTs, and detect a slow
+/// one and space that is free again.
 const STATFS_INTERVAL: Duration = Duration::from_millis(500);
 /// An OST that has left a statfs request unanswered for this long is slow. With
 /// [`STATFS_INTERVAL`], the MDT detects it within a second.
@@ -85,6 +90,8 @@ pub(crate) struct Ost {
     /// another.
     pub(super) adoptions: Arc<RwLock<()>>,
     pub(crate) watermarks: Watermarks,
+    /// `osp.*.max_create_count`: maximum number of objects per precreation; 0: no new files.
+    pub(crate) max_create_count: Arc<AtomicU64>,
     tasks: Mutex<Vec<JoinHandle<()>>>,
 }
 
@@ -182,6 +189,7 @@ impl Ost {
                 space: Mutex::default(),
                 adoptions: Arc::default(),
                 watermarks: Watermarks::default(),
+                max_create_count: Arc::new(MAX_CREATE_COUNT.into()),
                 tasks: Mutex::default(),
             }
         });
@@ -262,7 +270,7 @@ impl Ost {
             free,
             ready,
             connected,
-            full: self.watermarks.is_full(),
+            full: self.watermarks.is_full() || self.is_draining(),
             slow: self.is_slow(),
         }
     }
@@ -279,7 +287,7 @@ impl Ost {
         if taken.is_some() && pool.available() == 0 {
             self.times_emptied.fetch_add(1, Ordering::Relaxed);
         }
-        if pool.next_precreate().is_some() {
+        if pool.next_precreate(self.precreate_max()).is_some() {
             self.precreate_wakeup.notify_one();
         }
         self.in_use.store(true, Ordering::Relaxed);
@@ -342,20 +350,7 @@ impl Ost {
         let reply = self.import.call(Request::new(OST_STATFS, Vec::new())).await?;
         let space: ObdStatfs = reply.get(bufs::OBD_STATFS)?;
         *self.space.lock() = Some((Instant::now(), space));
-        if self.watermarks.update(&space) {
-            let state = if self.watermarks.is_full() {
-                "full"
-            } else {
-                "has space again"
-            };
-            tracing::warn!(
-                "{}: {state}: {} MiB and {} inodes available",
-                self.name,
-                watermarks::avail_mib(&space),
-                space.os_ffree
-            );
-            self.wakeup.send_replace(());
-        }
+        self.apply_watermarks();
         Ok(space)
     }
 
@@ -470,7 +465,8 @@ impl Ost {
         loop {
             let (until, has_ids_left, before) = {
                 let pool = self.pool.lock();
-                (pool.next_precreate(), pool.has_ids_left(), pool.available())
+                let until = pool.next_precreate(self.precreate_max());
+                (until, pool.has_ids_left(), pool.available())
             };
             let Some(until) = until else { return Ok(()) };
             if !has_ids_left && before == 0 {
@@ -547,9 +543,6 @@ async fn precreate_task(ost: Arc<Ost>) {
                     biased;
                     _ = connection.changed() => {}
                     () = ost.precreate_wakeup.notified() => {}
-                    () = sleep(RETRY_DELAY), if ost.watermarks.is_full() => {
-                        ost.statfs().await;
-                    }
                 },
                 Err(e) => {
                     tracing::debug!("{}: precreation failed: {e}", ost.name);
@@ -568,13 +561,14 @@ async fn new_ost_delay_task(ost: Arc<Ost>) {
     ost.wakeup.send_replace(());
 }
 
-/// The statfs task: sends requests at intervals while creates use the OST. The OST is slow while a
-/// request is unanswered for longer than [`STATFS_SLOW`].
+/// The statfs task: sends requests at intervals while creates use the OST or the OST is full. The
+/// OST is slow while a request is unanswered for longer than [`STATFS_SLOW`].
 async fn statfs_task(ost: Arc<Ost>) {
     loop {
         ost.wait_connected().await;
         sleep(STATFS_INTERVAL).await;
-        if !ost.in_use.swap(false, Ordering::Relaxed) {
+        // Creates avoid a full OST, but the MDT must notice space that is free again.
+        if !ost.in_use.swap(false, Ordering::Relaxed) && !ost.watermarks.is_full() {
             continue;
         }
         let mut request = std::pin::pin!(ost.request_statfs());

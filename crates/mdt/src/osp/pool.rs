@@ -103,10 +103,13 @@ impl Pool {
         self.precreated - self.allocated + self.unused.len() as u32
     }
 
-    /// The last id of the next precreation, if at most half a batch of objects is available.
-    pub(crate) fn next_precreate(&self) -> Option<Fid> {
-        let is_low = self.available() <= self.batch / 2;
-        (is_low && self.seq() != 0).then(|| Fid::new(self.last_used.seq, self.precreated + self.batch, 0))
+    /// The last id of the next precreation, if at most half a batch of objects is available. A
+    /// precreation has at most `max` ids.
+    pub(crate) fn next_precreate(&self, max: u32) -> Option<Fid> {
+        let batch = self.batch.min(max);
+        let is_low = self.available() <= batch / 2;
+        (is_low && batch > 0 && self.seq() != 0)
+            .then(|| Fid::new(self.last_used.seq, self.precreated + batch, 0))
     }
 
     /// Removes the precreated ids that are not allocated: orphan cleanup will destroy their
@@ -231,7 +234,7 @@ mod tests {
     fn precreation_grows_while_the_ost_keeps_up() {
         let mut pool = pool_with(0);
         let mut sizes = Vec::new();
-        while let Some(until) = pool.next_precreate() {
+        while let Some(until) = pool.next_precreate(MAX_PRECREATE) {
             sizes.push(until.f_oid - 1 - (pool.last_allocated().f_oid - 1) - pool.available());
             pool.add_precreated(until.f_oid);
             while pool.take().is_some() {}
@@ -243,6 +246,13 @@ mod tests {
             (sizes[0], sizes[1], sizes[11]),
             (MIN_PRECREATE, 64, MAX_PRECREATE)
         );
+    }
+
+    #[test]
+    fn administrator_limits_the_size_of_a_precreation() {
+        let pool = pool_with(0);
+        assert_eq!(pool.next_precreate(5).unwrap().f_oid, 1 + 5);
+        assert_eq!(pool.next_precreate(0), None);
     }
 
     #[test]

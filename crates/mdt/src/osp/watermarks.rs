@@ -44,7 +44,7 @@ impl Default for Watermarks {
 }
 
 /// Space available to users, MiB.
-pub(crate) fn avail_mib(space: &ObdStatfs) -> u64 {
+fn avail_mib(space: &ObdStatfs) -> u64 {
     space.os_bavail.saturating_mul(space.os_bsize.into()) >> 20
 }
 
@@ -52,6 +52,14 @@ impl Watermarks {
     /// Whether the OST is too full for new files.
     pub(crate) fn is_full(&self) -> bool {
         self.full.load(Relaxed)
+    }
+
+    /// Why an OST with this statfs is full.
+    pub(crate) fn describe(space: &ObdStatfs) -> String {
+        if space.os_state & (OS_STATFS_NOCREATE | OS_STATFS_READONLY) != 0 {
+            return "the OST creates no objects".to_owned();
+        }
+        format!("{} MiB and {} inodes available", avail_mib(space), space.os_ffree)
     }
 
     /// Updates the state from a statfs reply; returns whether it changed.

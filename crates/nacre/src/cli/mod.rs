@@ -250,6 +250,21 @@ pub(crate) struct Destroy {
     pub(crate) dir: PathBuf,
 }
 
+/// NIDs separated by commas or, as in Lustre's lists of failover nodes, by colons.
+#[derive(Debug, Clone)]
+pub(crate) struct NidsArg(pub(crate) Vec<wire::Nid>);
+
+impl std::str::FromStr for NidsArg {
+    type Err = wire::WireError;
+
+    fn from_str(text: &str) -> Result<NidsArg, wire::WireError> {
+        text.split([',', ':'])
+            .map(str::parse)
+            .collect::<Result<_, _>>()
+            .map(NidsArg)
+    }
+}
+
 #[derive(Debug, Args)]
 #[command(group = clap::ArgGroup::new("kind").required(true).multiple(true).args(["mgs", "mdt", "ost"]))]
 pub(crate) struct Mkfs {
@@ -262,8 +277,8 @@ pub(crate) struct Mkfs {
     /// Create an object target
     #[arg(long)]
     pub(crate) ost: bool,
-    /// File system of the target, at most 8 characters
-    #[arg(long, required_unless_present = "mgs")]
+    /// File system of the target, at most 8 characters; required for an MDT and OST
+    #[arg(long)]
     pub(crate) fsname: Option<String>,
     /// Index of the target, required for an OST; an MGS or MDT has index 0
     #[arg(long)]
@@ -275,17 +290,12 @@ pub(crate) struct Mkfs {
     /// first
     #[arg(long)]
     pub(crate) reformat: bool,
-    /// NID of the MGS; may be repeated or separated by commas
-    #[arg(
-        long,
-        value_name = "NID",
-        value_delimiter = ',',
-        required_unless_present = "mgs"
-    )]
-    pub(crate) mgsnode: Vec<wire::Nid>,
+    /// NID of the MGS; may be repeated, or separated by commas or colons; required for an MDT and OST
+    #[arg(long, value_name = "NID")]
+    pub(crate) mgsnode: Vec<NidsArg>,
     /// NID of a node that can run this target [default: the node that runs it]
-    #[arg(long, value_name = "NID", value_delimiter = ',')]
-    pub(crate) servicenode: Vec<wire::Nid>,
+    #[arg(long, value_name = "NID")]
+    pub(crate) servicenode: Vec<NidsArg>,
     /// For an MGS: nodes besides its own host that may register targets, as NIDs and ranges such as
     /// "10.0.0.[1-9]@tcp"
     #[arg(long, value_name = "NIDS", requires = "mgs")]

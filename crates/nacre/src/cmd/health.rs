@@ -16,12 +16,15 @@ use crate::cli::Health;
 use crate::control::{self, Request};
 use crate::node_requests::Device;
 use crate::output::{outln, shell_word};
-use crate::process::{MountRecord, ProcessRecord};
+use crate::process::{self, MountRecord, ProcessRecord};
 
 /// Exit status if something could not be checked.
 const EXIT_UNCHECKED: u8 = 2;
 /// A store or target is nearly full below this percentage of free space or inodes.
 const FREE_PERCENT_MIN: u64 = 5;
+
+/// An eviction is a warning for this long, seconds: programs reopen their files after a while.
+const EVICTION_SHOWN_SECS: u64 = 24 * 3600;
 
 /// A problem of a process or a mount.
 #[derive(Debug, PartialEq, Eq, Serialize)]
@@ -91,6 +94,17 @@ pub(crate) fn run(args: Health) -> Result<ExitCode> {
             problem: status::describe_state(state).to_owned(),
             remedy: format!("clean up with nacre umount {}", shell_word(&mount.path)),
         });
+    }
+    for dead in process::dead() {
+        if let Some(command) = dead.restart_command() {
+            report.problems.push(Problem {
+                level: Level::Problem,
+                place: format!("nacre {} (process {})", dead.role, dead.pid),
+                object: dead.targets.join(" "),
+                problem: "has died".to_owned(),
+                remedy: format!("start it again with {command}"),
+            });
+        }
     }
     if args.json {
         let text = json!({
@@ -218,8 +232,12 @@ fn import_problems(devices: &[Device]) -> Vec<Problem> {
             let problem = format!("is not connected to {} at {}", target.uuid, target.nid);
             found.push(finding(Level::Problem, &device.name, problem, &remedy));
         }
-        if target.evictions > 0 {
-            let problem = format!("was evicted {} times since its start", target.evictions);
+        if let Some(secs) = target.evicted_secs_ago.filter(|secs| *secs < EVICTION_SHOWN_SECS) {
+            let problem = format!(
+                "was evicted {} times since its start, last {} minutes ago",
+                target.evictions,
+                secs / 60
+            );
             let remedy = "programs may have lost unwritten data: see the log, and reopen their files";
             found.push(finding(Level::Warning, &device.name, problem, remedy));
         }
@@ -242,6 +260,13 @@ const PARAMETER_CHECKS: &[ParameterCheck] = &[
         (value == "0").then(|| {
             let remedy = "start the OST; until then new files use other OSTs";
             finding(Level::Problem, import, "is not connected to its OST", remedy)
+        })
+    }),
+    ("osp.*.excluded", |import, why| {
+        (!why.is_empty()).then(|| {
+            let problem = format!("gives no new files to its OST ({why})");
+            let remedy = "free space on the OST; max_create_count=20000 ends max_create_count=0";
+            finding(Level::Warning, import, problem, remedy)
         })
     }),
     ("osp.*.slow", |import, value| {
@@ -338,6 +363,7 @@ mod tests {
                 "nid": "10.0.0.2@tcp",
                 "connected": connected,
                 "evictions": evictions,
+                "evicted_secs_ago": (evictions > 0).then_some(90),
             },
             "mountpoint": null,
         }))
@@ -355,7 +381,15 @@ mod tests {
             "{text}"
         );
         assert_eq!(found[1].level, Level::Warning);
-        assert!(found[1].problem.contains("evicted 2 times"), "{found:?}");
+        assert!(
+            found[1]
+                .problem
+                .contains("evicted 2 times since its start, last 1 minutes ago"),
+            "{found:?}"
+        );
+        let mut old = import(true, 2);
+        old.target.as_mut().unwrap().evicted_secs_ago = Some(EVICTION_SHOWN_SECS);
+        assert_eq!(import_problems(&[old]), []);
     }
 
     #[test]
@@ -391,6 +425,8 @@ mod tests {
         assert_eq!(check("osp.*.active", "1"), None);
         assert_eq!(check("osp.*.active", "0"), Some(Level::Problem));
         assert_eq!(check("osp.*.slow", "1"), Some(Level::Warning));
+        assert_eq!(check("osp.*.excluded", ""), None);
+        assert_eq!(check("osp.*.excluded", "0 MiB available"), Some(Level::Warning));
     }
 
     #[test]

@@ -11,6 +11,7 @@ use serde_json::Value;
 use crate::cli::{Lctl, LctlCommand};
 use crate::control::{self, Request};
 use crate::daemon;
+use crate::known_params;
 use crate::node_requests::Device;
 use crate::output::{describe, errln, outln};
 use crate::process::{self, ProcessRecord};
@@ -217,10 +218,21 @@ fn set_param(
     };
     if permanent {
         let value = if delete { None } else { value };
+        let is_unknown = value.is_some() && !known_params::can_be_set(name);
+        let text = match &value {
+            Some(value) => format!("stored for all nodes: {name}={value}"),
+            None => format!("deleted for all nodes: {name}"),
+        };
         ask(Request::KeepParam {
             name: name.to_owned(),
             value,
         })?;
+        outln!("{text}");
+        if is_unknown {
+            errln!(
+                "nacre: warning: no node of Nacre has a parameter '{name}' that can be set; only Lustre's nodes may use the stored value (delete it with set_param -P -d)"
+            );
+        }
         return Ok(());
     }
     let value = value.with_context(|| format!("'{name}' needs a value: use {name}=VALUE"))?;
@@ -280,7 +292,10 @@ pub(super) fn find_process(dir: Option<&Path>, mount: Option<&Path>) -> Result<P
     }
     let mut all = process::all();
     match all.len() {
-        0 => bail!("no nacre process is running: start one with `nacre up`"),
+        0 => bail!(
+            "no nacre process is running here: mount a file system (`nacre mount`), serve a target (`nacre serve`), or \
+             start a node that only uses LNet (`nacre lnetctl lnet configure`); `nacre up` makes a new file system"
+        ),
         1 => Ok(all.remove(0)),
         _ => {
             let name = |r: &ProcessRecord| match (r.dirs.first(), r.mounts.first()) {

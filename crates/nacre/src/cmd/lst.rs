@@ -12,7 +12,7 @@ use lst_console::{
 };
 
 use super::stop;
-use crate::cli::{AddTest, Lst, LstNode, LstPing, LstQuery, LstStat, NewSession, UpdateGroup};
+use crate::cli::{AddTest, Lst, LstNode, LstPing, LstQuery, LstStat, Net, NewSession, UpdateGroup};
 use crate::control::{self, Request};
 use crate::daemon;
 use crate::lifecycle::DaemonSpec;
@@ -21,6 +21,7 @@ use crate::output::{self, outln};
 use crate::process::{self, ProcessRecord};
 use crate::process_node::ProcessNode;
 use crate::start::StartConfig;
+use wire::Nid;
 
 /// Time limit for an answer of the console, in addition to the command's own `--timeout`.
 const ANSWER_MAX: Duration = Duration::from_secs(180);
@@ -41,7 +42,10 @@ pub(crate) fn run(command: Lst) -> Result<ExitCode> {
         Lst::ShowSession => return show_session(),
         Lst::EndSession => return end_session(),
         Lst::Ping(args) => ping_command(args),
-        Lst::AddGroup { name, ids } => Command::AddGroup { name, ids },
+        Lst::AddGroup { name, ids } => {
+            check_reaches(&console()?, &ids)?;
+            Command::AddGroup { name, ids }
+        }
         Lst::DelGroup { name } => Command::DelGroup { name },
         Lst::UpdateGroup(args) => update_group_command(args)?,
         Lst::ListGroup(args) => {
@@ -144,7 +148,7 @@ fn run_node(args: LstNode) -> Result<ExitCode> {
     start.lst.enabled = true;
     let preference = AddressPreference::default();
     if !daemon::is_child() {
-        net::server_endpoint(&args.net, &start.lnet, &preference)?;
+        check_address(&args.net, &start)?;
     }
     let spec = DaemonSpec {
         role: NODE_ROLE,
@@ -162,6 +166,33 @@ fn run_node(args: LstNode) -> Result<ExitCode> {
             format!("LNet selftest at {} port {}", endpoint.nid, endpoint.port),
         ))
     })
+}
+
+/// Fails if the console or node under test cannot have the address that the user chose.
+fn check_address(net: &Net, start: &StartConfig) -> Result<()> {
+    let endpoint = net::server_endpoint(net, &start.lnet, &AddressPreference::default());
+    match endpoint {
+        Err(e) if net.listen.is_some() => bail!(
+            "{e:#}; a console or node of LNet selftest needs an address of its own. To test the node of a server or \
+             mount, start that process with --param lnet_selftest=1"
+        ),
+        endpoint => endpoint.map(drop),
+    }
+}
+
+/// Fails if the console cannot reach a node because it is on the loopback interface.
+fn check_reaches(console: &ProcessRecord, ids: &[String]) -> Result<()> {
+    let own: Vec<Nid> = console.nids.iter().filter_map(|nid| nid.parse().ok()).collect();
+    for node in ids.iter().filter_map(|id| id.parse::<Nid>().ok()) {
+        if !own.iter().any(|nid| lnet::endpoint::may_reach(*nid, node)) {
+            bail!(
+                "the console at {} does not reach {node}: end the session, and begin it with `nacre lst new_session --listen` \
+                 and an address of this host that no other nacre process uses",
+                console.nids.join(" ")
+            );
+        }
+    }
+    Ok(())
 }
 
 /// Starts the console of a new session.
@@ -187,7 +218,7 @@ fn new_session(args: NewSession) -> Result<ExitCode> {
             }
             end_session_of(&old)?;
         }
-        net::server_endpoint(&args.net, &start.lnet, &preference)?;
+        check_address(&args.net, &start)?;
     }
     let spec = DaemonSpec {
         role: CONSOLE_ROLE,

@@ -10,7 +10,7 @@ use osd::target::{TargetDir, TargetKind, TargetLabel};
 use osd::{LocalFiles, TargetFiles};
 
 use crate::cli::Mkfs;
-use crate::output::{outln, shell_word};
+use crate::output::{errln, outln, shell_word};
 use crate::{daemon, random, token};
 
 /// Maximum length of a file system's name in bytes.
@@ -18,6 +18,9 @@ const FSNAME_MAX: usize = wire::LUSTRE_MAXFSNAME as usize;
 
 /// Maximum index of a target: 16 bits, without 0xffff, which means any OST.
 const INDEX_MAX: u32 = 0xfffe;
+
+/// `f_type` of tmpfs, from statfs(2).
+const TMPFS_MAGIC: i64 = 0x0102_1994;
 
 /// Runs the command.
 pub(crate) fn run(args: Mkfs) -> Result<ExitCode> {
@@ -34,6 +37,12 @@ pub(crate) fn run(args: Mkfs) -> Result<ExitCode> {
         );
     }
     check_dir(&dir, args.reformat)?;
+    if !args.mgs && (args.fsname.is_none() || args.mgsnode.is_empty()) {
+        bail!(
+            "an MDT or OST needs --fsname NAME and --mgsnode NID, the address of the MGS; only an MGS (--mgs) needs neither"
+        );
+    }
+    check_place(&dir)?;
     let kind = match (args.mgs, args.mdt) {
         (true, _) => TargetKind::Mgs,
         (_, true) => TargetKind::Mdt,
@@ -47,8 +56,8 @@ pub(crate) fn run(args: Mkfs) -> Result<ExitCode> {
         bail!("this version of Nacre supports one MDT for each file system, with index 0");
     }
     let mut label = new_label(kind, args.fsname.as_deref().unwrap_or_default(), index)?;
-    label.mgsnode = args.mgsnode;
-    label.service_nodes = args.servicenode;
+    label.mgsnode = args.mgsnode.into_iter().flat_map(|nids| nids.0).collect();
+    label.service_nodes = args.servicenode.into_iter().flat_map(|nids| nids.0).collect();
     if let Some(list) = &args.server_nids {
         label
             .params
@@ -91,6 +100,30 @@ fn check_dir(dir: &Path, reformat: bool) -> Result<()> {
     }
 }
 
+/// Fails for a directory in a file system of the kernel's own, and warns about one in memory: the
+/// target would be lost at the next boot.
+fn check_place(dir: &Path) -> Result<()> {
+    // The part that exists, without symbolic links.
+    let place = dir.ancestors().find_map(|path| path.canonicalize().ok());
+    let place = place.as_deref().unwrap_or(dir);
+    let is_below = |top: &str| place.starts_with(top);
+    if ["/dev", "/proc", "/sys"].into_iter().any(is_below) && !is_below("/dev/shm") {
+        bail!(
+            "{} is in {}, a file system of the kernel without disk: Nacre stores a target in a directory of a mounted disk; \
+             make a file system on the device and mount it first",
+            dir.display(),
+            place.display()
+        );
+    }
+    if rustix::fs::statfs(place).is_ok_and(|fs| i64::from(fs.f_type) == TMPFS_MAGIC) {
+        errln!(
+            "nacre: {} is in memory (tmpfs): a restart of this machine loses the target",
+            dir.display()
+        );
+    }
+    Ok(())
+}
+
 /// The label of a new target. Fails for an invalid name or index.
 pub(crate) fn new_label(kind: TargetKind, fsname: &str, index: u32) -> Result<TargetLabel> {
     if kind != TargetKind::Mgs {
@@ -117,6 +150,16 @@ pub(crate) fn check_fsname(fsname: &str) -> Result<()> {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+
+    #[test]
+    fn targets_are_not_created_in_file_systems_of_the_kernel() {
+        for bad in ["/dev/nvme9n1", "/dev/new/ost0", "/sys/ost0", "/proc/self/ost0"] {
+            let error = check_place(Path::new(bad)).unwrap_err().to_string();
+            assert!(error.contains(bad) && error.contains("mount it first"), "{error}");
+        }
+        let dir = tempfile::tempdir().unwrap();
+        check_place(&dir.path().join("new/ost0")).unwrap();
+    }
 
     #[test]
     fn invalid_fsname_is_rejected() {

@@ -39,6 +39,9 @@ pub(crate) fn run(mut args: Mount) -> Result<ExitCode> {
         args.options = MountFlags::known_options(args.options);
     }
     let flags = MountFlags::parse(&args.options)?;
+    if !daemon::is_child() {
+        MountFlags::print_notes(&args.options);
+    }
     args.net.listen = flags.listen.or(args.net.listen);
     let mountpoint = daemon::make_absolute(&args.mountpoint)?;
     if flags.remount {

@@ -26,14 +26,14 @@ pub(crate) fn run(args: Serve) -> Result<ExitCode> {
     // and no log is created in a wrong directory.
     let target_dirs = open_dirs(&dirs)?;
     let log = log_in(target_dirs[0].path());
-    // Keep the addresses of the MGS free for an MGS that starts later.
-    let has_mgs = target_dirs.iter().any(|d| d.label().kind == TargetKind::Mgs);
-    let mgsnodes = target_dirs.iter().flat_map(|d| d.label().mgsnode.clone());
+    let runs_mgs = target_dirs.iter().any(|d| d.label().kind == TargetKind::Mgs);
+    let mgs = target_dirs.iter().flat_map(|d| d.label().mgsnode.clone());
     let preference = AddressPreference {
         required: target_dirs
             .iter()
             .find_map(|d| d.label().service_nodes.first().copied()),
-        reserved: if has_mgs { Vec::new() } else { mgsnodes.collect() },
+        mgs: mgs.collect(),
+        runs_mgs,
         ..AddressPreference::default()
     };
     // The process that serves holds the locks on the directories: the background child, if any.
@@ -66,8 +66,12 @@ pub(crate) fn run(args: Serve) -> Result<ExitCode> {
             return Err(e);
         }
         let endpoint = node.endpoint();
+        let scope = match may_choose_again && runs_mgs && endpoint.nid.addr().is_loopback() {
+            true => " (only for this host: for other hosts use --listen ADDRESS)",
+            false => "",
+        };
         let text = format!(
-            "serving {} at {} port {}{}",
+            "serving {} at {} port {}{scope}{}",
             node.target_names().join(" "),
             endpoint.nid,
             endpoint.port,

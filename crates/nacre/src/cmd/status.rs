@@ -34,11 +34,19 @@ pub(crate) fn run(args: Status) -> Result<ExitCode> {
         None => stale_mounts(&processes),
         Some(_) => Vec::new(),
     };
+    let dead = match args.dir {
+        None => process::dead(),
+        Some(_) => Vec::new(),
+    };
     let mut live: Vec<Value> = processes.iter().map(live_status).collect();
     if args.json {
         live.extend(stale.iter().map(|(mount, state)| {
             let state = describe_state(*state);
             json!({ "stale_mount": { "mountpoint": mount.path, "source": mount.source, "state": state } })
+        }));
+        live.extend(dead.iter().filter_map(|record| {
+            let command = record.restart_command()?;
+            Some(json!({ "dead_process": { "record": record, "restart": command } }))
         }));
         outln!("{}", serde_json::to_string_pretty(&live)?);
     } else {
@@ -52,6 +60,14 @@ pub(crate) fn run(args: Status) -> Result<ExitCode> {
                 mount.source,
                 describe_state(*state)
             ));
+        }
+        for record in &dead {
+            if let Some(command) = record.restart_command() {
+                print_line(format!(
+                    "nacre {} (process {}) has died: start it again with `{command}`",
+                    record.role, record.pid
+                ));
+            }
         }
         if let Some(dead) = dead_process {
             outln!(

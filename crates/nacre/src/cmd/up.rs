@@ -25,6 +25,9 @@ pub(crate) fn run(args: Up) -> Result<ExitCode> {
     let start_time = Instant::now();
     let dir = dir_or_default(args.dir.as_deref())?;
     let flags = MountFlags::parse(&args.options)?;
+    if !daemon::is_child() {
+        MountFlags::print_notes(&args.options);
+    }
     if let Some(nid) = flags.listen {
         bail!("mount option 'listen' sets the address of a mount without servers: use --listen {nid}");
     }

@@ -95,5 +95,7 @@ families! {
     RECONNECTS, "nacre_reconnects_total", Counter, "Reconnects of a target's clients since its start";
     SPACE, "nacre_space_bytes", Gauge, "Space of a target";
     SPACE_FREE, "nacre_space_free_bytes", Gauge, "Free space of a target";
+    CONNECTED, "nacre_connected", Gauge, "1: a server or mount is connected to this target; 0: it is not";
+    OST_EXCLUDED, "nacre_ost_excluded", Gauge, "1: new files avoid the OST: it is full, or the administrator excludes it";
     SPACE_AVAILABLE, "nacre_space_available_bytes", Gauge, "Free space of a target without its reserve";
 }

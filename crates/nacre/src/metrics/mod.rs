@@ -22,6 +22,9 @@ const PATTERNS: &[&str] = &[
     "osd-*.*.*",
     "ldlm.namespaces.*.*",
     "osc.*.*",
+    "mdc.*.state",
+    "osp.*.active",
+    "osp.*.excluded",
     "mds.MDS.*.stats",
     "ost.OSS.*.stats",
     "mgs.MGS.*.stats",
@@ -77,20 +80,35 @@ fn add_param(out: &mut Exposition, name: &str, value: &Value) {
         "obdfilter" => add_target(out, "ost", device, leaf, value),
         "mdt" => add_target(out, "mdt", device, leaf, value),
         "ldlm" if device == "namespaces" => add_namespace(out, leaf, value),
-        "osc" => {
-            let family = match leaf {
-                "cur_dirty_bytes" => &f::CLIENT_DIRTY,
-                "cur_grant_bytes" => &f::CLIENT_GRANT,
-                _ => return,
-            };
-            add_number(out, family, &[("device", device)], value);
-        }
+        "osc" | "mdc" | "osp" => add_import(out, device, leaf, value),
         _ if parent.starts_with("osd-") => add_space(out, device, leaf, value),
         _ => {
             if let (Value::Stats(stats), Some(service)) = (value, leaf.strip_suffix(".stats")) {
                 add_service(out, service, stats);
             }
         }
+    }
+}
+
+/// Adds the state of a connection, and the space of a client at an OST.
+fn add_import(out: &mut Exposition, device: &str, leaf: &str, value: &Value) {
+    let labels = [("device", device)];
+    match leaf {
+        "active" => add_number(out, &f::CONNECTED, &labels, value),
+        "state" => {
+            let text = value.to_string();
+            let state = text.lines().find_map(|l| l.strip_prefix("current_state: "));
+            let connected = matches!(state, Some("FULL" | "IDLE"));
+            out.add(&f::CONNECTED, &labels, connected.into());
+        }
+        "excluded" => out.add(
+            &f::OST_EXCLUDED,
+            &labels,
+            u64::from(!value.to_string().is_empty()),
+        ),
+        "cur_dirty_bytes" => add_number(out, &f::CLIENT_DIRTY, &labels, value),
+        "cur_grant_bytes" => add_number(out, &f::CLIENT_GRANT, &labels, value),
+        _ => {}
     }
 }
 
@@ -363,6 +381,16 @@ mod tests {
             registry.register("osd-local.fs-OST0000.kbytestotal", text("2048")),
             registry.register("ldlm.namespaces.filter-fs-OST0000_UUID.lock_count", text("5")),
             registry.register("health_check", text("healthy")),
+            registry.register("osp.fs-OST0000-osc-MDT0000.active", text("0")),
+            registry.register("osp.fs-OST0001-osc-MDT0000.excluded", text("max_create_count=0")),
+            registry.register(
+                "osc.fs-OST0000-osc-1.state",
+                text("current_state: DISCONN\nstate_history:\n - [ 1, FULL ]\n"),
+            ),
+            registry.register(
+                "mdc.fs-MDT0000-mdc-1.state",
+                text("current_state: FULL\nstate_history:\n"),
+            ),
         ];
         let text = render(&registry);
         let ost = r#"component="ost""#;
@@ -378,6 +406,10 @@ mod tests {
             format!(r#"lustre_lock_count_total{{{ost},{target}}} 5"#),
             r#"lustre_connected_clients{component="mdt",target="fs-MDT0000"} 1"#.to_owned(),
             "lustre_health_healthy 1".to_owned(),
+            r#"nacre_connected{device="fs-OST0000-osc-MDT0000"} 0"#.to_owned(),
+            r#"nacre_connected{device="fs-OST0000-osc-1"} 0"#.to_owned(),
+            r#"nacre_connected{device="fs-MDT0000-mdc-1"} 1"#.to_owned(),
+            r#"nacre_ost_excluded{device="fs-OST0001-osc-MDT0000"} 1"#.to_owned(),
             format!(r#"nacre_evictions_total{{{ost},{target}}} 2"#),
             format!(r#"nacre_space_bytes{{{ost},{target}}} 2097152"#),
             format!(

@@ -33,6 +33,8 @@ pub(crate) struct Target {
     pub(crate) connected: bool,
     /// Number of times that the server has evicted this client.
     pub(crate) evictions: u64,
+    /// Seconds since the last eviction.
+    pub(crate) evicted_secs_ago: Option<u64>,
 }
 
 impl Device {
@@ -53,6 +55,7 @@ impl Device {
                 nid: import.peer().to_string(),
                 connected: matches!(import.state(), ImportState::Full | ImportState::Idle),
                 evictions: import.evictions(),
+                evicted_secs_ago: import.since_eviction().map(|time| time.as_secs()),
             }),
             ..Device::new(kind, import.name(), uuid)
         }

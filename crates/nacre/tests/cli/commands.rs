@@ -1,6 +1,6 @@
 //! `nacre lfs` and `nacre lctl`, and a session of `nacre lst`.
 
-use crate::fixture::{self, Site, nacre_ok, nacre_refuses, sh};
+use crate::fixture::{self, Site, nacre, nacre_ok, nacre_refuses, sh};
 
 #[test]
 fn layouts_are_set_inherited_and_shown() {
@@ -111,7 +111,21 @@ fn parameters_are_listed_read_set_and_permanent() {
     assert!(nacre_refuses(&["lctl", "--mount", &mount, "get_param", "no.such"]).contains("no.such"));
     assert!(nacre_refuses(&["lctl", "--dir", &dir, "set_param", "version=2"]).contains("read-only"));
 
-    lctl(&["set_param", "-P", "osc.*.max_rpcs_in_flight=5"]);
+    let stored = "osc.*.max_rpcs_in_flight=5";
+    assert_eq!(
+        lctl(&["set_param", "-P", stored]),
+        format!("stored for all nodes: {stored}\n")
+    );
+    let live = || lctl(&["get_param", "-n", "mgs.MGS.live.params"]);
+    assert_eq!(live().trim(), stored);
+    let typo = nacre(&["lctl", "--dir", &dir, "set_param", "-P", "osc.*.max_rpc=5"]);
+    assert!(typo.ok && typo.err.contains("osc.*.max_rpc'"), "{}", typo.err);
+    assert!(live().contains("osc.*.max_rpc=5"));
+    lctl(&["set_param", "-P", "-d", "osc.*.max_rpc"]);
+    assert_eq!(live().trim(), stored);
+    let setting = "osc.*.max_rpcs_in_flight=many";
+    assert!(nacre_refuses(&["lctl", "--dir", &dir, "set_param", "-P", setting]).contains("many"));
+    assert_eq!(live().trim(), stored);
     site.down("d");
     site.up("d", &[]);
     assert_eq!(lctl(&["get_param", "-n", "osc.*.max_rpcs_in_flight"]).trim(), "5");

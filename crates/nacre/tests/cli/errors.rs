@@ -139,9 +139,12 @@ fn unreachable_server_is_named() {
     let failure = nacre(&["serve", "--wait", "3", "--port", "17777", &ost]);
     let lines: Vec<&str> = failure.err.lines().collect();
     assert!(!failure.ok && lines.len() == 2, "{}", failure.err);
-    assert_eq!(
-        lines[0], "fs-OST0000: waiting for the MGS to register it",
-        "the first line names the reason for the wait"
+    let waiting = "fs-OST0000: waiting at most 3 s (--wait) for the MGS to register it: ";
+    let reason = lines[0].strip_prefix(waiting).unwrap_or_default();
+    assert!(
+        reason.contains("127.0.0.99@tcp") && reason.contains("refused"),
+        "the first line names the reason for the wait: {}",
+        failure.err
     );
     assert!(
         lines[1].contains("127.0.0.99@tcp") && lines[1].contains("fs-OST0000"),

@@ -74,6 +74,13 @@ fn healthy_file_system_has_no_problem_until_a_server_dies() {
         of_mount.contains("is not connected to lus-OST0000_UUID") && of_mount.contains("nacre lctl ping"),
         "{of_mount}"
     );
+    let (report, _) = health();
+    let (dir, all) = (site.path_str("ost"), problems(&report));
+    assert!(
+        all.iter()
+            .any(|p| p.contains("has died") && p.contains("nacre serve --listen ") && p.contains(&dir)),
+        "{all:?}"
+    );
     let _ = nacre(&["umount", "--lazy", &mount]);
 }
 

@@ -145,8 +145,15 @@ fn status_shows_mounts_of_dead_processes() {
         line.is_some_and(|l| l.contains("died") && l.contains(&format!("nacre umount {mount}"))),
         "{status}"
     );
+    let restart = format!(
+        "has died: start it again with `nacre up --dir {}`",
+        site.path_str("d")
+    );
+    assert!(status.contains(&restart), "{status}");
     nacre_ok(&["umount", &mount]);
     assert!(!nacre(&["status"]).out.contains(&mount));
+    site.up("d", &[]);
+    assert!(!nacre(&["status"]).out.contains("has died"));
 }
 
 #[test]

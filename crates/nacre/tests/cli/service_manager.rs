@@ -89,7 +89,8 @@ fn service_manager_learns_that_a_target_waits_for_the_mgs() {
     ]);
     let mut process = manager.start(&["serve", "--foreground", &mdt]);
     let status = manager.message();
-    assert_eq!(status, "STATUS=fs-MDT0000: waiting for the MGS to register it\n");
+    let waiting = "STATUS=fs-MDT0000: waiting at most 300 s (--wait) for the MGS to register it: ";
+    assert!(status.starts_with(waiting), "{status}");
     nacre_ok(&["serve", &mgs, "--listen", "127.0.0.9@tcp"]);
     let ready = manager.message();
     assert!(ready.starts_with("READY=1\nSTATUS=serving fs-MDT0000"), "{ready}");

@@ -77,9 +77,9 @@ fn index_belongs_to_one_store_until_replaced() {
     };
     let failure = serve("twin");
     assert!(!failure.ok, "{}", failure.out);
-    let owner = "the MGS has lus-OST0000 (uuid ";
+    let owner = "the MGS has another store of lus-OST0000 (uuid ";
     assert!(
-        failure.err.contains(owner) && failure.err.contains("use --replace to take its place"),
+        failure.err.contains(owner) && failure.err.contains("with another --index; only if"),
         "{}",
         failure.err
     );

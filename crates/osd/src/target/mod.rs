@@ -42,7 +42,7 @@ pub(crate) const OBJECTS_MARK: &str = "uuid";
 #[derive(Debug, thiserror::Error)]
 pub enum TargetError {
     /// The directory has no label.
-    #[error("{}: not a Nacre target (no file 'target' in it): make one with 'nacre mkfs'", .0.display())]
+    #[error("{}: not a Nacre target (no file 'target' in it): check the path, and that its disk is mounted; `nacre mkfs` makes new targets", .0.display())]
     NotATarget(PathBuf),
     /// No such directory.
     #[error("{}: no such directory", .0.display())]

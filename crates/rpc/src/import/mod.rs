@@ -347,6 +347,11 @@ impl Import {
         self.core.lock().machine.evictions_announced()
     }
 
+    /// Time since the last eviction; `None` before the first.
+    pub fn since_eviction(&self) -> Option<Duration> {
+        self.core.lock().history.since_eviction()
+    }
+
     /// Number of requests without a reply.
     pub fn in_flight(&self) -> usize {
         self.core.lock().unreplied.len()
@@ -373,9 +378,14 @@ impl Import {
         &self.cfg.owner
     }
 
+    /// Why the last attempt to connect failed; `None` if none has failed.
+    pub fn connect_error(&self) -> Option<RpcError> {
+        self.core.lock().last_error.clone()
+    }
+
     fn last_error(&self) -> RpcError {
-        let why = self.core.lock().last_error.clone();
-        why.unwrap_or_else(|| RpcError::Closed(self.cfg.name.clone()))
+        self.connect_error()
+            .unwrap_or_else(|| RpcError::Closed(self.cfg.name.clone()))
     }
 
     /// Passes an event to the machine and wakes the driver if needed.

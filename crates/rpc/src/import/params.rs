@@ -8,6 +8,7 @@ use std::collections::VecDeque;
 use std::fmt::Write;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use tokio::time::Instant;
 
 /// Number of changes of the state that the import remembers, as in Lustre.
 const HISTORY_MAX: usize = 16;
@@ -75,14 +76,25 @@ impl ImportStats {
 
 /// The last changes of an import's state, and their times.
 #[derive(Default)]
-pub(super) struct StateHistory(VecDeque<(SystemTime, ImportState)>);
+pub(super) struct StateHistory {
+    changes: VecDeque<(SystemTime, ImportState)>,
+    last_eviction: Option<Instant>,
+}
 
 impl StateHistory {
     pub(super) fn add(&mut self, state: ImportState) {
-        if self.0.len() == HISTORY_MAX {
-            self.0.pop_front();
+        if self.changes.len() == HISTORY_MAX {
+            self.changes.pop_front();
         }
-        self.0.push_back((SystemTime::now(), state));
+        self.changes.push_back((SystemTime::now(), state));
+        if state == ImportState::Evicted {
+            self.last_eviction = Some(Instant::now());
+        }
+    }
+
+    /// Time since the last eviction.
+    pub(super) fn since_eviction(&self) -> Option<Duration> {
+        self.last_eviction.map(|at| at.elapsed())
     }
 }
 
@@ -167,7 +179,7 @@ impl Import {
             "current_state: {}\nstate_history:\n",
             state_name(core.machine.state())
         );
-        for (time, state) in &core.history.0 {
+        for (time, state) in &core.history.changes {
             let secs = time.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
             // Writing to a string does not fail.
             let _ = writeln!(out, " - [ {secs}, {} ]", state_name(*state));

@@ -96,8 +96,8 @@ impl TargetExports {
         }
     }
 
-    /// The parameter `evict_client`, as in Lustre: evicts a client by its UUID, or by `nid:` and
-    /// its NID. When a write returns, the client's requests are refused; the target drops the
+    /// The parameter `evict_client`, as in Lustre: evicts a client by its UUID, or all
+    /// clients of a NID, with or without `nid:` before it. When a write returns, the client's requests are refused; the target drops the
     /// client's state later.
     pub fn param_evict_client(self: &Arc<Self>) -> Param {
         let exports = Arc::downgrade(self);
@@ -106,17 +106,16 @@ impl TargetExports {
                 .upgrade()
                 .map_or(Ok(()), |e| e.evict_client(client.trim()))
         };
-        Param::read_write(String::new, evict)
-            .about("write a client's UUID, or `nid:` and its NID, to evict it")
+        Param::read_write(String::new, evict).about("write a client's UUID or NID to evict it")
     }
 
     fn evict_client(&self, client: &str) -> Result<(), String> {
-        let found: Vec<Arc<Export>> = match client.strip_prefix("nid:") {
-            None => self.client(client).into_iter().collect(),
-            Some(nid) => {
-                let nid: Nid = nid.parse().map_err(|e| format!("{e}"))?;
-                self.all().into_iter().filter(|e| e.peer() == nid).collect()
-            }
+        let of_nid = |nid: Nid| self.all().into_iter().filter(|e| e.peer() == nid).collect();
+        let found: Vec<Arc<Export>> = match (client.strip_prefix("nid:"), client.parse()) {
+            (Some(nid), _) => of_nid(nid.parse().map_err(|e| format!("{e}"))?),
+            // Lustre needs `nid:` here, but no UUID is a NID.
+            (None, Ok(nid)) => of_nid(nid),
+            (None, Err(_)) => self.client(client).into_iter().collect(),
         };
         if found.is_empty() {
             return Err(format!("no client '{client}' is connected"));

@@ -569,5 +569,25 @@ async fn evict_client_refuses_the_clients_requests_at_once() {
         .await
         .unwrap();
     assert!(owner.events.lock().contains(&"evicted"));
+    for form in ["nid:", ""] {
+        let export = exports.all().remove(0);
+        let client = format!("{form}{}", export.peer());
+        params.set("mdt.evict_client", &client).unwrap();
+        assert!(export.is_gone(), "{client}");
+        let result = import.call(Request::new(wire::MDS_GETATTR, Vec::new())).await;
+        assert!(
+            matches!(result, Err(RpcError::Evicted(_))),
+            "{client}: {result:?}"
+        );
+        import
+            .call(Request::new(wire::MDS_GETATTR, Vec::new()))
+            .await
+            .unwrap();
+    }
+    let unknown = params.set("mdt.evict_client", "10.9.9.9@tcp").unwrap_err();
+    assert!(
+        unknown.to_string().contains("no client '10.9.9.9@tcp'"),
+        "{unknown}"
+    );
     import.disconnect().await;
 }

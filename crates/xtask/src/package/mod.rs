@@ -5,6 +5,7 @@
 //! cargo-deb makes the package `nacre` from `crates/nacre/Cargo.toml`; debhelper makes those of the
 //! library from `packaging/debian/libnacre`, because cargo-deb has no file `shlibs`.
 
+mod documents;
 mod machine;
 mod tarball;
 
@@ -261,6 +262,15 @@ fn replace_dir(dir: &Path) -> Result<(), String> {
 
 fn write(path: &Path, text: &str) -> Result<(), String> {
     fs::write(path, text).map_err(|e| format!("!!! {}: {e}", path.display()))
+}
+
+fn files_in(dir: &Path) -> Result<Vec<PathBuf>, String> {
+    let entries = fs::read_dir(dir).and_then(|entries| {
+        entries
+            .map(|entry| entry.map(|entry| entry.path()))
+            .collect::<Result<_, _>>()
+    });
+    entries.map_err(|e| format!("!!! {}: {e}", dir.display()))
 }
 
 /// Copies a file, and creates its new directory if necessary.

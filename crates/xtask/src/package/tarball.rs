@@ -1,10 +1,11 @@
 //! The tarball: the tree that a user unpacks into a prefix such as `/usr/local`.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::{SONAME, VERSION, copy_file, output_dir, pkg_config_file, replace_dir, succeed, write};
+use super::{
+    SONAME, VERSION, copy_file, documents, files_in, output_dir, pkg_config_file, replace_dir, succeed, write,
+};
 use crate::stage::{Stage, root};
 
 /// The directory of the units in the tree.
@@ -44,8 +45,8 @@ pub(super) fn build(built: &Path, to: &Path) -> Result<(), String> {
         let section = page.extension().unwrap_or_default().to_string_lossy();
         copy_into(&page, &tree.join("share/man").join(format!("man{section}")))?;
     }
-    for page in files_in(&root().join("docs/manual"))? {
-        copy_into(&page, &tree.join("share/doc/nacre/manual"))?;
+    for file in documents::all()? {
+        copy_file(&root().join(&file), &tree.join("share/doc/nacre").join(&file))?;
     }
     for unit in files_in(&root().join("packaging/systemd"))? {
         copy_into(&unit, &tree.join(UNITS))?;
@@ -71,15 +72,6 @@ pub(super) fn build(built: &Path, to: &Path) -> Result<(), String> {
     tar.args(["--gzip", "--create", "--file"]).arg(to);
     tar.arg("--directory").arg(&parent).arg(&name);
     Stage::new("tarball").run(tar)
-}
-
-fn files_in(dir: &Path) -> Result<Vec<PathBuf>, String> {
-    let entries = fs::read_dir(dir).and_then(|entries| {
-        entries
-            .map(|entry| entry.map(|entry| entry.path()))
-            .collect::<Result<_, _>>()
-    });
-    entries.map_err(|e| format!("!!! {}: {e}", dir.display()))
 }
 
 fn copy_into(file: &Path, dir: &Path) -> Result<(), String> {

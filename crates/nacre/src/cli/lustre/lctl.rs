@@ -22,6 +22,11 @@ const GROUPS: &[Group] = &[
     ),
     works(&["ping"]),
     differs(&["nodemap_add", "nodemap_del"], "the name is an argument"),
+    refused(
+        &["nodemap_add --name", "nodemap_del --name"],
+        "the name is an argument, as in Lustre",
+        "use `lctl nodemap_add NAME`",
+    ),
     works(&["nodemap_add_range", "nodemap_del_range"]),
     differs(
         &["nodemap_modify"],
@@ -82,7 +87,8 @@ const GROUPS: &[Group] = &[
     refused(
         &["activate", "deactivate"],
         "Nacre has no inactive imports",
-        "an OST that does not answer gets no new files until it answers again",
+        "keep new files off an OST with `lctl set_param osp.FSNAME-OST0001-*.max_create_count=0` on the MDT's host \
+         (20000 ends this); an OST that does not answer gets none anyway, and a signal ends a program that waits for it",
     ),
     refused(
         &["abort_recovery", "abort_recovery_mdt"],
@@ -117,7 +123,8 @@ const GROUPS: &[Group] = &[
     refused(
         &["del_ost"],
         "the MGS of Nacre keeps removed targets in its configuration",
-        "replace a lost OST with `nacre mkfs --replace`",
+        "empty an OST with `lctl set_param osp.FSNAME-OST0001-*.max_create_count=0` and copies of its files; replace a \
+         lost OST with `nacre mkfs --replace`",
     ),
     refused(
         &[
@@ -263,7 +270,7 @@ const GROUPS: &[Group] = &[
             "llog_remove",
         ],
         "the logs of Nacre's MGS are in its index",
-        "see targets with `nacre status`; no command lists the permanent parameters of the MGS",
+        "see targets with `nacre status`, permanent parameters with `lctl get_param mgs.MGS.live.params`",
     ),
     refused(
         &[

@@ -82,7 +82,7 @@ const GROUPS: &[Group] = &[
     differs(&["rm_entry", "rmentry"], "removes the names of lost files only"),
     differs(
         &["find"],
-        "the tests that `nacre lfs find --help` lists; entries are sorted; -ls shows times in UTC",
+        "the tests that `nacre lfs find --help` lists; entries are sorted; -ls shows times in UTC. Tests of names, types, layouts and projects do not wait for an OST that does not answer; all others do",
     ),
     works(&[
         "check osts",

@@ -10,7 +10,6 @@ mod printf;
 mod test;
 
 use std::ffi::{OsStr, OsString};
-use std::fs;
 use std::io::IsTerminal;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -140,6 +139,8 @@ fn parse(args: &[OsString], now: i64, names: Names) -> Result<Find> {
     if find.paths.is_empty() {
         bail!("lfs find: name a directory or file first: lfs find DIR.. [TEST..]");
     }
+    // All tests must pass, so the order is free: most files fail before they need a wait for OSTs.
+    find.tests.sort_by_key(|(test, _)| test.needs_attributes());
     Ok(find)
 }
 
@@ -189,9 +190,8 @@ impl Find {
 
     /// Prints a file if it matches. Returns whether it is a directory.
     fn visit(&self, path: &Path, depth: usize, ids: &Ids<'_>, output: &mut Output) -> Result<bool> {
-        let meta = fs::symlink_metadata(path).with_context(|| walk::message_path(path))?;
-        let is_dir = meta.is_dir();
-        let mut file = Candidate::new(path, meta, ids);
+        let mut file = Candidate::new(path, ids)?;
+        let is_dir = file.is_dir();
         if depth >= self.min_depth && self.matches(&mut file)? {
             output.add(&self.line(path, &mut file)?);
         }
@@ -211,7 +211,7 @@ impl Find {
     fn line(&self, path: &Path, file: &mut Candidate<'_>) -> Result<Vec<u8>> {
         let (head, end): (String, &[u8]) = match &self.format {
             OutputFormat::Pieces(pieces) => return printf::format(pieces, file),
-            OutputFormat::Long => (file.long_form(&self.names), b"\n"),
+            OutputFormat::Long => (file.long_form(&self.names)?, b"\n"),
             OutputFormat::Lines => (String::new(), b"\n"),
             OutputFormat::NulTerminated => (String::new(), b"\0"),
         };

@@ -79,7 +79,8 @@ pub(super) enum Command {
 
 #[derive(Debug, Subcommand)]
 pub(super) enum LnetCommand {
-    /// Start the node in the background; set its networks with --param networks=..
+    /// Start the node in the background, with the networks of --param networks=.. [default: tcp on
+    /// the first interface]
     Configure(Box<Configure>),
     /// Stop the node
     Unconfigure,
@@ -91,6 +92,9 @@ pub(super) struct Configure {
     pub(super) net: Net,
     #[command(flatten)]
     pub(super) start: StartArgs,
+    /// No effect: the node always has all its networks
+    #[arg(long)]
+    pub(super) all: bool,
     /// Stay in the foreground until a signal or `unconfigure`
     #[arg(long)]
     pub(super) foreground: bool,

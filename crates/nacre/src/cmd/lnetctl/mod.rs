@@ -108,10 +108,9 @@ fn node_dir(dir: Option<&Path>) -> Result<PathBuf> {
 }
 
 fn run_node(dir: Option<&Path>, args: &Configure) -> Result<ExitCode> {
-    let start = StartConfig::new(&args.start, &[])?;
-    if start.lnet.networks.is_empty() && args.net.listen.is_none() {
-        bail!("set the networks of the node: --param 'networks=tcp(eth0),tcp1(eth1)'");
-    }
+    // As in Lustre, the default is the network tcp on the first interface.
+    let default = args.net.listen.is_none().then(|| "networks=tcp".to_owned());
+    let start = StartConfig::new(&args.start, default.as_slice())?;
     let dir = node_dir(dir)?;
     std::fs::create_dir_all(&dir).with_context(|| format!("cannot create {}", dir.display()))?;
     if !daemon::is_child()
@@ -135,6 +134,10 @@ fn run_node(dir: Option<&Path>, args: &Configure) -> Result<ExitCode> {
         } else {
             "a node"
         };
-        Ok((node, format!("{kind} at {}", nids.join(" "))))
+        let nids = nids.join(" ");
+        Ok((
+            node,
+            format!("{kind} at {nids}, until nacre lnetctl lnet unconfigure"),
+        ))
     })
 }

@@ -99,9 +99,9 @@ pub(super) fn format(pieces: &[Piece], file: &mut Candidate<'_>) -> Result<Vec<u
         match piece {
             Piece::Text(text) => out.extend_from_slice(text),
             Piece::Value(b'p') => out.extend_from_slice(file.path.as_os_str().as_bytes()),
-            Piece::Value(letter) => out.extend_from_slice(value(*letter, file).as_bytes()),
+            Piece::Value(letter) => out.extend_from_slice(value(*letter, file)?.as_bytes()),
             Piece::Seconds(letter) => {
-                let meta = &file.meta;
+                let meta = file.meta()?;
                 let (seconds, nanoseconds) = match letter {
                     b'A' => (meta.atime(), meta.atime_nsec()),
                     b'C' => (meta.ctime(), meta.ctime_nsec()),
@@ -116,10 +116,10 @@ pub(super) fn format(pieces: &[Piece], file: &mut Candidate<'_>) -> Result<Vec<u
 }
 
 /// The value of a directive of find(1). Times are in UTC.
-fn value(letter: u8, file: &Candidate<'_>) -> String {
-    let meta = &file.meta;
+fn value(letter: u8, file: &Candidate<'_>) -> Result<String> {
+    let meta = file.meta()?;
     let date = |seconds| Date::from_unix(seconds).ctime();
-    match letter {
+    Ok(match letter {
         b'a' => date(meta.atime()),
         b'b' => meta.blocks().to_string(),
         b'c' => date(meta.ctime()),
@@ -132,7 +132,7 @@ fn value(letter: u8, file: &Candidate<'_>) -> String {
         b'U' => meta.uid().to_string(),
         // The first letter of a mode is the type, except that files have a dash.
         _ => file_mode(meta.mode())[..1].replace('-', "f"),
-    }
+    })
 }
 
 /// The value of a directive of Lustre. A file without a layout has no stripes.

@@ -1,5 +1,6 @@
 //! The tests of `lfs find`, and the file that they test.
 
+use std::cell::OnceCell;
 use std::ffi::OsStr;
 use std::fs::Metadata;
 use std::os::unix::ffi::OsStrExt;
@@ -7,6 +8,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
+use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 use wire::file_mode;
 use wire::striping::PlainLayout;
 
@@ -14,6 +16,7 @@ use super::super::layout;
 use super::ids::Ids;
 use super::names::Names;
 use crate::clock::Date;
+use crate::cmd::walk;
 use crate::node_requests::InodeIds;
 
 const DAY_SECONDS: u64 = 86_400;
@@ -21,6 +24,8 @@ const DAY_SECONDS: u64 = 86_400;
 const BLOCK_BYTES: u64 = 512;
 /// The bits of a mode that are the file's type.
 const TYPE_MASK: u32 = 0o170_000;
+const TYPE_DIR: u32 = 0o040_000;
+const TYPE_FILE: u32 = 0o100_000;
 
 /// A test of one file.
 #[derive(Debug)]
@@ -196,22 +201,40 @@ impl Test {
         })
     }
 
-    /// Whether the file passes. Reads the file's layout only if the test needs it.
+    /// Whether the test needs more of a file than its name, type and layout: `stat` then waits for
+    /// the OSTs, which know size and times of the file.
+    pub(super) fn needs_attributes(&self) -> bool {
+        !matches!(
+            self,
+            Test::Name(_)
+                | Test::Type(_)
+                | Test::StripeCount(_)
+                | Test::StripeSize(_)
+                | Test::StripeIndex(_)
+                | Test::Ost(_)
+                | Test::Pool(_)
+                | Test::Projid(_)
+        )
+    }
+
+    /// Whether the file passes. Reads the file's attributes and layout only if the test needs them.
     pub(super) fn passes(&self, file: &mut Candidate<'_>) -> Result<bool> {
-        let meta = &file.meta;
         Ok(match self {
             Test::Name(pattern) => params::matches_glob(pattern, file.name()),
-            Test::Type(bits) => meta.mode() & TYPE_MASK == *bits,
-            Test::Size(bound) => bound.contains(meta.size() as i64),
-            Test::Blocks(bound) => bound.contains((meta.blocks() * BLOCK_BYTES) as i64),
-            Test::Time(TimeKind::Access, bound) => bound.contains(meta.atime()),
-            Test::Time(TimeKind::Change, bound) => bound.contains(meta.ctime()),
-            Test::Time(TimeKind::Modification, bound) => bound.contains(meta.mtime()),
-            Test::Newer(s, ns) => (meta.mtime(), meta.mtime_nsec()) > (*s, *ns),
-            Test::Uid(uid) => meta.uid() == *uid,
-            Test::Gid(gid) => meta.gid() == *gid,
-            Test::Links(bound) => bound.contains(meta.nlink() as i64),
-            Test::Perm(perm) => perm.contains(meta.mode() & 0o7777),
+            Test::Type(bits) => file.type_bits == *bits,
+            Test::Size(bound) => bound.contains(file.meta()?.size() as i64),
+            Test::Blocks(bound) => bound.contains((file.meta()?.blocks() * BLOCK_BYTES) as i64),
+            Test::Time(TimeKind::Access, bound) => bound.contains(file.meta()?.atime()),
+            Test::Time(TimeKind::Change, bound) => bound.contains(file.meta()?.ctime()),
+            Test::Time(TimeKind::Modification, bound) => bound.contains(file.meta()?.mtime()),
+            Test::Newer(s, ns) => {
+                let meta = file.meta()?;
+                (meta.mtime(), meta.mtime_nsec()) > (*s, *ns)
+            }
+            Test::Uid(uid) => file.meta()?.uid() == *uid,
+            Test::Gid(gid) => file.meta()?.gid() == *gid,
+            Test::Links(bound) => bound.contains(file.meta()?.nlink() as i64),
+            Test::Perm(perm) => perm.contains(file.meta()?.mode() & 0o7777),
             Test::StripeCount(bound) => {
                 let count = file.layout()?.map(|l| i64::from(layout::signed(l.stripe_count)));
                 count.is_some_and(|n| bound.contains(n))
@@ -239,9 +262,9 @@ fn file_type(text: &str) -> Result<u32> {
     Ok(match text {
         "p" => 0o010_000,
         "c" => 0o020_000,
-        "d" => 0o040_000,
+        "d" => TYPE_DIR,
         "b" => 0o060_000,
-        "f" => 0o100_000,
+        "f" => TYPE_FILE,
         "l" => 0o120_000,
         "s" => 0o140_000,
         other => bail!("'{other}' is not a type: use b, c, d, f, l, p or s"),
@@ -278,7 +301,10 @@ impl Perm {
 /// A file to test.
 pub(super) struct Candidate<'a> {
     pub(super) path: &'a Path,
-    pub(super) meta: Metadata,
+    /// The `S_IFMT` bits of the mode.
+    type_bits: u32,
+    /// The attributes, once a test has asked for them.
+    meta: OnceCell<Metadata>,
     source: &'a Ids<'a>,
     /// FID and project, once a test has asked for them.
     ids: Option<InodeIds>,
@@ -288,14 +314,31 @@ pub(super) struct Candidate<'a> {
 }
 
 impl<'a> Candidate<'a> {
-    pub(super) fn new(path: &'a Path, meta: Metadata, source: &'a Ids<'a>) -> Candidate<'a> {
-        Candidate {
+    pub(super) fn new(path: &'a Path, source: &'a Ids<'a>) -> Result<Candidate<'a>> {
+        // Any cached type is right. Without the flag, the call may wait for the file's OSTs.
+        let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::STATX_DONT_SYNC;
+        let found = statx(CWD, path, flags, StatxFlags::TYPE).with_context(|| walk::message_path(path))?;
+        Ok(Candidate {
             path,
-            meta,
+            type_bits: u32::from(found.stx_mode) & TYPE_MASK,
+            meta: OnceCell::new(),
             source,
             ids: None,
             layout: None,
+        })
+    }
+
+    pub(super) fn is_dir(&self) -> bool {
+        self.type_bits == TYPE_DIR
+    }
+
+    /// The attributes. The call waits for the OSTs of the file's objects.
+    pub(super) fn meta(&self) -> Result<&Metadata> {
+        if let Some(meta) = self.meta.get() {
+            return Ok(meta);
         }
+        let meta = std::fs::symlink_metadata(self.path).with_context(|| walk::message_path(self.path))?;
+        Ok(self.meta.get_or_init(|| meta))
     }
 
     /// The last name of the path; for `.` and `/` the path itself.
@@ -308,7 +351,7 @@ impl<'a> Candidate<'a> {
     /// the last component.
     pub(super) fn layout(&mut self) -> Result<Option<&PlainLayout>> {
         if self.layout.is_none() {
-            let has_layout = self.meta.is_file() || self.meta.is_dir();
+            let has_layout = self.type_bits == TYPE_FILE || self.is_dir();
             let found = match has_layout {
                 true => layout::read(self.path)?,
                 false => None,
@@ -327,9 +370,9 @@ impl<'a> Candidate<'a> {
     }
 
     /// The fields of `-ls` before the path, each with a tab.
-    pub(super) fn long_form(&self, names: &Names) -> String {
-        let meta = &self.meta;
-        format!(
+    pub(super) fn long_form(&self, names: &Names) -> Result<String> {
+        let meta = self.meta()?;
+        Ok(format!(
             "{}\t{}\t{}\t{}\t{}\t{}\t{}\t{}\t",
             meta.ino(),
             meta.blocks().div_ceil(2),
@@ -339,7 +382,7 @@ impl<'a> Candidate<'a> {
             names.group(meta.gid()),
             meta.size(),
             Date::from_unix(meta.mtime()).ctime()
-        )
+        ))
     }
 }
 
@@ -372,6 +415,36 @@ mod tests {
                 && !age("1").contains(days_ago(0.5))
         );
         assert!(age("-10m").contains(now - 599) && !age("-10m").contains(now - 601));
+    }
+
+    #[test]
+    fn tests_of_names_types_and_layouts_do_not_read_attributes() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("kept.dat");
+        std::fs::write(&path, "1234").unwrap();
+        let ids = Ids::new(dir.path());
+        let test = |name: &str, value: &str| {
+            Test::parse(name, Some(OsStr::new(value)), 0, &Names::default()).unwrap()
+        };
+        for (name, value) in [("name", "*.dat"), ("type", "f")] {
+            let mut file = Candidate::new(&path, &ids).unwrap();
+            assert!(!test(name, value).needs_attributes());
+            assert!(test(name, value).passes(&mut file).unwrap(), "{name}");
+            assert!(file.meta.get().is_none(), "{name}");
+        }
+        let mut file = Candidate::new(&path, &ids).unwrap();
+        let size = test("size", "4c");
+        assert!(size.needs_attributes() && size.passes(&mut file).unwrap());
+        for name in [
+            "ost",
+            "stripe-count",
+            "stripe-size",
+            "stripe-index",
+            "pool",
+            "projid",
+        ] {
+            assert!(!test(name, "1").needs_attributes(), "{name}");
+        }
     }
 
     #[test]
