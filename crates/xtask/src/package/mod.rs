@@ -142,13 +142,23 @@ fn build(profile: Profile) -> Result<Packages, String> {
     Stage::new("package nacre").run(cargo_deb(profile, &packages.nacre))?;
     build_library_packages(&profile.dir())?;
     tarball::build(&profile.dir(), &packages.tarball)?;
-    let entry_point = "nacre-container";
-    let container = root().join("packaging/container");
-    copy_file(&container.join(entry_point), &output_dir().join(entry_point))?;
+    prepare_container(&packages.nacre)?;
     let mut lintian = Command::new("lintian");
     lintian.args(["--allow-root", "--fail-on", "error,warning"]);
     Stage::new("lintian").run(lintian.args(packages.debs()))?;
     Ok(packages)
+}
+
+/// Puts the files of the container image into a directory of their own: Docker copies the whole
+/// directory, and the one with the packages may also contain a virtual machine's disk.
+fn prepare_container(deb: &Path) -> Result<(), String> {
+    let dir = output_dir().join("container");
+    replace_dir(&dir)?;
+    let entry_point = root().join("packaging/container/nacre-container");
+    for file in [deb, &entry_point] {
+        copy_file(file, &dir.join(file.file_name().unwrap_or_default()))?;
+    }
+    Ok(())
 }
 
 /// The command that makes the package `nacre` of the built binary.
