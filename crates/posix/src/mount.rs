@@ -6,8 +6,10 @@ use cpt::CptTable;
 use lnet::{Lnet, LnetConfig, LnetError};
 use nix::sys::signal::SigSet;
 use parking_lot::Mutex;
-use rpc::{Ptlrpc, RpcConfig};
+use rpc::{Import, Ptlrpc, RpcConfig};
+use std::future::pending;
 use std::hash::{BuildHasher, RandomState};
+use std::io::IsTerminal;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Once};
 use std::time::Duration;
@@ -91,12 +93,13 @@ fn jobs(options: &Options) -> Result<Arc<JobIds>, String> {
     Ok(jobs)
 }
 
-/// Starts the network and mounts the file system.
+/// Starts the network and mounts the file system; fails with `EINTR` once `interrupted` resolves.
 async fn start(
     source: &Source,
     options: &Options,
     jobs: Arc<JobIds>,
     cred: &Cred,
+    interrupted: impl Future<Output = ()>,
 ) -> Result<(Arc<Lnet>, Arc<Ptlrpc>, Arc<Client>), MountError> {
     let cpts = CptTable::single_current();
     let (cfg, endpoint) = (LnetConfig::default(), options.endpoint);
@@ -124,12 +127,17 @@ async fn start(
         mounter: cred.clone(),
         ..MountOptions::new(source.mgs.clone(), &source.fsname, seed())
     };
-    match Client::mount(&rpc, mount_options).await {
+    let mounted = tokio::select! {
+        biased;
+        mounted = Client::mount(&rpc, mount_options) => mounted.map_err(MountError::from),
+        () = interrupted => Err(MountError::new(Errno::EINTR, "the mount was interrupted")),
+    };
+    match mounted {
         Ok(client) => Ok((lnet, rpc, client)),
         Err(e) => {
             rpc.shutdown().await;
             lnet.shutdown().await;
-            Err(e.into())
+            Err(e)
         }
     }
 }
@@ -143,6 +151,19 @@ impl Mount {
     ///
     /// A message with the reason, and an errno.
     pub fn start(source: &[u8], options: &[u8]) -> Result<Mount, MountError> {
+        Mount::start_unless(source, options, pending())
+    }
+
+    /// As [`Mount::start`], until `interrupted` resolves.
+    ///
+    /// # Errors
+    ///
+    /// As [`Mount::start`]; `EINTR` after an interruption.
+    pub fn start_unless(
+        source: &[u8],
+        options: &[u8],
+        interrupted: impl Future<Output = ()>,
+    ) -> Result<Mount, MountError> {
         init_logging();
         let text = |bytes| std::str::from_utf8(bytes).map_err(|e| MountError::new(Errno::EINVAL, e));
         let source = client::parse_source(text(source)?)?;
@@ -155,7 +176,7 @@ impl Mount {
             .enable_all()
             .on_thread_start(block_signals)
             .build()?;
-        let (lnet, rpc, client) = match runtime.block_on(start(&source, &options, jobs, &cred)) {
+        let (lnet, rpc, client) = match runtime.block_on(start(&source, &options, jobs, &cred, interrupted)) {
             Ok(layers) => layers,
             Err(e) => {
                 runtime.shutdown_timeout(SHUTDOWN_TIMEOUT);
@@ -178,12 +199,33 @@ impl Mount {
     ///
     /// `EBADF`: already unmounted; or the error of `close_files`.
     pub fn unmount(&self, close_files: impl AsyncFnOnce() -> Result<(), Errno>) -> Result<(), Errno> {
+        self.unmount_unless(close_files, pending())
+    }
+
+    /// As [`Mount::unmount`]. Once `interrupted` resolves, it does not wait for the servers any more.
+    ///
+    /// # Errors
+    ///
+    /// As [`Mount::unmount`]; `EINTR` after an interruption: unwritten data is lost.
+    pub fn unmount_unless(
+        &self,
+        close_files: impl AsyncFnOnce() -> Result<(), Errno>,
+        interrupted: impl Future<Output = ()>,
+    ) -> Result<(), Errno> {
         let Some(layers) = self.layers.lock().take() else {
             return Err(Errno::EBADF);
         };
         let result = layers.runtime.block_on(async {
-            let result = close_files().await;
-            self.client.umount().await;
+            let leave_servers = async {
+                let result = close_files().await;
+                self.client.umount().await;
+                result
+            };
+            let result = tokio::select! {
+                biased;
+                result = leave_servers => result,
+                () = interrupted => Err(Errno::EINTR),
+            };
             layers.rpc.shutdown().await;
             layers.lnet.shutdown().await;
             result
@@ -214,6 +256,22 @@ impl Mount {
     /// The runtime with the mount's threads.
     pub fn runtime(&self) -> &Handle {
         &self.runtime
+    }
+
+    /// The servers that have left a request without an answer for `at_least`, each as
+    /// `nacre-OST0000 at 10.0.0.2@tcp`.
+    pub fn silent_servers(&self, at_least: Duration) -> Vec<String> {
+        let imports = self.client.imports().into_iter();
+        let silent = imports.filter(|import| {
+            let pending = import.pending_requests();
+            pending.is_some_and(|pending| pending.since.elapsed() >= at_least)
+        });
+        let describe = |import: Arc<Import>| {
+            let target = import.target_uuid();
+            let name = target.strip_suffix("_UUID").unwrap_or(target);
+            format!("{name} at {}", import.peer())
+        };
+        silent.map(describe).collect()
     }
 
     /// Whether another process mounted: a child process does not have the mount's threads.
@@ -247,7 +305,10 @@ fn init_logging() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         if let Ok(filter) = tracing_subscriber::EnvFilter::try_from_env(LOG_VARIABLE) {
-            let log = tracing_subscriber::fmt().with_env_filter(filter);
+            let has_color = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
+            let log = tracing_subscriber::fmt()
+                .with_env_filter(filter)
+                .with_ansi(has_color);
             // A Rust program may have installed a subscriber already.
             let _ = log.with_writer(std::io::stderr).try_init();
         }
