@@ -308,6 +308,8 @@ fn init_logging() {
             let has_color = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
             let log = tracing_subscriber::fmt()
                 .with_env_filter(filter)
+                // A report of a failed write goes to standard error, and panics if that fails too.
+                .log_internal_errors(false)
                 .with_ansi(has_color);
             // A Rust program may have installed a subscriber already.
             let _ = log.with_writer(std::io::stderr).try_init();
