@@ -81,7 +81,7 @@ pub(crate) struct ProcessRecord {
     pub(crate) targets: Vec<String>,
     /// Mounts of the process.
     pub(crate) mounts: Vec<MountRecord>,
-    /// Mount point of the first mount, with which the process started; a user may have unmounted it.
+    /// Mount point of the mount with which the process started; a user may have unmounted it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) mountpoint: Option<PathBuf>,
     /// Key of the LNet selftest session, if the process runs its console.

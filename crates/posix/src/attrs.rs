@@ -91,7 +91,9 @@ pub async fn access(mount: &Mount, path: &[u8], mode: c_int) -> Result<(), Errno
     if wanted & !7 != 0 {
         return Err(Errno::EINVAL);
     }
-    with_path(mount, path, true, |fid, _| mount.client.access(&mount.cred, fid, wanted))
+    with_path(mount, path, true, |fid, _| {
+        mount.client.access(&mount.cred, fid, wanted)
+    })
     .await
 }
 
@@ -101,7 +103,9 @@ pub async fn access(mount: &Mount, path: &[u8], mode: c_int) -> Result<(), Errno
 ///
 /// `ENODATA`: the file has no such attribute; or an error of a server.
 pub async fn getxattr(mount: &Mount, path: &[u8], name: &[u8]) -> Result<Bytes, Errno> {
-    with_path(mount, path, true, |fid, _| mount.client.getxattr(&mount.cred, fid, name))
+    with_path(mount, path, true, |fid, _| {
+        mount.client.getxattr(&mount.cred, fid, name)
+    })
     .await
 }
 
@@ -111,7 +115,9 @@ pub async fn getxattr(mount: &Mount, path: &[u8], name: &[u8]) -> Result<Bytes, 
 ///
 /// An error of a server.
 pub async fn listxattr(mount: &Mount, path: &[u8]) -> Result<Bytes, Errno> {
-    with_path(mount, path, true, |fid, _| mount.client.listxattr(&mount.cred, fid))
+    with_path(mount, path, true, |fid, _| {
+        mount.client.listxattr(&mount.cred, fid)
+    })
     .await
 }
 
@@ -127,7 +133,9 @@ pub async fn setxattr(
     flags: c_int,
 ) -> Result<(), Errno> {
     let flags = u32::try_from(flags).map_err(|_| Errno::EINVAL)?;
-    with_path(mount, path, true, |fid, _| mount.client.setxattr(&mount.cred, fid, name, value, flags))
+    with_path(mount, path, true, |fid, _| {
+        mount.client.setxattr(&mount.cred, fid, name, value, flags)
+    })
     .await
 }
 
@@ -137,6 +145,8 @@ pub async fn setxattr(
 ///
 /// `ENODATA`: the file has no such attribute; or an error of a server.
 pub async fn removexattr(mount: &Mount, path: &[u8], name: &[u8]) -> Result<(), Errno> {
-    with_path(mount, path, true, |fid, _| mount.client.removexattr(&mount.cred, fid, name))
+    with_path(mount, path, true, |fid, _| {
+        mount.client.removexattr(&mount.cred, fid, name)
+    })
     .await
 }

@@ -7,7 +7,6 @@ use lnet::{Lnet, LnetConfig, LnetError};
 use nix::sys::signal::SigSet;
 use parking_lot::Mutex;
 use rpc::{Import, Ptlrpc, RpcConfig};
-use std::future::pending;
 use std::hash::{BuildHasher, RandomState};
 use std::io::IsTerminal;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -20,6 +19,8 @@ use wire::Errno;
 const LOG_VARIABLE: &str = "NACRE_LOG";
 /// The longest time that an unmount waits for the end of the mount's threads.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
+/// Interval of the checks for interruptions of a wait.
+const INTERRUPTION_POLL: Duration = Duration::from_millis(100);
 /// The permission bits of a umask.
 const PERMISSIONS: u32 = 0o777;
 
@@ -93,14 +94,12 @@ fn jobs(options: &Options) -> Result<Arc<JobIds>, String> {
     Ok(jobs)
 }
 
-/// Starts the network and mounts the file system; fails with `EINTR` once `interrupted` resolves.
-async fn start(
+/// Starts the network.
+async fn start_network(
     source: &Source,
     options: &Options,
-    jobs: Arc<JobIds>,
-    cred: &Cred,
-    interrupted: impl Future<Output = ()>,
-) -> Result<(Arc<Lnet>, Arc<Ptlrpc>, Arc<Client>), MountError> {
+    seed: u64,
+) -> Result<(Arc<Lnet>, Arc<Ptlrpc>), MountError> {
     let cpts = CptTable::single_current();
     let (cfg, endpoint) = (LnetConfig::default(), options.endpoint);
     let choose_address = || {
@@ -113,31 +112,32 @@ async fn start(
         })
     };
     let (_, lnet) = Lnet::start(&cpts, &cfg, endpoint.listen.is_none(), choose_address).await?;
-    let seed = || RandomState::new().hash_one(std::process::id());
     let config = RpcConfig {
-        seed: seed(),
+        seed,
         ..RpcConfig::default()
     };
     let rpc = Ptlrpc::start(lnet.clone(), cpts, config);
-    let mount_options = MountOptions {
-        jobs,
-        atime: options.atime,
-        diratime: options.diratime,
-        subdir: source.subdir.clone(),
-        mounter: cred.clone(),
-        ..MountOptions::new(source.mgs.clone(), &source.fsname, seed())
-    };
-    let mounted = tokio::select! {
-        biased;
-        mounted = Client::mount(&rpc, mount_options) => mounted.map_err(MountError::from),
-        () = interrupted => Err(MountError::new(Errno::EINTR, "the mount was interrupted")),
-    };
-    match mounted {
-        Ok(client) => Ok((lnet, rpc, client)),
-        Err(e) => {
-            rpc.shutdown().await;
-            lnet.shutdown().await;
-            Err(e)
+    Ok((lnet, rpc))
+}
+
+/// Runs `work` on the caller's thread. Calls `is_interrupted` every 100 ms outside of the runtime,
+/// so that it may run any code, even calls on a mount. `None`: the work was interrupted, and can go
+/// on elsewhere.
+pub fn block_on_unless<F: Future + Unpin>(
+    runtime: &Handle,
+    work: &mut F,
+    mut is_interrupted: impl FnMut() -> bool,
+) -> Option<F::Output> {
+    loop {
+        let output = runtime.block_on(async {
+            tokio::select! {
+                biased;
+                output = &mut *work => Some(output),
+                () = tokio::time::sleep(INTERRUPTION_POLL) => None,
+            }
+        });
+        if output.is_some() || is_interrupted() {
+            return output;
         }
     }
 }
@@ -151,10 +151,10 @@ impl Mount {
     ///
     /// A message with the reason, and an errno.
     pub fn start(source: &[u8], options: &[u8]) -> Result<Mount, MountError> {
-        Mount::start_unless(source, options, pending())
+        Mount::start_unless(source, options, || false)
     }
 
-    /// As [`Mount::start`], until `interrupted` resolves.
+    /// As [`Mount::start`], until `is_interrupted` ([`block_on_unless`]).
     ///
     /// # Errors
     ///
@@ -162,7 +162,7 @@ impl Mount {
     pub fn start_unless(
         source: &[u8],
         options: &[u8],
-        interrupted: impl Future<Output = ()>,
+        is_interrupted: impl FnMut() -> bool,
     ) -> Result<Mount, MountError> {
         init_logging();
         let text = |bytes| std::str::from_utf8(bytes).map_err(|e| MountError::new(Errno::EINVAL, e));
@@ -176,9 +176,36 @@ impl Mount {
             .enable_all()
             .on_thread_start(block_signals)
             .build()?;
-        let (lnet, rpc, client) = match runtime.block_on(start(&source, &options, jobs, &cred, interrupted)) {
+        let seed = || RandomState::new().hash_one(std::process::id());
+        let (lnet, rpc) = match runtime.block_on(start_network(&source, &options, seed())) {
             Ok(layers) => layers,
             Err(e) => {
+                runtime.shutdown_timeout(SHUTDOWN_TIMEOUT);
+                return Err(e);
+            }
+        };
+        let mount_options = MountOptions {
+            jobs,
+            atime: options.atime,
+            diratime: options.diratime,
+            subdir: source.subdir.clone(),
+            mounter: cred.clone(),
+            ..MountOptions::new(source.mgs.clone(), &source.fsname, seed())
+        };
+        let mut mounting = Box::pin(Client::mount(&rpc, mount_options));
+        let mounted = block_on_unless(runtime.handle(), &mut mounting, is_interrupted);
+        drop(mounting);
+        let mounted = match mounted {
+            Some(mounted) => mounted.map_err(MountError::from),
+            None => Err(MountError::new(Errno::EINTR, "the mount was interrupted")),
+        };
+        let client = match mounted {
+            Ok(client) => client,
+            Err(e) => {
+                runtime.block_on(async {
+                    rpc.shutdown().await;
+                    lnet.shutdown().await;
+                });
                 runtime.shutdown_timeout(SHUTDOWN_TIMEOUT);
                 return Err(e);
             }
@@ -199,10 +226,11 @@ impl Mount {
     ///
     /// `EBADF`: already unmounted; or the error of `close_files`.
     pub fn unmount(&self, close_files: impl AsyncFnOnce() -> Result<(), Errno>) -> Result<(), Errno> {
-        self.unmount_unless(close_files, pending())
+        self.unmount_unless(close_files, || false)
     }
 
-    /// As [`Mount::unmount`]. Once `interrupted` resolves, it does not wait for the servers any more.
+    /// As [`Mount::unmount`]. Once `is_interrupted` ([`block_on_unless`]), it does not wait for the
+    /// servers any more.
     ///
     /// # Errors
     ///
@@ -210,26 +238,23 @@ impl Mount {
     pub fn unmount_unless(
         &self,
         close_files: impl AsyncFnOnce() -> Result<(), Errno>,
-        interrupted: impl Future<Output = ()>,
+        is_interrupted: impl FnMut() -> bool,
     ) -> Result<(), Errno> {
         let Some(layers) = self.layers.lock().take() else {
             return Err(Errno::EBADF);
         };
-        let result = layers.runtime.block_on(async {
-            let leave_servers = async {
-                let result = close_files().await;
-                self.client.umount().await;
-                result
-            };
-            let result = tokio::select! {
-                biased;
-                result = leave_servers => result,
-                () = interrupted => Err(Errno::EINTR),
-            };
-            layers.rpc.shutdown().await;
-            layers.lnet.shutdown().await;
+        let mut leave_servers = Box::pin(async {
+            let result = close_files().await;
+            self.client.umount().await;
             result
         });
+        let result = block_on_unless(layers.runtime.handle(), &mut leave_servers, is_interrupted);
+        drop(leave_servers);
+        layers.runtime.block_on(async {
+            layers.rpc.shutdown().await;
+            layers.lnet.shutdown().await;
+        });
+        let result = result.unwrap_or(Err(Errno::EINTR));
         layers.runtime.shutdown_timeout(SHUTDOWN_TIMEOUT);
         result
     }

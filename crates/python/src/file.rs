@@ -139,9 +139,11 @@ impl OpenFile {
     fn truncate(&self, py: Python<'_>, size: i64) -> PyResult<()> {
         let size = to_offset(size).map_err(|e| self.error(e))?;
         let open = self.open.clone();
-        let result = self.state.run_to_completion(py, |state| async move {
-            open.file()?.truncate(&state, size).await
-        })?;
+        let result =
+            self.state.run_to_completion(
+                py,
+                |state| async move { open.file()?.truncate(&state, size).await },
+            )?;
         result.map_err(|e| self.error(e))
     }
 

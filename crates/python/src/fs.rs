@@ -77,8 +77,7 @@ impl Mounted {
     /// Changes attributes of a path's file.
     fn set_attrs(&self, py: Python<'_>, path: &Path, follow: bool, change: SetAttr) -> PyResult<()> {
         self.change(py, path, move |state, raw| async move {
-            with_path(&state, &raw, follow, |fid, _| attrs::set(&state, fid, &change))
-            .await
+            with_path(&state, &raw, follow, |fid, _| attrs::set(&state, fid, &change)).await
         })
     }
 }
@@ -86,8 +85,7 @@ impl Mounted {
 /// The attributes of a path's file.
 pub(crate) fn stat_path(state: &StateRef, py: Python<'_>, path: &Path, follow: bool) -> PyResult<Attr> {
     let result = state.run(py, async |state| {
-        with_path(state, raw(path), follow, |fid, _| attrs::stat(state, fid))
-        .await
+        with_path(state, raw(path), follow, |fid, _| attrs::stat(state, fid)).await
     })?;
     result.map_err(|e| errors::of_path(e, path))
 }
@@ -142,7 +140,11 @@ impl Mounted {
             Ok(())
         })?;
         let open = receiver.try_recv();
-        OpenFile::new(&self.0, open.map_err(|_| errors::of_path(Errno::EINTR, &path))?, path)
+        OpenFile::new(
+            &self.0,
+            open.map_err(|_| errors::of_path(Errno::EINTR, &path))?,
+            path,
+        )
     }
 
     /// The names in a directory.
@@ -194,9 +196,11 @@ impl Mounted {
 
     /// Removes an empty directory.
     fn rmdir(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
-        self.change(py, &path, |state, raw| async move {
-            names::rmdir(&state, &raw).await
-        })
+        self.change(
+            py,
+            &path,
+            |state, raw| async move { names::rmdir(&state, &raw).await },
+        )
     }
 
     /// Removes a file.
@@ -237,7 +241,9 @@ impl Mounted {
     fn truncate(&self, py: Python<'_>, path: PathBuf, length: i64) -> PyResult<()> {
         let size = to_offset(length).map_err(|e| errors::of_path(e, &path))?;
         self.change(py, &path, move |state, raw| async move {
-            with_path(&state, &raw, true, |fid, _| files::truncate(&state, fid, size, None))
+            with_path(&state, &raw, true, |fid, _| {
+                files::truncate(&state, fid, size, None)
+            })
             .await
         })
     }
@@ -264,7 +270,9 @@ impl Mounted {
         };
         let (uid, gid) = (id(uid)?, id(gid)?);
         self.change(py, &path, move |state, raw| async move {
-            with_path(&state, &raw, follow_symlinks, |fid, _| attrs::chown(&state, fid, uid, gid))
+            with_path(&state, &raw, follow_symlinks, |fid, _| {
+                attrs::chown(&state, fid, uid, gid)
+            })
             .await
         })
     }

@@ -146,8 +146,8 @@ pub(crate) async fn names(state: &State, path: &[u8]) -> Result<Vec<OsString>, E
     Ok(all)
 }
 
-/// The names in a directory with the attributes of the files. Leaves out names that another program removes
-/// meanwhile.
+/// The names in a directory with the attributes of the files. Leaves out names that another program
+/// removes meanwhile.
 pub(crate) async fn entries(state: &State, path: &[u8]) -> Result<Vec<(OsString, Attr)>, Errno> {
     let mut all = Vec::new();
     for_each_chunk(state, path, async |dir, names| {

@@ -89,10 +89,10 @@ impl StateRef {
         &self,
         py: Python<'_>,
         call: impl FnOnce(Arc<State>) -> F,
-    ) -> PyResult<T>
+    ) -> PyResult<Result<T, Errno>>
     where
         T: Send + 'static,
-        F: Future<Output = T> + Send + 'static,
+        F: Future<Output = Result<T, Errno>> + Send + 'static,
     {
         let state = self.get()?;
         wait::run_to_completion(py, state, call(state.clone()))

@@ -90,7 +90,7 @@ impl Job {
     }
 
     /// Waits for the helpers, and closes the files.
-    async fn finish(self: Arc<Self>, helpers: Vec<JoinHandle<()>>) {
+    async fn finish(self: Arc<Self>, helpers: Vec<JoinHandle<()>>) -> Result<(), Errno> {
         for helper in helpers {
             // The results of a helper that panics are missing.
             let _ = helper.await;
@@ -99,6 +99,7 @@ impl Job {
             // The file was only read: its close loses no data.
             let _ = open.close(&self.state).await;
         }
+        Ok(())
     }
 
     fn take(&self) -> Option<(usize, &(Request, SharedFile))> {
@@ -161,7 +162,8 @@ pub(crate) fn read_many(
         runtime.spawn(finish);
         return Err(e);
     }
-    wait::run_to_completion(py, state, finish)?;
+    // It does not fail.
+    let _ = wait::run_to_completion(py, state, finish)?;
     let results = std::mem::take(&mut job.progress.lock().results);
     let all = results.into_iter().enumerate();
     Ok(all

@@ -3,32 +3,44 @@
 //! warns once.
 
 use crate::mounted::State;
-use parking_lot::Mutex;
-use posix::{Mount, MountError};
+use posix::{Mount, MountError, block_on_unless};
 use pyo3::exceptions::PyRuntimeWarning;
 use pyo3::{PyErr, PyResult, Python};
 use std::ffi::CString;
-use std::future::pending;
-use std::pin::Pin;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 use wire::Errno;
 
-/// Interval of the checks for signals.
-const SIGNAL_POLL: Duration = Duration::from_millis(100);
 /// A wait warns when a server has left a request without an answer for this time.
 const WARN_AFTER: Duration = Duration::from_secs(10);
 
-/// Resolves with the exception of a signal handler, or with that of the warning.
-async fn interrupted(mount: Option<&Mount>) -> PyErr {
-    let mut warns = true;
-    loop {
-        tokio::time::sleep(SIGNAL_POLL).await;
-        let silent = match mount.filter(|_| warns) {
+/// Checks for the signals that end a wait.
+struct Watch<'m> {
+    /// The mount whose servers the wait is for; `None`: they are not known yet.
+    mount: Option<&'m Mount>,
+    has_warned: bool,
+    /// The exception of a signal handler, or of the warning.
+    raised: Option<PyErr>,
+}
+
+impl<'m> Watch<'m> {
+    fn new(mount: Option<&'m Mount>) -> Watch<'m> {
+        Watch {
+            mount,
+            has_warned: false,
+            raised: None,
+        }
+    }
+
+    /// Runs the signal handlers, and warns if a server does not answer. Returns whether an
+    /// exception ends the wait.
+    fn is_interrupted(&mut self) -> bool {
+        let silent = match self.mount.filter(|_| !self.has_warned) {
             Some(mount) => mount.silent_servers(WARN_AFTER),
             None => Vec::new(),
         };
-        warns &= silent.is_empty();
+        self.has_warned |= !silent.is_empty();
         let check = |py: Python<'_>| {
             py.check_signals()?;
             match silent.is_empty() {
@@ -36,12 +48,14 @@ async fn interrupted(mount: Option<&Mount>) -> PyErr {
                 false => warn(py, &silent.join(", ")),
             }
         };
-        match Python::try_attach(check) {
-            Some(Ok(())) => {}
-            Some(Err(e)) => return e,
-            // The interpreter ends: no handler runs any more.
-            None => pending().await,
-        }
+        // Without an interpreter, at the end of the program, no handler runs any more.
+        self.raised = Python::try_attach(check).and_then(Result::err);
+        self.raised.is_some()
+    }
+
+    /// The result of a wait, or the exception that ended it.
+    fn finish<T>(self, result: T) -> PyResult<T> {
+        self.raised.map_or(Ok(result), Err)
     }
 }
 
@@ -62,14 +76,10 @@ pub(crate) fn run<T: Send>(
     call: impl AsyncFnOnce() -> Result<T, Errno> + Send,
 ) -> PyResult<Result<T, Errno>> {
     py.detach(|| {
-        let mount = &state.mount;
-        mount.runtime().block_on(async {
-            tokio::select! {
-                biased;
-                result = mount.run_for_job(call()) => Ok(result),
-                e = interrupted(Some(mount)) => Err(e),
-            }
-        })
+        let (mount, mut watch) = (&state.mount, Watch::new(Some(&state.mount)));
+        let mut call = pin!(mount.run_for_job(call()));
+        let result = block_on_unless(mount.runtime(), &mut call, || watch.is_interrupted());
+        watch.finish(result.unwrap_or(Err(Errno::EINTR)))
     })
 }
 
@@ -78,31 +88,26 @@ pub(crate) fn run<T: Send>(
 pub(crate) fn run_to_completion<T: Send + 'static>(
     py: Python<'_>,
     state: &Arc<State>,
-    call: impl Future<Output = T> + Send + 'static,
-) -> PyResult<T> {
+    call: impl Future<Output = Result<T, Errno>> + Send + 'static,
+) -> PyResult<Result<T, Errno>> {
     let mut call = Box::pin(state.mount.run_for_job(call));
-    py.detach(|| {
-        let mount = &state.mount;
-        let result = mount.runtime().block_on(async {
-            tokio::select! {
-                biased;
-                result = &mut call => Ok(result),
-                e = interrupted(Some(mount)) => Err(e),
-            }
-        });
-        if result.is_err() {
+    py.detach(move || {
+        let (mount, mut watch) = (&state.mount, Watch::new(Some(&state.mount)));
+        let result = block_on_unless(mount.runtime(), &mut call, || watch.is_interrupted());
+        if result.is_none() {
             mount.runtime().spawn(call);
         }
-        result
+        watch.finish(result.unwrap_or(Err(Errno::EINTR)))
     })
 }
 
 /// Mounts.
 pub(crate) fn mount(py: Python<'_>, source: &str, options: &str) -> PyResult<Result<Mount, MountError>> {
     py.detach(|| {
-        until_interrupted(None, |interrupted| {
-            Mount::start_unless(source.as_bytes(), options.as_bytes(), interrupted)
-        })
+        let mut watch = Watch::new(None);
+        let is_interrupted = || watch.is_interrupted();
+        let mounted = Mount::start_unless(source.as_bytes(), options.as_bytes(), is_interrupted);
+        watch.finish(mounted)
     })
 }
 
@@ -113,25 +118,8 @@ pub(crate) fn unmount(
     close_files: impl AsyncFnOnce() -> Result<(), Errno> + Send,
 ) -> PyResult<Result<(), Errno>> {
     py.detach(|| {
-        until_interrupted(Some(mount), |interrupted| {
-            mount.unmount_unless(close_files, interrupted)
-        })
+        let mut watch = Watch::new(Some(mount));
+        let result = mount.unmount_unless(close_files, || watch.is_interrupted());
+        watch.finish(result)
     })
-}
-
-/// Calls `wait` with a future that resolves at an interruption. Returns the exception that
-/// interrupted the wait.
-fn until_interrupted<T>(
-    mount: Option<&Mount>,
-    wait: impl FnOnce(Pin<Box<dyn Future<Output = ()> + '_>>) -> T,
-) -> PyResult<T> {
-    let raised = Mutex::new(None);
-    let result = wait(Box::pin(async {
-        let e = interrupted(mount).await;
-        *raised.lock() = Some(e);
-    }));
-    match raised.into_inner() {
-        Some(e) => Err(e),
-        None => Ok(result),
-    }
 }

@@ -133,7 +133,10 @@ impl Client {
             });
         }
         let first = self.lmv.first();
-        let (first, others) = tokio::join!(first.import.call(statfs_request(first, first_timeout)), tasks.join_all());
+        let (first, others) = tokio::join!(
+            first.import.call(statfs_request(first, first_timeout)),
+            tasks.join_all()
+        );
         let mut others: Vec<(u32, ObdStatfs)> = others.into_iter().flatten().collect();
         others.sort_by_key(|(index, _)| *index);
         (

@@ -115,7 +115,7 @@ pub(crate) enum Command {
     Decode(decode::Args),
     /// Start a file system, copy a source tree into it, verify the copy, and report measurements
     Demo(Demo),
-    /// Measure and test: mdtest, mdsrate, mds-survey, fsx, LNet, or one load on disk, mount and library
+    /// Measure and test: mdtest, mdsrate, mds-survey, fsx, LNet; one load on disk, mount and library
     Bench(Bench),
 }
 

@@ -227,7 +227,10 @@ fn waits_for<'d>(devices: &'d [Device], mount: &MountRecord) -> Vec<&'d str> {
         .iter()
         .filter(|d| d.mountpoint.as_ref() == Some(&mount.mountpoint));
     let targets = of_mount.filter_map(|d| d.target.as_ref());
-    targets.filter(|t| !t.connected).map(|t| t.uuid.as_str()).collect()
+    targets
+        .filter(|t| !t.connected)
+        .map(|t| t.uuid.as_str())
+        .collect()
 }
 
 /// The option with which `nacre lctl` selects the process.

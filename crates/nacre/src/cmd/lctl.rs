@@ -144,7 +144,9 @@ fn help_start_params(patterns: &[String]) -> Result<ExitCode> {
         let found = registry.list(pattern, true);
         let mut params = found.iter().filter(|item| !item.is_level).peekable();
         if params.peek().is_none() {
-            bail!("no start parameter matches '{pattern}', and no nacre process is running, which would have others");
+            bail!(
+                "no start parameter matches '{pattern}', and no nacre process is running, which would have others"
+            );
         }
         params.for_each(|item| print_help(&item.name, &item.about, item.writable));
     }

@@ -58,7 +58,10 @@ pub(crate) fn run(mut args: Mount) -> Result<ExitCode> {
             );
         }
         if !args.quiet && mounts::has_files(&mountpoint) {
-            errln!("nacre: warning: {} is not empty: the mount hides its files", mountpoint.display());
+            errln!(
+                "nacre: warning: {} is not empty: the mount hides its files",
+                mountpoint.display()
+            );
         }
     }
     if args.fake {

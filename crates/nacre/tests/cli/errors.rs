@@ -51,7 +51,10 @@ fn directory_of_another_command_is_named_with_this_command() {
 #[test]
 fn start_parameters_are_described_without_a_process() {
     let help = nacre_ok(&["lctl", "help_param", "module.*"]);
-    assert!(help.contains("cpu_npartitions: number of CPU partitions"), "{help}");
+    assert!(
+        help.contains("cpu_npartitions: number of CPU partitions"),
+        "{help}"
+    );
     assert!(nacre_refuses(&["lctl", "help_param", "osc.*"]).contains("no nacre process is running"));
 }
 
@@ -63,7 +66,11 @@ fn mount_warns_of_the_files_that_it_hides() {
     let at = site.mount_point("m");
     sh(&format!("touch {at}/hidden"));
     let mounted = nacre(&["mount", &source, &at]);
-    assert!(mounted.ok && mounted.err.contains("hides its files"), "{}", mounted.err);
+    assert!(
+        mounted.ok && mounted.err.contains("hides its files"),
+        "{}",
+        mounted.err
+    );
     nacre_ok(&["umount", &at]);
     sh(&format!("rm {at}/hidden"));
     let mounted = nacre(&["mount", &source, &at]);
@@ -221,7 +228,11 @@ fn damaged_run_json_does_not_break_commands() {
         sh(&format!("printf \"{content}\" > {dir}/run.json"));
         let status = nacre(&["status", "--dir", &dir]);
         assert_eq!(status.code, Some(3), "{}{}", status.out, status.err);
-        assert!(status.out.contains(&format!("no nacre process runs in {dir}")), "{}", status.out);
+        assert!(
+            status.out.contains(&format!("no nacre process runs in {dir}")),
+            "{}",
+            status.out
+        );
         assert!(
             status.err.contains("run.json is empty or damaged"),
             "{}",

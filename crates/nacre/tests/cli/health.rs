@@ -97,7 +97,11 @@ fn mount_waits_for_a_dead_mdt_and_commands_do_not() {
         );
     }
     let (report, code) = health();
-    assert_eq!((code, &report["unchecked"]), (Some(1), &serde_json::json!([])), "{report}");
+    assert_eq!(
+        (code, &report["unchecked"]),
+        (Some(1), &serde_json::json!([])),
+        "{report}"
+    );
     let all = problems(&report);
     let of_mount = all.iter().find(|p| p.contains(&format!("the mount on {mount}")));
     assert!(
@@ -122,8 +126,7 @@ fn killed_mount_is_a_problem_with_a_remedy() {
     let all = problems(&report);
     let found = all.iter().find(|p| p.contains(&mount));
     assert!(
-        found
-            .is_some_and(|p| p.contains("process that died") && p.contains("nacre up --dir")),
+        found.is_some_and(|p| p.contains("process that died") && p.contains("nacre up --dir")),
         "{all:?}"
     );
     nacre_ok(&["umount", &mount]);

@@ -203,7 +203,9 @@ fn status_shows_mounts_of_dead_processes() {
     let status = nacre(&["status"]).out;
     let line = status.lines().find(|l| l.contains(&format!("on {mount} ")));
     assert!(
-        line.is_some_and(|l| l.contains("died") && l.contains(&format!("nacre up --dir {}", site.path_str("d")))),
+        line.is_some_and(
+            |l| l.contains("died") && l.contains(&format!("nacre up --dir {}", site.path_str("d")))
+        ),
         "{status}"
     );
     nacre_ok(&["umount", &mount]);
