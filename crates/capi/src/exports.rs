@@ -165,7 +165,7 @@ c_functions! {
 
     fn nacre_truncate(fs: Fs, path: Text, size: off_t) -> c_int {
         let (path, size) = (path.bytes()?, to_offset(size)?);
-        run_on(&fs, async |m| with_path(m, path, true, async |fid, _| files::truncate(m, fid, size, None).await).await).map(zero)
+        run_on(&fs, async |m| with_path(m, path, true, |fid, _| files::truncate(m, fid, size, None)).await).map(zero)
     }
 }
 
@@ -257,13 +257,13 @@ c_functions! {
     fn nacre_stat(fs: Fs, path: Text, st: Out<libc::stat>) -> c_int {
         let path = path.bytes()?;
         st.check()?;
-        st.set(run_on(&fs, async |m| with_path(m, path, true, async |fid, _| m.stat(fid).await).await)?).map(zero)
+        st.set(run_on(&fs, async |m| with_path(m, path, true, |fid, _| m.stat(fid)).await)?).map(zero)
     }
 
     fn nacre_lstat(fs: Fs, path: Text, st: Out<libc::stat>) -> c_int {
         let path = path.bytes()?;
         st.check()?;
-        st.set(run_on(&fs, async |m| with_path(m, path, false, async |fid, _| m.stat(fid).await).await)?).map(zero)
+        st.set(run_on(&fs, async |m| with_path(m, path, false, |fid, _| m.stat(fid)).await)?).map(zero)
     }
 
     fn nacre_fstat(fs: Fs, fd: c_int, st: Out<libc::stat>) -> c_int {
@@ -278,7 +278,7 @@ c_functions! {
 
     fn nacre_chmod(fs: Fs, path: Text, mode: mode_t) -> c_int {
         let (path, set) = (path.bytes()?, attrs::mode_change(mode));
-        run_on(&fs, async |m| with_path(m, path, true, async |fid, _| attrs::set(m, fid, &set).await).await).map(zero)
+        run_on(&fs, async |m| with_path(m, path, true, |fid, _| attrs::set(m, fid, &set)).await).map(zero)
     }
 
     fn nacre_fchmod(fs: Fs, fd: c_int, mode: mode_t) -> c_int {
@@ -288,12 +288,12 @@ c_functions! {
 
     fn nacre_chown(fs: Fs, path: Text, uid: uid_t, gid: gid_t) -> c_int {
         let path = path.bytes()?;
-        run_on(&fs, async |m| with_path(m, path, true, async |fid, _| attrs::chown(m, fid, uid, gid).await).await).map(zero)
+        run_on(&fs, async |m| with_path(m, path, true, |fid, _| attrs::chown(m, fid, uid, gid)).await).map(zero)
     }
 
     fn nacre_lchown(fs: Fs, path: Text, uid: uid_t, gid: gid_t) -> c_int {
         let path = path.bytes()?;
-        run_on(&fs, async |m| with_path(m, path, false, async |fid, _| attrs::chown(m, fid, uid, gid).await).await).map(zero)
+        run_on(&fs, async |m| with_path(m, path, false, |fid, _| attrs::chown(m, fid, uid, gid)).await).map(zero)
     }
 
     fn nacre_fchown(fs: Fs, fd: c_int, uid: uid_t, gid: gid_t) -> c_int {
@@ -302,12 +302,12 @@ c_functions! {
 
     fn nacre_utimens(fs: Fs, path: Text, times: In<[timespec; 2]>) -> c_int {
         let (path, set) = (path.bytes()?, times_change(times.optional())?);
-        run_on(&fs, async |m| with_path(m, path, true, async |fid, _| attrs::set(m, fid, &set).await).await).map(zero)
+        run_on(&fs, async |m| with_path(m, path, true, |fid, _| attrs::set(m, fid, &set)).await).map(zero)
     }
 
     fn nacre_lutimens(fs: Fs, path: Text, times: In<[timespec; 2]>) -> c_int {
         let (path, set) = (path.bytes()?, times_change(times.optional())?);
-        run_on(&fs, async |m| with_path(m, path, false, async |fid, _| attrs::set(m, fid, &set).await).await).map(zero)
+        run_on(&fs, async |m| with_path(m, path, false, |fid, _| attrs::set(m, fid, &set)).await).map(zero)
     }
 
     fn nacre_futimens(fs: Fs, fd: c_int, times: In<[timespec; 2]>) -> c_int {

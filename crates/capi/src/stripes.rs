@@ -55,16 +55,16 @@ impl Stripe {
 /// Sets the default layout of a directory, or the layout of a file without one.
 pub(crate) async fn set(mount: &Mount, path: &[u8], stripe: &Stripe) -> Result<(), Errno> {
     let layout = stripe.layout()?;
-    attrs::with_path(mount, path, true, async |fid, _| {
-        mount.client.setstripe(&mount.cred, fid, layout.clone()).await
+    attrs::with_path(mount, path, true, |fid, _| {
+        mount.client.setstripe(&mount.cred, fid, layout.clone())
     })
     .await
 }
 
 /// The layout of a file, or the default layout of a directory.
 pub(crate) async fn get(mount: &Mount, path: &[u8]) -> Result<Stripe, Errno> {
-    let layout = attrs::with_path(mount, path, true, async |fid, _| {
-        mount.client.getstripe(&mount.cred, fid).await
+    let layout = attrs::with_path(mount, path, true, |fid, _| {
+        mount.client.getstripe(&mount.cred, fid)
     });
     let layout = layout.await?;
     match LovLayout::parse(&layout)? {

@@ -283,7 +283,10 @@ fn unmount_by_fusermount(path: PathBuf, lazy: bool) -> Result<(), FuseError> {
                 source: io::Error::other(message),
             })
         }
-        Err(source) => Err(FuseError::Unmount { path, source }),
+        Err(e) => Err(FuseError::Unmount {
+            path,
+            source: io::Error::new(e.kind(), format!("cannot run fusermount3 (package fuse3): {e}")),
+        }),
     }
 }
 

@@ -73,6 +73,11 @@ impl FuseOptions {
             choose(MountFlags::NODEV, MountOption::NoDev, MountOption::Dev),
             choose(MountFlags::NOEXEC, MountOption::NoExec, MountOption::Exec),
         ];
+        // fusermount3 knows `noatime` from the first version on. The other policies differ from the
+        // kernel's default only in the client.
+        if self.flags.contains(MountFlags::NOATIME) {
+            config.mount_options.push(MountOption::NoAtime);
+        }
         config.acl = if self.allow_other {
             SessionACL::All
         } else {

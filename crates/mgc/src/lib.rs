@@ -25,7 +25,7 @@ pub use token::JoinToken;
 pub enum MgcError {
     /// The MGS did not answer at any of its NIDs, or refused the connection.
     #[error(
-        "cannot connect to the MGS at {nids}: {source}; is the MGS running, and reachable from this node?"
+        "cannot connect to the MGS at {nids}: {source}; is the MGS running, and reachable from this node? (A client without a port option tries ports 988 and 7988.)"
     )]
     Connect {
         /// The MGS's NIDs, separated by commas.

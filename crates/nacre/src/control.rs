@@ -9,7 +9,8 @@
 
 mod limits;
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::fmt;
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -290,17 +291,33 @@ pub(crate) fn call(socket: &Path, request: &Request, timeout: Duration) -> Resul
     // A process that refuses the connection answers without reading the request.
     let sent = stream.write_all(line.as_bytes());
     let mut answer = String::new();
-    BufReader::new(stream.take(ANSWER_BYTES_MAX))
-        .read_line(&mut answer)
-        .with_context(context)?;
+    let read = BufReader::new(stream.take(ANSWER_BYTES_MAX)).read_line(&mut answer);
+    match read {
+        Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
+            bail!("{} within {} s", context(), timeout.as_secs())
+        }
+        read => read.with_context(context)?,
+    };
     if answer.is_empty() {
         sent.with_context(context)?;
     }
     match serde_json::from_str(&answer).with_context(context)? {
         Answer::Ok(value) => Ok(value),
-        Answer::Error(why) => bail!(why),
+        Answer::Error(why) => Err(Refused(why).into()),
     }
 }
+
+/// The process behind a control socket refused a request, or failed to do it: its message.
+#[derive(Debug)]
+pub(crate) struct Refused(String);
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Refused {}
 
 /// Decodes an answer of [`call()`]. Fails if the answer has another form, as from a
 /// process of another version of Nacre.

@@ -145,6 +145,17 @@ pub(crate) fn report_failed(error: &anyhow::Error) {
     }
 }
 
+/// Reports a panic of the main thread to the waiting parent: the log may be on a full disk.
+pub(crate) fn report_panics() {
+    let print = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |info| {
+        print(info);
+        if std::thread::current().name() == Some("main") {
+            write_report(&Report::Failed(format!("internal error: {info}")));
+        }
+    }));
+}
+
 /// Reports to the waiting parent why its request failed, although this process continues.
 pub(crate) fn report_refused(error: &anyhow::Error) {
     if is_child() {

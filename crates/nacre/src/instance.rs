@@ -323,6 +323,10 @@ fn inspect(dir: &Path) -> Result<DirState> {
         ];
         return match names.iter().find(|n| !expected.contains(&n.as_str())) {
             None => Ok(DirState::Empty),
+            Some(_) if TargetDir::is_target(dir) => bail!(
+                "{here} is a target of `nacre mkfs`: start it with `nacre serve {}`",
+                shell_word(dir)
+            ),
             Some(other) => bail!(
                 "{here} is not a Nacre file system and not empty ('{other}' is in it): choose an empty or new directory with --dir"
             ),

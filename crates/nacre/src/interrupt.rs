@@ -8,6 +8,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use anyhow::{Context, Result};
 use tokio::signal::unix::{SignalKind, signal};
 
+use crate::output;
+
 /// Exit status after SIGINT or SIGTERM: 128 + 2, as shells report SIGINT.
 const EXIT_INTERRUPTED: u8 = 130;
 
@@ -36,8 +38,8 @@ pub(crate) fn check(stop: &AtomicBool) -> Result<(), Interrupted> {
     }
 }
 
-/// Returns a flag that the first Ctrl-C or SIGTERM sets, so that the work stops in order. A second
-/// signal ends the process at once.
+/// Returns a flag that the first Ctrl-C or SIGTERM sets, or a closed pipe of the output, so that
+/// the work stops in order. A second signal ends the process at once.
 pub(crate) fn stop_flag() -> Result<Arc<AtomicBool>> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -48,6 +50,7 @@ pub(crate) fn stop_flag() -> Result<Arc<AtomicBool>> {
         (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?)
     };
     let stop = Arc::new(AtomicBool::new(false));
+    output::stop_at_closed_pipe(&stop);
     let flag = stop.clone();
     std::thread::Builder::new()
         .name("signals".to_owned())

@@ -83,6 +83,7 @@ impl DaemonSpec {
         }
         if daemon::is_child() {
             daemon::leave_working_directory();
+            daemon::report_panics();
         }
         logging::start();
         // New files, such as stores and logs, are for this user only.
@@ -157,7 +158,8 @@ impl DaemonSpec {
         mut signals: Signals,
     ) -> Result<()> {
         let publisher = Publisher::new(&self.dirs, std::process::id());
-        let (publisher, record) = match publisher.and_then(|p| Ok((p, self.record(&node)?))) {
+        let mountpoint = after_start.mount.as_ref().map(|m| m.mountpoint.clone());
+        let (publisher, record) = match publisher.and_then(|p| Ok((p, self.record(&node, mountpoint)?))) {
             Ok(pair) => pair,
             Err(e) => {
                 let stopped = node.stop().await;
@@ -260,7 +262,7 @@ impl DaemonSpec {
 
 impl DaemonSpec {
     /// The record to publish.
-    fn record(&self, node: &ProcessNode) -> Result<ProcessRecord> {
+    fn record(&self, node: &ProcessNode, mountpoint: Option<PathBuf>) -> Result<ProcessRecord> {
         let pid = std::process::id();
         Ok(ProcessRecord {
             role: self.role.to_owned(),
@@ -275,6 +277,7 @@ impl DaemonSpec {
             port: node.port(),
             targets: node.target_names(),
             mounts: node.mount_records(),
+            mountpoint,
             session: node.session_key(),
             log: daemon::log_place(&self.log),
         })
@@ -376,13 +379,14 @@ impl Daemon {
 
     /// Removes a mount that the kernel has already ended.
     async fn finish_unmount(self: &Arc<Self>, fuse_mount: &Arc<fuse::FuseMount>) {
-        let Some(cleanup) = self.node.lock().await.remove_mount(fuse_mount) else {
-            return;
-        };
+        // If another task has removed the mount, it may not have published the change yet.
+        let cleanup = self.node.lock().await.remove_mount(fuse_mount);
         if let Err(e) = self.publish(true).await {
             tracing::warn!("cannot publish the process record: {e:#}");
         }
-        cleanup.await;
+        if let Some(cleanup) = cleanup {
+            cleanup.await;
+        }
     }
 
     /// Unmounts the mount at `path`. Returns whether this process then exits.

@@ -56,6 +56,8 @@ pub(crate) fn start() {
     };
     let log = tracing_subscriber::fmt()
         .with_writer(writer)
+        // A report of a failed write goes to standard error, and panics if that fails too.
+        .log_internal_errors(false)
         .with_ansi(!daemon::is_child() && output::has_color(&std::io::stderr()))
         .map_event_format(|text| SwitchedFormat(TextFormat::new(text, to_journal)))
         .with_env_filter(filter)

@@ -75,12 +75,18 @@ pub(crate) fn prepare_empty(path: &Path) -> Result<()> {
     let mut entries = std::fs::read_dir(path).with_context(|| format!("cannot read mount point {here}"))?;
     if let Some(Ok(entry)) = entries.next() {
         bail!(
-            "mount point {here} is not empty (it has {}), and the mount would hide its files: choose an empty \
+            "mount point {here} is not empty (it has {}), and the mount would hide its files: move them away, or choose an empty \
              or new directory",
             entry.file_name().display()
         );
     }
     Ok(())
+}
+
+/// Whether a directory without a mount has files, which a mount would hide.
+pub(crate) fn has_files(path: &Path) -> bool {
+    let real = fuse::real_path(path).unwrap_or_else(|_| path.to_path_buf());
+    fuse::mounted_at(&real).is_none() && std::fs::read_dir(path).is_ok_and(|mut dir| dir.next().is_some())
 }
 
 /// Detaches a mount if its process is dead. Returns whether the process was dead.

@@ -3,21 +3,32 @@
 use std::fmt::Arguments;
 use std::io::{ErrorKind, IsTerminal, Write};
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 
 /// Writes text to standard output, as [`write_bytes`] does.
 pub(crate) fn write(text: Arguments<'_>) {
     write_bytes(text.to_string().as_bytes());
 }
 
+/// The flag that stops the command's work in order ([`crate::interrupt`]), if it has one.
+static STOP: OnceLock<Arc<AtomicBool>> = OnceLock::new();
+
+/// Makes a closed pipe set this flag instead of ending the process: the command has to clean up.
+pub(crate) fn stop_at_closed_pipe(stop: &Arc<AtomicBool>) {
+    let _ = STOP.set(stop.clone());
+}
+
 /// Writes bytes to standard output. If the reader has closed the pipe (`nacre status | head -1`),
-/// the process exits with status 0. After another error, such as a full disk, it exits with
-/// status 1.
+/// the process exits with status 0, or its work is stopped ([`stop_at_closed_pipe`]). After another
+/// error, such as a full disk, it exits with status 1.
 pub(crate) fn write_bytes(bytes: &[u8]) {
     let mut out = std::io::stdout().lock();
-    match out.write_all(bytes).and_then(|()| out.flush()) {
-        Ok(()) => {}
-        Err(e) if e.kind() == ErrorKind::BrokenPipe => std::process::exit(0),
-        Err(e) => {
+    match (out.write_all(bytes).and_then(|()| out.flush()), STOP.get()) {
+        (Ok(()), _) => {}
+        (Err(e), Some(stop)) if e.kind() == ErrorKind::BrokenPipe => stop.store(true, Ordering::Relaxed),
+        (Err(e), None) if e.kind() == ErrorKind::BrokenPipe => std::process::exit(0),
+        (Err(e), _) => {
             errln!("nacre: cannot write the output: {e}");
             std::process::exit(1);
         }

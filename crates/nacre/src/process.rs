@@ -81,6 +81,9 @@ pub(crate) struct ProcessRecord {
     pub(crate) targets: Vec<String>,
     /// Mounts of the process.
     pub(crate) mounts: Vec<MountRecord>,
+    /// Mount point of the mount with which the process started; a user may have unmounted it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) mountpoint: Option<PathBuf>,
     /// Key of the LNet selftest session, if the process runs its console.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) session: Option<u32>,
@@ -162,6 +165,22 @@ impl ProcessRecord {
     /// Whether the process serves this directory.
     fn serves(&self, dir: &Path) -> bool {
         self.dirs.iter().any(|d| d == dir)
+    }
+
+    /// The mount point of a process of `nacre up` whose mount a user has unmounted.
+    pub(crate) fn missing_mount(&self) -> Option<&Path> {
+        let is_missing = self.role == "up" && self.mounts.is_empty();
+        self.mountpoint.as_deref().filter(|_| is_missing)
+    }
+
+    /// The sources of the file systems whose MGS and MDT the process runs.
+    pub(crate) fn sources(&self) -> Vec<String> {
+        let runs_mgs = self.targets.iter().any(|target| target == "MGS");
+        let mdts = self.targets.iter().filter(|_| runs_mgs);
+        let names = mdts.filter_map(|target| target.strip_suffix("-MDT0000"));
+        names
+            .map(|fsname| format!("{}:/{fsname}", self.nids.join(",")))
+            .collect()
     }
 
     fn has_mount(&self, path: &Path) -> bool {
@@ -391,6 +410,13 @@ pub(crate) fn with_mount(path: &Path) -> Option<ProcessRecord> {
 /// The process with the innermost mount at or above this path, and that mount.
 pub(crate) fn by_path(path: &Path) -> Result<(ProcessRecord, MountRecord)> {
     let absolute = daemon::make_absolute(path)?;
+    // The mount itself may hang, so its path is compared without an access to it.
+    if let Ok(root) = fuse::real_path(&absolute)
+        && let Some(record) = with_mount(&root)
+        && let Some(mount) = record.mounts.iter().find(|m| m.mountpoint == root).cloned()
+    {
+        return Ok((record, mount));
+    }
     // Symbolic links may lead into the mount. If the path cannot be resolved (as in a stale mount),
     // use the absolute path.
     let resolved = fs::canonicalize(&absolute).unwrap_or(absolute);
@@ -520,6 +546,7 @@ mod tests {
             port: 988,
             targets: vec!["MGS".to_owned()],
             mounts: Vec::new(),
+            mountpoint: None,
             session: None,
             log: dir.join("log"),
         }

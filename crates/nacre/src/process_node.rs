@@ -8,11 +8,11 @@ mod mount;
 pub(crate) use mount::MountRequest;
 
 use std::future::Future;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use cpt::CptTable;
 use lnet::{Lnet, LnetConfig};
 use lst_console::{Console, SessionConfig};
@@ -21,11 +21,13 @@ use node::{Node, NodeConfig, STEP_MAX, TargetSpec, await_all, limit_step};
 use osd::target::{TargetDir, TargetKind, TargetLabel};
 use osd::{LocalFiles, LocalStores};
 use params::ParamGuard;
-use wire::Nid;
+use wire::{Nid, OstIndex};
 
+use crate::instance::Instance;
 use crate::metrics::MetricsServer;
 use crate::net::LocalEndpoint;
 use crate::node_requests::NodeHandles;
+use crate::output::shell_word;
 use crate::process::MountRecord;
 use crate::process_params::register_process_params;
 use crate::start::StartConfig;
@@ -155,8 +157,8 @@ impl ProcessNode {
         Ok(self.node.serve(specs, wait).await?)
     }
 
-    /// Waits until the MDTs here can create objects on all OSTs here.
-    pub(crate) async fn wait_until_ready(&self) -> Result<()> {
+    /// Waits as [`Node::wait_until_ready`] does; returns the OSTs that are too full for new files.
+    pub(crate) async fn wait_until_ready(&self) -> Result<Vec<OstIndex>> {
         Ok(self.node.wait_until_ready().await?)
     }
 
@@ -258,8 +260,17 @@ impl ProcessNode {
 /// Opens and locks the directories of all targets. Fails if one cannot be opened. Returns the
 /// targets in the order of registration: MGS, MDTs, OSTs.
 pub(crate) fn open_dirs(dirs: &[PathBuf]) -> Result<Vec<TargetDir>> {
-    let open = |dir: &PathBuf| TargetDir::open(Path::new(dir));
-    let mut targets = dirs.iter().map(open).collect::<Result<Vec<_>, _>>()?;
+    let open = |dir: &PathBuf| {
+        if Instance::exists_in(dir) {
+            bail!(
+                "{} is a file system of `nacre up`: start it with `nacre up --dir {}`",
+                dir.display(),
+                shell_word(dir)
+            );
+        }
+        Ok(TargetDir::open(dir)?)
+    };
+    let mut targets = dirs.iter().map(open).collect::<Result<Vec<_>>>()?;
     // All targets need the MGS, and the OSTs need the first MDT.
     targets.sort_by_key(|d| (d.label().kind as u8, d.label().index));
     Ok(targets)

@@ -13,7 +13,7 @@ use ost::Ost;
 use params::{Group, ParamGuard, Registry};
 use parking_lot::Mutex;
 use rpc::{Ptlrpc, RpcConfig};
-use wire::Nid;
+use wire::{Nid, OstIndex};
 
 use crate::steps::{STEP_MAX, await_all, limit_step};
 use crate::target::{RunningTarget, Service};
@@ -88,17 +88,20 @@ impl Node {
         }))
     }
 
-    /// Waits until the MDTs here can create objects on all OSTs here.
+    /// Waits until the MDTs here can create objects on all OSTs here that are not full. Returns the
+    /// indices of the full ones.
     ///
     /// # Errors
     ///
     /// [`NodeError::NotReady`] after [`STEP_MAX`].
-    pub async fn wait_until_ready(&self) -> Result<(), NodeError> {
+    pub async fn wait_until_ready(&self) -> Result<Vec<OstIndex>, NodeError> {
         let (mdts, osts) = (self.mdts(), self.osts().len());
         let ready = async {
+            let mut full = Vec::new();
             for mdt in &mdts {
-                mdt.osts_ready(osts).await;
+                full.extend(mdt.osts_ready(osts).await);
             }
+            full
         };
         let result = tokio::time::timeout(STEP_MAX, ready).await;
         result.map_err(|_| NodeError::NotReady { waited: STEP_MAX })

@@ -18,11 +18,11 @@ pub const UNCHANGED: u32 = u32::MAX;
 /// # Errors
 ///
 /// Those of [`client::Client::walk`] and of `act`.
-pub async fn with_path<T>(
+pub async fn with_path<T, F: Future<Output = Result<T, Errno>>>(
     mount: &Mount,
     path: &[u8],
     follow: bool,
-    act: impl AsyncFn(Fid, u32) -> Result<T, Errno>,
+    act: impl Fn(Fid, u32) -> F,
 ) -> Result<T, Errno> {
     let mut attempts_left = ATTEMPTS_MAX;
     loop {
@@ -91,8 +91,8 @@ pub async fn access(mount: &Mount, path: &[u8], mode: c_int) -> Result<(), Errno
     if wanted & !7 != 0 {
         return Err(Errno::EINVAL);
     }
-    with_path(mount, path, true, async |fid, _| {
-        mount.client.access(&mount.cred, fid, wanted).await
+    with_path(mount, path, true, |fid, _| {
+        mount.client.access(&mount.cred, fid, wanted)
     })
     .await
 }
@@ -103,8 +103,8 @@ pub async fn access(mount: &Mount, path: &[u8], mode: c_int) -> Result<(), Errno
 ///
 /// `ENODATA`: the file has no such attribute; or an error of a server.
 pub async fn getxattr(mount: &Mount, path: &[u8], name: &[u8]) -> Result<Bytes, Errno> {
-    with_path(mount, path, true, async |fid, _| {
-        mount.client.getxattr(&mount.cred, fid, name).await
+    with_path(mount, path, true, |fid, _| {
+        mount.client.getxattr(&mount.cred, fid, name)
     })
     .await
 }
@@ -115,8 +115,8 @@ pub async fn getxattr(mount: &Mount, path: &[u8], name: &[u8]) -> Result<Bytes, 
 ///
 /// An error of a server.
 pub async fn listxattr(mount: &Mount, path: &[u8]) -> Result<Bytes, Errno> {
-    with_path(mount, path, true, async |fid, _| {
-        mount.client.listxattr(&mount.cred, fid).await
+    with_path(mount, path, true, |fid, _| {
+        mount.client.listxattr(&mount.cred, fid)
     })
     .await
 }
@@ -133,8 +133,8 @@ pub async fn setxattr(
     flags: c_int,
 ) -> Result<(), Errno> {
     let flags = u32::try_from(flags).map_err(|_| Errno::EINVAL)?;
-    with_path(mount, path, true, async |fid, _| {
-        mount.client.setxattr(&mount.cred, fid, name, value, flags).await
+    with_path(mount, path, true, |fid, _| {
+        mount.client.setxattr(&mount.cred, fid, name, value, flags)
     })
     .await
 }
@@ -145,8 +145,8 @@ pub async fn setxattr(
 ///
 /// `ENODATA`: the file has no such attribute; or an error of a server.
 pub async fn removexattr(mount: &Mount, path: &[u8], name: &[u8]) -> Result<(), Errno> {
-    with_path(mount, path, true, async |fid, _| {
-        mount.client.removexattr(&mount.cred, fid, name).await
+    with_path(mount, path, true, |fid, _| {
+        mount.client.removexattr(&mount.cred, fid, name)
     })
     .await
 }

@@ -121,18 +121,20 @@ pub async fn open(mount: &Mount, path: &[u8], flags: c_int, mode: u32, layout: B
         return created.map(open_at_start);
     }
     let follow = flags & libc::O_NOFOLLOW == 0;
-    let open_found = async |fid, kind| match kind {
-        libc::S_IFDIR if open_flags.write => Err(Errno::EISDIR),
-        libc::S_IFDIR => Dir::open(mount, fid).await.map(Open::Dir),
-        _ if wants_dir => Err(Errno::ENOTDIR),
-        libc::S_IFREG => mount
-            .client
-            .open(&mount.cred, fid, open_flags)
-            .await
-            .map(open_at_start),
-        libc::S_IFLNK => Err(Errno::ELOOP),
-        // Only the kernel can open pipes and devices.
-        _ => Err(Errno::ENXIO),
+    let open_found = |fid, kind| async move {
+        match kind {
+            libc::S_IFDIR if open_flags.write => Err(Errno::EISDIR),
+            libc::S_IFDIR => Dir::open(mount, fid).await.map(Open::Dir),
+            _ if wants_dir => Err(Errno::ENOTDIR),
+            libc::S_IFREG => mount
+                .client
+                .open(&mount.cred, fid, open_flags)
+                .await
+                .map(open_at_start),
+            libc::S_IFLNK => Err(Errno::ELOOP),
+            // Only the kernel can open pipes and devices.
+            _ => Err(Errno::ENXIO),
+        }
     };
     with_path(mount, path, follow, open_found).await
 }

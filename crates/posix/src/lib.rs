@@ -14,5 +14,5 @@ mod options;
 
 pub use dirs::Dir;
 pub use files::{File, Open};
-pub use mount::{Mount, MountError};
+pub use mount::{Mount, MountError, block_on_unless};
 pub use options::Options;

@@ -7,7 +7,9 @@ use lnet::{Lnet, LnetConfig, LnetError};
 use nix::sys::signal::SigSet;
 use node::{Node, NodeConfig, NodeError, RandomSource};
 use parking_lot::Mutex;
+use rpc::Import;
 use std::hash::{BuildHasher, RandomState};
+use std::io::IsTerminal;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Once};
 use std::time::Duration;
@@ -18,6 +20,8 @@ use wire::Errno;
 const LOG_VARIABLE: &str = "NACRE_LOG";
 /// The longest time that an unmount waits for the end of the mount's threads.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
+/// Interval of the checks for interruptions of a wait.
+const INTERRUPTION_POLL: Duration = Duration::from_millis(100);
 /// The permission bits of a umask.
 const PERMISSIONS: u32 = 0o777;
 
@@ -145,26 +149,32 @@ async fn mount(
     Ok(node.mount(mount_options).await?)
 }
 
-/// Starts the node and mounts the file system.
-async fn start(
-    source: &Source,
-    options: &Options,
-    cred: &Cred,
-) -> Result<(Arc<Node>, Arc<Client>), MountError> {
-    let node = start_node(source, options).await?;
-    match mount(&node, source, options, cred).await {
-        Ok(client) => Ok((node, client)),
-        Err(e) => {
-            stop(&node).await;
-            Err(e)
-        }
-    }
-}
-
 /// Stops the node.
 async fn stop(node: &Node) {
     // Only the stop of an MGS can fail, and there is none.
     let _ = node.stop().await;
+}
+
+/// Runs `work` on the caller's thread. Calls `is_interrupted` every 100 ms outside of the runtime,
+/// so that it may run any code, even calls on a mount. `None`: the work was interrupted, and can go
+/// on elsewhere.
+pub fn block_on_unless<F: Future + Unpin>(
+    runtime: &Handle,
+    work: &mut F,
+    mut is_interrupted: impl FnMut() -> bool,
+) -> Option<F::Output> {
+    loop {
+        let output = runtime.block_on(async {
+            tokio::select! {
+                biased;
+                output = &mut *work => Some(output),
+                () = tokio::time::sleep(INTERRUPTION_POLL) => None,
+            }
+        });
+        if output.is_some() || is_interrupted() {
+            return output;
+        }
+    }
 }
 
 impl Mount {
@@ -176,6 +186,19 @@ impl Mount {
     ///
     /// A message with the reason, and an errno.
     pub fn start(source: &[u8], options: &[u8]) -> Result<Mount, MountError> {
+        Mount::start_unless(source, options, || false)
+    }
+
+    /// As [`Mount::start`], until `is_interrupted` ([`block_on_unless`]).
+    ///
+    /// # Errors
+    ///
+    /// As [`Mount::start`]; `EINTR` after an interruption.
+    pub fn start_unless(
+        source: &[u8],
+        options: &[u8],
+        is_interrupted: impl FnMut() -> bool,
+    ) -> Result<Mount, MountError> {
         init_logging();
         let text = |bytes| std::str::from_utf8(bytes).map_err(|e| MountError::new(Errno::EINVAL, e));
         let source = client::parse_source(text(source)?)?;
@@ -187,9 +210,21 @@ impl Mount {
             .enable_all()
             .on_thread_start(block_signals)
             .build()?;
-        let (node, client) = match runtime.block_on(start(&source, &options, &cred)) {
-            Ok(layers) => layers,
+        let node = match runtime.block_on(start_node(&source, &options)) {
+            Ok(node) => node,
             Err(e) => {
+                runtime.shutdown_timeout(SHUTDOWN_TIMEOUT);
+                return Err(e);
+            }
+        };
+        let mut mounting = Box::pin(mount(&node, &source, &options, &cred));
+        let mounted = block_on_unless(runtime.handle(), &mut mounting, is_interrupted);
+        drop(mounting);
+        let interrupted = || Err(MountError::new(Errno::EINTR, "the mount was interrupted"));
+        let client = match mounted.unwrap_or_else(interrupted) {
+            Ok(client) => client,
+            Err(e) => {
+                runtime.block_on(stop(&node));
                 runtime.shutdown_timeout(SHUTDOWN_TIMEOUT);
                 return Err(e);
             }
@@ -210,16 +245,33 @@ impl Mount {
     ///
     /// `EBADF`: already unmounted; or the error of `close_files`.
     pub fn unmount(&self, close_files: impl AsyncFnOnce() -> Result<(), Errno>) -> Result<(), Errno> {
+        self.unmount_unless(close_files, || false)
+    }
+
+    /// As [`Mount::unmount`]. Once `is_interrupted` ([`block_on_unless`]), it does not wait for the
+    /// servers any more.
+    ///
+    /// # Errors
+    ///
+    /// As [`Mount::unmount`]; `EINTR` after an interruption: unwritten data is lost.
+    pub fn unmount_unless(
+        &self,
+        close_files: impl AsyncFnOnce() -> Result<(), Errno>,
+        is_interrupted: impl FnMut() -> bool,
+    ) -> Result<(), Errno> {
         let Some(layers) = self.layers.lock().take() else {
             return Err(Errno::EBADF);
         };
-        let result = layers.runtime.block_on(async {
+        let mut leave_servers = Box::pin(async {
             let result = close_files().await;
             // Outside of the limit of a stop step: writing the last data may take longer.
             layers.node.umount(&self.client).await;
-            stop(&layers.node).await;
             result
         });
+        let result = block_on_unless(layers.runtime.handle(), &mut leave_servers, is_interrupted);
+        drop(leave_servers);
+        layers.runtime.block_on(stop(&layers.node));
+        let result = result.unwrap_or(Err(Errno::EINTR));
         layers.runtime.shutdown_timeout(SHUTDOWN_TIMEOUT);
         result
     }
@@ -246,6 +298,22 @@ impl Mount {
     /// The runtime with the mount's threads.
     pub fn runtime(&self) -> &Handle {
         &self.runtime
+    }
+
+    /// The servers that have left a request without an answer for `at_least`, each as
+    /// `nacre-OST0000 at 10.0.0.2@tcp`.
+    pub fn silent_servers(&self, at_least: Duration) -> Vec<String> {
+        let imports = self.client.imports().into_iter();
+        let silent = imports.filter(|import| {
+            let pending = import.pending_requests();
+            pending.is_some_and(|pending| pending.since.elapsed() >= at_least)
+        });
+        let describe = |import: Arc<Import>| {
+            let target = import.target_uuid();
+            let name = target.strip_suffix("_UUID").unwrap_or(target);
+            format!("{name} at {}", import.peer())
+        };
+        silent.map(describe).collect()
     }
 
     /// Whether another process mounted: a child process does not have the mount's threads.
@@ -279,7 +347,12 @@ fn init_logging() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         if let Ok(filter) = tracing_subscriber::EnvFilter::try_from_env(LOG_VARIABLE) {
-            let log = tracing_subscriber::fmt().with_env_filter(filter);
+            let has_color = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
+            let log = tracing_subscriber::fmt()
+                .with_env_filter(filter)
+                // A report of a failed write goes to standard error, and panics if that fails too.
+                .log_internal_errors(false)
+                .with_ansi(has_color);
             // A Rust program may have installed a subscriber already.
             let _ = log.with_writer(std::io::stderr).try_init();
         }

@@ -7,9 +7,11 @@ use crate::stat::StatResult;
 use bytes::Bytes;
 use posix::files::{CALL_BYTES_MAX, to_offset};
 use posix::{File, Open, attrs};
+use pyo3::PyErr;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::{Bound, PyAny, PyResult, Python, pyclass, pymethods};
 use pyo3::types::PyBytes;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use wire::Errno;
@@ -19,6 +21,8 @@ use wire::Errno;
 pub(crate) struct OpenFile {
     state: StateRef,
     open: Arc<Open>,
+    /// The path, for errors.
+    path: PathBuf,
     number: u64,
     closed: AtomicBool,
 }
@@ -40,12 +44,13 @@ pub(crate) fn join<'py>(py: Python<'py>, pieces: &[Bytes]) -> PyResult<Bound<'py
 }
 
 impl OpenFile {
-    pub(crate) fn new(state: &StateRef, open: Open) -> PyResult<OpenFile> {
+    pub(crate) fn new(state: &StateRef, open: Open, path: PathBuf) -> PyResult<OpenFile> {
         let open = Arc::new(open);
         Ok(OpenFile {
-            number: state.get()?.add(open.clone()),
+            number: state.get()?.add(open.clone(), path.clone()),
             state: state.share(),
             open,
+            path,
             closed: AtomicBool::new(false),
         })
     }
@@ -63,7 +68,11 @@ impl OpenFile {
         let result = self
             .state
             .run(py, async |state| call(state, open.file()?).await)?;
-        result.map_err(errors::of_file)
+        result.map_err(|e| self.error(e))
+    }
+
+    fn error(&self, errno: Errno) -> PyErr {
+        errors::of_path(errno, &self.path)
     }
 }
 
@@ -80,7 +89,7 @@ impl OpenFile {
     fn pread<'py>(&self, py: Python<'py>, size: usize, offset: i64) -> PyResult<Bound<'py, PyBytes>> {
         let (size, from) = (
             size.min(CALL_BYTES_MAX),
-            to_offset(offset).map_err(errors::of_file)?,
+            to_offset(offset).map_err(|e| self.error(e))?,
         );
         let pieces = self.run(py, async |state, file| {
             file.read_bytes_at(state, from, size).await
@@ -97,7 +106,7 @@ impl OpenFile {
 
     /// Reads at an offset into a buffer; returns the number of bytes.
     fn preadinto(&self, py: Python<'_>, buffer: &Bound<'_, PyAny>, offset: i64) -> PyResult<usize> {
-        let from = to_offset(offset).map_err(errors::of_file)?;
+        let from = to_offset(offset).map_err(|e| self.error(e))?;
         let mut output = Output::of(buffer)?;
         let memory = output.slice();
         self.run(py, async |state, file| file.read_at(state, memory, from).await)
@@ -114,7 +123,7 @@ impl OpenFile {
     /// Writes at an offset, or at the end of a file that is open for appending; returns the number
     /// of bytes.
     fn pwrite(&self, py: Python<'_>, data: &Bound<'_, PyAny>, offset: i64) -> PyResult<usize> {
-        let to = to_offset(offset).map_err(errors::of_file)?;
+        let to = to_offset(offset).map_err(|e| self.error(e))?;
         let input = Input::of(data)?;
         let bytes = input.slice();
         let written = self.run(py, async |state, file| file.write_at(state, bytes, to).await)?;
@@ -128,8 +137,14 @@ impl OpenFile {
 
     /// Sets the size of the file.
     fn truncate(&self, py: Python<'_>, size: i64) -> PyResult<()> {
-        let size = to_offset(size).map_err(errors::of_file)?;
-        self.run(py, async |state, file| file.truncate(state, size).await)
+        let size = to_offset(size).map_err(|e| self.error(e))?;
+        let open = self.open.clone();
+        let result =
+            self.state.run_to_completion(
+                py,
+                |state| async move { open.file()?.truncate(&state, size).await },
+            )?;
+        result.map_err(|e| self.error(e))
     }
 
     /// The attributes of the file.
@@ -154,8 +169,10 @@ impl OpenFile {
         if self.closed.swap(true, Ordering::AcqRel) || !state.remove(self.number) {
             return Ok(());
         }
-        let open = &self.open;
-        let result = self.state.run(py, async |state| open.close(state).await)?;
-        result.map_err(errors::of_file)
+        let open = self.open.clone();
+        let result = self
+            .state
+            .run_to_completion(py, |state| async move { open.close(&state).await })?;
+        result.map_err(|e| self.error(e))
     }
 }

@@ -2,8 +2,8 @@
 //!
 //! [`fs`] has a mount and the calls on paths, [`file`] open files, [`listing`] directories,
 //! [`read_many`] many reads in one call, on several threads. Each call runs without the
-//! interpreter's lock, so that other threads of the program continue. Modules in Python
-//! (`python/nacre`) add the interfaces of `io`, `asyncio` and `fsspec`.
+//! interpreter's lock, so that other threads of the program continue, and ends at Ctrl-C
+//! ([`wait`]). Modules in Python (`python/nacre`) add the interfaces of `io`, `asyncio` and `fsspec`.
 
 mod buffer;
 mod errors;
@@ -13,6 +13,7 @@ mod listing;
 mod mounted;
 mod read_many;
 mod stat;
+mod wait;
 
 use pyo3::prelude::pymodule;
 

@@ -1,21 +1,23 @@
 //! Directory listings: names alone, or with attributes, which few requests look up for a whole
 //! chunk of names.
 
-use crate::mounted::State;
+use crate::fs::stat_path;
+use crate::mounted::{State, StateRef};
 use crate::stat::{StatResult, seconds};
 use client::Attr;
 use posix::files;
-use pyo3::prelude::{Py, PyResult, Python, pyclass, pymethods};
+use pyo3::exceptions::PyFileNotFoundError;
+use pyo3::prelude::{PyResult, Python, pyclass, pymethods};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use wire::Errno;
 
 /// An entry of a directory with the attributes of its file, as the listing found them. The methods
-/// have the names of those of `os.DirEntry`, without the option `follow_symlinks`: they describe a
-/// symbolic link itself.
+/// are those of `os.DirEntry`; only for a symbolic link that they follow, they send a request.
 #[pyclass(frozen, module = "nacre")]
 pub(crate) struct DirEntry {
+    state: StateRef,
     /// The name.
     #[pyo3(get)]
     name: OsString,
@@ -26,6 +28,34 @@ pub(crate) struct DirEntry {
 /// The type of a file in its mode.
 fn kind(mode: u32) -> u32 {
     mode & libc::S_IFMT
+}
+
+impl DirEntry {
+    pub(crate) fn new(state: &StateRef, name: OsString, path: PathBuf, attr: Attr) -> DirEntry {
+        DirEntry {
+            state: state.share(),
+            name,
+            path,
+            attr,
+        }
+    }
+
+    /// The attributes of the file, or of a symbolic link's target.
+    fn attr(&self, py: Python<'_>, follow: bool) -> PyResult<Attr> {
+        match follow && self.is_symlink() {
+            true => stat_path(&self.state, py, &self.path, true),
+            false => Ok(self.attr.clone()),
+        }
+    }
+
+    /// Whether the file has this type. A link without a target has none.
+    fn is_kind(&self, py: Python<'_>, follow: bool, wanted: u32) -> PyResult<bool> {
+        match self.attr(py, follow) {
+            Ok(attr) => Ok(kind(attr.mode) == wanted),
+            Err(e) if e.is_instance_of::<PyFileNotFoundError>(py) => Ok(false),
+            Err(e) => Err(e),
+        }
+    }
 }
 
 #[pymethods]
@@ -52,24 +82,32 @@ impl DirEntry {
         self.path()
     }
 
+    /// The inode number.
     fn inode(&self) -> u64 {
         self.attr.fid.flatten()
     }
 
-    fn is_dir(&self) -> bool {
-        kind(self.attr.mode) == libc::S_IFDIR
+    /// Whether this is a directory, or a symbolic link to one.
+    #[pyo3(signature = (*, follow_symlinks = true))]
+    fn is_dir(&self, py: Python<'_>, follow_symlinks: bool) -> PyResult<bool> {
+        self.is_kind(py, follow_symlinks, libc::S_IFDIR)
     }
 
-    fn is_file(&self) -> bool {
-        kind(self.attr.mode) == libc::S_IFREG
+    /// Whether this is a regular file, or a symbolic link to one.
+    #[pyo3(signature = (*, follow_symlinks = true))]
+    fn is_file(&self, py: Python<'_>, follow_symlinks: bool) -> PyResult<bool> {
+        self.is_kind(py, follow_symlinks, libc::S_IFREG)
     }
 
+    /// Whether this is a symbolic link.
     fn is_symlink(&self) -> bool {
         kind(self.attr.mode) == libc::S_IFLNK
     }
 
-    fn stat(&self, py: Python<'_>) -> PyResult<Py<StatResult>> {
-        Py::new(py, StatResult(self.attr.clone()))
+    /// The attributes of the file, or of a symbolic link's target.
+    #[pyo3(signature = (*, follow_symlinks = true))]
+    fn stat(&self, py: Python<'_>, follow_symlinks: bool) -> PyResult<StatResult> {
+        self.attr(py, follow_symlinks).map(StatResult)
     }
 
     fn __repr__(&self) -> String {
@@ -108,20 +146,15 @@ pub(crate) async fn names(state: &State, path: &[u8]) -> Result<Vec<OsString>, E
     Ok(all)
 }
 
-/// The entries of a directory with attributes. Leaves out names that another program removes
-/// meanwhile.
-pub(crate) async fn entries(state: &State, path: &[u8]) -> Result<Vec<DirEntry>, Errno> {
+/// The names in a directory with the attributes of the files. Leaves out names that another program
+/// removes meanwhile.
+pub(crate) async fn entries(state: &State, path: &[u8]) -> Result<Vec<(OsString, Attr)>, Errno> {
     let mut all = Vec::new();
-    let dir_path = PathBuf::from(OsStr::from_bytes(path));
     for_each_chunk(state, path, async |dir, names| {
         state.client.lookup_batch(&state.cred, dir, names).await;
         for name in names {
             match state.client.lookup(&state.cred, dir, name).await {
-                Ok(found) => all.push(DirEntry {
-                    name: OsStr::from_bytes(name).to_owned(),
-                    path: dir_path.join(OsStr::from_bytes(name)),
-                    attr: found.attr.clone(),
-                }),
+                Ok(found) => all.push((OsStr::from_bytes(name).to_owned(), found.attr.clone())),
                 Err(Errno::ENOENT) => {}
                 Err(e) => return Err(e),
             }

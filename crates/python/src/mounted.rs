@@ -1,11 +1,12 @@
 //! The state that a mount and its open files share.
 
-use crate::errors;
+use crate::{errors, wait};
 use parking_lot::Mutex;
 use posix::{Mount, Open};
 use pyo3::{PyResult, Python};
 use std::collections::HashMap;
 use std::ops::Deref;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use wire::Errno;
@@ -21,16 +22,16 @@ pub(crate) struct State {
 #[derive(Default)]
 struct OpenFiles {
     last_number: u64,
-    by_number: HashMap<u64, Arc<Open>>,
+    by_number: HashMap<u64, (Arc<Open>, PathBuf)>,
 }
 
 impl State {
-    /// Adds an open file; returns its number.
-    pub(crate) fn add(&self, open: Arc<Open>) -> u64 {
+    /// Adds the open file of a path; returns its number.
+    pub(crate) fn add(&self, open: Arc<Open>, path: PathBuf) -> u64 {
         let mut files = self.files.lock();
         files.last_number += 1;
         let number = files.last_number;
-        files.by_number.insert(number, open);
+        files.by_number.insert(number, (open, path));
         number
     }
 
@@ -73,14 +74,28 @@ impl StateRef {
             .is_none_or(|state| state.unmounted.load(Ordering::Acquire))
     }
 
-    /// Runs a call on the mount without the interpreter's lock.
+    /// Runs a call that may stop halfway ([`wait::run`]).
     pub(crate) fn run<T: Send>(
         &self,
         py: Python<'_>,
         call: impl AsyncFnOnce(&State) -> Result<T, Errno> + Send,
     ) -> PyResult<Result<T, Errno>> {
         let state = self.get()?;
-        Ok(py.detach(|| state.mount.run(async || call(state).await)))
+        wait::run(py, state, async || call(state).await)
+    }
+
+    /// Runs a call that must complete ([`wait::run_to_completion`]).
+    pub(crate) fn run_to_completion<T, F>(
+        &self,
+        py: Python<'_>,
+        call: impl FnOnce(Arc<State>) -> F,
+    ) -> PyResult<Result<T, Errno>>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T, Errno>> + Send + 'static,
+    {
+        let state = self.get()?;
+        wait::run_to_completion(py, state, call(state.clone()))
     }
 
     /// Closes the open files and unmounts. Returns the first error of a close. Does nothing if
@@ -94,16 +109,22 @@ impl StateRef {
             return Ok(());
         }
         let open = std::mem::take(&mut state.files.lock().by_number);
-        let result = py.detach(|| {
-            state.mount.unmount(async || {
-                let mut result = Ok(());
-                for file in open.values() {
-                    result = result.and(file.close(&state.mount).await);
+        let failed = Mutex::new(None);
+        let result = wait::unmount(py, &state.mount, async || {
+            let mut result = Ok(());
+            for (file, path) in open.values() {
+                let closed = file.close(&state.mount).await;
+                if let (Ok(()), Err(_)) = (result, closed) {
+                    *failed.lock() = Some(path);
                 }
-                result
-            })
-        });
-        result.map_err(errors::of_file)
+                result = result.and(closed);
+            }
+            result
+        })?;
+        result.map_err(|e| match failed.into_inner() {
+            Some(path) => errors::of_path(e, path),
+            None => errors::of_file(e),
+        })
     }
 }
 

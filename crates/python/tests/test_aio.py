@@ -2,6 +2,8 @@
 
 import asyncio
 
+import pytest
+
 import nacre.aio
 
 
@@ -31,5 +33,23 @@ def test_event_loop_continues_during_a_call(source, top):
                 return asyncio.run_coroutine_threadsafe(asyncio.sleep(0, "turn"), loop).result(60)
 
             assert await fs._run(call_back) == "turn"
+
+    asyncio.run(main())
+
+
+def test_first_call_mounts_and_open_is_awaited_or_entered(source, top):
+    async def main():
+        fs = nacre.aio.FileSystem(source[0], **source[1])
+        assert await fs.listdir(top) == []
+        async with fs.open(f"{top}/f", "w") as file:
+            await file.write("one")
+        file = await fs.open(f"{top}/f")
+        assert await file.read() == "one"
+        await fs.close()
+        with pytest.raises(ValueError, match="unmounted"):
+            await fs.listdir(top)
+        mounted = await nacre.aio.FileSystem(source[0], **source[1])
+        assert await mounted.exists(f"{top}/f")
+        await mounted.close()
 
     asyncio.run(main())

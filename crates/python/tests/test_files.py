@@ -217,3 +217,82 @@ def test_unmount_closes_files_and_later_calls_fail(source):
         with fs.open("/unmounted", "rb") as file:
             assert file.read() == b"kept"
         fs.unlink("/unmounted")
+
+
+def test_unmount_writes_the_buffers_of_open_files(source):
+    with nacre.FileSystem(source[0], **source[1]) as fs:
+        text, binary = fs.open("/open-text", "w"), fs.open("/open-binary", "wb")
+        text.write("text")
+        binary.write(b"binary")
+    assert text.closed and binary.closed
+    with nacre.FileSystem(source[0], **source[1]) as fs:
+        for name in ("text", "binary"):
+            with fs.open(f"/open-{name}", "rb") as file:
+                assert file.read() == name.encode()
+            fs.unlink(f"/open-{name}")
+
+
+def test_unmount_reports_the_error_of_an_open_file_and_unmounts(source):
+    fs = nacre.FileSystem(source[0], **source[1])
+    file = fs.open("/failing", "wb")
+    file.write(b"lost")
+    file.raw._handle.close()
+    fs.unlink("/failing")
+    with pytest.raises(ValueError, match="closed file"):
+        fs.close()
+    assert fs.closed
+
+
+def test_errors_of_open_files_have_the_file_name(mounted, top):
+    with mounted.open(f"{top}/f", "w+b", 0) as file, pytest.raises(OSError) as error:
+        file.pread(1, -1)
+    assert (error.value.errno, error.value.filename) == (errno.EINVAL, f"{top}/f")
+
+
+def test_programs_written_for_os_find_its_forms(mounted, top):
+    mounted.makedirs(f"{top}/dir/sub")
+    with mounted.open(f"{top}/dir/f", "w"):
+        pass
+    mounted.symlink("dir", f"{top}/link")
+    mounted.symlink("nowhere", f"{top}/broken")
+    with mounted.scandir(top) as entries:
+        entries = {entry.name: entry for entry in entries}
+    link, broken = entries["link"], entries["broken"]
+    assert link.is_dir() and not link.is_dir(follow_symlinks=False) and not link.is_file()
+    assert stat.S_ISDIR(link.stat().st_mode) and stat.S_ISLNK(link.stat(follow_symlinks=False).st_mode)
+    assert not broken.is_dir() and not broken.is_file() and broken.is_symlink()
+    with pytest.raises(FileNotFoundError):
+        broken.stat()
+    found = [(path, sorted(dirs), sorted(files)) for path, dirs, files in mounted.walk(top)]
+    assert found[0] == (top, ["dir", "link"], ["broken"])
+    assert found[1:] == [(f"{top}/dir", ["sub"], ["f"]), (f"{top}/dir/sub", [], [])]
+    assert [path for path, _, _ in mounted.walk(top, topdown=False)][-1] == top
+    errors = []
+    assert list(mounted.walk(f"{top}/no", onerror=errors.append)) == [] and errors[0].errno == errno.ENOENT
+    mounted.utime(f"{top}/dir/f", (1.5, -0.25))
+    st = mounted.stat(f"{top}/dir/f")
+    assert (st.st_atime_ns, st.st_mtime) == (1_500_000_000, -0.25)
+    with pytest.raises(ValueError, match="not both"):
+        mounted.utime(f"{top}/dir/f", (1, 1), ns=(1, 1))
+    mounted.replace(f"{top}/dir/f", f"{top}/g")
+    assert mounted.isfile(f"{top}/g") and mounted.statvfs("/").f_blocks > 0
+
+
+def test_many_reads_take_any_iterable_and_read_to_the_end(mounted, top):
+    with mounted.open(f"{top}/f", "wb") as file:
+        file.write(b"0123456789" * 1_000_000)
+    assert mounted.read_many([f"{top}/f", i, 2] for i in range(2)) == [b"01", b"12"]
+    [whole, rest] = mounted.read_many([(f"{top}/f", 0, None), (f"{top}/f", 9_999_998, None)])
+    assert (len(whole), rest) == (10_000_000, b"89")
+    for wrong in (f"{top}/f", (f"{top}/f", 0), (f"{top}/f", "0", 1)):
+        with pytest.raises(TypeError, match=r"request 1 .*tuple \(path, offset, length\)"):
+            mounted.read_many([(f"{top}/f", 0, 1), wrong])
+
+
+def test_source_may_be_a_url_and_wrong_options_are_named(source, top):
+    nid, _, fsname = source[0].partition(":/")
+    for host in (nid, nid.partition("@")[0]):
+        with nacre.FileSystem(f"nacre://{host}:{source[1]['port']}/{fsname}{top}") as fs:
+            assert fs.listdir() == []
+    with pytest.raises(ValueError, match="atime='never'.*noatime"):
+        nacre.FileSystem(source[0], atime="never")

@@ -82,3 +82,14 @@ def test_listing_moving_and_removing(source, top):
     with pytest.raises(ValueError, match="URL"):
         NacreFileSystem()
     fs.close()
+
+
+def test_unknown_options_are_refused_and_urls_may_have_a_nid(source, top):
+    with pytest.raises(TypeError, match="unknown option lisen"):
+        fsspec.filesystem("nacre", source=source[0], lisen="127.0.0.1@tcp")
+    nid, _, fsname = source[0].partition(":/")
+    with fsspec.open(f"nacre://{nid}:{source[1]['port']}/{fsname}{top}/f", "wt") as file:
+        file.write("by NID")
+    fs = fsspec.filesystem("nacre", source=source[0], **source[1])
+    assert fs.cat_file(f"{top}/f") == b"by NID"
+    fs.close()

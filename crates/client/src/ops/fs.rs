@@ -64,8 +64,9 @@ fn aggregate<'a>(mdt: &ObdStatfs, osts: impl Iterator<Item = &'a ObdStatfs> + Cl
     }
 }
 
-/// A request for the space of one metadata target.
-fn statfs_request(mdc: &Mdc) -> Request {
+/// A request for the space of one metadata target; with a `timeout`, it fails at once without a
+/// connection.
+fn statfs_request(mdc: &Mdc, timeout: Option<Duration>) -> Request {
     // A target that can return the sum over all targets returns its own numbers if the request has
     // a body.
     let can_sum = mdc.import.has2(OBD_CONNECT2_SUM_STATFS);
@@ -74,7 +75,11 @@ fn statfs_request(mdc: &Mdc) -> Request {
     } else {
         Vec::new()
     };
-    Request::new(MDS_STATFS, bufs)
+    Request {
+        timeout,
+        no_delay: timeout.is_some(),
+        ..Request::new(MDS_STATFS, bufs)
+    }
 }
 
 impl Client {
@@ -91,7 +96,7 @@ impl Client {
         {
             return Ok(*sum);
         }
-        let ((mut mdt, others), osts) = tokio::join!(self.mdts_statfs(), self.lov.statfs());
+        let ((mut mdt, others), osts) = tokio::join!(self.mdts_statfs(None), self.lov.statfs());
         if let Ok(first) = &mut mdt {
             for (_, other) in others {
                 first.os_files = first.os_files.saturating_add(other.os_files);
@@ -105,21 +110,21 @@ impl Client {
 
     /// The space of each metadata target, by index. Targets that do not answer are missing.
     pub async fn mdt_space(&self) -> Vec<(u32, ObdStatfs)> {
-        let (first, others) = self.mdts_statfs().await;
+        let (first, others) = self.mdts_statfs(Some(STATFS_TIMEOUT)).await;
         let first = first.ok().map(|space| (self.lmv.first().index, space));
         first.into_iter().chain(others).collect()
     }
 
     /// The space of MDT0000, and of the other metadata targets that answer within
-    /// [`STATFS_TIMEOUT`]. Waits longer for MDT0000, which has the file system's root.
-    async fn mdts_statfs(&self) -> (Result<ObdStatfs, Errno>, Vec<(u32, ObdStatfs)>) {
+    /// [`STATFS_TIMEOUT`]. `first_timeout` is the limit for MDT0000; `None` waits as long as
+    /// necessary, because MDT0000 has the file system's root.
+    async fn mdts_statfs(
+        &self,
+        first_timeout: Option<Duration>,
+    ) -> (Result<ObdStatfs, Errno>, Vec<(u32, ObdStatfs)>) {
         let mut tasks = JoinSet::new();
         for mdc in self.lmv.all().iter().skip(1).cloned() {
-            let request = Request {
-                timeout: Some(STATFS_TIMEOUT),
-                no_delay: true,
-                ..statfs_request(&mdc)
-            };
+            let request = statfs_request(&mdc, Some(STATFS_TIMEOUT));
             tasks.spawn(async move {
                 Some((
                     mdc.index,
@@ -128,7 +133,10 @@ impl Client {
             });
         }
         let first = self.lmv.first();
-        let (first, others) = tokio::join!(first.import.call(statfs_request(first)), tasks.join_all());
+        let (first, others) = tokio::join!(
+            first.import.call(statfs_request(first, first_timeout)),
+            tasks.join_all()
+        );
         let mut others: Vec<(u32, ObdStatfs)> = others.into_iter().flatten().collect();
         others.sort_by_key(|(index, _)| *index);
         (

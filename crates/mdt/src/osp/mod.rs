@@ -50,6 +50,8 @@ const NEW_OST_DELAY_SECS: u64 = 15;
 /// replies.
 const ALLOCATE_TIMEOUT: Duration = Duration::from_secs(20);
 
+/// Interval of the checks for full OSTs at the start.
+const FULL_POLL: Duration = Duration::from_millis(100);
 /// Time limit of requesting the OSTs' statfs when a create fails with `ENOSPC`.
 const REFRESH_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -158,12 +160,22 @@ impl Osts {
         Ok(())
     }
 
-    /// Waits until this many OSTs have available objects.
-    pub(crate) async fn wait_ready(&self, count: usize) {
+    /// Waits until this many OSTs have available objects or are too full for objects. Returns the
+    /// full ones without objects.
+    pub(crate) async fn wait_ready(&self, count: usize) -> Vec<OstIndex> {
         let mut wakeup = self.wakeup.subscribe();
-        let are_enough = |_: &()| self.all().iter().filter(|o| o.candidate().ready).count() >= count;
-        // This struct owns the sender, so the wait cannot fail.
-        let _ = wakeup.wait_for(are_enough).await;
+        loop {
+            let candidates: Vec<_> = self.all().iter().map(|o| o.candidate()).collect();
+            let ready = candidates.iter().filter(|c| c.ready).count();
+            let full = candidates.iter().filter(|c| c.full && !c.ready);
+            let full: Vec<OstIndex> = full.map(|c| c.ost).collect();
+            if ready + full.len() >= count {
+                return full;
+            }
+            // A change of `full` does not wake this task. This struct owns the sender, so the wait
+            // does not fail.
+            let _ = tokio::time::timeout(FULL_POLL, wakeup.changed()).await;
+        }
     }
 
     /// The parameters for the default striping.

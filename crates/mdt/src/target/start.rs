@@ -10,7 +10,7 @@ use mgc::FsConfig;
 use osd::{Index, Stores};
 use rpc::{Export, Ptlrpc, TargetExports, services};
 use tokio::sync::watch;
-use wire::{Errno, Fid, LockTerms, OBD_CONNECT_LIGHTWEIGHT};
+use wire::{Errno, Fid, LockTerms, OBD_CONNECT_LIGHTWEIGHT, OstIndex};
 
 use super::{Mdt, MdtConfig};
 use crate::{
@@ -178,9 +178,10 @@ impl Mdt {
         Ok(mdt)
     }
 
-    /// Waits until this many OSTs have precreated objects for new files.
-    pub async fn osts_ready(&self, count: usize) {
-        self.osts.wait_ready(count).await;
+    /// Waits until this many OSTs have precreated objects for new files, or are too full for them.
+    /// Returns the full ones without objects.
+    pub async fn osts_ready(&self, count: usize) -> Vec<OstIndex> {
+        self.osts.wait_ready(count).await
     }
 
     /// Stops the target: disconnects clients and OSTs, and syncs the store. Logs a failed sync.

@@ -115,7 +115,7 @@ pub(crate) enum Command {
     Decode(decode::Args),
     /// Start a file system, copy a source tree into it, verify the copy, and report measurements
     Demo(Demo),
-    /// Compare the same load on the bare disk, a pass-through file system, a mount, and the library
+    /// Measure and test: mdtest, mdsrate, mds-survey, fsx, LNet; one load on disk, mount and library
     Bench(Bench),
 }
 
@@ -165,7 +165,8 @@ pub(crate) struct Up {
     /// Run the servers only
     #[arg(long)]
     pub(crate) no_mount: bool,
-    /// Mount options, separated by commas
+    /// Mount options, separated by commas: ro, relatime, strictatime, noatime, nodiratime, noexec,
+    /// suid, dev, user_fid2path, nofail
     #[arg(
         short,
         value_name = "OPTIONS",
@@ -233,7 +234,7 @@ pub(crate) struct MetricsAddr {
 
 #[derive(Debug, Args)]
 pub(crate) struct Down {
-    /// Directory that was given to `up` or `serve`
+    /// Directory that was given to `up` or `serve` [default: ~/.local/share/nacre/default]
     #[arg(long, value_name = "D")]
     pub(crate) dir: Option<PathBuf>,
     /// Detach the mount even while it is in use
@@ -354,7 +355,8 @@ pub(crate) struct Mount {
     pub(crate) source: String,
     /// Mount point
     pub(crate) mountpoint: PathBuf,
-    /// Mount options, separated by commas
+    /// Mount options, separated by commas: ro, relatime, strictatime, noatime, nodiratime, noexec,
+    /// suid, dev, user_fid2path, nofail, listen=NID, remount
     #[arg(short, value_name = "OPTIONS", value_delimiter = ',')]
     pub(crate) options: Vec<String>,
     #[command(flatten)]

@@ -14,6 +14,7 @@ use anyhow::{Context, Result, bail};
 use node::{REPLACE_MARK, SAVED_CONFIG_FILE};
 use osd::target::{TargetDir, TargetLabel};
 
+use super::serve::ADDRESS_FILE;
 use super::{clean_up_after, stop};
 use crate::cli::Destroy;
 use crate::instance::{self, Instance};
@@ -63,7 +64,7 @@ pub(crate) fn run(args: Destroy) -> Result<ExitCode> {
     for target in &plan.targets {
         TargetDir::destroy(target)?;
         remove_files(target, &PROCESS_FILES)?;
-        for name in [token::NAME, SAVED_CONFIG_FILE, mgs::CAPA_KEYS_FILE] {
+        for name in [token::NAME, ADDRESS_FILE, SAVED_CONFIG_FILE, mgs::CAPA_KEYS_FILE] {
             remove_files(target, &[name, &osd::files::temporary_name(name)])?;
         }
         remove_files(target, &[REPLACE_MARK])?;

@@ -92,7 +92,7 @@ pub(crate) fn run(args: Health) -> Result<ExitCode> {
             place: "mount".to_owned(),
             object: format!("{} on {}", mount.source, mount.path.display()),
             problem: status::describe_state(state).to_owned(),
-            remedy: format!("clean up with nacre umount {}", shell_word(&mount.path)),
+            remedy: status::remedy(&mount),
         });
     }
     for dead in process::dead() {
@@ -167,10 +167,13 @@ fn check_process(process: &ProcessRecord, local: &[String], report: &mut Report)
     let mut unchecked = Vec::new();
     let mut note_error = |what: &str, e: anyhow::Error| unchecked.push(format!("{place}: {what}: {e:#}"));
     let mut found = Vec::new();
-    match ask(Request::Devices).and_then(control::decode::<Vec<Device>>) {
-        Ok(devices) => found.extend(import_problems(&devices)),
-        Err(e) => note_error("imports", e),
-    }
+    let selector = selector(process);
+    let devices = ask(Request::Devices).and_then(control::decode::<Vec<Device>>);
+    let devices = devices.unwrap_or_else(|e| {
+        note_error("imports", e);
+        Vec::new()
+    });
+    found.extend(import_problems(&devices, &selector));
     for (pattern, check) in PARAMETER_CHECKS {
         let request = Request::GetParam {
             pattern: (*pattern).to_owned(),
@@ -190,16 +193,29 @@ fn check_process(process: &ProcessRecord, local: &[String], report: &mut Report)
     for mount in &process.mounts {
         match fuse::mount_state(&mount.mountpoint) {
             Ok(fuse::MountState::Responds) => {}
+            Ok(fuse::MountState::Hung) if !waits_for(&devices, mount).is_empty() => {
+                let problem = format!("waits for {}", waits_for(&devices, mount).join(", "));
+                let remedy = "start that server; the mount then goes on, and loses nothing";
+                let object = format!("the mount on {}", mount.mountpoint.display());
+                found.push(finding(Level::Problem, object, problem, remedy));
+            }
             Ok(state) => found.push(mount_problem(mount, status::describe_state(state), process)),
             Err(e) => found.push(mount_problem(mount, &format!("is not mounted ({e})"), process)),
         }
         let request = Request::Df {
             mountpoint: mount.mountpoint.clone(),
         };
-        match ask(request).and_then(control::decode::<Vec<Target>>) {
+        // The process waits up to 5 s for each target.
+        let answer = control::call(&process.control, &request, 2 * ANSWER_MAX);
+        match answer.and_then(control::decode::<Vec<Target>>) {
             Ok(targets) => found.extend(full_targets(&targets, local)),
             Err(e) => note_error("space", e),
         }
+    }
+    if let (Some(mountpoint), Some(dir)) = (process.missing_mount(), process.dirs.first()) {
+        let object = format!("the mount on {}", mountpoint.display());
+        let remedy = format!("mount it again with nacre up --dir {}", shell_word(dir));
+        found.push(finding(Level::Warning, object, "was unmounted", &remedy));
     }
     report.problems.extend(found.into_iter().map(|finding| Problem {
         place: place.clone(),
@@ -219,14 +235,36 @@ fn finding(level: Level, object: impl Into<String>, problem: impl Into<String>, 
     }
 }
 
-/// Imports without a connection, and those that a server has evicted.
-fn import_problems(devices: &[Device]) -> Vec<Problem> {
+/// The targets of a mount that are not connected.
+fn waits_for<'d>(devices: &'d [Device], mount: &MountRecord) -> Vec<&'d str> {
+    let of_mount = devices
+        .iter()
+        .filter(|d| d.mountpoint.as_ref() == Some(&mount.mountpoint));
+    let targets = of_mount.filter_map(|d| d.target.as_ref());
+    targets
+        .filter(|t| !t.connected)
+        .map(|t| t.uuid.as_str())
+        .collect()
+}
+
+/// The option with which `nacre lctl` selects the process.
+fn selector(process: &ProcessRecord) -> String {
+    match (process.dirs.first(), process.mounts.first()) {
+        (Some(dir), _) => format!(" --dir {}", shell_word(dir)),
+        (None, Some(mount)) => format!(" --mount {}", shell_word(&mount.mountpoint)),
+        (None, None) => String::new(),
+    }
+}
+
+/// Imports without a connection, and those that a server has evicted. `selector`: the option that
+/// selects the process.
+fn import_problems(devices: &[Device], selector: &str) -> Vec<Problem> {
     let mut found = Vec::new();
     for device in devices {
         let Some(target) = &device.target else { continue };
         if !target.connected {
             let remedy = format!(
-                "start that server, or check the way to it with nacre lctl ping {}",
+                "start that server, or check the way to it with nacre lctl ping {}{selector}",
                 target.nid
             );
             let problem = format!("is not connected to {} at {}", target.uuid, target.nid);
@@ -372,12 +410,13 @@ mod tests {
 
     #[test]
     fn disconnected_and_evicted_imports_are_named_with_remedies() {
-        assert_eq!(import_problems(&[import(true, 0)]), []);
-        let found = import_problems(&[import(false, 2)]);
+        assert_eq!(import_problems(&[import(true, 0)], ""), []);
+        let found = import_problems(&[import(false, 2)], " --dir d");
         assert_eq!(found[0].level, Level::Problem);
         let text = found[0].to_string();
         assert!(
-            text.contains("lus-OST0000-osc-ab is not connected to lus-OST0000_UUID at 10.0.0.2@tcp: start"),
+            text.contains("lus-OST0000-osc-ab is not connected to lus-OST0000_UUID at 10.0.0.2@tcp: start")
+                && text.ends_with("nacre lctl ping 10.0.0.2@tcp --dir d"),
             "{text}"
         );
         assert_eq!(found[1].level, Level::Warning);
@@ -437,7 +476,7 @@ mod tests {
             summary(&report, 2).as_deref(),
             Some("healthy: processes checked: 2")
         );
-        report.problems = import_problems(&[import(true, 1)]);
+        report.problems = import_problems(&[import(true, 1)], "");
         assert_eq!(
             summary(&report, 2).as_deref(),
             Some("healthy, with warnings (1): processes checked: 2")

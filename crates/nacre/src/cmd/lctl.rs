@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use params::Registry;
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -15,12 +16,20 @@ use crate::known_params;
 use crate::node_requests::Device;
 use crate::output::{describe, errln, outln};
 use crate::process::{self, ProcessRecord};
+use crate::start::StartConfig;
 
 /// Time limit for an answer of the process.
 const ANSWER_MAX: Duration = Duration::from_secs(30);
 
 /// Runs the command.
 pub(crate) fn run(args: Lctl) -> Result<ExitCode> {
+    if let LctlCommand::HelpParam { patterns } = &args.command
+        && args.dir.is_none()
+        && args.mount.is_none()
+        && process::all().is_empty()
+    {
+        return help_start_params(patterns);
+    }
     let process = find_process(args.dir.as_deref(), args.mount.as_deref())?;
     let ask = |request: Request| control::call(&process.control, &request, ANSWER_MAX);
     let devices: Vec<Device> = match (&args.command, &args.device) {
@@ -93,8 +102,7 @@ pub(crate) fn run(args: Lctl) -> Result<ExitCode> {
         }
         LctlCommand::HelpParam { patterns } => {
             for item in list_params(&ask, &patterns, true)?.iter().filter(|i| !i.is_level) {
-                let set = if item.writable { " (can be set)" } else { "" };
-                outln!("{}: {}{set}", item.name, item.about);
+                print_help(&item.name, &item.about, item.writable);
             }
         }
         LctlCommand::Nodemap(change) => drop(ask(Request::Nodemap(change))?),
@@ -120,6 +128,28 @@ pub(crate) fn run(args: Lctl) -> Result<ExitCode> {
             }
         }
         LctlCommand::ListNids => process.nids.iter().for_each(|nid| outln!("{nid}")),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn print_help(name: &str, about: &str, writable: bool) {
+    let set = if writable { " (can be set)" } else { "" };
+    outln!("{name}: {about}{set}");
+}
+
+/// Describes start parameters without a process: a user needs them before the first start.
+fn help_start_params(patterns: &[String]) -> Result<ExitCode> {
+    let registry = Registry::default();
+    let _params = StartConfig::default().register_params(&registry);
+    for pattern in patterns {
+        let found = registry.list(pattern, true);
+        let mut params = found.iter().filter(|item| !item.is_level).peekable();
+        if params.peek().is_none() {
+            bail!(
+                "no start parameter matches '{pattern}', and no nacre process is running, which would have others"
+            );
+        }
+        params.for_each(|item| print_help(&item.name, &item.about, item.writable));
     }
     Ok(ExitCode::SUCCESS)
 }

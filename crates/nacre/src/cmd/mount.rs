@@ -15,7 +15,7 @@ use wire::Nid;
 use crate::cli::Mount;
 use crate::lifecycle::{self, AfterStart, DaemonSpec};
 use crate::mount_options::MountFlags;
-use crate::output::{outln, shell_word};
+use crate::output::{errln, outln, shell_word};
 use crate::process_node::{MountRequest, ProcessNode};
 use crate::start::StartConfig;
 use crate::{daemon, mounts, net, process};
@@ -57,6 +57,12 @@ pub(crate) fn run(mut args: Mount) -> Result<ExitCode> {
         if !mountpoint.is_dir() {
             bail!(
                 "mount point {} is not a directory: create it first",
+                mountpoint.display()
+            );
+        }
+        if !args.quiet && mounts::has_files(&mountpoint) {
+            errln!(
+                "nacre: warning: {} is not empty: the mount hides its files",
                 mountpoint.display()
             );
         }

@@ -1,18 +1,23 @@
 //! `nacre serve`: runs the targets in the given directories.
 
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Result;
 use node::MGS_WAIT;
 use osd::target::TargetKind;
+use wire::Nid;
 
 use crate::cli::Serve;
-use crate::daemon;
 use crate::lifecycle::{DaemonSpec, log_in};
 use crate::net::{self, AddressPreference};
 use crate::process_node::{LocalTarget, ProcessNode, open_dirs};
 use crate::start::StartConfig;
+use crate::{daemon, process};
+
+/// The file in a target's directory with the address at which the target was served last.
+pub(super) const ADDRESS_FILE: &str = "address";
 
 /// Runs the command.
 pub(crate) fn run(args: Serve) -> Result<ExitCode> {
@@ -32,12 +37,14 @@ pub(crate) fn run(args: Serve) -> Result<ExitCode> {
         required: target_dirs
             .iter()
             .find_map(|d| d.label().service_nodes.first().copied()),
+        preferred: target_dirs.iter().find_map(|d| last_address(d.path())),
         mgs: mgs.collect(),
         runs_mgs,
         ..AddressPreference::default()
     };
     // The process that serves holds the locks on the directories: the background child, if any.
     let own_targets = (args.foreground || daemon::is_child()).then_some(target_dirs);
+    let (last, own_dirs) = (preference.preferred, dirs.clone());
     let spec = DaemonSpec {
         role: "serve",
         dirs,
@@ -66,12 +73,19 @@ pub(crate) fn run(args: Serve) -> Result<ExitCode> {
             return Err(e);
         }
         let endpoint = node.endpoint();
+        for dir in &own_dirs {
+            process::write_atomically(&dir.join(ADDRESS_FILE), &endpoint.nid.to_string())?;
+        }
         let scope = match may_choose_again && runs_mgs && endpoint.nid.addr().is_loopback() {
             true => " (only for this host: for other hosts use --listen ADDRESS)",
             false => "",
         };
+        let moved = match last.filter(|last| *last != endpoint.nid) {
+            Some(last) => format!("\n  until now at {last}, where other nodes may still expect it"),
+            None => String::new(),
+        };
         let text = format!(
-            "serving {} at {} port {}{scope}{}",
+            "serving {} at {} port {}{scope}{moved}{}",
             node.target_names().join(" "),
             endpoint.nid,
             endpoint.port,
@@ -79,4 +93,11 @@ pub(crate) fn run(args: Serve) -> Result<ExitCode> {
         );
         Ok((node, text))
     })
+}
+
+/// The address at which the target in a directory was served last. Without `--listen`, the target
+/// prefers it: other nodes know the target by it.
+fn last_address(dir: &Path) -> Option<Nid> {
+    let text = std::fs::read_to_string(dir.join(ADDRESS_FILE)).ok()?;
+    text.trim().parse().ok()
 }

@@ -11,6 +11,7 @@ use super::{ANSWER_MAX, default_dir};
 use crate::cli::Status;
 use crate::control::{self, Request};
 use crate::daemon;
+use crate::instance::Instance;
 use crate::output::{outln, printable, shell_word};
 use crate::process::{self, ProcessRecord};
 
@@ -54,11 +55,12 @@ pub(crate) fn run(args: Status) -> Result<ExitCode> {
             print_process(record, live);
         }
         for (mount, state) in &stale {
-            let (path, word) = (mount.path.display(), shell_word(&mount.path));
             print_line(format!(
-                "mount of {} on {path} {}: clean up with `nacre umount {word}`",
+                "mount of {} on {} {}: {}",
                 mount.source,
-                describe_state(*state)
+                mount.path.display(),
+                describe_state(*state),
+                remedy(mount)
             ));
         }
         for record in &dead {
@@ -75,7 +77,13 @@ pub(crate) fn run(args: Status) -> Result<ExitCode> {
                 dead.pid
             );
         } else if processes.is_empty() {
-            outln!("nothing is up");
+            match &args.dir {
+                Some(dir) => outln!(
+                    "no nacre process runs in {} (`nacre status` without --dir lists all)",
+                    dir.display()
+                ),
+                None => outln!("nothing is up"),
+            }
         }
     }
     Ok(if processes.is_empty() {
@@ -112,6 +120,14 @@ pub(super) fn stale_mounts(processes: &[ProcessRecord]) -> Vec<(MountEntry, Moun
     states
         .filter(|(_, state)| *state != MountState::Responds)
         .collect()
+}
+
+/// The remedy for a mount without a process. `nacre up` cleans up, too, and starts the servers.
+pub(super) fn remedy(mount: &MountEntry) -> String {
+    match mount.path.parent().filter(|dir| Instance::exists_in(dir)) {
+        Some(dir) => format!("start it again with nacre up --dir {}", shell_word(dir)),
+        None => format!("clean up with nacre umount {}", shell_word(&mount.path)),
+    }
 }
 
 pub(super) fn describe_state(state: MountState) -> &'static str {
@@ -157,6 +173,16 @@ fn print_process(record: &ProcessRecord, live: &Value) {
             mount.source,
             mount.mountpoint.display()
         ));
+    }
+    if let (Some(mountpoint), Some(dir)) = (record.missing_mount(), record.dirs.first()) {
+        print_line(format!(
+            "  mount    none on {}: mount it again with nacre up --dir {}",
+            mountpoint.display(),
+            shell_word(dir)
+        ));
+    }
+    for source in record.sources() {
+        print_line(format!("  source   {source}"));
     }
     if !record.targets.is_empty() {
         print_line(format!("  targets  {}", record.targets.join(" ")));

@@ -6,7 +6,9 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 use node::MGS_WAIT;
+use osd::Space;
 use osd::target::TargetDir;
+use wire::OstIndex;
 
 use super::{clean_up_after, dir_or_default, request_mount};
 use crate::cli::Up;
@@ -19,6 +21,9 @@ use crate::process::{self, ProcessRecord};
 use crate::process_node::{LocalTarget, MountRequest, ProcessNode, memory_store_bytes};
 use crate::start::StartConfig;
 use crate::{daemon, mounts};
+
+/// Space for the stores of a new file system, MiB.
+const NEW_STORES_MIB: u64 = 8;
 
 /// Runs the command.
 pub(crate) fn run(args: Up) -> Result<ExitCode> {
@@ -62,6 +67,9 @@ pub(crate) fn run(args: Up) -> Result<ExitCode> {
     if !daemon::is_child() {
         net::server_endpoint(&args.net, &start.lnet, &preference)?;
         std::fs::create_dir_all(&dir).with_context(|| format!("cannot create {}", dir.display()))?;
+        if instance.store == Store::Local && !Instance::exists_in(&dir) {
+            check_space(&dir, instance.osts)?;
+        }
         if let Some(path) = &mountpoint {
             mounts::prepare_empty(path)?;
         }
@@ -80,10 +88,13 @@ pub(crate) fn run(args: Up) -> Result<ExitCode> {
             .with_nid(node.endpoint().nid)
             .with_start_params(start.settings());
         let metrics_addr = args.metrics.metrics.as_deref();
-        if let Err(e) = bring_up(&mut node, &instance, &dir, metrics_addr).await {
-            let _ = node.stop().await;
-            return Err(e);
-        }
+        let full = match bring_up(&mut node, &instance, &dir, metrics_addr).await {
+            Ok(full) => full,
+            Err(e) => {
+                let _ = node.stop().await;
+                return Err(e);
+            }
+        };
         let (nids, port) = (join_nids(&node.nids()), node.port());
         let mount = mountpoint.clone().map(|mountpoint| MountRequest {
             source: format!("{nids}:/{}", instance.fsname),
@@ -93,7 +104,7 @@ pub(crate) fn run(args: Up) -> Result<ExitCode> {
         let metrics = node.metrics_line();
         let ready_text = move || {
             let text = summary(&instance, &dir, mountpoint.as_deref(), &nids, port, start_time);
-            Some(text + &metrics)
+            Some(text + &metrics + &full_warning(&full))
         };
         Ok((
             node,
@@ -106,13 +117,14 @@ pub(crate) fn run(args: Up) -> Result<ExitCode> {
     flags.apply_nofail(outcome)
 }
 
-/// Creates missing targets, starts all targets, and waits until the MDT can create files.
+/// Creates missing targets, starts all targets, and waits until the MDT can create files. Returns
+/// the OSTs that are too full for new files.
 async fn bring_up(
     node: &mut ProcessNode,
     instance: &Instance,
     dir: &Path,
     metrics_addr: Option<&str>,
-) -> Result<()> {
+) -> Result<Vec<OstIndex>> {
     if let Some(addr) = metrics_addr {
         node.serve_metrics(addr).await?;
     }
@@ -132,6 +144,39 @@ async fn bring_up(
     node.wait_until_ready().await
 }
 
+/// Fails if the disk of a new file system has too little space for new files: its OSTs keep a part
+/// of the disk free.
+fn check_space(dir: &Path, osts: u32) -> Result<()> {
+    let space = Space::of_host(dir)?;
+    let s = space.statfs()?;
+    let mib = |blocks: u64| blocks.saturating_mul(s.bsize.into()) >> 20;
+    let (free, available) = (mib(s.bfree), mib(s.bavail));
+    // An OST is full below a thousandth of its disk and 1 MiB (`osp.*.reserved_mb_low`).
+    let needed = mib(s.blocks) / 1000 + u64::from(osts) + NEW_STORES_MIB;
+    if available < needed {
+        bail!(
+            "the disk of {} has {free} MiB free, and Nacre keeps {} MiB of it free: free {} MiB more, or choose another \
+             --dir",
+            dir.display(),
+            space.reserved_bytes() >> 20,
+            needed - available
+        );
+    }
+    Ok(())
+}
+
+/// A line about the OSTs that are too full for new files; empty if there are none.
+fn full_warning(full: &[OstIndex]) -> String {
+    let names: Vec<String> = full.iter().map(|index| format!("OST{:04x}", index.0)).collect();
+    match names.is_empty() {
+        true => String::new(),
+        false => format!(
+            "\n  too full for new files: {}: remove files, or free space on the disk",
+            names.join(", ")
+        ),
+    }
+}
+
 /// The process that is running in the directory, if any; cleans up after a dead one.
 fn running_process(dir: &Path) -> Result<Option<ProcessRecord>> {
     let Some(record) = process::in_dir(dir)? else {
@@ -146,7 +191,8 @@ fn running_process(dir: &Path) -> Result<Option<ProcessRecord>> {
     Ok(None)
 }
 
-/// Mounts a running file system that is not mounted yet; fails for any other change.
+/// Mounts a running file system that is not mounted yet, or changes nothing; fails for any other
+/// change.
 fn mount_running_instance(
     process: &ProcessRecord,
     dir: &Path,
@@ -155,13 +201,12 @@ fn mount_running_instance(
     options: Vec<String>,
 ) -> Result<ExitCode> {
     let (here, pid) = (dir.display(), process.pid);
-    let unmounted = mountpoint.filter(|path| {
-        let real = fuse::real_path(path).unwrap_or_else(|_| path.to_path_buf());
-        !fuse::mounted_at(&real).is_some_and(|m| m.is_nacre())
-    });
-    let Some(mountpoint) = unmounted.filter(|_| process.role == "up") else {
-        bail!("{here} is up already (process {pid}): see `nacre status`; stop it with `nacre down`");
-    };
+    if process.role != "up" {
+        bail!(
+            "{here} is served by nacre {} (process {pid}): see `nacre status`",
+            process.role
+        );
+    }
     let instance = Instance::find(dir)?.with_context(|| {
         format!(
             "{here} was removed, but process {pid} still serves it: stop it with nacre down --dir {}",
@@ -174,6 +219,16 @@ fn mount_running_instance(
             "{here} is up already (process {pid}) and cannot be changed while it runs: stop it with `nacre down`"
         );
     }
+    let has_mount = |path: &Path| {
+        let real = fuse::real_path(path).unwrap_or_else(|_| path.to_path_buf());
+        process.mounts.iter().any(|m| m.mountpoint == real)
+            && fuse::mounted_at(&real).is_some_and(|m| m.is_nacre())
+    };
+    let Some(mountpoint) = mountpoint.filter(|path| !has_mount(path)) else {
+        let mounted = mountpoint.map_or(String::new(), |path| format!(", mounted on {}", path.display()));
+        outln!("{} is up already (process {pid}){mounted}", instance.fsname);
+        return Ok(ExitCode::SUCCESS);
+    };
     mounts::prepare_empty(mountpoint)?;
     let request = MountRequest {
         source: format!("{}:/{}", process.nids.join(","), instance.fsname),
@@ -208,14 +263,17 @@ fn summary(
         || "not mounted".to_owned(),
         |m| format!("mounted on {}", m.display()),
     );
+    let source = match mountpoint {
+        Some(_) => String::new(),
+        None => format!("\n  source for mounts and programs: {nids}:/{}", instance.fsname),
+    };
     format!(
-        "{fs} is up, {mount_state} ({ms} ms)\n  1 MDT and {osts} OST{s} in {dir}, MGS at {mgs} port {port}\n  stop it with: nacre down --dir {dir_word}",
+        "{fs} is up, {mount_state} ({ms} ms)\n  1 MDT and {osts} OST{s} in {dir}, MGS at {nids} port {port}{source}\n  stop it with: nacre down --dir {dir_word}",
         fs = instance.fsname,
         ms = start_time.elapsed().as_millis(),
         osts = instance.osts,
         s = if instance.osts == 1 { "" } else { "s" },
         dir = dir.display(),
         dir_word = shell_word(dir),
-        mgs = nids,
     )
 }

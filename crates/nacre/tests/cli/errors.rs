@@ -37,6 +37,48 @@ fn directory_with_foreign_files_is_not_touched() {
 }
 
 #[test]
+fn directory_of_another_command_is_named_with_this_command() {
+    let mut site = Site::new();
+    site.up("d", &["--no-mount"]);
+    site.down("d");
+    let (dir, target) = (site.path_str("d"), site.path_str("d/mgs"));
+    let error = nacre_refuses(&["serve", &dir]);
+    assert!(error.contains(&format!("nacre up --dir {dir}")), "{error}");
+    let error = nacre_refuses(&["up", "--dir", &target]);
+    assert!(error.contains(&format!("nacre serve {target}")), "{error}");
+}
+
+#[test]
+fn start_parameters_are_described_without_a_process() {
+    let help = nacre_ok(&["lctl", "help_param", "module.*"]);
+    assert!(
+        help.contains("cpu_npartitions: number of CPU partitions"),
+        "{help}"
+    );
+    assert!(nacre_refuses(&["lctl", "help_param", "osc.*"]).contains("no nacre process is running"));
+}
+
+#[test]
+fn mount_warns_of_the_files_that_it_hides() {
+    let mut site = Site::new();
+    site.up("d", &["--no-mount"]);
+    let source = format!("{}:/nacre", site.nid("d"));
+    let at = site.mount_point("m");
+    sh(&format!("touch {at}/hidden"));
+    let mounted = nacre(&["mount", &source, &at]);
+    assert!(
+        mounted.ok && mounted.err.contains("hides its files"),
+        "{}",
+        mounted.err
+    );
+    nacre_ok(&["umount", &at]);
+    sh(&format!("rm {at}/hidden"));
+    let mounted = nacre(&["mount", &source, &at]);
+    assert!(mounted.ok && mounted.err.is_empty(), "{}", mounted.err);
+    nacre_ok(&["umount", &at]);
+}
+
+#[test]
 fn incomplete_or_newer_store_is_rejected() {
     let mut site = Site::new();
     sh(&format!(
@@ -189,7 +231,11 @@ fn damaged_run_json_does_not_break_commands() {
         sh(&format!("printf \"{content}\" > {dir}/run.json"));
         let status = nacre(&["status", "--dir", &dir]);
         assert_eq!(status.code, Some(3), "{}{}", status.out, status.err);
-        assert!(status.out.contains("nothing is up"));
+        assert!(
+            status.out.contains(&format!("no nacre process runs in {dir}")),
+            "{}",
+            status.out
+        );
         assert!(
             status.err.contains("run.json is empty or damaged"),
             "{}",

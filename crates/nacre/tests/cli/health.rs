@@ -85,6 +85,45 @@ fn healthy_file_system_has_no_problem_until_a_server_dies() {
 }
 
 #[test]
+fn mount_waits_for_a_dead_mdt_and_commands_do_not() {
+    let mut site = Site::new();
+    site.serve("mgs", &["--mgs"], &[]);
+    let mgs = site.nid("mgs");
+    let mgsnode = format!("--mgsnode={mgs}");
+    for (name, kind) in [("mdt", "--mdt"), ("ost", "--ost")] {
+        site.serve(name, &[kind, "--fsname=lus", "--index=0", &mgsnode], &[]);
+    }
+    let mount = site.mount(&format!("{mgs}:/lus"), "mnt", &[]);
+    site.kill("mdt");
+    for path in [Some(mount.as_str()), None] {
+        let args: Vec<&str> = ["lfs", "df"].into_iter().chain(path).collect();
+        let df = nacre_ok(&args);
+        assert!(
+            df.contains("lus-MDT0000_UUID    : inactive device") && df.contains("lus-OST0000_UUID "),
+            "{df}"
+        );
+    }
+    let (report, code) = health();
+    assert_eq!(
+        (code, &report["unchecked"]),
+        (Some(1), &serde_json::json!([])),
+        "{report}"
+    );
+    let all = problems(&report);
+    let of_mount = all.iter().find(|p| p.contains(&format!("the mount on {mount}")));
+    assert!(
+        of_mount.is_some_and(|p| p.contains("waits for lus-MDT0000_UUID: start that server")),
+        "{all:?}"
+    );
+    assert!(all.iter().all(|p| !p.contains("umount")), "{all:?}");
+    assert!(
+        all.iter().any(|p| p.contains(&format!(" --mount {mount}"))),
+        "the ping selects the process: {all:?}"
+    );
+    let _ = nacre(&["umount", "--lazy", &mount]);
+}
+
+#[test]
 fn killed_mount_is_a_problem_with_a_remedy() {
     let mut site = Site::new();
     let mount = site.up("d", &[]);
@@ -94,8 +133,7 @@ fn killed_mount_is_a_problem_with_a_remedy() {
     let all = problems(&report);
     let found = all.iter().find(|p| p.contains(&mount));
     assert!(
-        found
-            .is_some_and(|p| p.contains("process that died") && p.contains(&format!("nacre umount {mount}"))),
+        found.is_some_and(|p| p.contains("process that died") && p.contains("nacre up --dir")),
         "{all:?}"
     );
     nacre_ok(&["umount", &mount]);

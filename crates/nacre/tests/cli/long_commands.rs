@@ -40,6 +40,38 @@ fn interrupted_demonstration_removes_its_file_system() {
 }
 
 #[test]
+fn demonstration_without_reader_removes_its_file_system() {
+    let site = Site::new();
+    let (temp, tree) = (site.path_str("temp"), site.path_str("tree"));
+    sh(&format!("mkdir {temp} {tree}; echo 1 > {tree}/f"));
+    sh(&format!(
+        "TMPDIR={temp} {} demo {tree} 2> /dev/null | head -1; true",
+        env!("CARGO_BIN_EXE_nacre")
+    ));
+    assert_eq!(fs::read_dir(&temp).expect("the directory").count(), 0);
+    assert!(processes_in(&temp).is_empty());
+}
+
+#[test]
+fn comparison_skips_a_pass_through_file_system_that_does_not_mount() {
+    let site = Site::new();
+    let (bin, dir) = (site.path_str("bin"), site.path_str("dir"));
+    sh(&format!(
+        "mkdir {bin} {dir}; printf '#!/bin/sh\\nexit 1\\n' > {bin}/bindfs; chmod +x {bin}/bindfs"
+    ));
+    let out = sh(&format!(
+        "PATH={bin}:$PATH {} bench --dir {dir} --files 2 --megabytes 1 --runs 1 --json 2> {dir}/err",
+        env!("CARGO_BIN_EXE_nacre")
+    ));
+    assert!(out.contains("nacre library") && !out.contains("bindfs"), "{out}");
+    let error = sh(&format!("cat {dir}/err"));
+    assert!(
+        error.contains("bindfs did not mount (exit status: 1): skipping"),
+        "{error}"
+    );
+}
+
+#[test]
 fn demonstration_and_fsx_report_in_json() {
     let mut site = Site::new();
     let tree = site.path_str("tree");

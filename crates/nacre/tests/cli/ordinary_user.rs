@@ -158,6 +158,12 @@ fn unprivileged_user_can_run_a_file_system() {
     as_user(&format!(
         "cd {dir}/mnt; cp -r /usr/include/linux . && diff -r /usr/include/linux linux; test $(stat -c %u linux) = {USER}"
     ));
+    let options = as_user(&format!(
+        "mkdir {dir}/noatime; {binary} mount -o noatime {}:/nacre {dir}/noatime > /dev/null; \
+         findmnt -no VFS-OPTIONS {dir}/noatime; {binary} umount {dir}/noatime > /dev/null",
+        site.nid("d")
+    ));
+    assert!(options.contains("noatime"), "{options}");
     // Root may use the file system, other users may not, and options reserved for root fail.
     let (nid, port) = (site.nid("d"), "7988");
     let by_root = site.mount(&format!("{nid}:/nacre"), "by-root", &["--port", port]);

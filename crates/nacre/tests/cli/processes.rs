@@ -20,7 +20,7 @@ fn instance_is_found_without_run_directory_entry() {
     remove_entry();
     assert!(nacre_ok(&["status", "--dir", &dir]).contains(&mount));
     remove_entry();
-    assert!(nacre_refuses(&["up", "--dir", &dir]).contains("is up already"));
+    assert!(nacre_ok(&["up", "--dir", &dir]).contains("is up already"));
     remove_entry();
     nacre_ok(&["lctl", "--dir", &dir, "get_param", "version"]);
     // Without `--dir`, only the run directory leads to the process, which must publish its entry
@@ -87,11 +87,72 @@ fn up_mounts_again_after_a_plain_umount() {
         sh(&format!("test $(cat {mount}/f) = kept && echo more >> {mount}/g"));
         assert_eq!(site.pid_in("d"), pid, "the process is the same");
     }
-    assert!(nacre_refuses(&["up", "--dir", &dir]).contains("is up already"));
+    let up = nacre_ok(&["up", "--dir", &dir]);
+    assert!(
+        up.contains("is up already") && up.contains(&format!("mounted on {mount}")),
+        "{up}"
+    );
+    assert!(nacre_ok(&["up", "--dir", &dir, "--no-mount"]).contains("is up already"));
     assert!(nacre_refuses(&["up", "--dir", &dir, "--osts", "4"]).contains("is up already"));
     site.down("d");
     site.up("d", &[]);
     sh(&format!("test $(wc -l < {mount}/g) = 2"));
+}
+
+#[test]
+fn unmounted_file_system_is_shown_without_mount_at_once() {
+    let mut site = Site::new();
+    let mount = site.up("d", &[]);
+    let dir = site.path_str("d");
+    let mount_again = format!("mount it again with nacre up --dir {dir}");
+    for _ in 0..10 {
+        nacre_ok(&["umount", &mount]);
+        let status = nacre_ok(&["status", "--dir", &dir]);
+        assert!(
+            status.contains(&format!("none on {mount}: {mount_again}")),
+            "{status}"
+        );
+        nacre_ok(&["up", "--dir", &dir]);
+    }
+    assert!(!nacre_ok(&["status", "--dir", &dir]).contains(&mount_again));
+    sh(&format!("umount {mount}"));
+    let health = nacre(&["health"]);
+    assert!(
+        health.out.contains("was unmounted") && health.out.contains(&mount_again),
+        "{}{}",
+        health.out,
+        health.err
+    );
+}
+
+#[test]
+fn source_for_programs_is_printed() {
+    let mut site = Site::new();
+    let dir = site.directory("d");
+    let up = nacre_ok(&["up", "--dir", &dir, "--no-mount"]);
+    let source = format!("{}:/nacre", site.nid("d"));
+    assert!(up.contains(&format!("programs: {source}\n")), "{up}");
+    let status = nacre_ok(&["status", "--dir", &dir]);
+    assert!(status.contains(&format!("source   {source}\n")), "{status}");
+}
+
+#[test]
+fn server_keeps_its_address() {
+    let mut site = Site::new();
+    let place = ["--listen", "127.0.93.5@tcp", "--port", "17993"];
+    site.serve("t", &["--mgs"], &place);
+    site.down("t");
+    site.serve("t", &["--mgs"], &["--port", "17993"]);
+    assert_eq!(site.nid("t"), "127.0.93.5@tcp");
+    site.down("t");
+    // Another process has taken the address.
+    let _listener = std::net::TcpListener::bind("127.0.93.5:17993").expect("a free address");
+    let target = site.path_str("t");
+    let served = nacre_ok(&["serve", &target, "--port", "17993"]);
+    assert!(served.contains("until now at 127.0.93.5@tcp"), "{served}");
+    site.down("t");
+    nacre_ok(&["destroy", "--yes", &target]);
+    assert!(!site.path("t").exists());
 }
 
 #[test]
@@ -142,7 +203,9 @@ fn status_shows_mounts_of_dead_processes() {
     let status = nacre(&["status"]).out;
     let line = status.lines().find(|l| l.contains(&format!("on {mount} ")));
     assert!(
-        line.is_some_and(|l| l.contains("died") && l.contains(&format!("nacre umount {mount}"))),
+        line.is_some_and(
+            |l| l.contains("died") && l.contains(&format!("nacre up --dir {}", site.path_str("d")))
+        ),
         "{status}"
     );
     let restart = format!(

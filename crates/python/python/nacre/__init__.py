@@ -1,7 +1,9 @@
 """File system access for Python programs without a kernel mount.
 
-A :class:`FileSystem` is a mount in this process. Its methods are those of the
-module ``os``, and :meth:`FileSystem.open` is that of Python:
+A :class:`FileSystem` is a mount in this process. Its methods have the names
+and parameters of the module ``os``, and :meth:`FileSystem.open` is that of
+Python. ``SOURCE`` is a source such as ``127.0.0.1@tcp:/nacre``, which ``nacre
+up --no-mount`` and ``nacre status`` print:
 
 >>> import nacre
 >>> with nacre.FileSystem(SOURCE, **OPTIONS) as fs:
@@ -17,8 +19,8 @@ module ``os``, and :meth:`FileSystem.open` is that of Python:
 [b'he', b'llo\\n']
 
 A failed call raises ``OSError`` with ``errno``, and with ``filename`` if the
-call takes a path. After ``fork()`` every call on the parent's mount raises
-``RuntimeError`` in the child.
+call takes a path or an open file. Ctrl-C ends a waiting call. After
+``fork()`` every call on the parent's mount raises ``RuntimeError`` in the child.
 """
 
 from __future__ import annotations
@@ -27,8 +29,13 @@ import atexit
 import io
 import os
 import posixpath
+import socket
+import sys
+import threading
 import weakref
+from collections.abc import Callable, Iterator
 from typing import IO, Any
+from urllib.parse import urlsplit
 
 from nacre._nacre import DirEntry, Mounted, OpenFile, StatFs, StatResult, __version__
 
@@ -46,34 +53,94 @@ BUFFER_SIZE = 1 << 20
 #: Size of the pieces of a read of the rest of a file, in bytes.
 _READ_SIZE = 16 << 20
 
+#: Values of the option ``atime``.
+_ATIMES = ("relatime", "strictatime", "noatime")
+#: The scheme of URLs.
+_SCHEME = "nacre://"
+
 _mounted: weakref.WeakSet[FileSystem] = weakref.WeakSet()
+#: The worker process of ``multiprocessing`` that will unmount at its end.
+_worker: int | None = None
 
 
 @atexit.register
 def _unmount_all() -> None:
-    """Unmounts at the end of the program, so that servers need not evict it."""
+    """Unmounts at the end of the program, so that servers need not evict it.
+
+    Reports data that is lost on standard error: the exit status is settled.
+    """
     for fs in list(_mounted):
+        if fs._pid != os.getpid():
+            continue  # The mount of a parent process.
         try:
             fs.close()
-        except RuntimeError:
-            pass  # A child process: the mounts are its parent's.
+        except BaseException:
+            sys.excepthook(*sys.exc_info())
+
+
+def _unmount_at_end_of_worker() -> None:
+    """Makes a worker of ``multiprocessing`` unmount at its end: forked workers skip ``atexit``."""
+    global _worker
+    process, util = sys.modules.get("multiprocessing.process"), sys.modules.get("multiprocessing.util")
+    if process is None or util is None or _worker == os.getpid() or process.parent_process() is None:
+        return
+    _worker = os.getpid()
+    util.Finalize(None, _unmount_all, exitpriority=0)
+
+
+def _split_url(url: str) -> tuple[str, int | None, str, str]:
+    """The host or NID, the port, the file system's name and the path of a URL."""
+    address, _, path = url.removeprefix(_SCHEME).partition("/")
+    fsname, _, path = path.partition("/")
+    if "@" in address:
+        nid, _, port = address.partition(":")
+        return nid, int(port) if port else None, fsname, path
+    split = urlsplit(url)
+    return split.hostname or "", split.port, fsname, path
+
+
+def _nid_of(host: str) -> str:
+    """The NID of a host; a NID stays as it is."""
+    if "@" in host:
+        return host
+    try:
+        return f"{socket.gethostbyname(host)}@tcp"
+    except socket.gaierror as error:
+        raise socket.gaierror(error.errno, f"{error.strerror}: the host {host!r} of the MGS") from error
+
+
+class _Entries(list[DirEntry]):
+    """The entries of a directory, also for ``with``, as the iterator of ``os.scandir``."""
+
+    def __enter__(self) -> _Entries:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        pass
+
+    def close(self) -> None:
+        """Does nothing: the list is complete."""
 
 
 class FileSystem(Mounted):
     """A file system that is mounted in this process.
 
     ``source`` is ``MGSNID[,MGSNID...]:/FSNAME[/DIRECTORY]``, for example
-    ``10.0.0.1@tcp:/nacre``.
+    ``10.0.0.1@tcp:/nacre``, or a URL ``nacre://HOST[:PORT]/FSNAME[/DIRECTORY]``.
 
     ``listen`` is the NID of this client, ``port`` the port of the servers,
     ``threads`` the number of threads for network and caches, ``atime`` one of
     ``relatime``, ``strictatime`` and ``noatime``. ``diratime`` is False if reads
     leave the access times of directories as they are. ``jobid_var`` is the source
-    of the job's name that requests carry: ``procname_uid``, ``nodelocal``, or an
-    environment variable such as ``SLURM_JOB_ID``; ``jobid_name`` is its pattern.
+    of the job's name that requests carry: ``procname_uid``, ``nodelocal``,
+    ``session``, an environment variable such as ``SLURM_JOB_ID``, or ``disable``;
+    ``jobid_name`` is its pattern.
     """
 
     source: str
+    _pid: int
+    _files: weakref.WeakSet[IO[Any]]
+    _lock: threading.Lock
 
     def __new__(
         cls,
@@ -87,6 +154,12 @@ class FileSystem(Mounted):
         jobid_var: str | None = None,
         jobid_name: str | None = None,
     ) -> FileSystem:
+        if source.startswith(_SCHEME):
+            host, url_port, fsname, path = _split_url(source)
+            port = url_port if port is None else port
+            source = f"{_nid_of(host)}:/{fsname}{'/' if path else ''}{path}"
+        if atime is not None and atime not in _ATIMES:
+            raise ValueError(f"atime={atime!r}: use one of {', '.join(_ATIMES)}")
         named = {
             "listen": listen,
             "port": port,
@@ -101,8 +174,37 @@ class FileSystem(Mounted):
             options.append("nodiratime")
         fs = super().__new__(cls, source, ",".join(options))
         fs.source = source
+        fs._pid = os.getpid()
+        fs._files = weakref.WeakSet()
+        fs._lock = threading.Lock()
         _mounted.add(fs)
+        _unmount_at_end_of_worker()
         return fs
+
+    def __enter__(self) -> FileSystem:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Writes the buffers of open files, closes all files and unmounts.
+
+        Raises the first error: the data of that file is lost. The end of the
+        program does the same.
+        """
+        first = None
+        if self._pid == os.getpid() and not self.closed:
+            with self._lock:
+                files = list(self._files)
+            for file in files:
+                try:
+                    file.close()
+                except Exception as error:
+                    first = first or error
+        super().close()
+        if first is not None:
+            raise first
 
     def __repr__(self) -> str:
         state = "unmounted" if self.closed else "mounted"
@@ -149,9 +251,12 @@ class FileSystem(Mounted):
                 buffered = io.BufferedWriter(raw, size)
             else:
                 buffered = io.BufferedReader(raw, size)
-            if binary:
-                return buffered
-            return io.TextIOWrapper(buffered, encoding, errors, newline, line_buffering=buffering == 1)
+            file: IO[Any] = buffered
+            if not binary:
+                file = io.TextIOWrapper(buffered, encoding, errors, newline, line_buffering=buffering == 1)
+            with self._lock:
+                self._files.add(file)
+            return file
         except BaseException:
             raw.close()
             raise
@@ -191,13 +296,43 @@ class FileSystem(Mounted):
         return self.stat(path, follow_symlinks=False)
 
     remove = Mounted.unlink
+    replace = Mounted.rename
+
+    def scandir(self, path: str | os.PathLike[str] = "/") -> _Entries:
+        """The entries of a directory with their attributes, as a list."""
+        return _Entries(super().scandir(path))
+
+    def walk(
+        self,
+        top: str | os.PathLike[str] = "/",
+        topdown: bool = True,
+        onerror: Callable[[OSError], object] | None = None,
+        followlinks: bool = False,
+    ) -> Iterator[tuple[str, list[str], list[str]]]:
+        """The directories of a tree, each with the names in it, like ``os.walk``."""
+        top = os.fspath(top)
+        try:
+            entries = self.scandir(top)
+        except OSError as error:
+            if onerror is not None:
+                onerror(error)
+            return
+        dirs, files = [], []
+        for entry in entries:
+            (dirs if entry.is_dir() else files).append(entry.name)
+        links = {entry.name for entry in entries if entry.is_symlink()}
+        if topdown:
+            yield top, dirs, files
+        for name in dirs:
+            if followlinks or name not in links:
+                yield from self.walk(posixpath.join(top, name), topdown, onerror, followlinks)
+        if not topdown:
+            yield top, dirs, files
 
     def __del__(self) -> None:
-        # In a child process the mount is its parent's.
-        try:
+        # In a child process the mount is its parent's. A mount that failed has no process.
+        if getattr(self, "_pid", None) == os.getpid():
             self.close()
-        except RuntimeError:
-            pass
 
     def __reduce__(self) -> Any:
         raise TypeError("cannot pickle a mounted file system: pass its source and mount in the other process")

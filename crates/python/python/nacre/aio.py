@@ -1,10 +1,12 @@
 """``asyncio`` for :class:`nacre.FileSystem`: each call runs on a thread, so the event loop continues.
 
+The end of a task's wait (a timeout, a cancellation) leaves its call running on the thread.
+
 >>> import asyncio, nacre.aio
 >>> async def main():
 ...     async with nacre.aio.FileSystem(SOURCE, **OPTIONS) as fs:
 ...         await fs.makedirs("/doc/aio", exist_ok=True)
-...         async with await fs.open("/doc/aio/x", "wb") as file:
+...         async with fs.open("/doc/aio/x", "wb") as file:
 ...             await file.write(b"0123456789")
 ...         return await fs.read_many([("/doc/aio/x", n, 2) for n in (0, 4)])
 >>> asyncio.run(main())
@@ -30,6 +32,7 @@ def _method(name: str, original):
 
     @functools.wraps(original)
     async def call(self, *args, **options):
+        await self.mount()
         return await self._run(getattr(self._wrapped, name), *args, **options)
 
     return call
@@ -72,10 +75,27 @@ class File(_Wrapper):
         return functools.partial(self._run, value)
 
 
+class _Opening:
+    """An open of a file: ``await`` it for the file, or use it in ``async with``."""
+
+    def __init__(self, opening) -> None:
+        self._opening = opening
+
+    def __await__(self):
+        return self._opening.__await__()
+
+    async def __aenter__(self) -> File:
+        self._file = await self._opening
+        return self._file
+
+    async def __aexit__(self, *exception) -> None:
+        await self._file.close()
+
+
 class FileSystem(_Wrapper):
     """A mounted file system: the methods of :class:`nacre.FileSystem` as coroutines.
 
-    ``async with``, or a call of :meth:`mount`, mounts it.
+    Mounts at ``async with``, at ``await``, or at the first call.
     """
 
     def __init__(self, source: str, **options) -> None:
@@ -85,9 +105,15 @@ class FileSystem(_Wrapper):
 
     async def mount(self) -> None:
         """Mounts, unless it is mounted already."""
-        async with self._mounting:
-            if self._wrapped is None:
-                self._wrapped = await self._run(self._mount)
+        if self._wrapped is None:
+            async with self._mounting:
+                if self._wrapped is None:
+                    self._wrapped = await self._run(self._mount)
+        elif self._wrapped.closed:
+            raise ValueError("the file system is unmounted: make another nacre.aio.FileSystem")
+
+    def __await__(self):
+        return self.__aenter__().__await__()
 
     async def __aenter__(self) -> FileSystem:
         await self.mount()
@@ -102,13 +128,18 @@ class FileSystem(_Wrapper):
             await self._run(self._wrapped.close)
         self._pool.shutdown(wait=False)
 
-    async def open(self, path, mode="r", **options) -> File:
-        """Opens a file; the options are those of :meth:`nacre.FileSystem.open`."""
+    def open(self, path, mode="r", **options) -> _Opening:
+        """Opens a file, for ``await`` or ``async with``; the options are those of
+        :meth:`nacre.FileSystem.open`."""
+        return _Opening(self._open(path, mode, options))
+
+    async def _open(self, path, mode, options) -> File:
+        await self.mount()
         return File(await self._run(self._wrapped.open, path, mode, **options), self._pool)
 
 
 for _name in (
     "access chmod chown exists getxattr isdir isfile link listdir listxattr lstat makedirs mkdir read_many readlink "
-    "remove removexattr rename rmdir scandir setxattr stat statvfs symlink truncate unlink utime"
+    "remove removexattr rename replace rmdir scandir setxattr stat statvfs symlink truncate unlink utime"
 ).split():
     setattr(FileSystem, _name, _method(_name, getattr(nacre.FileSystem, _name)))

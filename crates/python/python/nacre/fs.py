@@ -1,7 +1,7 @@
 """The file system for ``fsspec``.
 
 The URL is ``nacre://HOST[:PORT]/FSNAME/path``: the host of the MGS (an
-address, or a name that is resolved), the port of the servers (by
+address, a name that is resolved, or a NID), the port of the servers (by
 default 988, or 7988 if the MGS listens only there),
 the name of the file system. Paths without a URL need the option ``source``.
 Other options are those of :class:`nacre.FileSystem`.
@@ -11,16 +11,29 @@ from __future__ import annotations
 
 import datetime
 import os
-import socket
 import stat as modes
-from urllib.parse import urlsplit
 
-from fsspec.spec import AbstractFileSystem
+try:
+    from fsspec.spec import AbstractFileSystem
+except ImportError as error:
+    raise ImportError("nacre.fs needs the package fsspec: pip install 'nacre[fsspec]'") from error
 
 import nacre
 
 __all__ = ["NacreFileSystem"]
 
+#: Options of :class:`nacre.FileSystem`.
+_MOUNT_OPTIONS = ("listen", "threads", "atime", "diratime", "jobid_var", "jobid_name")
+#: Options of fsspec itself.
+_FSSPEC_OPTIONS = (
+    "asynchronous",
+    "batch_size",
+    "listings_expiry_time",
+    "loop",
+    "max_paths",
+    "skip_instance_cache",
+    "use_listings_cache",
+)
 _TYPES = {modes.S_IFDIR: "directory", modes.S_IFREG: "file", modes.S_IFLNK: "link"}
 
 
@@ -35,9 +48,13 @@ class NacreFileSystem(AbstractFileSystem):
         if source is None:
             if host is None or fsname is None:
                 raise ValueError("nacre: pass a URL nacre://HOST[:PORT]/FSNAME/path or source='NID:/FSNAME'")
-            source = f"{socket.gethostbyname(host)}@tcp:/{fsname}"
-        names = ("listen", "threads", "atime", "diratime", "jobid_var", "jobid_name")
-        self._options = {name: options[name] for name in names if name in options}
+            source = f"{nacre._nid_of(host)}:/{fsname}"
+        unknown = [name for name in options if name not in (*_MOUNT_OPTIONS, *_FSSPEC_OPTIONS)]
+        if unknown:
+            raise TypeError(
+                f"nacre: unknown option {', '.join(unknown)}: use source, auto_mkdir, port, {', '.join(_MOUNT_OPTIONS)}"
+            )
+        self._options = {name: options[name] for name in _MOUNT_OPTIONS if name in options}
         self._options["port"] = port
         self._source = source
         self._prefix = f"nacre://{host}{'' if port is None else f':{port}'}/{fsname}" if host else None
@@ -75,9 +92,9 @@ class NacreFileSystem(AbstractFileSystem):
     def _get_kwargs_from_urls(path):
         if not str(path).startswith("nacre://"):
             return {}
-        url = urlsplit(str(path))
-        found = {"host": url.hostname, "port": url.port, "fsname": url.path.strip("/").partition("/")[0] or None}
-        return {name: value for name, value in found.items() if value is not None}
+        host, port, fsname, _ = nacre._split_url(str(path))
+        found = {"host": host, "port": port, "fsname": fsname}
+        return {name: value for name, value in found.items() if value}
 
     def unstrip_protocol(self, name: str) -> str:
         if self._prefix is None:

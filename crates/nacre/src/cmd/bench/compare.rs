@@ -8,8 +8,9 @@ use std::process::{Child, Command, ExitCode, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use bench::{Config, LibrarySubject, PASS_THROUGH, PathSubject, Phase, Report, Subject, compare};
+use fuse::FuseError;
 
 use super::bench_instance::BenchInstance;
 use super::{ScratchDir, caches, load, stop_flag};
@@ -53,15 +54,13 @@ fn measure(args: &Bench, dir: &Path) -> Result<ExitCode> {
     })];
     let bindfs = Bindfs::mount(dir)?;
     match &bindfs {
-        Some(bindfs) => subjects.push(Arc::new(PathSubject {
+        Ok(bindfs) => subjects.push(Arc::new(PathSubject {
             name: PASS_THROUGH.to_owned(),
             root: bindfs.mountpoint.clone(),
             processes: vec![bindfs.child.id()],
             drop_caches: Some(caches::of_files(bindfs.source.clone())),
         })),
-        None => {
-            errln!("cannot start {PASS_THROUGH} (is it installed?): skipping the pass-through file system")
-        }
+        Err(why) => errln!("{why}: skipping the pass-through file system"),
     }
     subjects.push(Arc::new(PathSubject {
         name: "nacre mount".to_owned(),
@@ -120,43 +119,51 @@ struct Bindfs {
 }
 
 impl Bindfs {
-    /// Mounts bindfs; `None` if the program cannot be started, usually because it is
-    /// not installed.
-    fn mount(dir: &Path) -> Result<Option<Bindfs>> {
+    /// Mounts bindfs. The inner error is the reason that it does not mount; usually it is not
+    /// installed.
+    fn mount(dir: &Path) -> Result<Result<Bindfs, String>> {
         let (source, mountpoint) = (dir.join("below"), dir.join("bindfs"));
         fs::create_dir(&source)?;
         fs::create_dir(&mountpoint)?;
         let spawned = Command::new(PASS_THROUGH)
-            .arg("-f")
+            // For other users, bindfs needs `user_allow_other` in /etc/fuse.conf.
+            .args(["-f", "--no-allow-other"])
             .arg(&source)
             .arg(&mountpoint)
             .stdout(Stdio::null())
             .spawn();
-        let Ok(child) = spawned else { return Ok(None) };
-        let bindfs = Bindfs {
+        let child = match spawned {
+            Ok(child) => child,
+            Err(e) => return Ok(Err(format!("cannot start {PASS_THROUGH} (is it installed? {e})"))),
+        };
+        let mut bindfs = Bindfs {
             source,
             mountpoint,
             child,
         };
         let start_time = Instant::now();
         while fuse::mounted_at(&bindfs.mountpoint).is_none() {
+            if let Some(status) = bindfs.child.try_wait()? {
+                return Ok(Err(format!("{PASS_THROUGH} did not mount ({status})")));
+            }
             if start_time.elapsed() > BINDFS_MOUNT_MAX {
-                bail!(
-                    "bindfs did not mount {} within {} s",
-                    bindfs.mountpoint.display(),
+                super::stop_child(&mut bindfs.child);
+                return Ok(Err(format!(
+                    "{PASS_THROUGH} did not mount within {} s",
                     BINDFS_MOUNT_MAX.as_secs()
-                );
+                )));
             }
             std::thread::sleep(Duration::from_millis(10));
         }
-        Ok(Some(bindfs))
+        Ok(Ok(bindfs))
     }
 }
 
 impl Drop for Bindfs {
     fn drop(&mut self) {
-        if let Err(e) = fuse::unmount(&self.mountpoint, true) {
-            errln!("{e}");
+        match fuse::unmount(&self.mountpoint, true) {
+            Ok(()) | Err(FuseError::NotMounted { .. }) => {}
+            Err(e) => errln!("{e}"),
         }
         // bindfs exits after the unmount.
         let _ = self.child.wait();

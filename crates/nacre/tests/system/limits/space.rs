@@ -286,3 +286,46 @@ fn ost_without_inodes_gets_no_new_files() {
         "cd {mount}/d && echo new > new && sync -f new && test $(cat new) = new"
     ));
 }
+
+#[test]
+fn up_on_a_full_disk_names_the_space_or_starts_without_new_files() {
+    let disk = Disk::new("1G", "");
+    let mut site = Site::new();
+    let (dir, others) = (disk.target("d"), format!("{}/others", disk.root()));
+    let leave = |mib: u64| {
+        sh(&format!(
+            "rm -f {others}; fallocate -l $(($(stat -fc '%a * %S' {0}) - ({mib} << 20))) {others}",
+            disk.root()
+        ));
+    };
+    leave(20);
+    let error = fixture::nacre_refuses(&["up", "--dir", &dir, "--no-mount"]);
+    assert!(
+        error.contains("MiB free, and Nacre keeps") && error.contains("MiB more"),
+        "{error}"
+    );
+    assert_eq!(sh(&format!("ls -A {dir}")), "", "nothing is created");
+
+    sh(&format!("rm {others}"));
+    let mount = site.up(&dir, &[]);
+    sh(&format!("echo kept > {mount}/f"));
+    site.down(&dir);
+    leave(20);
+    let up = nacre_ok(&["up", "--dir", &dir]);
+    assert!(up.contains("too full for new files: OST0000"), "{up}");
+    sh(&format!("test $(cat {mount}/f) = kept && rm {mount}/f"));
+    site.down(&dir);
+
+    // Not even the log can be written.
+    sh(&format!(
+        "cd {}; cat /dev/zero > rest 2> /dev/null || true; test $(stat -fc %a .) = 0",
+        disk.root()
+    ));
+    let error = fixture::nacre_refuses(&["up", "--dir", &dir]);
+    assert!(
+        error.contains("is full: starting needs") && error.contains("MiB free"),
+        "{error}"
+    );
+    sh(&format!("rm {0}/rest {others}", disk.root()));
+    nacre_ok(&["up", "--dir", &dir]);
+}
