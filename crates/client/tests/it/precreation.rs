@@ -184,7 +184,7 @@ async fn full_ost_gets_new_files_again_once_it_has_space() {
         }
     };
     tokio::time::timeout(SOON, until_full).await.unwrap();
-    let next_id = || param(&cluster, "osp.*OST0001*.prealloc_next_id");
+    let next_id = || param(&cluster.params, "osp.*OST0001*.prealloc_next_id");
     let full_id = next_id();
     create(&client, "meanwhile").await;
     assert_eq!(next_id(), full_id);
@@ -207,7 +207,7 @@ async fn administrator_keeps_new_files_off_an_ost() {
     let limit = "osp.*OST0001*.max_create_count";
     cluster.params.set(limit, "0").unwrap();
     assert_eq!(exclusion(&cluster), "max_create_count=0");
-    let next_id = || param(&cluster, "osp.*OST0001*.prealloc_next_id");
+    let next_id = || param(&cluster.params, "osp.*OST0001*.prealloc_next_id");
     let first_id = next_id();
     for n in 0..10 {
         create(&client, &format!("without{n}")).await;

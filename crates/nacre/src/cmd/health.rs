@@ -428,7 +428,7 @@ mod tests {
         );
         let mut old = import(true, 2);
         old.target.as_mut().unwrap().evicted_secs_ago = Some(EVICTION_SHOWN_SECS);
-        assert_eq!(import_problems(&[old]), []);
+        assert_eq!(import_problems(&[old], ""), []);
     }
 
     #[test]
