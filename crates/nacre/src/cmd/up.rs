@@ -147,19 +147,19 @@ async fn bring_up(
 /// Fails if the disk of a new file system has too little space for new files: its OSTs keep a part
 /// of the disk free.
 fn check_space(dir: &Path, osts: u32) -> Result<()> {
-    let space = Space::of_host(dir)?;
-    let s = space.statfs()?;
-    let mib = |blocks: u64| blocks.saturating_mul(s.bsize.into()) >> 20;
-    let (free, available) = (mib(s.bfree), mib(s.bavail));
+    let reserved = Space::of_host(dir)?.reserved_bytes() >> 20;
+    let s =
+        rustix::fs::statvfs(dir).with_context(|| format!("cannot measure the disk of {}", dir.display()))?;
+    let mib = |blocks: u64| blocks.saturating_mul(s.f_frsize) >> 20;
     // An OST is full below a thousandth of its disk and 1 MiB (`osp.*.reserved_mb_low`).
-    let needed = mib(s.blocks) / 1000 + u64::from(osts) + NEW_STORES_MIB;
-    if available < needed {
+    let needed = reserved + mib(s.f_blocks) / 1000 + u64::from(osts) + NEW_STORES_MIB;
+    let free = mib(s.f_bavail);
+    if free < needed {
         bail!(
-            "the disk of {} has {free} MiB free, and Nacre keeps {} MiB of it free: free {} MiB more, or choose another \
+            "the disk of {} has {free} MiB free, and Nacre keeps {reserved} MiB of it free: free {} MiB more, or choose another \
              --dir",
             dir.display(),
-            space.reserved_bytes() >> 20,
-            needed - available
+            needed - free
         );
     }
     Ok(())

@@ -53,3 +53,15 @@ fn process_on_some_cpus_prints_no_warning_of_the_allocator() {
         run(std::process::Command::new("taskset").args(["-c", first_cpu.trim(), nacre, "--version"]));
     assert!(output.ok && output.err.is_empty(), "{}", output.err);
 }
+
+#[test]
+fn process_runs_although_its_log_cannot_be_written() {
+    let mut site = Site::new();
+    let dir = site.directory("d");
+    let nacre = env!("CARGO_BIN_EXE_nacre");
+    sh(&format!(
+        "NACRE_LOG=info {nacre} up --foreground --no-mount --dir {dir} > /dev/null 2> /dev/full & pid=$!
+         until test -e {dir}/run.json; do kill -0 $pid; sleep 0.01; done
+         {nacre} down --dir {dir}; wait $pid"
+    ));
+}
