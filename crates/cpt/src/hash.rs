@@ -17,9 +17,9 @@ use std::sync::OnceLock;
 #[cfg(feature = "sim")]
 use crate::NodeScope;
 
-/// A map whose seed comes from [`HashState::default`].
+/// A map with a seed from [`HashState::default`].
 pub type HashMap<K, V> = std::collections::HashMap<K, V, HashState>;
-/// A set whose seed comes from [`HashState::default`].
+/// A set with a seed from [`HashState::default`].
 pub type HashSet<T> = std::collections::HashSet<T, HashState>;
 /// A map in pure code: made by `with_hasher`, with a seed from its owner.
 pub type SeededMap<K, V> = std::collections::HashMap<K, V, HashSeed>;
@@ -53,7 +53,7 @@ impl BuildHasher for HashSeed {
     }
 }
 
-/// A [`HashSeed`] whose default is random.
+/// A [`HashSeed`] with a random default.
 #[derive(Clone, Debug)]
 pub struct HashState(HashSeed);
 

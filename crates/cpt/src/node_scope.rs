@@ -12,7 +12,7 @@ use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 
 thread_local! {
-    /// The node whose task this thread runs.
+    /// The node of the task that this thread runs.
     static CURRENT: RefCell<Option<Arc<NodeScope>>> = const { RefCell::new(None) };
 }
 
@@ -64,7 +64,7 @@ impl NodeScope {
         })
     }
 
-    /// The node whose task calls.
+    /// The node of the calling task.
     pub fn current() -> Option<Arc<NodeScope>> {
         CURRENT
             .try_with(|current| current.borrow().clone())
@@ -72,7 +72,7 @@ impl NodeScope {
             .flatten()
     }
 
-    /// The id of the node whose task calls.
+    /// The id of the node of the calling task.
     pub fn current_id() -> Option<u32> {
         let id = |current: &RefCell<Option<Arc<NodeScope>>>| current.borrow().as_ref().map(|scope| scope.id);
         CURRENT.try_with(id).ok().flatten()

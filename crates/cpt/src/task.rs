@@ -1,5 +1,5 @@
 //! Tasks and the runtime that runs them: tokio's, with one addition. With the feature `sim`, many
-//! nodes share one thread, and a task belongs to the node whose task spawned it
+//! nodes share one thread, and a task belongs to the node of its spawner
 //! ([`NodeScope`](crate::NodeScope)). Without the feature these are plain calls of tokio.
 //!
 //! Crates below the command spawn only through this module; a style check enforces it.
@@ -174,7 +174,7 @@ impl<T: Send + 'static> JoinSet<T> {
         self.0.join_all().await
     }
 
-    /// Number of tasks whose result was not taken.
+    /// Number of tasks with a result that was not taken.
     pub fn len(&self) -> usize {
         self.0.len()
     }

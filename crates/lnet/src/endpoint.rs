@@ -151,10 +151,10 @@ impl Lnet {
     }
 }
 
-/// The NID of a server whose targets belong to the MGS at `mgs` (empty: this process runs only an
-/// MGS). If this process runs the MGS (`runs_mgs`), the address of `mgs` that this machine has.
-/// Otherwise the address from which this machine reaches the MGS; on loopback, or without `mgs`,
-/// the first free loopback address.
+/// The NID of a server with targets of the MGS at `mgs` (empty: this process runs only an MGS). If
+/// this process runs the MGS (`runs_mgs`), the address of `mgs` that this machine has. Otherwise
+/// the address from which this machine reaches the MGS; on loopback, or without `mgs`, the first
+/// free loopback address.
 ///
 /// # Errors
 ///

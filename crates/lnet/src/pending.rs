@@ -1,5 +1,5 @@
 //! One shard of this node's PUTs and GETs that wait for an ACK or a REPLY, and the rules for
-//! answers. Pure: who waits, and how an answer reaches it, is the caller's.
+//! answers. Pure: the caller knows the waiter, and delivers the answer.
 
 use crate::{LnetError, Payload};
 use cpt::{HashSeed, SeededMap};
@@ -48,7 +48,7 @@ impl<W> PendingOps<W> {
         self.0.insert(object, operation);
     }
 
-    /// Removes an operation whose waiter has given up; does nothing if it has ended.
+    /// Removes an operation after its waiter has given up; does nothing if it has ended.
     pub(crate) fn remove(&mut self, object: u64) {
         self.0.remove(&object);
     }

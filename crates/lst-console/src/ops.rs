@@ -87,7 +87,7 @@ pub(super) fn failures(operation: &str, replies: &[NodeReply], ignored: &[u32]) 
     replies.iter().filter_map(line).collect()
 }
 
-/// What to do about a node without a reply.
+/// The advice about a node without a reply.
 fn hint(e: Errno) -> &'static str {
     match e {
         Errno::ETIMEDOUT => {

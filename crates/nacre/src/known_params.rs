@@ -1,5 +1,5 @@
-//! The names of all parameters of Nacre, from the manual's table: a process has only the parameters of
-//! its own targets and mounts.
+//! The names of all parameters of Nacre, from the manual's table: a process has only the parameters
+//! of its own targets and mounts.
 
 /// The page with the table; a test compares it with a running file system.
 const PAGE: &str = include_str!("../../../docs/manual/parameters.md");
@@ -9,8 +9,8 @@ pub(crate) fn can_be_set(pattern: &str) -> bool {
     rows().any(|(name, writable)| writable && matches(pattern, name))
 }
 
-/// Names of parameters, with `*` for the names of targets, services and mounts, and whether each can
-/// be set.
+/// Names of parameters, with `*` for the names of targets, services and mounts, and whether each
+/// can be set.
 fn rows() -> impl Iterator<Item = (&'static str, bool)> {
     PAGE.lines().filter_map(|line| {
         let (name, rest) = line.strip_prefix("| `")?.split_once("` |")?;

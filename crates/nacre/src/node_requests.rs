@@ -124,8 +124,8 @@ impl NodeHandles {
         }
     }
 
-    /// Sets a parameter that is about to become permanent: an error must appear now, not only in the
-    /// logs of other nodes. A parameter that this process does not have is no error.
+    /// Sets a parameter that is about to become permanent: an error must appear now, not only in
+    /// the logs of other nodes. A parameter that this process does not have is no error.
     fn check_value(&self, name: &str, value: &str) -> Result<()> {
         match self.registry.set(name, value) {
             Ok(_) | Err(ParamError::NotFound { .. }) => Ok(()),

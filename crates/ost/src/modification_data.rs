@@ -13,7 +13,7 @@ use wire::{Fid, Xid};
 /// times of this many other objects before its delayed write arrives.
 const OBJECTS_MAX: usize = 128;
 
-/// The objects whose times one client set last, each with the highest xid of such a request. The
+/// The objects with times that one client set last, and the highest xid of such a request. The
 /// latest recorded object is last.
 #[derive(Debug, Default)]
 pub(crate) struct ModificationData(Mutex<VecDeque<(Fid, Xid)>>);

@@ -42,7 +42,7 @@ pub enum ParamError {
     ReadOnly {
         /// The parameter's full name.
         name: String,
-        /// What to do instead; may be empty.
+        /// The advice for such a caller; may be empty.
         instead: &'static str,
     },
     /// The parameter refuses this value.

@@ -17,7 +17,7 @@ pub struct Param {
     pub(crate) set: Option<Arc<Set>>,
     /// One line of documentation; may be empty.
     pub(crate) about: &'static str,
-    /// What to do instead of setting a read-only parameter; may be empty.
+    /// The advice for a caller that sets this read-only parameter; may be empty.
     pub(crate) instead: &'static str,
 }
 

@@ -3,7 +3,8 @@
 //! [`fs`] has a mount and the calls on paths, [`file`] open files, [`listing`] directories,
 //! [`read_many`] many reads in one call, on several threads. Each call runs without the
 //! interpreter's lock, so that other threads of the program continue, and ends at Ctrl-C
-//! ([`wait`]). Modules in Python (`python/nacre`) add the interfaces of `io`, `asyncio` and `fsspec`.
+//! ([`wait`]). Modules in Python (`python/nacre`) add the interfaces of `io`, `asyncio` and
+//! `fsspec`.
 
 mod buffer;
 mod errors;

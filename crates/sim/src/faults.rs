@@ -92,7 +92,7 @@ pub struct Faults {
     pub cluster: Arc<Cluster>,
     /// Where the faults are recorded.
     pub history: History,
-    /// What the faults weaken.
+    /// The promises that the faults weaken.
     pub losses: Arc<Mutex<Losses>>,
     /// The climate of the network.
     pub climate: Arc<Mutex<Climate>>,

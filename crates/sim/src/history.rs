@@ -84,7 +84,7 @@ pub struct Note {
     pub order: u64,
     /// Virtual time.
     pub at: Duration,
-    /// What happened.
+    /// The event.
     pub what: String,
 }
 

@@ -134,7 +134,7 @@ impl Spec for NameSpec {
                 (Ok(_), Outcome::Failed(_)) => Vec::new(),
                 (Ok(tree), _) => self.changed(state, tree),
                 (Err(errno), Outcome::Failed(failed)) => same(errno == *failed),
-                // Whatever went wrong, nothing changed.
+                // The call failed for another reason; nothing changed.
                 (Err(_), Outcome::Unclear(_)) => same(true),
                 (Err(_), _) => Vec::new(),
             },

@@ -397,7 +397,7 @@ async fn find_conflict(cluster: Arc<Cluster>) -> String {
     }
 }
 
-/// What a check of the metadata target's store finds.
+/// The findings of a check of the metadata target's store.
 async fn check_names(mds: &Host) -> Vec<String> {
     let Some(disk) = mds.disks().nth(1) else {
         return Vec::new();

@@ -157,7 +157,7 @@ mod tests {
     use std::hash::{BuildHasher, RandomState};
     use std::time::{Instant, SystemTime};
 
-    /// What a simulation with this seed sees.
+    /// The observations of a simulation with this seed.
     fn observe(seed: u64) -> (u64, SystemTime, Duration) {
         let simulation = move || {
             begin(seed);

@@ -13,11 +13,11 @@ use crate::names::{self, NameSpec};
 /// Number of states at which a check gives up.
 const STATES_MAX: usize = 30_000;
 
-/// What happened to nodes, as far as it weakens promises. Today's exceptions from the promises of a
-/// file system that recovers are here and nowhere else:
+/// The events that weaken promises. Today's exceptions from the promises of a file system that
+/// recovers are here and nowhere else:
 ///
-/// - A metadata server that crashes forgets the changes that no sync covers, even acknowledged ones:
-///   clients do not replay.
+/// - A metadata server that crashes forgets the changes that no sync covers, even acknowledged
+///   ones: clients do not replay.
 /// - An object server that crashes forgets the data that no fsync covers, and evicts its clients:
 ///   their dirty data is lost.
 /// - A client that a server evicts may answer calls from its caches until it notices.

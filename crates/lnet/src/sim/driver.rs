@@ -333,7 +333,7 @@ impl SimLnd {
         }
     }
 
-    /// Queues a PUT whose sink is full.
+    /// Queues a PUT for a full sink.
     fn queue(&self, from: Nid, blocked: BlockedPut) {
         let key = (from, blocked.message.portal);
         let is_first = {

@@ -115,7 +115,7 @@ pub(crate) enum Command {
     Decode(decode::Args),
     /// Start a file system, copy a source tree into it, verify the copy, and report measurements
     Demo(Demo),
-    /// Measure and test: mdtest, mdsrate, mds-survey, fsx, LNet; one load on disk, mount and library
+    /// Measure and test: mdtest, mdsrate, mds-survey, fsx, LNet; a load on disk, mount, library
     Bench(Bench),
 }
 
@@ -291,7 +291,7 @@ pub(crate) struct Mkfs {
     /// first
     #[arg(long)]
     pub(crate) reformat: bool,
-    /// NID of the MGS; may be repeated, or separated by commas or colons; required for an MDT and OST
+    /// NID of the MGS, or several, separated by commas or colons; required for an MDT and OST
     #[arg(long, value_name = "NID")]
     pub(crate) mgsnode: Vec<NidsArg>,
     /// NID of a node that can run this target [default: the node that runs it]

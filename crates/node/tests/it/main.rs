@@ -22,7 +22,7 @@ fn in_memory(kind: TargetKind) -> TargetSpec {
     TargetSpec::in_memory(testkit::label(kind, 0), CAPACITY)
 }
 
-/// A node without an address, whose parts reach each other over `lo`.
+/// A node without an address: its parts reach each other over `lo`.
 fn start_node(seed: u64) -> Arc<Node> {
     let lnet = Lnet::new(CptTable::single_current(), LnetConfig::default());
     Node::start(lnet, NodeConfig::new(RandomSource::seeded(seed))).unwrap()

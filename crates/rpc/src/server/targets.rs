@@ -97,8 +97,8 @@ impl TargetExports {
     }
 
     /// The parameter `evict_client`, as in Lustre: evicts a client by its UUID, or all
-    /// clients of a NID, with or without `nid:` before it. When a write returns, the client's requests are refused; the target drops the
-    /// client's state later.
+    /// clients of a NID, with or without `nid:` before it. When a write returns, the client's
+    /// requests are refused; the target drops the client's state later.
     pub fn param_evict_client(self: &Arc<Self>) -> Param {
         let exports = Arc::downgrade(self);
         let evict = move |client: &str| {

@@ -1,12 +1,12 @@
-//! The documents in the package `nacre` and in the tarball, below `share/doc/nacre`. They keep their
-//! paths in the repository, so that their links work.
+//! The documents in the package `nacre` and in the tarball, below `share/doc/nacre`. They keep
+//! their paths in the repository, so that their links work.
 
 use std::path::{Path, PathBuf};
 
 use super::files_in;
 use crate::stage::root;
 
-/// Directories whose files are documents, or files to which documents link.
+/// Directories of documents, and files to which documents link.
 const DIRS: [&str; 5] = [
     "docs",
     "docs/decisions",

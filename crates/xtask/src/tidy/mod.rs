@@ -44,7 +44,7 @@ const FLOORS: [(&str, u32); 28] = [
     ("capi", 8),
     ("python", 8),
     ("xtask", 0),
-    ("testbase", 3),
+    ("testbase", 4),
     ("testkit", 7),
 ];
 
