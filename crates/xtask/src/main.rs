@@ -91,6 +91,19 @@ fn check() -> Result<(), String> {
         "warnings",
     ];
     Stage::new("lints").run(cargo(lints))?;
+    let simulator = [
+        "clippy",
+        "--package",
+        "sim",
+        "--features",
+        "sim",
+        "--all-targets",
+        "--locked",
+        "--",
+        "-D",
+        "warnings",
+    ];
+    Stage::new("lints of the simulator").run(cargo(simulator))?;
     let mut doc = cargo([
         "doc",
         "--workspace",
