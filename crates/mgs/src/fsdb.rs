@@ -548,7 +548,7 @@ pub(crate) mod tests {
         from(Some(STORE_A), 0, "10.0.0.2").unwrap();
         let why = index_in_use_error(from(Some(STORE_B), 0, "10.0.0.3"));
         assert!(
-            why.contains("the MGS has testfs-OST0000 (uuid")
+            why.contains("the MGS has another store of testfs-OST0000 (uuid")
                 && why.contains(STORE_A)
                 && why.contains("--replace"),
             "{why}"

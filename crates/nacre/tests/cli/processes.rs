@@ -116,6 +116,11 @@ fn unmounted_file_system_is_shown_without_mount_at_once() {
     }
     assert!(!nacre_ok(&["status", "--dir", &dir]).contains(&mount_again));
     sh(&format!("umount {mount}"));
+    // The process learns of a foreign unmount from the kernel, in its own time.
+    sh(&format!(
+        "for i in $(seq 600); do ! {} status --dir {dir} | grep -q '{mount_again}' || exit 0; sleep 0.1; done; exit 1",
+        env!("CARGO_BIN_EXE_nacre")
+    ));
     let health = nacre(&["health"]);
     assert!(
         health.out.contains("was unmounted") && health.out.contains(&mount_again),
