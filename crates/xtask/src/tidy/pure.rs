@@ -5,7 +5,7 @@
 use super::{assert_none, code, files};
 use crate::stage::root;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Names of clocks, random sources, threads, tasks and system calls. Instants, durations and seeds
 /// are values: pure code takes them as arguments.
@@ -32,12 +32,12 @@ const IMPURE: [&str; 26] = [
     "RandomState",
     "DefaultHasher",
     "HashState",
+    "HashSeed::random",
     "HashMap",
     "HashSet",
     // Both read the clock.
     "warn_rate_limited",
     "tracing",
-    "Notify",
 ];
 
 /// Names of locks, which only the modules of [`SHARED`] may use.
@@ -139,9 +139,12 @@ const SHARED: [&str; 4] = [
     "rpc/src/import/replay.rs",
 ];
 
+fn is_word(c: char) -> bool {
+    c.is_alphanumeric() || c == '_'
+}
+
 /// Whether `line` has `name` as whole words.
 fn names(line: &str, name: &str) -> bool {
-    let is_word = |c: char| c.is_alphanumeric() || c == '_';
     line.match_indices(name)
         .any(|(i, _)| !line[..i].ends_with(is_word) && !line[i + name.len()..].starts_with(is_word))
 }
@@ -155,11 +158,8 @@ fn cpt_items(line: &str) -> Vec<&str> {
         Some(list) => list.split('}').next().unwrap_or_default().split(',').collect(),
         None => vec![rest],
     });
-    let word = |item: &'_ str| -> usize {
-        item.find(|c: char| !c.is_alphanumeric() && c != '_')
-            .unwrap_or(item.len())
-    };
-    items.map(str::trim).map(|item| &item[..word(item)]).collect()
+    let end = |item: &str| item.find(|c| !is_word(c)).unwrap_or(item.len());
+    items.map(str::trim).map(|item| &item[..end(item)]).collect()
 }
 
 /// The names in a pure module's code that the module must not use.
@@ -179,7 +179,8 @@ fn violations(text: &str, may_lock: bool) -> Vec<String> {
     found
 }
 
-fn pure_files(module: &str) -> Vec<std::path::PathBuf> {
+/// The files of a module or of a folder of modules.
+fn pure_files(module: &str) -> Vec<PathBuf> {
     let path = root().join("crates").join(module);
     if path.is_dir() {
         files(&path, "rs")
