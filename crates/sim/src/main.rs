@@ -6,6 +6,7 @@ use std::time::Instant;
 use cpt::Bug;
 use sim::run::{CLIENTS, OSTS, Report, Settings, run};
 use sim::shrink::shrink;
+use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::time::FormatTime;
 
@@ -79,7 +80,10 @@ fn main() -> ExitCode {
         args.get(at + 1)
     };
     let number = |name: &str| word(name)?.parse::<u64>().ok();
-    let filter = tracing_subscriber::EnvFilter::from_default_env();
+    // Lost data and evictions are the business of a simulation: without RUST_LOG the log is empty.
+    let filter = tracing_subscriber::EnvFilter::builder()
+        .with_default_directive(LevelFilter::OFF.into())
+        .from_env_lossy();
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)

@@ -97,7 +97,7 @@ impl Servers {
             seed: 1,
             ..MgsConfig::default()
         };
-        let mgs = Mgs::start_with(&rpc, &disks.mgs.stores(), config).await.unwrap();
+        let mgs = Mgs::start(&rpc, &disks.mgs.stores(), config).await.unwrap();
         let mgc = Mgc::connect(&rpc, vec![Nid::LO], "servers").await.unwrap();
         mgc.register(target_info(LDD_F_SV_TYPE_MDT, &disks.mdt))
             .await

@@ -301,7 +301,9 @@ fn up_on_a_full_disk_names_the_space_or_starts_without_new_files() {
     leave(20);
     let error = fixture::nacre_refuses(&["up", "--dir", &dir, "--no-mount"]);
     // The new directory itself may take the last block of a MiB.
-    let is_named = ["has 20 MiB free", "has 19 MiB free"].iter().any(|free| error.contains(free));
+    let is_named = ["has 20 MiB free", "has 19 MiB free"]
+        .iter()
+        .any(|free| error.contains(free));
     assert!(is_named && error.contains("and Nacre keeps"), "{error}");
     let missing = error
         .split("free ")
