@@ -115,7 +115,7 @@ fn check_place(dir: &Path) -> Result<()> {
             place.display()
         );
     }
-    if rustix::fs::statfs(place).is_ok_and(|fs| i64::from(fs.f_type) == TMPFS_MAGIC) {
+    if rustix::fs::statfs(place).is_ok_and(|fs| fs.f_type == TMPFS_MAGIC) {
         errln!(
             "nacre: {} is in memory (tmpfs): a restart of this machine loses the target",
             dir.display()
