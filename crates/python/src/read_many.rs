@@ -117,17 +117,16 @@ impl Job {
     }
 }
 
+/// The pieces of each request, or the first failed request of the list and the reason.
+type ReadResult = Result<Vec<Vec<Bytes>>, (usize, Errno)>;
+
 /// Reads all requests; returns the pieces of each, or the first failed request of the list and the
 /// reason. Opens each path once, or again for the next request of the path if that fails.
 ///
 /// # Errors
 ///
 /// The exception of a signal handler.
-pub(crate) fn read_many(
-    py: Python<'_>,
-    state: &Arc<State>,
-    requests: Vec<Request>,
-) -> PyResult<Result<Vec<Vec<Bytes>>, (usize, Errno)>> {
+pub(crate) fn read_many(py: Python<'_>, state: &Arc<State>, requests: Vec<Request>) -> PyResult<ReadResult> {
     let mut files: BTreeMap<Arc<[u8]>, SharedFile> = BTreeMap::new();
     let with_file = requests.into_iter().map(|request| {
         let file = files.entry(request.0.clone()).or_default().clone();
