@@ -1,6 +1,6 @@
 //! Tasks and the runtime that runs them: tokio's, with one addition. With the feature `sim`, many
 //! nodes share one thread, and a task belongs to the node of its spawner
-//! ([`NodeScope`](crate::NodeScope)). Without the feature these are plain calls of tokio.
+//! (`NodeScope`). Without the feature these are plain calls of tokio.
 //!
 //! Crates below the command spawn only through this module; a style check enforces it.
 

@@ -53,6 +53,8 @@ struct HostState {
     scope: Arc<NodeScope>,
     node: Option<Arc<Node>>,
     client: Option<Arc<Client>>,
+    /// Whether the last start has ended.
+    started: bool,
 }
 
 /// A cluster.
@@ -88,6 +90,7 @@ impl Host {
                 scope: NodeScope::new(id),
                 node: None,
                 client: None,
+                started: false,
             }),
         })
     }
@@ -110,6 +113,11 @@ impl Host {
     /// The disks.
     pub fn disks(&self) -> impl Iterator<Item = &SimDisk> {
         self.targets.iter().map(|target| &target.disk)
+    }
+
+    /// Whether the last start has ended. A start is cut short if its caller drops it.
+    pub fn has_started(&self) -> bool {
+        self.state.lock().started
     }
 
     /// Whether a node runs here.
@@ -187,6 +195,7 @@ impl Cluster {
         let (scope, boots) = {
             let mut state = host.state.lock();
             state.boots += 1;
+            state.started = false;
             state.scope = NodeScope::new(host.id);
             (state.scope.clone(), state.boots)
         };
@@ -194,7 +203,10 @@ impl Cluster {
         let started = scope.run(self.start_node(host.clone(), boots));
         tokio::select! {
             biased;
-            started = started => started,
+            started = started => {
+                host.state.lock().started = true;
+                started
+            }
             // The caller kills a node that starts; the death is no failure.
             () = scope.died() => Ok(()),
         }

@@ -306,6 +306,9 @@ impl Faults {
             }
         }
         for host in &self.cluster.servers {
+            if !host.has_started() && host.is_up() {
+                self.finish_death(host, Death::Process).await;
+            }
             if !host.is_up() {
                 self.restart(host).await;
             }

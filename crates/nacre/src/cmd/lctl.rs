@@ -149,7 +149,7 @@ fn help_start_params(patterns: &[String]) -> Result<ExitCode> {
                 "no start parameter matches '{pattern}', and no nacre process is running, which would have others"
             );
         }
-        params.for_each(|item| print_help(&item.name, &item.about, item.writable));
+        params.for_each(|item| print_help(&item.name, item.about, item.writable));
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -40,7 +40,6 @@ pub(crate) fn run(args: Serve) -> Result<ExitCode> {
         preferred: target_dirs.iter().find_map(|d| last_address(d.path())),
         mgs: mgs.collect(),
         runs_mgs,
-        ..AddressPreference::default()
     };
     // The process that serves holds the locks on the directories: the background child, if any.
     let own_targets = (args.foreground || daemon::is_child()).then_some(target_dirs);
