@@ -177,7 +177,8 @@ fn down_works_after_removal_of_the_directory() {
     let mut site = Site::new();
     site.up("d", &["--no-mount"]);
     let (dir, pid) = (site.path_str("d"), site.pid_in("d"));
-    sh(&format!("rm -rf {dir}"));
+    // Stopped meanwhile: the process would write its record into the directory again.
+    sh(&format!("kill -STOP {pid} && rm -rf {dir} && kill -CONT {pid}"));
     assert!(nacre_refuses(&["up", "--dir", &dir]).contains(&format!("process {pid}")));
     nacre_ok(&["down", "--dir", &dir]);
     assert!(has_ended(pid));
