@@ -83,11 +83,15 @@ impl Mounted {
 }
 
 /// The attributes of a path's file.
-pub(crate) fn stat_path(state: &StateRef, py: Python<'_>, path: &Path, follow: bool) -> PyResult<Attr> {
-    let result = state.run(py, async |state| {
+pub(crate) fn stat_path(
+    state: &StateRef,
+    py: Python<'_>,
+    path: &Path,
+    follow: bool,
+) -> PyResult<Result<Attr, Errno>> {
+    state.run(py, async |state| {
         with_path(state, raw(path), follow, |fid, _| attrs::stat(state, fid)).await
-    })?;
-    result.map_err(|e| errors::of_path(e, path))
+    })
 }
 
 /// Nanoseconds from seconds, rounded down as Python's `os.utime` does.
@@ -167,7 +171,8 @@ impl Mounted {
     /// The attributes of a file.
     #[pyo3(signature = (path, *, follow_symlinks = true))]
     fn stat(&self, py: Python<'_>, path: PathBuf, follow_symlinks: bool) -> PyResult<StatResult> {
-        stat_path(&self.0, py, &path, follow_symlinks).map(StatResult)
+        let attr = stat_path(&self.0, py, &path, follow_symlinks)?;
+        attr.map(StatResult).map_err(|e| errors::of_path(e, &path))
     }
 
     /// The space of the file system; `path` does not matter.

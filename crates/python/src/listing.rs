@@ -1,12 +1,12 @@
 //! Directory listings: names alone, or with attributes, which few requests look up for a whole
 //! chunk of names.
 
+use crate::errors;
 use crate::fs::stat_path;
 use crate::mounted::{State, StateRef};
 use crate::stat::{StatResult, seconds};
 use client::Attr;
 use posix::files;
-use pyo3::exceptions::PyFileNotFoundError;
 use pyo3::prelude::{PyResult, Python, pyclass, pymethods};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -41,19 +41,19 @@ impl DirEntry {
     }
 
     /// The attributes of the file, or of a symbolic link's target.
-    fn attr(&self, py: Python<'_>, follow: bool) -> PyResult<Attr> {
+    fn attr(&self, py: Python<'_>, follow: bool) -> PyResult<Result<Attr, Errno>> {
         match follow && self.is_symlink() {
             true => stat_path(&self.state, py, &self.path, true),
-            false => Ok(self.attr.clone()),
+            false => Ok(Ok(self.attr.clone())),
         }
     }
 
     /// Whether the file has this type. A link without a target has none.
     fn is_kind(&self, py: Python<'_>, follow: bool, wanted: u32) -> PyResult<bool> {
-        match self.attr(py, follow) {
+        match self.attr(py, follow)? {
             Ok(attr) => Ok(kind(attr.mode) == wanted),
-            Err(e) if e.is_instance_of::<PyFileNotFoundError>(py) => Ok(false),
-            Err(e) => Err(e),
+            Err(Errno::ENOENT) => Ok(false),
+            Err(e) => Err(errors::of_path(e, &self.path)),
         }
     }
 }
@@ -107,7 +107,8 @@ impl DirEntry {
     /// The attributes of the file, or of a symbolic link's target.
     #[pyo3(signature = (*, follow_symlinks = true))]
     fn stat(&self, py: Python<'_>, follow_symlinks: bool) -> PyResult<StatResult> {
-        self.attr(py, follow_symlinks).map(StatResult)
+        let attr = self.attr(py, follow_symlinks)?;
+        attr.map(StatResult).map_err(|e| errors::of_path(e, &self.path))
     }
 
     fn __repr__(&self) -> String {
