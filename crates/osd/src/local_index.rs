@@ -138,10 +138,7 @@ impl LocalIndex {
     /// [`OsdError::Corrupt`] or [`OsdError::Engine`] if it is damaged.
     pub fn open(path: &Path, config: LocalConfig) -> Result<LocalIndex, OsdError> {
         let space = space_of(path)?;
-        space.check(SpacePurpose::Upkeep).map_err(|_| OsdError::Full {
-            path: path.into(),
-            needed_mib: (space.upkeep_reserve_bytes() >> 20) + 1,
-        })?;
+        space.check_start(path)?;
         if !path.exists() && !config.initialised {
             create(path, config)?;
         }

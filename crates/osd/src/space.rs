@@ -9,7 +9,7 @@
 
 use std::{
     collections::BTreeMap,
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::{
         Arc, OnceLock,
         atomic::{AtomicU64, Ordering::Relaxed},
@@ -245,6 +245,19 @@ impl Space {
             true => Ok(()),
             false => Err(OsdError::NoSpace),
         }
+    }
+
+    /// Checks that there is space to start a target with a store in `path`.
+    ///
+    /// # Errors
+    ///
+    /// [`OsdError::Full`] with the needed space.
+    pub fn check_start(&self, path: &Path) -> Result<(), OsdError> {
+        let needed_mib = (self.upkeep_reserve_bytes() >> 20) + 1;
+        self.check(SpacePurpose::Upkeep).map_err(|_| OsdError::Full {
+            path: path.into(),
+            needed_mib,
+        })
     }
 
     /// Checks that the local file system has an inode for a new file.

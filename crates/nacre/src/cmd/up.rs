@@ -67,8 +67,10 @@ pub(crate) fn run(args: Up) -> Result<ExitCode> {
     if !daemon::is_child() {
         net::server_endpoint(&args.net, &start.lnet, &preference)?;
         std::fs::create_dir_all(&dir).with_context(|| format!("cannot create {}", dir.display()))?;
-        if instance.store == Store::Local && !Instance::exists_in(&dir) {
-            check_space(&dir, instance.osts)?;
+        match (instance.store, Instance::exists_in(&dir)) {
+            (Store::Memory, _) => {}
+            (Store::Local, true) => Space::of_host(&dir)?.check_start(&dir)?,
+            (Store::Local, false) => check_space(&dir, instance.osts)?,
         }
         if let Some(path) = &mountpoint {
             mounts::prepare_empty(path)?;
