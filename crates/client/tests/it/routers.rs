@@ -4,14 +4,13 @@
 #![allow(clippy::unwrap_used)]
 
 use bytes::Bytes;
-use client::{Client, Cred, MountOptions, OpenFlags};
+use client::{Cred, OpenFlags};
 use cpt::CptTable;
 use lnet::{Lnet, LnetConfig, NiSpec, RouteSpec};
-use rpc::{Ptlrpc, RpcConfig};
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::Duration;
-use testkit::{Cluster, FSNAME};
+use testkit::{Cluster, FSNAME, SettableClock, start_node};
 use wire::Nid;
 
 /// Limit of a wait for a reply.
@@ -68,13 +67,12 @@ async fn a_mount_works_through_two_routers_and_continues_through_one() {
     let servers = node(&[nid(3, 1)], false, Some(0));
     let cluster = Cluster::start_on(servers, 2).await;
     let lnet = node(&[nid(4, 0)], false, Some(1));
-    let cfg = RpcConfig {
-        seed: 77,
-        ..RpcConfig::default()
+    let client_node = start_node(lnet.clone(), 77, &SettableClock::default());
+    let mount = async || {
+        let options = client_node.mount_options(vec![nid(3, 1)], FSNAME);
+        client_node.mount(options.unwrap()).await.unwrap()
     };
-    let rpc = Ptlrpc::start(lnet.clone(), CptTable::single_current(), cfg);
-    let options = MountOptions::new(vec![nid(3, 1)], FSNAME, 99);
-    let client = Client::mount(&rpc, options).await.unwrap();
+    let client = mount().await;
     let data: Bytes = (0..20_000_000_u32)
         .map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8)
         .collect::<Vec<u8>>()
@@ -107,8 +105,7 @@ async fn a_mount_works_through_two_routers_and_continues_through_one() {
         .await
         .expect("the mount continues through the other router");
     // Another mount has no cache, so it reads from the servers.
-    let other = Client::mount(&rpc, MountOptions::new(vec![nid(3, 1)], FSNAME, 100));
-    let other = tokio::time::timeout(SOON, other).await.unwrap().unwrap();
+    let other = tokio::time::timeout(SOON, mount()).await.unwrap();
     for fid in [first, second] {
         let file = other
             .open(&Cred::root(), fid, OpenFlags::READ_WRITE)
@@ -122,7 +119,6 @@ async fn a_mount_works_through_two_routers_and_continues_through_one() {
         lnet.show_peers().iter().all(|p| p.nid.net() == nid(0, 0).net()),
         "the client is connected to routers only"
     );
-    other.umount().await;
-    client.umount().await;
+    client_node.stop().await.unwrap();
     cluster.stop().await;
 }

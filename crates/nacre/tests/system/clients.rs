@@ -5,13 +5,11 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
-use std::sync::Arc;
 
-use client::{Client, MountOptions};
 use cpt::{CptConfig, CptTable};
 use fuse::{FuseMount, FuseOptions};
 use lnet::{Lnet, LnetConfig};
-use rpc::{Ptlrpc, RpcConfig};
+use node::{Node, NodeConfig, RandomSource};
 
 use crate::file_system::{FileSystem, Shape, text};
 use crate::fixture::sh;
@@ -275,16 +273,14 @@ fn client_in_the_server_process_and_another_are_coherent() {
 }
 
 /// Mounts the file system in this test's process.
-async fn mount(rpc: &Arc<Ptlrpc>, fs: &FileSystem, at: &Path, seed: u64) -> (Arc<Client>, FuseMount) {
+async fn mount(node: &Node, fs: &FileSystem, at: &Path) -> FuseMount {
     fs::create_dir(at).unwrap();
     let mgs = fs.addresses.nid(1).parse().unwrap();
-    let client = Client::mount(rpc, MountOptions::new(vec![mgs], "lus", seed))
+    let options = node.mount_options(vec![mgs], "lus").unwrap();
+    let client = node.mount(options).await.unwrap();
+    fuse::mount(client, at, FuseOptions::new(fs.addresses.source()))
         .await
-        .unwrap();
-    let fuse_mount = fuse::mount(client.clone(), at, FuseOptions::new(fs.addresses.source()))
-        .await
-        .unwrap();
-    (client, fuse_mount)
+        .unwrap()
 }
 
 #[test]
@@ -293,7 +289,7 @@ fn several_mounts_in_one_process_are_coherent() {
     let cpts = CptTable::build(&CptConfig::default()).unwrap();
     let runtime = cpts.iter().next().unwrap().handle().tokio().clone();
     let paths = ["one", "two", "three"].map(|name| fs.site.path(name));
-    let (lnet, rpc, mounts) = runtime.block_on(async {
+    let (node, mounts) = runtime.block_on(async {
         let config = LnetConfig {
             accept_port: fs.addresses.port.parse().unwrap(),
             ..LnetConfig::default()
@@ -302,22 +298,20 @@ fn several_mounts_in_one_process_are_coherent() {
         lnet.add_tcp(fs.addresses.nid(6).parse().unwrap(), true)
             .await
             .unwrap();
-        let rpc = Ptlrpc::start(lnet.clone(), cpts.clone(), RpcConfig::default());
+        let node = Node::start(lnet, NodeConfig::new(RandomSource::seeded(6))).unwrap();
         let mut mounts = Vec::new();
-        for (path, seed) in paths.iter().zip(1..) {
-            mounts.push(mount(&rpc, &fs, path, seed).await);
+        for path in &paths {
+            mounts.push(mount(&node, &fs, path).await);
         }
-        (lnet, rpc, mounts)
+        (node, mounts)
     });
     check_coherence(&paths[0], &paths[1]);
     check_coherence(&paths[2], &fs.mount_point());
     runtime.block_on(async {
-        for (client, fuse_mount) in mounts {
+        for fuse_mount in mounts {
             fuse_mount.unmount(false).await.unwrap();
-            client.umount().await;
         }
-        rpc.shutdown().await;
-        lnet.shutdown().await;
+        node.stop().await.unwrap();
     });
     cpts.shutdown();
     fs.stop();

@@ -23,7 +23,7 @@ pub(crate) struct ExtraFiles {
 impl ExtraFiles {
     pub(crate) async fn start(servers: &Servers) -> ExtraFiles {
         let options = MountOptions::new(vec![local_nid(captured_nid(11))], FSNAME, 7);
-        let client = Client::mount(servers.first_node(), options).await.unwrap();
+        let client = servers.first_node().mount(options).await.unwrap();
         let cred = Cred::root();
         let mkdir = client.mkdir(&cred, client.root(), DIR_NAME.as_bytes(), 0o700);
         let dir = mkdir.await.unwrap().attr.fid;

@@ -5,10 +5,10 @@ pub(crate) use testkit::FSNAME;
 
 use cpt::CptTable;
 use lnet::{Lnet, LnetConfig};
-use rpc::Ptlrpc;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::Duration;
+use testkit::node::Node;
 use testkit::{Cluster, OstNode, SettableClock};
 use wire::{Nid, Time};
 
@@ -75,8 +75,8 @@ impl Servers {
     }
 
     /// The node of the MGS, the MDT and the first OST.
-    pub(crate) fn first_node(&self) -> &Arc<Ptlrpc> {
-        &self.cluster.rpc
+    pub(crate) fn first_node(&self) -> &Arc<Node> {
+        &self.cluster.node
     }
 
     /// Sets the servers' clock to a captured time, in microseconds since 1970.

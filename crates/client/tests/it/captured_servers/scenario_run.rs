@@ -7,9 +7,9 @@ use bytes::Bytes;
 use client::{Client, Cred, FoundFile, MountOptions, OpenFile, OpenFlags};
 use cpt::CptTable;
 use lnet::{Lnet, LnetConfig, PortalGuard};
-use rpc::{Ptlrpc, RpcConfig};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
+use testkit::node::{Node, NodeConfig, RandomSource};
 use wire::{Errno, Fid, Nid, Time};
 
 /// A mount of our client on simulated servers.
@@ -18,7 +18,7 @@ pub struct ScenarioRun {
     pub client: Arc<Client>,
     pub cred: Cred,
     pub params: params::Registry,
-    rpc: Arc<Ptlrpc>,
+    node: Arc<Node>,
     _portals: Vec<PortalGuard>,
 }
 
@@ -41,25 +41,29 @@ impl ScenarioRun {
         } else {
             "b1_client_mount"
         };
-        let cpts = CptTable::single_current();
-        let lnet = Lnet::new(cpts.clone(), LnetConfig::default());
+        let lnet = Lnet::new(CptTable::single_current(), LnetConfig::default());
         let (server, portals) = SimulatedServers::start(&lnet, library);
         {
             let mut state = server.state.lock();
             state.capture = mount_capture.to_owned();
             state.comparing = capture == mount_capture;
         }
-        let rpc_config = RpcConfig {
-            // The client's handles begin at the seed, which occurs nowhere else in a message.
-            seed: 0x6e61_6372_6500_0001,
-            ..RpcConfig::default()
+        // The client's handles begin at the seed, which occurs nowhere else in a message.
+        let seed = 0x6e61_6372_6500_0001_u64.to_le_bytes();
+        let random = RandomSource::new(move |bytes| {
+            bytes.copy_from_slice(&seed);
+            Ok(())
+        });
+        let config = NodeConfig {
+            follow_mgs_params: false,
+            ..NodeConfig::new(random)
         };
-        let rpc = Ptlrpc::start(lnet, cpts, rpc_config);
+        let node = Node::start(lnet, config).unwrap();
         let mut options = MountOptions::new(vec![Nid::LO], "testfs", 7);
         let now = Time::new(library.begin_us(capture) as i64 / 1_000_000, 0);
         options.clock = Arc::new(move || now);
         let params = options.params.clone();
-        let client = Client::mount(&rpc, options).await;
+        let client = node.mount(options).await;
         let client = client.unwrap_or_else(|e| panic!("{e}: {:#?}", server.state.lock().failures));
         // Connects in the background belong to the capture of the mount, not to `capture`.
         tokio::time::sleep(Duration::from_secs(1)).await;
@@ -72,7 +76,7 @@ impl ScenarioRun {
                 ..Cred::root()
             },
             params,
-            rpc,
+            node,
             _portals: portals,
         }
     }
@@ -85,8 +89,7 @@ impl ScenarioRun {
     /// Unmounts and returns the results. Fails if the servers lacked an answer.
     pub async fn end(&self) -> Counts {
         self.set_comparing(false);
-        self.client.umount().await;
-        self.rpc.shutdown().await;
+        self.node.stop().await.unwrap();
         let mut state = self.server.state.lock();
         assert!(state.failures.is_empty(), "{:#?}", state.failures);
         std::mem::take(&mut state.counts)
