@@ -121,10 +121,29 @@ impl DataFile {
     /// Locks a range of the file in all its objects, in stripe order, so that concurrent callers
     /// cannot deadlock.
     async fn lock(&self, mode: LockMode, start: u64, end: u64) -> Result<Vec<LockRef>, Errno> {
+        self.lock_objects(mode, start, end, false).await
+    }
+
+    /// As [`DataFile::lock`], by [`Object::lock_even_revoked`].
+    async fn lock_even_revoked(&self, mode: LockMode, start: u64, end: u64) -> Result<Vec<LockRef>, Errno> {
+        self.lock_objects(mode, start, end, true).await
+    }
+
+    async fn lock_objects(
+        &self,
+        mode: LockMode,
+        start: u64,
+        end: u64,
+        even_revoked: bool,
+    ) -> Result<Vec<LockRef>, Errno> {
         let mut locks = Vec::with_capacity(1);
         for stripe in StripeIndex::all(self.objects.len()) {
             if let Some(range) = self.object_range(stripe, start, end) {
-                locks.push(self.object(stripe)?.lock(mode, range).await?);
+                let object = self.object(stripe)?;
+                locks.push(match even_revoked {
+                    true => object.lock_even_revoked(mode, range).await?,
+                    false => object.lock(mode, range).await?,
+                });
             }
         }
         Ok(locks)
@@ -153,8 +172,8 @@ impl DataFile {
     /// `EIO`: an object or a lock was lost; `ENODEV`: an unknown target; or an error of an OST.
     pub async fn read(&self, offset: u64, len: usize) -> Result<Vec<Bytes>, Errno> {
         let end = offset.saturating_add(len as u64);
-        let read = || async {
-            let locks = self.lock(LockMode::Pr, offset, end).await?;
+        let read = |even_revoked| async move {
+            let locks = self.lock_objects(LockMode::Pr, offset, end, even_revoked).await?;
             self.read_locked(locks, offset, len).await
         };
         self.read_consistently(read).await
@@ -163,18 +182,20 @@ impl DataFile {
     /// Runs `read` so that its bytes match the file size. If a write by this mount was concurrent,
     /// the zeros that the client has added up to the size may be wrong. If a truncate or fallocate
     /// was concurrent, all bytes may be wrong. Then `read` runs again under `change_lock`, which
-    /// excludes changes. As in a write, the task takes `change_lock` before the extent locks.
-    async fn read_consistently<F>(&self, read: impl Fn() -> F) -> Result<Vec<Bytes>, Errno>
+    /// excludes changes. As in a write, the task takes `change_lock` before the extent locks. A
+    /// truncate may wait for `change_lock`, and a cancellation for the truncate, so the second read
+    /// also uses revoked locks (the argument of `read`).
+    async fn read_consistently<F>(&self, read: impl Fn(bool) -> F) -> Result<Vec<Bytes>, Errno>
     where
         F: Future<Output = Result<StripedRead, Errno>>,
     {
         let (writes, space_changes) = (self.writes.watch(), self.space_changes.watch());
-        let out = read().await?;
+        let out = read(false).await?;
         if space_changes.is_quiet() && (writes.is_quiet() || !out.has_added_zeros) {
             return Ok(out.data);
         }
         let _no_changes = self.change_lock.write().await;
-        Ok(read().await?.data)
+        Ok(read(true).await?.data)
     }
 
     /// Reads pages for a mapping. The kernel does not report writes to a writable mapping, so the
@@ -239,13 +260,18 @@ impl DataFile {
     ///
     /// As [`DataFile::read`].
     pub async fn read_direct(&self, offset: u64, len: usize) -> Result<Vec<Bytes>, Errno> {
-        self.read_consistently(|| self.read_direct_once(offset, len))
+        self.read_consistently(|even_revoked| self.read_direct_once(offset, len, even_revoked))
             .await
     }
 
-    async fn read_direct_once(&self, offset: u64, len: usize) -> Result<StripedRead, Errno> {
+    async fn read_direct_once(
+        &self,
+        offset: u64,
+        len: usize,
+        even_revoked: bool,
+    ) -> Result<StripedRead, Errno> {
         let end = offset.saturating_add(len as u64);
-        let _locks = self.lock(LockMode::Pr, offset, end).await?;
+        let _locks = self.lock_objects(LockMode::Pr, offset, end, even_revoked).await?;
         let mut out = StripedRead::default();
         for piece in self.layout.extents(offset, len as u64) {
             let data = self

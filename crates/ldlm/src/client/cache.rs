@@ -28,6 +28,8 @@ pub(super) struct CachedLock {
     pub(super) revoked_bits: u64,
     /// A task is cancelling the lock; the code that sets this flag must start that task.
     pub(super) cancelling: bool,
+    /// The owner has dropped the data under the lock, so no search finds the lock any more.
+    pub(super) ended: bool,
     /// The server waits for the cancel.
     pub(super) server_waits: bool,
     /// The server drops the lock when it sends a blocking AST (`LDLM_FL_CANCEL_ON_BLOCK`), so the
@@ -180,9 +182,13 @@ impl LockClient {
     }
 
     /// A cached lock that includes `mode` and `policy`, revoked or not: for work that must finish
-    /// before the cancel ([`super::LockOwner::blocking`]).
+    /// before the cancel, because [`super::LockOwner::blocking`] may wait for it. The cancel waits
+    /// for this work too, so such work must be rare, or it delays the cancel for ever.
     pub fn find_even_revoked(&self, res: &LdlmResId, mode: LockMode, policy: Policy) -> Option<LockRef> {
-        self.find_if(res, mode, policy, |_| true)
+        // The server has already dropped a revoked lock with `cancel_on_block`.
+        self.find_if(res, mode, policy, |lock| {
+            lock.revoked_bits == 0 || !(lock.ended || lock.cancel_on_block)
+        })
     }
 
     fn find_if(
@@ -295,6 +301,9 @@ impl LockClient {
         };
         lock.refs = lock.refs.saturating_sub(1);
         if !lock.can_cancel() {
+            if lock.refs == 0 {
+                self.unreferenced.notify_waiters();
+            }
             return;
         }
         if lock.revoked_bits != 0 {
@@ -333,6 +342,27 @@ impl LockClient {
         let use_number = std::mem::take(&mut lock.use_number);
         if shard.unused.remove(&use_number).is_some() {
             self.uncount_unused(1);
+        }
+    }
+
+    /// Ends the searches for a lock whose data the owner has dropped. If work under the lock has
+    /// begun meanwhile ([`LockClient::find_even_revoked`]), waits for it and returns false: the
+    /// owner must drop the data again.
+    pub(super) async fn end(&self, res: &LdlmResId, cookie: LockCookie) -> bool {
+        let mut is_first_look = true;
+        loop {
+            let unreferenced = self.unreferenced.notified();
+            tokio::pin!(unreferenced);
+            unreferenced.as_mut().enable();
+            let refs = self.with_lock(res, cookie, |lock| {
+                lock.ended = is_first_look && lock.refs == 0;
+                lock.refs
+            });
+            if refs.unwrap_or(0) == 0 {
+                return is_first_look;
+            }
+            is_first_look = false;
+            unreferenced.await;
         }
     }
 

@@ -173,6 +173,7 @@ impl LockClient {
             .into_iter()
             .for_each(|info| self.owner.dropped(info, info.policy.bits()));
         self.removed.notify_waiters();
+        self.unreferenced.notify_waiters();
     }
 
     /// Marks a whole lock as revoked. Returns true if the caller has to start the cancel. Otherwise
@@ -237,6 +238,9 @@ impl LockClient {
                     continue;
                 }
                 self.owner.blocking(info, keep).await;
+            }
+            if !self.end(&res, cookie).await {
+                continue;
             }
             // Defer the cancel before the removal, because `cancel_all` waits until the cache is
             // empty and then sends the deferred cancels.

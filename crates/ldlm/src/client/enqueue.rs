@@ -299,6 +299,7 @@ impl PendingEnqueue {
                     0
                 },
                 cancelling: false,
+                ended: false,
                 server_waits: false,
                 cancel_on_block: self.cancel_on_block,
                 discard: false,

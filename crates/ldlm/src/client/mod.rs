@@ -3,8 +3,8 @@
 //! A granted lock stays cached after its last use, until the server revokes it, the cache is full,
 //! or the lock expires. A revoked lock gets no new users, except for work that must finish before
 //! the cancel ([`LockClient::find_even_revoked`]). After its last user has finished, the
-//! [`LockOwner`] writes back and drops the data that the lock protected. Only then the client sends
-//! the cancel.
+//! [`LockOwner`] writes back and drops the data that the lock protected, and does so again after
+//! each such work. Only then the client sends the cancel.
 //!
 //! There are two tables: `cookies` maps a cookie, which callbacks carry, to a request in flight or
 //! to a resource; `cache` has the locks of each resource. Both are sharded. Code that needs mutexes
@@ -141,6 +141,9 @@ pub struct LockClient {
     canceller: Canceller,
     /// Notified when a lock leaves the cache.
     removed: Notify,
+    /// Notified when the last user of a lock that is being cancelled has finished, and after an
+    /// eviction.
+    unreferenced: Notify,
     me: Weak<LockClient>,
     tasks: Spawner,
 }
@@ -172,6 +175,7 @@ impl LockClient {
             lru_max_age_ms: AtomicU64::new(cfg.lru_max_age.as_millis() as u64),
             canceller: Canceller::default(),
             removed: Notify::new(),
+            unreferenced: Notify::new(),
             me: me.clone(),
             tasks: Spawner::current(),
         })

@@ -4,8 +4,11 @@
 #![allow(clippy::unwrap_used)]
 
 use bytes::Bytes;
+use client::{Cred, SetAttr};
 use lnet::sim::FrameKind;
+use sim::kernel::KernelModel;
 use sim::scenario::play;
+use sim::workload::BLOCK;
 use std::time::Duration;
 use tokio::time::Instant;
 use wire::Errno;
@@ -56,5 +59,42 @@ fn a_blocking_callback_that_the_network_loses_is_sent_again() {
         assert!(begin.elapsed() < Duration::from_secs(30), "{:?}", begin.elapsed());
         let synced = s.on(0, async |mount| mount.fsync(&a, false).await).await;
         assert_eq!(synced, Ok(()), "the client was not evicted");
+    });
+}
+
+#[test]
+fn a_reader_sees_the_mapped_page_of_a_client_that_truncates() {
+    play(3, async |s| {
+        let (a, b) = (s.open(0, "file").await, s.open(1, "file").await);
+        let kernel = s.on(0, async |mount| KernelModel::attach(&mount)).await;
+        let page = |byte| Bytes::from(vec![byte; BLOCK]);
+        let stored = s
+            .on(0, async |mount| {
+                mount.write(&a, 0, page(1)).await.unwrap();
+                kernel.store(&a, 0, page(2)).await
+            })
+            .await;
+        assert_eq!(stored, Ok(()));
+        // The kernel writes no page back until the truncate ends; the server revokes the lock
+        // before the truncate needs it.
+        kernel.begin_truncate(a.fid);
+        let truncate = async {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            let set = SetAttr {
+                size: Some(BLOCK as u64),
+                ..SetAttr::default()
+            };
+            s.on(0, async |mount| {
+                mount.setattr(&Cred::root(), a.fid, &set, Some(&a)).await.unwrap();
+                kernel.end_truncate(a.fid, Some(1));
+            })
+            .await;
+        };
+        let read = s.on(1, async |mount| mount.read(&b, 0, BLOCK).await.unwrap());
+        let (read, ()) = tokio::join!(read, truncate);
+        assert!(
+            read.concat() == page(2),
+            "the reader sees the data from before the store"
+        );
     });
 }

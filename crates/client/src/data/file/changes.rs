@@ -81,7 +81,8 @@ impl DataFile {
             if let Some(range) = self.object_range(stripe, range.start, range.end) {
                 let object = self.object(stripe)?;
                 let epoch = object.page_epoch()?;
-                locks.push(object.lock_page(range).await?);
+                // The cancellation of a lock waits for the kernel, and the kernel for this write.
+                locks.push(object.lock_even_revoked(LockMode::Pw, range).await?);
                 // After a swap of layouts the object has another file's data.
                 if object.osc().evictions() != epoch || object.file() != self.fid {
                     return Err(Errno::EIO);
@@ -179,9 +180,13 @@ impl DataFile {
     ) -> Result<bool, Errno> {
         let _changing = self.change_lock.write().await;
         let _space_change = self.space_changes.begin();
-        let Some(locks) = self.lock_if_current(size, OBD_OBJECT_EOF, is_current).await? else {
+        // The cancellation of a lock waits for the kernel, and the kernel writes no dirty page of a
+        // mapping back before a truncate ends.
+        let pw = LockMode::Pw;
+        let locks = self.lock_even_revoked(pw, size, OBD_OBJECT_EOF).await?;
+        if !is_current.await? {
             return Ok(false);
-        };
+        }
         self.for_each_object(|stripe, object| {
             let size = self.layout.object_size(stripe, size);
             let lock = lock_on(&locks, &object).cloned();

@@ -292,13 +292,17 @@ impl Object {
         reply
     }
 
-    /// A lock for the write-back of a mapping's page. Also finds a lock that the client is about to
-    /// cancel, because the cancellation waits for the kernel, which waits for this write.
-    pub(super) async fn lock_page(self: &Arc<Self>, range: Range<u64>) -> Result<LockRef, Errno> {
+    /// As [`Object::lock`], but also finds a lock that the client is about to cancel. For work that
+    /// the cancellation may wait for ([`ldlm::LockClient::find_even_revoked`]).
+    pub(super) async fn lock_even_revoked(
+        self: &Arc<Self>,
+        mode: LockMode,
+        range: Range<u64>,
+    ) -> Result<LockRef, Errno> {
         let locks = self.osc.locks();
-        match locks.find_even_revoked(&self.res, LockMode::Pw, extent(&range)) {
-            Some(lock) => Ok(lock),
-            None => self.lock(LockMode::Pw, range).await,
+        match locks.find_even_revoked(&self.res, mode, extent(&range)) {
+            Some(lock) => self.check_damage(lock),
+            None => self.lock(mode, range).await,
         }
     }
 

@@ -1,12 +1,13 @@
 //! A wait for a lock on the server ends with the client's eviction or a timeout. Refused locks do
-//! not wait.
+//! not wait. A cancel waits for work that has begun under the revoked lock.
 
 use crate::cluster::{
-    UPDATE,
-    fixture::{Cluster, ENQUEUE_MIN, directory},
+    UPDATE, WHOLE,
+    fixture::{Cluster, ENQUEUE_MIN, OBJECT, directory},
 };
 use ldlm::{LockMode, Policy};
 use rpc::RpcError;
+use std::time::Duration;
 use tokio::time::Instant;
 use wire::{Errno, LdlmResId};
 
@@ -63,4 +64,31 @@ async fn a_client_cannot_lock_a_resource_of_the_servers_own_locks() {
         .await;
     assert!(matches!(refused, Err(RpcError::Status(Errno::EINVAL))));
     assert_eq!(cluster.server.stats().locks, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cancel_waits_for_work_that_begins_during_the_write_back() {
+    let cluster = Cluster::new().await;
+    let (client_a, client_b) = (cluster.client("a").await, cluster.client("b").await);
+    client_a
+        .owner
+        .set_write_back_time(OBJECT, Duration::from_millis(20));
+    drop(client_a.enqueue(OBJECT, LockMode::Pw, WHOLE).await.unwrap());
+    let reader = client_b.clone();
+    let waiting = tokio::spawn(async move { reader.enqueue(OBJECT, LockMode::Pr, WHOLE).await });
+    client_a.until(|| !client_a.owner.revoked().is_empty()).await;
+    let find = || client_a.locks.find_even_revoked(&OBJECT, LockMode::Pw, WHOLE);
+    let work = find().unwrap();
+    client_a.wait_for_write_backs().await;
+    assert!(!waiting.is_finished() && work.is_valid(), "the lock has a user");
+    client_a.owner.add_one(work.info());
+    drop(work);
+    waiting.await.unwrap().unwrap();
+    assert_eq!(client_a.owner.revoked().len(), 2, "the owner writes back again");
+    assert_eq!(
+        client_b.glimpse(OBJECT).await.0,
+        1,
+        "the server has the data of the work"
+    );
+    assert!(find().is_none());
 }
