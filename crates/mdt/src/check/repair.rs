@@ -17,7 +17,7 @@ use crate::{
     namespace::{NewInode, create, lookup, make_root, set_layout},
     osp::pool::LastUsedId,
     sequences::{SUPER_SEQUENCE, Sequences},
-    store::{DIR_BLOCK, Entry, Inode, NameHash, S_IFDIR, S_IFREG, Store, Work, keys, links},
+    store::{Change, DIR_BLOCK, Entry, Inode, NameHash, S_IFDIR, S_IFREG, Store, Work, keys, links},
     target::wall_clock,
 };
 
@@ -73,12 +73,12 @@ impl Repairer {
             }
             Problem::MisplacedEntry { dir, key, entry } => {
                 let (_, name) = keys::entry_name(key).ok_or(Errno::EINVAL)?;
-                let mut tx = store.begin();
-                tx.delete(key.clone());
+                let mut change = Change::new();
+                change.remove_record(key.clone());
                 if store.entry(*dir, &name)?.is_none() {
-                    tx.put_entry(*dir, &name, *entry);
+                    change.add_entry(*dir, &name, *entry);
                 }
-                tx.commit().map(drop)
+                self.apply(change)
             }
             Problem::DanglingName { dir, name, .. }
             | Problem::ExtraName { dir, name, .. }
@@ -89,8 +89,8 @@ impl Repairer {
                 entry,
                 kind,
             } => {
-                let mut tx = store.begin();
-                tx.put_entry(
+                let mut change = Change::new();
+                change.add_entry(
                     *dir,
                     name,
                     Entry {
@@ -98,7 +98,7 @@ impl Repairer {
                         ..*entry
                     },
                 );
-                tx.commit().map(drop)
+                self.apply(change)
             }
             Problem::UnnamedInode { fid, .. } => {
                 let mut inode = store.inode(*fid)?;
@@ -106,9 +106,10 @@ impl Repairer {
             }
             Problem::MissingOrphanRecord { fid } => {
                 let inode = store.inode(*fid)?;
-                let mut tx = store.begin();
-                tx.destroy_orphan(*fid, &inode)?;
-                tx.commit().map(drop)
+                let mut change = Change::new();
+                change.remove_orphan(*fid);
+                change.destroy_inode(*fid, &inode, store.xattr_names(*fid, &inode)?)?;
+                self.apply(change)
             }
             Problem::StaleOrphanRecord { fid, .. } => self.remove(keys::orphan(*fid)),
             Problem::WrongLinkCount { fid, expected, .. } => self.change(*fid, |inode| {
@@ -266,12 +267,12 @@ impl Repairer {
         let mut parent = self.store.inode(dir)?;
         parent.nlink += u32::from(inode.is_dir());
         let kind = inode.kind();
-        let mut tx = self.store.begin();
-        tx.put_entry(dir, name.as_bytes(), Entry { fid, kind });
-        tx.put_inode(fid, inode);
-        tx.put_inode(dir, &mut parent);
-        tx.delete(keys::orphan(fid));
-        tx.commit().map(drop)
+        let mut change = Change::new();
+        change.add_entry(dir, name.as_bytes(), Entry { fid, kind });
+        change.change_inode(fid, inode);
+        change.change_inode(dir, &parent);
+        change.remove_orphan(fid);
+        self.apply(change)
     }
 
     /// The directory `lost+found`, created if missing.
@@ -323,12 +324,17 @@ impl Repairer {
     }
 
     /// Changes an inode in its own transaction.
-    fn change(&self, fid: Fid, apply: impl FnOnce(&mut Inode)) -> Result<(), Errno> {
+    fn change(&self, fid: Fid, edit: impl FnOnce(&mut Inode)) -> Result<(), Errno> {
         let mut inode = self.store.inode(fid)?;
-        apply(&mut inode);
-        let mut tx = self.store.begin();
-        tx.put_inode(fid, &mut inode);
-        tx.commit().map(drop)
+        edit(&mut inode);
+        let mut change = Change::new();
+        change.change_inode(fid, &inode);
+        self.apply(change)
+    }
+
+    /// Applies a change; no other operation runs on the store.
+    fn apply(&self, change: Change) -> Result<(), Errno> {
+        self.store.apply(&self.store.hold(&[]), change).map(drop)
     }
 
     fn put(&self, key: Bytes, value: Bytes) -> Result<(), Errno> {
@@ -338,9 +344,9 @@ impl Repairer {
     }
 
     fn remove(&self, key: Bytes) -> Result<(), Errno> {
-        let mut tx = self.store.begin();
-        tx.delete(key);
-        tx.commit().map(drop)
+        let mut change = Change::new();
+        change.remove_record(key);
+        self.apply(change)
     }
 
     /// Removes all records with this prefix.

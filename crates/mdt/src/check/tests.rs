@@ -11,7 +11,7 @@ use super::{Examination, Repairer, examine};
 use crate::{
     namespace::tests::Fixture,
     sequences::SUPER_SEQUENCE,
-    store::{Entry, Inode, S_IFDIR, S_IFREG, keys, links},
+    store::{Change, Entry, Inode, S_IFDIR, S_IFREG, keys, links},
 };
 
 const ROOT: Fid = Fid::ROOT;
@@ -50,15 +50,15 @@ impl Tree {
     fn change(&self, fid: Fid, change: impl FnOnce(&mut Inode)) {
         let mut inode = self.f.store.inode(fid).unwrap();
         change(&mut inode);
-        let mut tx = self.f.store.begin();
-        tx.put_inode(fid, &mut inode);
-        tx.commit().unwrap();
+        let mut mutations = Change::new();
+        mutations.change_inode(fid, &inode);
+        self.f.store.apply(&self.f.store.hold(&[fid]), mutations).unwrap();
     }
 
     fn put_entry(&self, dir: Fid, name: &str, fid: Fid, kind: u32) {
-        let mut tx = self.f.store.begin();
-        tx.put_entry(dir, name.as_bytes(), Entry { fid, kind });
-        tx.commit().unwrap();
+        let mut change = Change::new();
+        change.add_entry(dir, name.as_bytes(), Entry { fid, kind });
+        self.f.store.apply(&self.f.store.hold(&[]), change).unwrap();
     }
 
     /// The kind and place of each problem.
@@ -430,9 +430,9 @@ async fn dot_lustre_needs_no_entry_in_the_root() {
     };
     make();
     assert_eq!(t.findings(), []);
-    let mut tx = t.f.store.begin();
-    tx.delete_entry(Fid::DOT_LUSTRE, b"fid");
-    tx.commit().unwrap();
+    let mut change = Change::new();
+    change.remove_entry(Fid::DOT_LUSTRE, b"fid");
+    t.f.store.apply(&t.f.store.hold(&[]), change).unwrap();
     assert_eq!(t.repair_all().await, ALL_PATHS, "not moved to lost+found");
     make();
     assert_eq!(t.findings(), []);

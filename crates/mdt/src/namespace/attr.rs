@@ -7,11 +7,11 @@ use wire::{
     MDS_ATTR_PROJID, MDS_ATTR_SIZE, MDS_ATTR_UID, MDS_DATA_MODIFIED, MdtRecSetattr,
 };
 
-use super::{APPEND, ChangeResult, IMMUTABLE};
+use super::{APPEND, ChangeResult, IMMUTABLE, Plan};
 use crate::{
     acl,
     cred::{Cred, MAY_WRITE},
-    store::{Inode, S_IFMT, S_ISGID, S_ISUID, Store, Work},
+    store::{Change, Inode, OpenCounts, S_IFMT, S_ISGID, S_ISUID, Store, Work},
 };
 
 /// Inode flags that only a privileged user may change.
@@ -61,9 +61,14 @@ pub fn setattr(store: &Store, cred: &Cred, args: SetattrArgs<'_>) -> Result<Chan
         true => store.hold_files(&[fid]),
         false => store.hold(&[fid]),
     };
-    let old = store.inode(fid)?;
+    plan_setattr(store.inode(fid)?, held.open_counts(fid), cred, args)?.apply(store, &held)
+}
+
+fn plan_setattr(old: Inode, opens: OpenCounts, cred: &Cred, args: SetattrArgs<'_>) -> Result<Plan, Errno> {
+    let rec = args.rec;
+    let fid = rec.sa_fid;
     check_setattr(cred, &old, args)?;
-    if truncates && held.open_counts(fid).executors > 0 {
+    if rec.sa_valid & MDS_ATTR_SIZE != 0 && opens.executors > 0 {
         return Err(Errno::ETXTBSY);
     }
     let mut inode = old.clone();
@@ -75,14 +80,13 @@ pub fn setattr(store: &Store, cred: &Cred, args: SetattrArgs<'_>) -> Result<Chan
         apply(cred, &mut inode, rec);
     }
 
-    let mut tx = store.begin();
+    let mut change = Change::new();
     if inode.is_file() && inode.ownership() != old.ownership() {
-        tx.put_work(&inode.lov, Work::Chown(inode.ownership()))?;
+        change.queue_work(&inode.lov, Work::Chown(inode.ownership()))?;
     }
-    tx.put_inode(fid, &mut inode);
-    let transno = tx.commit()?;
-    Ok(ChangeResult {
-        transno,
+    change.change_inode(fid, &inode);
+    Ok(Plan {
+        change,
         fid,
         inode,
         pre_versions: [old.version, 0, 0, 0],

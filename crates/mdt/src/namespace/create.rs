@@ -3,13 +3,15 @@
 use bytes::Bytes;
 use wire::{Errno, Fid, Time};
 
-use super::{APPEND, ChangeResult, ENOENT_VERSION, IMMUTABLE, check_may_add, check_name, searchable_dir};
+use super::{
+    APPEND, ChangeResult, ENOENT_VERSION, IMMUTABLE, Plan, check_may_add, check_name, searchable_dir,
+};
 use crate::{
     acl,
     cred::Cred,
     store::{
-        DIR_BLOCK, DirChange, Entry, Inode, S_IFBLK, S_IFCHR, S_IFDIR, S_IFIFO, S_IFLNK, S_IFMT, S_IFREG,
-        S_IFSOCK, S_ISGID, Store, links,
+        Change, DIR_BLOCK, DirChange, Entry, Inode, S_IFBLK, S_IFCHR, S_IFDIR, S_IFIFO, S_IFLNK, S_IFMT,
+        S_IFREG, S_IFSOCK, S_ISGID, Store, links,
     },
 };
 
@@ -106,6 +108,14 @@ impl NewInode {
     }
 }
 
+/// The view of a create.
+struct CreateView {
+    /// The parent.
+    dir: Inode,
+    name_in_use: bool,
+    fid_in_use: bool,
+}
+
 /// Creates a file, directory, symlink or special file with a name.
 ///
 /// # Errors
@@ -122,42 +132,49 @@ pub fn create(
     check_name(name)?;
     node.check(cred)?;
     let held = store.hold_files(&[node.fid]);
-    let dir = searchable_dir(store, cred, parent)?;
-    if store.entry(parent, name)?.is_some() {
+    let view = CreateView {
+        dir: searchable_dir(store, cred, parent)?,
+        name_in_use: store.entry(parent, name)?.is_some(),
+        fid_in_use: store.find(node.fid)?.is_some(),
+    };
+    plan_create(&view, cred, parent, name, node)?.apply(store, &held)
+}
+
+fn plan_create(
+    view: &CreateView,
+    cred: &Cred,
+    parent: Fid,
+    name: &[u8],
+    node: &NewInode,
+) -> Result<Plan, Errno> {
+    if view.name_in_use {
         return Err(Errno::EEXIST);
     }
-    check_may_add(cred, &dir)?;
-    if store.find(node.fid)?.is_some() {
+    check_may_add(cred, &view.dir)?;
+    if view.fid_in_use {
         lnet::warn_rate_limited!(
             "create of {} in {parent}: the FID chosen by the client is in use",
             node.fid
         );
         return Err(Errno::EEXIST);
     }
-    let mut inode = node.inode(cred, &dir, parent.is_root());
+    let mut inode = node.inode(cred, &view.dir, parent.is_root());
     inode.links = links::add(&inode.links, parent, name, node.time.sec);
     inode.has_xattrs = !node.xattrs.is_empty();
-    let change = DirChange::at(node.time).add(name, inode.kind());
+    let (fid, kind) = (node.fid, inode.kind());
 
-    let mut tx = store.begin_growth()?;
-    tx.put_entry(
-        parent,
-        name,
-        Entry {
-            fid: node.fid,
-            kind: inode.kind(),
-        },
-    );
-    tx.put_new_inode(node.fid, &mut inode);
+    let mut change = Change::growing();
+    change.change_dir(parent, DirChange::at(node.time).add(name, kind));
+    change.add_entry(parent, name, Entry { fid, kind });
+    change.make_inode(fid, &inode);
     for (name, value) in &node.xattrs {
-        tx.put_xattr(node.fid, name, value.clone());
+        change.set_xattr(fid, name, value.clone());
     }
-    let (transno, dir_version) = tx.commit_in(&held, parent, change)?;
-    Ok(ChangeResult {
-        transno,
-        fid: node.fid,
+    Ok(Plan {
+        change,
+        fid,
         inode,
-        pre_versions: [dir_version, ENOENT_VERSION, 0, 0],
+        pre_versions: [0, ENOENT_VERSION, 0, 0],
     })
 }
 
@@ -175,24 +192,40 @@ pub fn create_volatile(
     node: &NewInode,
 ) -> Result<ChangeResult, Errno> {
     node.check(cred)?;
-    let _held = store.hold_files(&[node.fid]);
-    let dir = searchable_dir(store, cred, parent)?;
-    check_may_add(cred, &dir)?;
-    if store.find(node.fid)?.is_some() {
+    let held = store.hold_files(&[node.fid]);
+    let view = CreateView {
+        dir: searchable_dir(store, cred, parent)?,
+        name_in_use: false,
+        fid_in_use: store.find(node.fid)?.is_some(),
+    };
+    plan_create_volatile(&view, cred, parent, node)?.apply(store, &held)
+}
+
+fn plan_create_volatile(view: &CreateView, cred: &Cred, parent: Fid, node: &NewInode) -> Result<Plan, Errno> {
+    check_may_add(cred, &view.dir)?;
+    if view.fid_in_use {
         return Err(Errno::EEXIST);
     }
-    let mut inode = node.inode(cred, &dir, parent.is_root());
+    let mut inode = node.inode(cred, &view.dir, parent.is_root());
     inode.nlink = 0;
-    let mut tx = store.begin_growth()?;
-    tx.put_new_inode(node.fid, &mut inode);
-    tx.put_orphan(node.fid);
-    let transno = tx.commit()?;
-    Ok(ChangeResult {
-        transno,
+    let mut change = Change::growing();
+    change.make_inode(node.fid, &inode);
+    change.add_orphan(node.fid);
+    Ok(Plan {
+        change,
         fid: node.fid,
         inode,
-        pre_versions: [dir.version, ENOENT_VERSION, 0, 0],
+        pre_versions: [view.dir.version, ENOENT_VERSION, 0, 0],
     })
+}
+
+/// The view of a link.
+struct LinkView {
+    /// The parent.
+    dir: Inode,
+    /// The file.
+    inode: Inode,
+    name_in_use: bool,
 }
 
 /// Adds a name to a file.
@@ -212,42 +245,51 @@ pub fn link(
 ) -> Result<ChangeResult, Errno> {
     check_name(name)?;
     let held = store.hold_files(&[file]);
-    let dir = searchable_dir(store, cred, parent)?;
-    let mut inode = store.inode(file)?;
+    let view = LinkView {
+        dir: searchable_dir(store, cred, parent)?,
+        inode: store.inode(file)?,
+        name_in_use: store.entry(parent, name)?.is_some(),
+    };
+    plan_link(view, cred, file, parent, name, time)?.apply(store, &held)
+}
+
+fn plan_link(
+    view: LinkView,
+    cred: &Cred,
+    file: Fid,
+    parent: Fid,
+    name: &[u8],
+    time: Time,
+) -> Result<Plan, Errno> {
+    let mut inode = view.inode;
     if inode.is_dir() {
         return Err(Errno::EPERM);
     }
-    if store.entry(parent, name)?.is_some() {
+    if view.name_in_use {
         return Err(Errno::EEXIST);
     }
-    check_may_add(cred, &dir)?;
+    check_may_add(cred, &view.dir)?;
     if inode.nlink == 0 {
         return Err(Errno::ENOENT);
     }
     if inode.flags & (IMMUTABLE | APPEND) != 0 {
         return Err(Errno::EPERM);
     }
-    let version = inode.version;
+    let pre_versions = [0, inode.version, ENOENT_VERSION, 0];
     inode.nlink = inode.nlink.checked_add(1).ok_or(Errno::EMLINK)?;
     inode.record_change(time);
     inode.links = links::add(&inode.links, parent, name, time.sec);
+    let (fid, kind) = (file, inode.kind());
 
-    let mut tx = store.begin_growth()?;
-    tx.put_entry(
-        parent,
-        name,
-        Entry {
-            fid: file,
-            kind: inode.kind(),
-        },
-    );
-    tx.put_inode(file, &mut inode);
-    let (transno, dir_version) = tx.commit_in(&held, parent, DirChange::at(time).add(name, inode.kind()))?;
-    Ok(ChangeResult {
-        transno,
-        fid: file,
+    let mut change = Change::growing();
+    change.change_dir(parent, DirChange::at(time).add(name, kind));
+    change.add_entry(parent, name, Entry { fid, kind });
+    change.change_inode(fid, &inode);
+    Ok(Plan {
+        change,
+        fid,
         inode,
-        pre_versions: [dir_version, version, ENOENT_VERSION, 0],
+        pre_versions,
     })
 }
 
@@ -258,8 +300,12 @@ pub fn link(
 ///
 /// `EINVAL` if the inode is no regular file; `ENOENT` if it is gone; `ENOSPC`.
 pub fn set_layout(store: &Store, file: Fid, lov: Bytes) -> Result<Option<ChangeResult>, Errno> {
-    let _held = store.hold_files(&[file]);
-    let mut inode = store.inode(file)?;
+    let held = store.hold_files(&[file]);
+    let plan = plan_set_layout(store.inode(file)?, file, lov)?;
+    plan.map(|plan| plan.apply(store, &held)).transpose()
+}
+
+fn plan_set_layout(mut inode: Inode, file: Fid, lov: Bytes) -> Result<Option<Plan>, Errno> {
     if !inode.is_file() {
         return Err(Errno::EINVAL);
     }
@@ -268,11 +314,10 @@ pub fn set_layout(store: &Store, file: Fid, lov: Bytes) -> Result<Option<ChangeR
     }
     let pre_versions = [inode.version, 0, 0, 0];
     inode.lov = lov;
-    let mut tx = store.begin_growth()?;
-    tx.put_inode(file, &mut inode);
-    let transno = tx.commit()?;
-    Ok(Some(ChangeResult {
-        transno,
+    let mut change = Change::growing();
+    change.change_inode(file, &inode);
+    Ok(Some(Plan {
+        change,
         fid: file,
         inode,
         pre_versions,

@@ -1,8 +1,12 @@
 //! Operations on the name space, each one atomic transaction on the store.
 //!
+//! An operation has three steps. It reads what it depends on (its *view*). It plans the change: the
+//! `plan_*` functions are pure, and check permissions and types. Then it applies the plan
+//! ([`Plan::apply`]).
+//!
 //! No operation here waits for a client or for the disk: a caller that serves several clients takes
-//! the locks first (see [`crate::locks`]), calls the operation, and replies. The operations check
-//! permissions. Times come from the client; changes of names never decrease a directory's times.
+//! the locks first (see [`crate::locks`]), calls the operation, and replies. Times come from the
+//! client; changes of names never decrease a directory's times.
 
 mod attr;
 mod create;
@@ -27,7 +31,7 @@ pub(crate) use unlink::{lookup_for_unlink, remove_dangling_name, unlink_entry, u
 
 use crate::{
     cred::{Cred, MAY_EXEC, MAY_WRITE},
-    store::{DIR_BLOCK, Entry, Inode, Store, links},
+    store::{Applied, Change, DIR_BLOCK, Entry, HeldInodes, Inode, Store, links},
 };
 
 /// `LUSTRE_IMMUTABLE_FL`: the inode cannot change.
@@ -50,6 +54,51 @@ pub struct ChangeResult {
     pub inode: Inode,
     /// The versions of the inodes before the change (`pb_pre_versions`); 0 for unused positions.
     pub pre_versions: [u64; 4],
+}
+
+/// A planned operation.
+struct Plan {
+    /// The change of the store.
+    change: Change,
+    /// The FID of the inode that the reply describes.
+    fid: Fid,
+    /// The same inode, after the change.
+    inode: Inode,
+    /// The versions of the inodes before the change. The first positions are those of the
+    /// directories of which the change changes names; their versions are set when it is applied.
+    pre_versions: [u64; 4],
+}
+
+impl Plan {
+    /// Applies the change.
+    ///
+    /// # Errors
+    ///
+    /// As [`Store::apply`].
+    fn apply(self, store: &Store, held: &HeldInodes<'_>) -> Result<ChangeResult, Errno> {
+        let Plan {
+            change,
+            fid,
+            mut inode,
+            mut pre_versions,
+        } = self;
+        let changes_inode = change.puts_inode(fid);
+        let dirs = change.dirs_changed();
+        let Applied {
+            transno,
+            dir_versions,
+        } = store.apply(held, change)?;
+        if changes_inode {
+            inode.version = transno.0;
+        }
+        pre_versions[..dirs].copy_from_slice(&dir_versions[..dirs]);
+        Ok(ChangeResult {
+            transno,
+            fid,
+            inode,
+            pre_versions,
+        })
+    }
 }
 
 /// Checks that a name is valid for an entry.
@@ -161,7 +210,7 @@ pub fn parent_of(fid: Fid, dir: &Inode) -> Fid {
 pub fn make_root(store: &Store, (uid, gid): (u32, u32), now: Time) -> Result<(), Errno> {
     let held = store.hold(&[Fid::ROOT]);
     if store.find(Fid::ROOT)?.is_none() {
-        let mut root = Inode {
+        let root = Inode {
             mode: 0o040755,
             uid,
             gid,
@@ -173,11 +222,10 @@ pub fn make_root(store: &Store, (uid, gid): (u32, u32), now: Time) -> Result<(),
             btime: now,
             ..Inode::default()
         };
-        let mut tx = store.begin();
-        tx.put_inode(Fid::ROOT, &mut root);
-        tx.commit()?;
+        let mut change = Change::new();
+        change.make_inode(Fid::ROOT, &root);
+        store.apply(&held, change)?;
     }
-    drop(held);
     Ok(())
 }
 

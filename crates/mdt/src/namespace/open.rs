@@ -6,10 +6,10 @@ use wire::{
     MDS_OPEN_LEASE, MDS_OPEN_OWNEROVERRIDE, MDS_OPEN_TRUNC, Time, Transno,
 };
 
-use super::{APPEND, ChangeResult, CloseAttrs, IMMUTABLE, apply_close_attrs};
+use super::{APPEND, ChangeResult, CloseAttrs, IMMUTABLE, Plan, apply_close_attrs};
 use crate::{
     cred::{Cred, MAY_EXEC, MAY_READ, MAY_WRITE},
-    store::{HeldInodes, Inode, OpenCounts, Store},
+    store::{Change, HeldInodes, Inode, OpenCounts, Store},
 };
 
 /// The mode of an open: `MDS_FMODE_*` and `MDS_OPEN_*`.
@@ -170,7 +170,7 @@ fn open_held(
     }
     let transno = match created {
         Some(transno) => transno,
-        None => store.begin().commit()?,
+        None => store.apply(held, Change::new())?.transno,
     };
     held.set_open_counts(fid, opens.with_handle(mode));
     Ok((inode, transno))
@@ -193,15 +193,15 @@ pub fn has_lease(store: &Store, fid: Fid) -> bool {
 ///
 /// The error of reading or changing the store.
 pub fn record_access(store: &Store, fid: Fid, time: Time) -> Result<(), Errno> {
-    let _held = store.hold(&[fid]);
+    let held = store.hold(&[fid]);
     let mut inode = store.inode(fid)?;
     if time <= inode.atime || time < inode.ctime {
         return Ok(());
     }
     inode.atime = time;
-    let mut tx = store.begin();
-    tx.put_inode(fid, &mut inode);
-    tx.commit().map(drop)
+    let mut change = Change::new();
+    change.change_inode(fid, &inode);
+    store.apply(&held, change).map(drop)
 }
 
 /// Removes one handle from the counts; returns whether it was the last.
@@ -232,20 +232,26 @@ pub fn close(
     let was_last = remove_handle(&mut held, fid, mode);
     let mut inode = store.inode(fid)?;
     let pre_versions = [inode.version, 0, 0, 0];
-    let mut tx = store.begin();
-    let changed = attrs.is_some_and(|a| apply_close_attrs(&mut inode, a, mode.writes()));
+    let mut change = Change::new();
+    let is_changed = attrs.is_some_and(|a| apply_close_attrs(&mut inode, a, mode.writes()));
     if inode.nlink == 0 && was_last {
-        tx.destroy_orphan(fid, &inode)?;
-    } else if changed {
-        tx.put_inode(fid, &mut inode);
+        destroy_closed(store, &mut change, fid, &inode)?;
+    } else if is_changed {
+        change.change_inode(fid, &inode);
     }
-    let transno = tx.commit()?;
-    Ok(ChangeResult {
-        transno,
+    let plan = Plan {
+        change,
         fid,
         inode,
         pre_versions,
-    })
+    };
+    plan.apply(store, &held)
+}
+
+/// Destroys an inode without links after its last close.
+fn destroy_closed(store: &Store, change: &mut Change, fid: Fid, inode: &Inode) -> Result<(), Errno> {
+    change.remove_orphan(fid);
+    change.destroy_inode(fid, inode, store.xattr_names(fid, inode)?)
 }
 
 /// Removes one handle. Unlike [`close`], makes a transaction only if it destroys the inode: one
@@ -261,9 +267,9 @@ pub fn release_handle(store: &Store, fid: Fid, mode: OpenMode) -> Result<(), Err
     }
     let inode = store.inode(fid)?;
     if inode.nlink == 0 {
-        let mut tx = store.begin();
-        tx.destroy_orphan(fid, &inode)?;
-        tx.commit()?;
+        let mut change = Change::new();
+        destroy_closed(store, &mut change, fid, &inode)?;
+        store.apply(&held, change)?;
     }
     Ok(())
 }

@@ -3,12 +3,12 @@
 use wire::{Errno, Fid, RenameFlags, Time};
 
 use super::{
-    ChangeResult, ENOENT_VERSION, NewInode, check_fid, check_may_add, check_may_delete, check_name,
-    check_not_dot_lustre, directory, parent_of, searchable_dir, unlink::drop_link,
+    ChangeResult, ENOENT_VERSION, NewInode, Plan, check_fid, check_may_add, check_may_delete, check_name,
+    check_not_dot_lustre, directory, parent_of, searchable_dir, unlink::LinkedInode,
 };
 use crate::{
     cred::{Cred, MAY_WRITE},
-    store::{DirChange, Entry, Inode, S_IFCHR, S_IFDIR, Store, Tx, links},
+    store::{Change, DirChange, Entry, Inode, S_IFCHR, S_IFDIR, Store, links},
 };
 
 /// Maximum depth of a directory. A longer chain of parents is a cycle in a damaged store.
@@ -59,6 +59,26 @@ pub fn is_at_or_below(store: &Store, fid: Fid, above: Fid) -> Result<bool, Errno
     Err(Errno::EIO)
 }
 
+/// The view of a rename.
+struct RenameView {
+    /// The old and the new directory.
+    from: Inode,
+    into: Inode,
+    /// The entry of the old name, and its inode.
+    src: Entry,
+    inode: Inode,
+    /// The entry of the new name, and its inode.
+    dst: Option<(Entry, LinkedInode)>,
+    /// Whether the inode of the new name is a directory with entries.
+    dst_has_entries: bool,
+    /// Whether the new directory is the renamed inode or below it.
+    into_is_below: bool,
+    /// Whether the old directory is the inode of the new name or below it.
+    from_is_below: bool,
+    /// Whether the FID for the whiteout is in use.
+    whiteout_in_use: bool,
+}
+
 /// Renames an inode. Replaces an existing inode at the new name, or moves it to the old name
 /// ([`RenameFlags::EXCHANGE`]). Nothing changes if both names lead to one inode. The result
 /// describes the replaced inode; without one, the renamed inode.
@@ -74,34 +94,31 @@ pub fn rename(store: &Store, cred: &Cred, args: RenameArgs<'_>) -> Result<Change
         src_name,
         dst_dir,
         dst_name,
-        time,
         flags,
-        whiteout,
+        ..
     } = args;
     check_name(src_name)?;
     check_name(dst_name)?;
     searchable_dir(store, cred, src_dir)?;
     searchable_dir(store, cred, dst_dir)?;
-    let exchange = flags.has(RenameFlags::EXCHANGE);
     let src = store.entry(src_dir, src_name)?.ok_or(Errno::ENOENT)?;
     let dst = store.entry(dst_dir, dst_name)?;
     match dst {
         Some(_) if flags.has(RenameFlags::NOREPLACE) => return Err(Errno::EEXIST),
-        None if exchange => return Err(Errno::ENOENT),
+        None if flags.has(RenameFlags::EXCHANGE) => return Err(Errno::ENOENT),
         _ => {}
     }
     for entry in [Some(src), dst].into_iter().flatten() {
         check_not_dot_lustre(entry.fid)?;
     }
     let whiteout = match flags.has(RenameFlags::WHITEOUT) {
-        true => Some(Whiteout::new(whiteout, time)?),
+        true => Some(whiteout_node(args.whiteout, args.time)?),
         false => None,
     };
     let mut fids = vec![src.fid];
     fids.extend(dst.map(|d| d.fid));
-    fids.extend(whiteout.as_ref().map(|w| w.0.fid));
-    let same_dir = src_dir == dst_dir;
-    let moves_dirs = !same_dir || src.kind == S_IFDIR || dst.is_some_and(|d| d.kind == S_IFDIR);
+    fids.extend(whiteout.as_ref().map(|node| node.fid));
+    let moves_dirs = src_dir != dst_dir || src.kind == S_IFDIR || dst.is_some_and(|d| d.kind == S_IFDIR);
     let held = match moves_dirs {
         true => store.hold(&[&fids[..], &[src_dir, dst_dir]].concat()),
         false => store.hold_files(&fids),
@@ -109,113 +126,147 @@ pub fn rename(store: &Store, cred: &Cred, args: RenameArgs<'_>) -> Result<Change
     if store.entry(src_dir, src_name)? != Some(src) || store.entry(dst_dir, dst_name)? != dst {
         return Err(Errno::ENOENT);
     }
-    let mut from = directory(store, src_dir)?;
-    let into = directory(store, dst_dir)?;
-    let mut inode = store.inode(src.fid)?;
-    let mut replaced = dst.map(|d| store.inode(d.fid)).transpose()?;
-    let mut pre_versions = [
+    let inode = store.inode(src.fid)?;
+    let dst = match dst {
+        Some(entry) => Some((entry, LinkedInode::read(store, &held, entry.fid)?)),
+        None => None,
+    };
+    let dst_dir_fid = dst.as_ref().filter(|(_, d)| d.inode.is_dir()).map(|(e, _)| e.fid);
+    let is_below =
+        |fid, above: Option<Fid>| above.map_or(Ok(false), |above| is_at_or_below(store, fid, above));
+    let view = RenameView {
+        from: directory(store, src_dir)?,
+        into: directory(store, dst_dir)?,
+        src,
+        dst_has_entries: dst_dir_fid.map_or(Ok(false), |fid| store.is_empty_dir(fid).map(|empty| !empty))?,
+        into_is_below: is_below(dst_dir, inode.is_dir().then_some(src.fid))?,
+        from_is_below: is_below(src_dir, dst_dir_fid.filter(|_| flags.has(RenameFlags::EXCHANGE)))?,
+        whiteout_in_use: match &whiteout {
+            Some(node) => store.find(node.fid)?.is_some(),
+            None => false,
+        },
+        inode,
+        dst,
+    };
+    let mut result = plan_rename(view, cred, args, whiteout)?.apply(store, &held)?;
+    if src_dir == dst_dir {
+        result.pre_versions[1] = result.pre_versions[0];
+    }
+    Ok(result)
+}
+
+fn plan_rename(
+    view: RenameView,
+    cred: &Cred,
+    args: RenameArgs<'_>,
+    whiteout: Option<NewInode>,
+) -> Result<Plan, Errno> {
+    let (old, new) = ((args.src_dir, args.src_name), (args.dst_dir, args.dst_name));
+    let (time, same_dir) = (args.time, args.src_dir == args.dst_dir);
+    let exchange = args.flags.has(RenameFlags::EXCHANGE);
+    let RenameView {
+        from,
+        into,
+        src,
+        mut inode,
+        ..
+    } = view;
+    let pre_versions = [
         from.version,
         into.version,
         inode.version,
-        replaced.as_ref().map_or(ENOENT_VERSION, |r| r.version),
+        view.dst.as_ref().map_or(ENOENT_VERSION, |(_, d)| d.inode.version),
     ];
 
     check_may_delete(cred, &from, &inode)?;
-    match &replaced {
-        Some(victim) => check_may_delete(cred, &into, victim)?,
+    match &view.dst {
+        Some((_, replaced)) => check_may_delete(cred, &into, &replaced.inode)?,
         None => check_may_add(cred, &into)?,
     }
-    check_may_move(store, cred, (src.fid, &inode), (src_dir, dst_dir))?;
-    if let (Some(entry), Some(victim)) = (dst, &replaced) {
-        if entry == src {
+    check_may_move(cred, &inode, same_dir, view.into_is_below)?;
+    if let Some((entry, replaced)) = &view.dst {
+        if *entry == src {
             // POSIX: a rename between two names of one inode does nothing.
-            let transno = store.begin().commit()?;
-            return Ok(ChangeResult {
-                transno,
+            return Ok(Plan {
+                change: Change::new(),
                 fid: src.fid,
                 inode,
                 pre_versions,
             });
         }
-        match (inode.is_dir(), victim.is_dir()) {
-            _ if exchange => check_may_move(store, cred, (entry.fid, victim), (dst_dir, src_dir))?,
+        match (inode.is_dir(), replaced.inode.is_dir()) {
+            _ if exchange => check_may_move(cred, &replaced.inode, same_dir, view.from_is_below)?,
             (true, false) => return Err(Errno::ENOTDIR),
             (false, true) => return Err(Errno::EISDIR),
-            (true, true) if !store.is_empty_dir(entry.fid)? => return Err(Errno::ENOTEMPTY),
+            (true, true) if view.dst_has_entries => return Err(Errno::ENOTEMPTY),
             _ => {}
         }
     }
 
-    move_link(&mut inode, (src_dir, src_name), (dst_dir, dst_name), time);
+    move_link(&mut inode, old, new, time);
     let kind = inode.kind();
-    let mut from_change = DirChange::at(time).remove(src_name, kind);
-    let mut into_change = DirChange::at(time).add(dst_name, kind);
-    if let Some(victim) = &replaced {
-        into_change = into_change.remove(dst_name, victim.kind());
-    }
-
-    let mut tx = match whiteout {
-        Some(_) => store.begin_growth()?,
-        None => store.begin(),
+    let mut from_change = DirChange::at(time).remove(old.1, kind);
+    let mut into_change = DirChange::at(time).add(new.1, kind);
+    let mut change = match whiteout {
+        Some(_) => Change::growing(),
+        None => Change::new(),
     };
-    tx.put_entry(dst_dir, dst_name, Entry { fid: src.fid, kind });
-    tx.put_inode(src.fid, &mut inode);
+    change.add_entry(new.0, new.1, Entry { fid: src.fid, kind });
+    change.change_inode(src.fid, &inode);
     let mut new_src = None;
-    if let Some(whiteout) = whiteout {
-        new_src = Some(whiteout.put(store, &mut tx, cred, (src_dir, &from), src_name)?);
+    if let Some(node) = whiteout {
+        if view.whiteout_in_use {
+            return Err(Errno::EEXIST);
+        }
+        let mut inode = node.inode(cred, &from, old.0.is_root());
+        inode.links = links::add(&inode.links, old.0, old.1, time.sec);
+        let (fid, kind) = (node.fid, inode.kind());
+        change.make_inode(fid, &inode);
+        new_src = Some(Entry { fid, kind });
     }
     let (mut result_fid, mut result_inode) = (src.fid, inode);
-    if let (Some(entry), Some(mut victim)) = (dst, replaced.take()) {
+    if let Some((entry, mut replaced)) = view.dst {
+        into_change = into_change.remove(new.1, replaced.inode.kind());
         if exchange {
-            move_link(&mut victim, (dst_dir, dst_name), (src_dir, src_name), time);
-            tx.put_inode(entry.fid, &mut victim);
+            move_link(&mut replaced.inode, new, old, time);
+            change.change_inode(entry.fid, &replaced.inode);
             new_src = Some(entry);
         } else {
-            drop_link(&mut tx, &held, entry.fid, &mut victim, (dst_dir, dst_name), time)?;
-            (result_fid, result_inode) = (entry.fid, victim);
+            replaced.drop_link(&mut change, new, time)?;
+            (result_fid, result_inode) = (entry.fid, replaced.inode);
         }
     }
     match new_src {
         Some(entry) => {
-            tx.put_entry(src_dir, src_name, entry);
-            from_change = from_change.add(src_name, entry.kind);
+            change.add_entry(old.0, old.1, entry);
+            from_change = from_change.add(old.1, entry.kind);
         }
-        None => tx.delete_entry(src_dir, src_name),
+        None => change.remove_entry(old.0, old.1),
     }
     if same_dir {
-        into_change = into_change.combine(from_change);
+        change.change_dir(old.0, into_change.combine(from_change));
     } else {
-        from_change.apply(&mut from, tx.transno());
-        tx.put_inode(src_dir, &mut from);
+        change.change_dir(old.0, from_change);
+        change.change_dir(new.0, into_change);
     }
-    let (transno, dir_version) = tx.commit_in(&held, dst_dir, into_change)?;
-    if same_dir {
-        pre_versions[0] = dir_version;
-    }
-    pre_versions[1] = dir_version;
-    Ok(ChangeResult {
-        transno,
+    Ok(Plan {
+        change,
         fid: result_fid,
         inode: result_inode,
         pre_versions,
     })
 }
 
-/// Checks that an inode may move from one directory into another: no directory moves below itself,
-/// and a directory that changes its parent must be writable, because its ".." changes.
-fn check_may_move(
-    store: &Store,
-    cred: &Cred,
-    (fid, inode): (Fid, &Inode),
-    (from, into): (Fid, Fid),
-) -> Result<(), Errno> {
+/// Checks that an inode may move: no directory moves below itself, and a directory that changes its
+/// parent must be writable, because its ".." changes.
+fn check_may_move(cred: &Cred, inode: &Inode, same_dir: bool, moves_below_itself: bool) -> Result<(), Errno> {
     if !inode.is_dir() {
         return Ok(());
     }
-    if from != into {
+    if !same_dir {
         cred.check(inode, MAY_WRITE)?;
     }
-    match is_at_or_below(store, into, fid)? {
+    match moves_below_itself {
         true => Err(Errno::EINVAL),
         false => Ok(()),
     }
@@ -229,38 +280,12 @@ fn move_link(inode: &mut Inode, from: (Fid, &[u8]), into: (Fid, &[u8]), time: Ti
 }
 
 /// The character device 0:0 that the old name leads to afterwards ([`RenameFlags::WHITEOUT`]).
-struct Whiteout(NewInode);
-
-impl Whiteout {
-    fn new(fid: Fid, time: Time) -> Result<Whiteout, Errno> {
-        check_fid(fid)?;
-        Ok(Whiteout(NewInode {
-            fid,
-            mode: S_IFCHR,
-            time,
-            ..NewInode::default()
-        }))
-    }
-
-    /// Puts the whiteout's inode into the transaction; the caller puts the returned entry.
-    fn put(
-        self,
-        store: &Store,
-        tx: &mut Tx<'_>,
-        cred: &Cred,
-        (dir, parent): (Fid, &Inode),
-        name: &[u8],
-    ) -> Result<Entry, Errno> {
-        let Whiteout(node) = self;
-        if store.find(node.fid)?.is_some() {
-            return Err(Errno::EEXIST);
-        }
-        let mut inode = node.inode(cred, parent, dir.is_root());
-        inode.links = links::add(&inode.links, dir, name, node.time.sec);
-        tx.put_new_inode(node.fid, &mut inode);
-        Ok(Entry {
-            fid: node.fid,
-            kind: inode.kind(),
-        })
-    }
+fn whiteout_node(fid: Fid, time: Time) -> Result<NewInode, Errno> {
+    check_fid(fid)?;
+    Ok(NewInode {
+        fid,
+        mode: S_IFCHR,
+        time,
+        ..NewInode::default()
+    })
 }

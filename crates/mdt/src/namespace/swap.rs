@@ -2,11 +2,11 @@
 
 use wire::{Errno, Fid};
 
-use super::{APPEND, ChangeResult, IMMUTABLE};
+use super::{APPEND, ChangeResult, IMMUTABLE, Plan};
 use crate::{
     cred::{Cred, MAY_READ, MAY_WRITE},
     layout,
-    store::{Inode, Store},
+    store::{Change, Inode, Store},
 };
 
 /// Checks whether a user may swap the layouts of two files.
@@ -42,27 +42,35 @@ pub fn check_swap(cred: &Cred, first: &Inode, second: &Inode) -> Result<(), Errn
 /// only one has a layout; `ENOENT` if one is gone; `EPROTO` if a layout is malformed.
 pub fn swap_layouts(store: &Store, cred: &Cred, (a, b): (Fid, Fid)) -> Result<ChangeResult, Errno> {
     let held = store.hold_files(&[a, b]);
-    let (mut first, mut second) = (store.inode(a)?, store.inode(b)?);
+    let is_executed = [a, b].iter().any(|file| held.open_counts(*file).executors > 0);
+    plan_swap((a, store.inode(a)?), (b, store.inode(b)?), is_executed, cred)?.apply(store, &held)
+}
+
+fn plan_swap(
+    (a, mut first): (Fid, Inode),
+    (b, mut second): (Fid, Inode),
+    is_executed: bool,
+    cred: &Cred,
+) -> Result<Plan, Errno> {
     check_swap(cred, &first, &second)?;
-    if [a, b].iter().any(|file| held.open_counts(*file).executors > 0) {
+    if is_executed {
         return Err(Errno::ETXTBSY);
     }
     let pre_versions = [first.version, second.version, 0, 0];
-    let mut tx = store.begin();
+    let mut change = Change::new();
     if !first.lov.is_empty() || !second.lov.is_empty() {
         (first.lov, second.lov) = layout::swap((a, &first.lov), (b, &second.lov))?;
         std::mem::swap(&mut first.som, &mut second.som);
-        for (file, inode) in [(a, &mut first), (b, &mut second)] {
-            tx.put_inode(file, inode);
+        for (file, inode) in [(a, &first), (b, &second)] {
+            change.change_inode(file, inode);
             // The objects of a file without names need no new owner: its last close destroys them.
             if inode.nlink > 0 {
-                tx.put_adoption(file, inode)?;
+                change.queue_adoption(file, inode)?;
             }
         }
     }
-    let transno = tx.commit()?;
-    Ok(ChangeResult {
-        transno,
+    Ok(Plan {
+        change,
         fid: a,
         inode: first,
         pre_versions,

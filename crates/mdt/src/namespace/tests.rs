@@ -30,7 +30,7 @@ use super::{
 use crate::{
     cred::Cred,
     layout::{self, StripeObject},
-    store::{Inode, Store, keys},
+    store::{Change, Inode, Store, keys},
 };
 
 /// A user of a store with a root directory, and a source of new FIDs.
@@ -50,15 +50,15 @@ impl Fixture {
 
     fn with_store(store: Store) -> Fixture {
         make_root(&store, (0, 0), Time::default()).unwrap();
-        let mut tx = store.begin();
+        let mut change = Change::new();
         let sequences = LuSeqRange {
             lsr_start: 0x2_0000_0400,
             lsr_end: 0x2_4000_0400,
             lsr_index: 0,
             lsr_flags: wire::LU_SEQ_RANGE_MDT,
         };
-        tx.put(keys::location(sequences.lsr_start), sequences.to_bytes());
-        tx.commit().unwrap();
+        change.set_record(keys::location(sequences.lsr_start), sequences.to_bytes());
+        store.apply(&store.hold(&[]), change).unwrap();
         Fixture {
             store: Arc::new(store),
             last_id: 0,
@@ -369,9 +369,9 @@ fn stale_orphan_record_is_removed() {
     let mut f = Fixture::new();
     let file = f.file(ROOT, "f");
     for fid in [file, Fid::new(0x2_0000_0401, 99, 0)] {
-        let mut tx = f.store.begin();
-        tx.put_orphan(fid);
-        tx.commit().unwrap();
+        let mut change = Change::new();
+        change.add_orphan(fid);
+        f.store.apply(&f.store.hold(&[]), change).unwrap();
         destroy_orphan(&f.store, fid).unwrap();
     }
     assert!(f.store.orphans().unwrap().is_empty() && f.lookup(ROOT, "f") == Some(file));

@@ -3,12 +3,13 @@
 use wire::{Errno, Fid, LUSTRE_ORPHAN_FL, Time};
 
 use super::{
-    ChangeResult, ENOENT_VERSION, check_may_delete, check_name, check_not_dot_lustre, searchable_dir,
+    ChangeResult, ENOENT_VERSION, Plan, check_may_delete, check_name, check_not_dot_lustre, searchable_dir,
 };
 use crate::{
     cred::Cred,
-    store::{DirChange, Entry, HeldInodes, Inode, OpenCounts, S_IFDIR, Store, Tx, keys, links},
+    store::{Change, DirChange, Entry, HeldInodes, Inode, OpenCounts, S_IFDIR, Store, links},
 };
+use bytes::Bytes;
 
 /// Arguments of unlink and rmdir.
 #[derive(Clone, Copy, Debug)]
@@ -83,15 +84,26 @@ pub(crate) fn remove_dangling_name(
     if store.find(entry.fid)?.is_some() {
         return Err(Errno::EEXIST);
     }
-    let mut tx = store.begin();
-    tx.delete_entry(parent, name);
-    let (transno, dir_version) = tx.commit_in(&held, parent, DirChange::at(time).remove(name, entry.kind))?;
-    Ok(ChangeResult {
-        transno,
+    let mut change = Change::new();
+    change.change_dir(parent, DirChange::at(time).remove(name, entry.kind));
+    change.remove_entry(parent, name);
+    let plan = Plan {
+        change,
         fid: entry.fid,
         inode: Inode::default(),
-        pre_versions: [dir_version, ENOENT_VERSION, 0, 0],
-    })
+        pre_versions: [0, ENOENT_VERSION, 0, 0],
+    };
+    plan.apply(store, &held)
+}
+
+/// The view of an unlink or rmdir.
+struct UnlinkView {
+    /// The parent.
+    dir: Inode,
+    /// The inode that loses a link.
+    target: LinkedInode,
+    /// Whether the inode is a directory with entries.
+    has_entries: bool,
 }
 
 /// Removes a name if `check_opens` accepts the counts of the inode's open handles.
@@ -102,69 +114,102 @@ fn remove(
     entry: Entry,
     check_opens: impl FnOnce(OpenCounts) -> Result<(), Errno>,
 ) -> Result<ChangeResult, Errno> {
+    let dir = searchable_dir(store, cred, args.parent)?;
+    let held = match entry.kind {
+        S_IFDIR => store.hold(&[args.parent, entry.fid]),
+        _ => store.hold_files(&[entry.fid]),
+    };
+    let target = LinkedInode::read(store, &held, entry.fid)?;
+    let view = UnlinkView {
+        dir,
+        has_entries: target.inode.is_dir() && !store.is_empty_dir(entry.fid)?,
+        target,
+    };
+    plan_unlink(view, cred, args, check_opens)?.apply(store, &held)
+}
+
+fn plan_unlink(
+    view: UnlinkView,
+    cred: &Cred,
+    args: UnlinkArgs<'_>,
+    check_opens: impl FnOnce(OpenCounts) -> Result<(), Errno>,
+) -> Result<Plan, Errno> {
     let UnlinkArgs {
         parent, name, time, ..
     } = args;
-    let dir = searchable_dir(store, cred, parent)?;
-    let held = match entry.kind {
-        S_IFDIR => store.hold(&[parent, entry.fid]),
-        _ => store.hold_files(&[entry.fid]),
-    };
-    let mut inode = store.inode(entry.fid)?;
-    check_may_delete(cred, &dir, &inode)?;
-    check_opens(held.open_counts(entry.fid))?;
-    match (args.is_rmdir, inode.is_dir()) {
+    let mut target = view.target;
+    check_may_delete(cred, &view.dir, &target.inode)?;
+    check_opens(target.opens)?;
+    match (args.is_rmdir, target.inode.is_dir()) {
         (true, false) => return Err(Errno::ENOTDIR),
         (false, true) => return Err(Errno::EISDIR),
-        (true, true) if !store.is_empty_dir(entry.fid)? => return Err(Errno::ENOTEMPTY),
+        (true, true) if view.has_entries => return Err(Errno::ENOTEMPTY),
         _ => {}
     }
-    let version = inode.version;
-    let change = DirChange::at(time).remove(name, inode.kind());
-
-    let mut tx = store.begin();
-    tx.delete_entry(parent, name);
-    drop_link(&mut tx, &held, entry.fid, &mut inode, (parent, name), time)?;
-    let (transno, dir_version) = tx.commit_in(&held, parent, change)?;
-    Ok(ChangeResult {
-        transno,
-        fid: entry.fid,
-        inode,
-        pre_versions: [dir_version, version, 0, 0],
+    let pre_versions = [0, target.inode.version, 0, 0];
+    let mut change = Change::new();
+    change.change_dir(parent, DirChange::at(time).remove(name, target.inode.kind()));
+    change.remove_entry(parent, name);
+    target.drop_link(&mut change, (parent, name), time)?;
+    Ok(Plan {
+        change,
+        fid: target.fid,
+        inode: target.inode,
+        pre_versions,
     })
 }
 
-/// Removes one link from an inode. The removal of the last link destroys the inode, or makes it an
-/// orphan while it is open.
-pub(super) fn drop_link(
-    tx: &mut Tx<'_>,
-    held: &HeldInodes<'_>,
-    fid: Fid,
-    inode: &mut Inode,
-    (parent, name): (Fid, &[u8]),
-    time: Time,
-) -> Result<(), Errno> {
-    inode.nlink = if inode.is_dir() {
-        0
-    } else {
-        inode.nlink.saturating_sub(1)
-    };
-    inode.record_change(time);
-    if inode.nlink == 0 && held.open_counts(fid).total == 0 {
-        inode.version = tx.transno().0;
-        return tx.destroy(fid, inode);
+/// An inode that may lose a link, with what decides whether it is destroyed then.
+pub(super) struct LinkedInode {
+    pub(super) fid: Fid,
+    pub(super) inode: Inode,
+    pub(super) opens: OpenCounts,
+    /// The names of its extended attributes.
+    xattrs: Vec<Bytes>,
+}
+
+impl LinkedInode {
+    /// Reads the inode, which the caller holds.
+    pub(super) fn read(store: &Store, held: &HeldInodes<'_>, fid: Fid) -> Result<LinkedInode, Errno> {
+        let inode = store.inode(fid)?;
+        Ok(LinkedInode {
+            fid,
+            opens: held.open_counts(fid),
+            xattrs: store.xattr_names(fid, &inode)?,
+            inode,
+        })
     }
-    inode.links = links::remove(&inode.links, parent, name);
-    if inode.nlink == 0 {
-        // The flag tells the client that the inode is still open (Lustre sets it in capture h3, and
-        // not for a closed inode in capture h1).
-        inode.flags |= LUSTRE_ORPHAN_FL;
-        if !cpt::Bug::LostOrphanRecord.is_planted() {
-            tx.put_orphan(fid);
+
+    /// Removes one link from the inode. The removal of the last link destroys the inode, or makes
+    /// it an orphan while it is open.
+    pub(super) fn drop_link(
+        &mut self,
+        change: &mut Change,
+        (parent, name): (Fid, &[u8]),
+        time: Time,
+    ) -> Result<(), Errno> {
+        let (fid, inode) = (self.fid, &mut self.inode);
+        inode.nlink = if inode.is_dir() {
+            0
+        } else {
+            inode.nlink.saturating_sub(1)
+        };
+        inode.record_change(time);
+        if inode.nlink == 0 && self.opens.total == 0 {
+            return change.destroy_inode(fid, inode, std::mem::take(&mut self.xattrs));
         }
+        inode.links = links::remove(&inode.links, parent, name);
+        if inode.nlink == 0 {
+            // The flag tells the client that the inode is still open (Lustre sets it in capture h3,
+            // and not for a closed inode in capture h1).
+            inode.flags |= LUSTRE_ORPHAN_FL;
+            if !cpt::Bug::LostOrphanRecord.is_planted() {
+                change.add_orphan(fid);
+            }
+        }
+        change.change_inode(fid, inode);
+        Ok(())
     }
-    tx.put_inode(fid, inode);
-    Ok(())
 }
 
 /// Destroys an orphan with its record. Removes only the record if it is stale: the inode has links
@@ -178,10 +223,12 @@ pub fn destroy_orphan(store: &Store, fid: Fid) -> Result<(), Errno> {
     if held.open_counts(fid).total > 0 {
         return Ok(());
     }
-    let mut tx = store.begin();
-    match store.find(fid)? {
-        Some(inode) if inode.nlink == 0 => tx.destroy_orphan(fid, &inode)?,
-        _ => tx.delete(keys::orphan(fid)),
+    let mut change = Change::new();
+    change.remove_orphan(fid);
+    if let Some(inode) = store.find(fid)?
+        && inode.nlink == 0
+    {
+        change.destroy_inode(fid, &inode, store.xattr_names(fid, &inode)?)?;
     }
-    tx.commit().map(drop)
+    store.apply(&held, change).map(drop)
 }

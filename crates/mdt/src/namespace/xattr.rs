@@ -3,12 +3,12 @@
 use bytes::Bytes;
 use wire::{Errno, Fid, LustreMdtAttrs, LustreSomAttrs, SOM_FL_LAZY, Time, WireStruct};
 
-use super::{APPEND, ChangeResult, IMMUTABLE};
+use super::{APPEND, ChangeResult, IMMUTABLE, Plan};
 use crate::{
     acl::{self, XATTR_ACCESS, XATTR_DEFAULT},
     cred::{Cred, MAY_READ, MAY_WRITE},
     layout::StripeRequest,
-    store::{Inode, S_ISVTX, Store},
+    store::{Change, Inode, S_ISVTX, Store},
 };
 
 /// The attribute with the layout, under the name that a Lustre server stores.
@@ -145,16 +145,31 @@ pub fn setxattr(store: &Store, cred: &Cred, args: &SetxattrArgs<'_>) -> Result<C
     if args.value.as_ref().is_some_and(|v| v.len() > VALUE_MAX) {
         return Err(Errno::E2BIG);
     }
-    let _held = store.hold(&[fid]);
-    let mut inode = store.inode(fid)?;
+    let held = store.hold(&[fid]);
+    let inode = store.inode(fid)?;
+    let old = match inode.has_xattrs && derived_value(fid, &inode, name).is_none() {
+        true => store.xattr(fid, name)?,
+        false => None,
+    };
+    plan_setxattr(inode, old.is_some(), cred, args)?.apply(store, &held)
+}
+
+/// `has_old`: the attribute has its own record, and exists.
+fn plan_setxattr(
+    mut inode: Inode,
+    has_old: bool,
+    cred: &Cred,
+    args: &SetxattrArgs<'_>,
+) -> Result<Plan, Errno> {
+    let (fid, name) = (args.fid, args.name);
     if inode.flags & (IMMUTABLE | APPEND) != 0 {
         return Err(Errno::EPERM);
     }
     let pre_versions = [inode.version, 0, 0, 0];
     let value = args.value.clone().unwrap_or_default();
-    let mut tx = match &args.value {
-        Some(_) => store.begin_growth()?,
-        None => store.begin(),
+    let mut change = match &args.value {
+        Some(_) => Change::growing(),
+        None => Change::new(),
     };
     match name {
         XATTR_ACCESS | XATTR_DEFAULT if !cred.owns(&inode) => return Err(Errno::EPERM),
@@ -175,28 +190,22 @@ pub fn setxattr(store: &Store, cred: &Cred, args: &SetxattrArgs<'_>) -> Result<C
                 XATTR_CAPABILITIES if args.value.is_none() && cred.check(&inode, MAY_WRITE).is_ok() => {}
                 _ => check_may_set(cred, &inode, name)?,
             }
-            let old = if inode.has_xattrs {
-                store.xattr(fid, name)?
-            } else {
-                None
-            };
-            match (&old, &args.value) {
-                (Some(_), Some(_)) if args.flags & XATTR_CREATE != 0 => return Err(Errno::EEXIST),
-                (None, Some(_)) if args.flags & XATTR_REPLACE != 0 => return Err(Errno::ENODATA),
-                (None, None) => return Err(Errno::ENODATA),
+            match (has_old, &args.value) {
+                (true, Some(_)) if args.flags & XATTR_CREATE != 0 => return Err(Errno::EEXIST),
+                (false, Some(_)) if args.flags & XATTR_REPLACE != 0 => return Err(Errno::ENODATA),
+                (false, None) => return Err(Errno::ENODATA),
                 (_, Some(value)) => {
-                    tx.put_xattr(fid, name, value.clone());
+                    change.set_xattr(fid, name, value.clone());
                     inode.has_xattrs = true;
                 }
-                (Some(_), None) => tx.delete_xattr(fid, name),
+                (true, None) => change.remove_xattr(fid, name),
             }
         }
     }
     inode.record_change(args.time);
-    tx.put_inode(fid, &mut inode);
-    let transno = tx.commit()?;
-    Ok(ChangeResult {
-        transno,
+    change.change_inode(fid, &inode);
+    Ok(Plan {
+        change,
         fid,
         inode,
         pre_versions,

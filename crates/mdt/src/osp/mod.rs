@@ -397,7 +397,7 @@ mod tests {
     };
     use crate::{
         layout::StripeRequest,
-        store::{Store, keys},
+        store::{Change, Store, keys},
     };
     use testbase::{InstrumentedIndex, rpc_node};
 
@@ -423,9 +423,9 @@ mod tests {
             seq: 0x2_4000_0400,
             used: 5,
         };
-        let mut tx = osts.store.begin();
-        tx.put(keys::objects(OstIndex(0)), last_used.encode());
-        tx.commit().unwrap();
+        let mut change = Change::new();
+        change.set_record(keys::objects(OstIndex(0)), last_used.encode());
+        osts.store.apply(&osts.store.hold(&[]), change).unwrap();
         let target = TargetConf {
             name: "testfs-OST0000".into(),
             index: 0,

@@ -18,7 +18,7 @@ use wire::{Errno, Fid, OstIndex};
 use super::pool::{LAST_USED_STEP, LastUsedId};
 use crate::{
     layout::{self, StripeObject},
-    store::{Inode, Store, keys},
+    store::{Change, Inode, Store, keys},
 };
 
 /// Number of ids to check, up to the bound: enough for one step of the bound and for concurrent
@@ -87,15 +87,15 @@ pub(crate) fn queue_orphans(
     })?;
     let mut queued = 0;
     for (&ost, bound) in bounds {
-        let mut tx = store.begin();
+        let mut change = Change::new();
         for oid in ids_to_check(bound) {
             let fid = Fid::new(bound.seq, oid, 0);
             if !used.contains(&(ost, fid)) {
-                tx.put_destroy(StripeObject { ost, fid });
+                change.queue_destroy(StripeObject { ost, fid });
                 queued += 1;
             }
         }
-        tx.commit()?;
+        store.apply(&store.hold(&[]), change)?;
     }
     Ok(queued)
 }
@@ -114,7 +114,7 @@ mod tests {
     use crate::{
         namespace::tests::Fixture,
         osp::pool::LastUsedId,
-        store::{Store, keys},
+        store::{Change, Store, keys},
     };
     use osd::{check::Progress, prefix_end};
     use wire::{Fid, OstIndex};
@@ -130,8 +130,8 @@ mod tests {
             f.unlink(Fid::ROOT, &format!("{n}")).unwrap();
         }
         f.file(Fid::ROOT, "used");
-        let mut tx = f.store.begin();
-        tx.put(
+        let mut change = Change::new();
+        change.set_record(
             keys::objects(OstIndex(0)),
             LastUsedId {
                 seq: SEQ,
@@ -139,7 +139,7 @@ mod tests {
             }
             .encode(),
         );
-        tx.commit().unwrap();
+        f.store.apply(&f.store.hold(&[]), change).unwrap();
         f.store.clone()
     }
 
@@ -190,9 +190,9 @@ mod tests {
     fn unreadable_inode_prevents_all_destroys() {
         let store = store_with_bound(5, 9);
         let before = queued_ids(&store);
-        let mut tx = store.begin();
-        tx.put(keys::inode(Fid::new(0x2_0000_0401, 77, 0)), "?".into());
-        tx.commit().unwrap();
+        let mut change = Change::new();
+        change.set_record(keys::inode(Fid::new(0x2_0000_0401, 77, 0)), "?".into());
+        store.apply(&store.hold(&[]), change).unwrap();
         assert!(queue_orphans(&store, &unverified_bounds(&store).unwrap(), &Progress::default()).is_err());
         assert_eq!(queued_ids(&store), before);
     }

@@ -41,7 +41,7 @@ use super::{
 use crate::{
     layout::StripeObject,
     lod::Candidate,
-    store::{Store, keys},
+    store::{Change, Store, keys},
 };
 
 pub(crate) use limits::MAX_CREATE_COUNT;
@@ -313,11 +313,11 @@ impl Ost {
         if unused.is_empty() {
             return Ok(());
         }
-        let mut tx = self.store.begin();
+        let mut change = Change::new();
         for fid in unused {
-            tx.put_destroy(StripeObject { ost: self.index, fid });
+            change.queue_destroy(StripeObject { ost: self.index, fid });
         }
-        tx.commit().map(drop)
+        self.store.apply(&self.store.hold(&[]), change).map(drop)
     }
 
     fn save_last_used(&self, last_used: LastUsedId) -> Result<(), Errno> {

@@ -6,9 +6,9 @@
 //! them as FIDs. A record with one of these names takes precedence: an older version of Nacre may
 //! have created it.
 
-use wire::{DOT_LUSTRE_NAME, Errno, Fid, Time};
+use wire::{DOT_LUSTRE_NAME, Errno, Fid, Time, Transno};
 
-use super::{DIR_BLOCK, DirChange, Entry, Inode, S_IFDIR, Store, links};
+use super::{Change, DIR_BLOCK, DirChange, Entry, Inode, S_IFDIR, Store, links};
 
 /// The name of the directory in `.lustre`.
 const FID_NAME: &[u8] = b"fid";
@@ -48,7 +48,7 @@ pub(crate) fn own_name() -> (Fid, &'static [u8]) {
 /// Creates `.lustre` and `.lustre/fid`, with this owner and group, and the entry `fid` in
 /// `.lustre`, as far as they are missing.
 pub(crate) fn make(store: &Store, (uid, gid): (u32, u32), now: Time) -> Result<(), Errno> {
-    let _held = store.hold(&[Fid::DOT_LUSTRE, Fid::DOT_LUSTRE_FID]);
+    let held = store.hold(&[Fid::DOT_LUSTRE, Fid::DOT_LUSTRE_FID]);
     let missing = |fid| Ok::<_, Errno>(store.find(fid)?.is_none());
     let lacks_dot = missing(Fid::DOT_LUSTRE)?;
     let lacks_by_fid = missing(Fid::DOT_LUSTRE_FID)?;
@@ -69,28 +69,28 @@ pub(crate) fn make(store: &Store, (uid, gid): (u32, u32), now: Time) -> Result<(
         links: links::add(&[], parent, name, now.sec),
         ..Inode::default()
     };
-    let mut tx = store.begin();
+    let mut change = Change::new();
     if lacks_dot || lacks_name {
         let new = || directory(own_name(), DOT_LUSTRE_MODE);
         let mut dot = store.find(Fid::DOT_LUSTRE)?.unwrap_or_else(new);
         (dot.nlink, dot.size) = (2, DIR_BLOCK);
         DirChange::at(now)
             .add(FID_NAME, S_IFDIR)
-            .apply(&mut dot, tx.transno());
-        tx.put_inode(Fid::DOT_LUSTRE, &mut dot);
+            .apply(&mut dot, Transno::NONE);
+        change.change_inode(Fid::DOT_LUSTRE, &dot);
     }
     if lacks_by_fid {
-        let mut by_fid = directory((Fid::DOT_LUSTRE, FID_NAME), FID_MODE);
-        tx.put_inode(Fid::DOT_LUSTRE_FID, &mut by_fid);
+        let by_fid = directory((Fid::DOT_LUSTRE, FID_NAME), FID_MODE);
+        change.change_inode(Fid::DOT_LUSTRE_FID, &by_fid);
     }
     if lacks_name {
         let entry = Entry {
             fid: Fid::DOT_LUSTRE_FID,
             kind: S_IFDIR,
         };
-        tx.put_entry(Fid::DOT_LUSTRE, FID_NAME, entry);
+        change.add_entry(Fid::DOT_LUSTRE, FID_NAME, entry);
     }
-    tx.commit().map(drop)
+    store.apply(&held, change).map(drop)
 }
 
 #[cfg(test)]

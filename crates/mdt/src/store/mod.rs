@@ -10,6 +10,7 @@
 //! not hold the directory: it changes the directory's record (times, links, size) last, together
 //! with other operations ([`dirs`]).
 
+mod apply;
 mod cache;
 mod dirs;
 pub(crate) mod dot_lustre;
@@ -17,7 +18,8 @@ mod inode;
 mod inode_count;
 pub mod keys;
 pub mod links;
-mod tx;
+mod mutation;
+mod work;
 
 use cpt::HashMap;
 use std::sync::Arc;
@@ -29,6 +31,7 @@ use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::watch;
 use wire::{Errno, Fid, Transno};
 
+pub use apply::Applied;
 pub(crate) use cache::InodeCache;
 pub use dirs::DirChange;
 pub use inode::{
@@ -37,8 +40,9 @@ pub use inode::{
 };
 use inode_count::InodeCount;
 pub use keys::NameHash;
-pub(crate) use tx::decode_entry;
-pub use tx::{Tx, Work};
+pub(crate) use mutation::decode_entry;
+pub use mutation::{Change, Mutation};
+pub use work::Work;
 
 /// Number of shards of inodes: of their mutexes, of the turns of directories, and of the cache.
 const SHARDS: usize = 256;
@@ -147,7 +151,7 @@ impl Store {
     }
 
     /// Holds inodes without the turns of directories. For inodes that are no directories, for new
-    /// directories ([`Tx::put_new_inode`]), and for directories of which only the open handles
+    /// directories ([`Mutation::InodeMade`]), and for directories of which only the open handles
     /// change.
     pub fn hold_files(&self, fids: &[Fid]) -> HeldInodes<'_> {
         HeldInodes {
@@ -194,7 +198,7 @@ impl Store {
     pub fn entry(&self, dir: Fid, name: &[u8]) -> Result<Option<Entry>, Errno> {
         match self.index.get(&keys::entry(dir, name))? {
             None => dot_lustre::entry(self, dir, name),
-            Some(value) => tx::decode_entry(&value).map(Some),
+            Some(value) => decode_entry(&value).map(Some),
         }
     }
 
@@ -239,7 +243,7 @@ impl Store {
         rows.into_iter()
             .map(|(key, value)| {
                 let (hash, name) = keys::entry_name(&key).ok_or(Errno::EIO)?;
-                Ok((hash, name, tx::decode_entry(&value)?))
+                Ok((hash, name, decode_entry(&value)?))
             })
             .collect()
     }
@@ -274,6 +278,18 @@ impl Store {
             .into_iter()
             .map(|(key, value)| (keys::xattr_name(&key), value))
             .collect())
+    }
+
+    /// The names of an inode's extended attributes that have their own records.
+    ///
+    /// # Errors
+    ///
+    /// The error of the index.
+    pub fn xattr_names(&self, fid: Fid, inode: &Inode) -> Result<Vec<Bytes>, Errno> {
+        if !inode.has_xattrs {
+            return Ok(Vec::new());
+        }
+        Ok(self.xattrs(fid)?.into_iter().map(|(name, _)| name).collect())
     }
 
     /// The FIDs of orphans, at most 65536 (`ROWS_MAX`).

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use crate::fixture::{CommandOutput, Site, is_root, nacre, nacre_ok, nacre_refuses, sh};
 use mdt::layout::{self, StripeObject};
-use mdt::store::{Store, keys};
+use mdt::store::{Change, Store, keys};
 use osd::{Batch, Index, LocalStores, SetAttr, Stores as _};
 use serde_json::Value;
 use wire::Fid;
@@ -58,9 +58,9 @@ impl Stores {
         let fid = self.fid(path);
         let mut inode = self.mdt.inode(fid).unwrap();
         inode.lov = layout::build(fid, 0, wire::Text::default(), objects);
-        let mut tx = self.mdt.begin();
-        tx.put_inode(fid, &mut inode);
-        tx.commit().unwrap();
+        let mut change = Change::new();
+        change.change_inode(fid, &inode);
+        self.mdt.apply(&self.mdt.hold(&[fid]), change).unwrap();
     }
 
     async fn set_parent(&self, object: StripeObject, parent: Fid) {

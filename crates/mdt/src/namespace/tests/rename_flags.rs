@@ -3,7 +3,7 @@
 use wire::{Errno, Fid, RenameFlags};
 
 use super::{Fixture, ROOT, check};
-use crate::cred::Cred;
+use crate::{cred::Cred, store::Change};
 
 const EXCHANGE: RenameFlags = RenameFlags::EXCHANGE;
 
@@ -75,9 +75,9 @@ fn exchange_needs_permission_to_remove_both_names() {
         let mut inode = f.inode(dir);
         inode.mode = inode.mode & !0o7777 | mode;
         let held = f.store.hold(&[dir]);
-        let mut tx = f.store.begin();
-        tx.put_inode(dir, &mut inode);
-        tx.commit().unwrap();
+        let mut change = Change::new();
+        change.change_inode(dir, &inode);
+        f.store.apply(&held, change).unwrap();
         drop(held);
     }
     f.file(sticky, "roots");

@@ -1,0 +1,344 @@
+//! Applies changes: numbers them, makes them visible, and updates the caches and counts.
+//!
+//! The caller holds the inodes that the change puts, from their reads on, so the changes of one
+//! inode have increasing numbers. A change gets its number when its turn has come, so the changes
+//! of one directory have increasing numbers, too.
+
+use std::{
+    mem::take,
+    sync::{Arc, OnceLock},
+};
+
+use osd::{Batch, SpacePurpose, TransactionGuard};
+use wire::{Errno, Fid, Transno};
+
+use super::{Change, HeldInodes, Inode, Mutation, Store, keys, shard_of};
+
+/// Maximum number of directories that the operations on names of one change change: those of a
+/// rename.
+const DIRS_MAX: usize = 2;
+
+/// An applied change.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Applied {
+    /// The transaction number.
+    pub transno: Transno,
+    /// The versions of the directories ([`Change::change_dir`]) before the change, in the order of
+    /// the mutations; 0 for unused positions.
+    pub dir_versions: [u64; DIRS_MAX],
+}
+
+/// The result of a change.
+type Outcome = Result<Applied, Errno>;
+
+/// A change that waits to be applied.
+pub(super) struct PendingChange {
+    change: Change,
+    /// Set when the change is applied or has failed.
+    outcome: Arc<OnceLock<Outcome>>,
+}
+
+/// A change in a batch.
+struct JoinedChange {
+    pending: PendingChange,
+    /// In flight until the batch is applied.
+    number: TransactionGuard,
+    dir_versions: [u64; DIRS_MAX],
+}
+
+impl PendingChange {
+    /// The cell for the outcome.
+    pub(super) fn outcome(&self) -> Arc<OnceLock<Outcome>> {
+        self.outcome.clone()
+    }
+
+    fn end(&self, outcome: Outcome) {
+        // Each outcome is set once, so this does not fail.
+        let _ = self.outcome.set(outcome);
+    }
+}
+
+impl Store {
+    /// Applies a change; it is visible when this function returns. A caller that does not hold the
+    /// turns of the changed directories must hold no turn at all; then the change may have only
+    /// one such directory.
+    ///
+    /// # Errors
+    ///
+    /// `ENOSPC`; `ENOENT` if a directory was removed; or the error of the index. Then nothing is
+    /// changed.
+    pub fn apply(&self, held: &HeldInodes<'_>, change: Change) -> Outcome {
+        if change.grows {
+            self.index.space().check(SpacePurpose::Growth)?;
+        }
+        self.announce(&change);
+        let turn = change
+            .dir_changes()
+            .map(|(dir, _)| shard_of(dir))
+            .find(|shard| !held.dirs.has(*shard));
+        let pending = PendingChange {
+            change,
+            outcome: Arc::default(),
+        };
+        let outcome = pending.outcome();
+        match turn {
+            None => self.apply_together(vec![pending]),
+            Some(shard) => {
+                debug_assert!(held.dirs.is_empty(), "a thread that holds turns waits for none");
+                self.dirs.apply_in_turn(self, shard, pending);
+            }
+        }
+        // Unset only if the thread with the turn panicked.
+        outcome.get().copied().unwrap_or(Err(Errno::EIO))
+    }
+
+    /// Announces the inodes that a change creates and destroys ([`super::inode_count`]).
+    fn announce(&self, change: &Change) {
+        for mutation in &change.mutations {
+            match mutation {
+                Mutation::InodeMade { fid, .. } => self.count.announce(*fid, false),
+                Mutation::InodeDestroyed { fid } => self.count.announce(*fid, true),
+                _ => {}
+            }
+        }
+    }
+
+    /// Applies changes in one batch; the caller has the turns of their directories.
+    pub(super) fn apply_together(&self, all: Vec<PendingChange>) {
+        let mut batch = Batch::new();
+        let mut dirs: Vec<(Fid, Inode)> = Vec::new();
+        let mut joined = Vec::with_capacity(all.len());
+        for mut pending in all {
+            match self.join(&mut pending.change, &mut dirs, &mut batch) {
+                Ok((number, dir_versions)) => joined.push(JoinedChange {
+                    pending,
+                    number,
+                    dir_versions,
+                }),
+                Err(error) => pending.end(Err(error)),
+            }
+        }
+        for (fid, dir) in &dirs {
+            batch.put(keys::inode(*fid), dir.encode());
+        }
+        let applied = match joined.is_empty() {
+            true => Ok(()),
+            false => self.index.apply(batch).map_err(Errno::from),
+        };
+        if applied.is_ok() {
+            for (fid, dir) in dirs {
+                self.inode_cache.update(fid, Some(dir));
+            }
+        }
+        for JoinedChange {
+            mut pending,
+            number,
+            dir_versions,
+        } in joined
+        {
+            let transno = number.transno();
+            if applied.is_ok() {
+                self.run_effects(take(&mut pending.change), transno);
+            }
+            // Ends the transaction: its changes are visible.
+            drop(number);
+            pending.end(applied.map(|()| Applied {
+                transno,
+                dir_versions,
+            }));
+        }
+    }
+
+    /// Numbers a change and adds its records to a batch, except those of `dirs`: the directories
+    /// with the changes of this batch so far. Returns the number and the versions of the change's
+    /// directories before the change.
+    fn join(
+        &self,
+        change: &mut Change,
+        dirs: &mut Vec<(Fid, Inode)>,
+        batch: &mut Batch,
+    ) -> Result<(TransactionGuard, [u64; DIRS_MAX]), Errno> {
+        let mut positions = [0; DIRS_MAX];
+        let mut dir_versions = [0; DIRS_MAX];
+        for (i, (dir, _)) in change.dir_changes().take(DIRS_MAX).enumerate() {
+            let position = self.dir_in_batch(dirs, dir)?;
+            (positions[i], dir_versions[i]) = (position, dirs[position].1.version);
+        }
+        let number = self.transactions().begin();
+        let transno = number.transno();
+        for (position, (_, dir_change)) in positions.into_iter().zip(change.dir_changes()) {
+            dir_change.apply(&mut dirs[position].1, transno);
+        }
+        for mutation in &mut change.mutations {
+            mutation.set_version(transno);
+            mutation.add_records(transno, batch);
+        }
+        match batch.transno {
+            None => batch.transno = Some(transno),
+            Some(_) => batch.joined.push(transno),
+        }
+        Ok((number, dir_versions))
+    }
+
+    /// The position of a directory in `dirs`; reads the directory from the store at its first
+    /// change in the batch. `ENOENT` if it was removed.
+    fn dir_in_batch(&self, dirs: &mut Vec<(Fid, Inode)>, fid: Fid) -> Result<usize, Errno> {
+        if let Some(position) = dirs.iter().position(|(f, _)| *f == fid) {
+            return Ok(position);
+        }
+        let dir = self.inode(fid)?;
+        if dir.nlink == 0 {
+            return Err(Errno::ENOENT);
+        }
+        dirs.push((fid, dir));
+        Ok(dirs.len() - 1)
+    }
+
+    /// Updates the caches, counts and queues after a change was applied.
+    fn run_effects(&self, change: Change, transno: Transno) {
+        for mutation in change.mutations {
+            match mutation {
+                Mutation::InodeMade { fid, inode } => {
+                    // A new directory is not cached: other operations may change it as soon as it
+                    // is visible, and this late update would replace their changes.
+                    if !inode.is_dir() {
+                        self.inode_cache.update(fid, Some(*inode));
+                    }
+                    self.count.count_applied(fid, true);
+                }
+                Mutation::InodeChanged { fid, inode } => self.inode_cache.update(fid, Some(*inode)),
+                Mutation::InodeDestroyed { fid } => {
+                    self.inode_cache.update(fid, None);
+                    self.count.count_applied(fid, false);
+                }
+                Mutation::ObjectQueued { .. } => {
+                    self.work.send_modify(|last| *last = transno.max(*last));
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::{
+        sync::{Arc, atomic::Ordering::SeqCst},
+        thread,
+    };
+
+    use osd::Index;
+    use testbase::InstrumentedIndex;
+    use wire::{Errno, Fid, Time, Transno};
+
+    use super::Applied;
+    use crate::store::{Change, DIR_BLOCK, DirChange, Entry, Inode, S_IFDIR, S_IFREG, Store, shard_of};
+
+    const DIR: Fid = Fid::new(0x2_0000_0400, 1, 0);
+
+    fn store_with_dir() -> (Arc<InstrumentedIndex>, Store) {
+        let index = Arc::new(InstrumentedIndex::default());
+        let store = Store::new(index.clone());
+        let dir = Inode {
+            mode: S_IFDIR | 0o755,
+            nlink: 2,
+            size: DIR_BLOCK,
+            ..Inode::default()
+        };
+        let mut change = Change::new();
+        change.make_inode(DIR, &dir);
+        store.apply(&store.hold(&[DIR]), change).unwrap();
+        (index, store)
+    }
+
+    fn name(n: u32) -> String {
+        format!("name{n}")
+    }
+
+    /// Puts the entry `name(n)`, counted as a subdirectory.
+    fn put(store: &Store, n: u32) -> Result<Applied, Errno> {
+        let fid = Fid::new(0x2_0000_0401, n + 1, 0);
+        let held = store.hold_files(&[fid]);
+        let mut change = Change::new();
+        let entry = Entry { fid, kind: S_IFREG };
+        change.add_entry(DIR, name(n).as_bytes(), entry);
+        let dir_change = DirChange {
+            time: Time::secs(100 - i64::from(n)),
+            ..DirChange::at(Time::default()).add(name(n).as_bytes(), S_IFDIR)
+        };
+        change.change_dir(DIR, dir_change);
+        store.apply(&held, change)
+    }
+
+    /// Starts `count` operations while this thread holds the directory's turn. When all of them
+    /// wait, calls `before_release` and releases the turn. Returns their results.
+    fn run_together(store: &Store, count: u32, before_release: impl FnOnce()) -> Vec<Result<Applied, Errno>> {
+        thread::scope(|scope| {
+            let held = store.dirs.hold(&[shard_of(DIR)]);
+            let threads: Vec<_> = (0..count).map(|n| scope.spawn(move || put(store, n))).collect();
+            while store.dirs.waiting(shard_of(DIR)) < count as usize {
+                thread::yield_now();
+            }
+            before_release();
+            drop(held);
+            threads.into_iter().map(|t| t.join().unwrap()).collect()
+        })
+    }
+
+    #[test]
+    fn waiting_operations_are_applied_in_one_batch() {
+        let (index, store) = store_with_dir();
+        let (batches, version) = (index.batches.load(SeqCst), store.inode(DIR).unwrap().version);
+        let mut results: Vec<(Transno, u64)> = run_together(&store, 6, || {})
+            .into_iter()
+            .map(|result| result.map(|a| (a.transno, a.dir_versions[0])).unwrap())
+            .collect();
+        assert_eq!(index.batches.load(SeqCst), batches + 1);
+        let dir = store.inode(DIR).unwrap();
+        // The latest time counts, in any order of the operations.
+        assert_eq!((dir.nlink, dir.mtime), (2 + 6, Time::secs(100)));
+        // Each name of five bytes takes 40 bytes.
+        assert_eq!(dir.size, DIR_BLOCK + 6 * 40);
+        assert!((0..6).all(|n| store.entry(DIR, name(n).as_bytes()).unwrap().is_some()));
+        // All transactions are finished, and each result has a version from before its operation.
+        results.sort_unstable();
+        let last = results.last().unwrap().0;
+        assert_eq!(
+            (Transno(dir.version), index.transactions().applied()),
+            (last, last)
+        );
+        assert!(results.iter().any(|(_, before)| *before == version));
+        assert!(
+            results
+                .iter()
+                .all(|(_, before)| *before >= version && *before <= last.0)
+        );
+    }
+
+    #[test]
+    fn failed_batch_fails_all_waiting_operations() {
+        let (index, store) = store_with_dir();
+        let before = store.inode(DIR).unwrap();
+        let results = run_together(&store, 3, || index.failures.store(usize::MAX, SeqCst));
+        assert_eq!(results, [Err(Errno::ENOSPC); 3]);
+        assert_eq!(store.inode(DIR).unwrap(), before);
+        assert!((0..3).all(|n| store.entry(DIR, name(n).as_bytes()).unwrap().is_none()));
+        assert_eq!(index.transactions().applied(), index.transactions().last());
+    }
+
+    #[test]
+    fn waiting_operation_adds_no_name_to_a_removed_directory() {
+        let (index, store) = store_with_dir();
+        let results = run_together(&store, 3, || {
+            let mut dir = store.inode(DIR).unwrap();
+            dir.nlink = 0;
+            let mut change = Change::new();
+            change.change_inode(DIR, &dir);
+            store.apply(&store.hold_files(&[DIR]), change).unwrap();
+        });
+        assert_eq!(results, [Err(Errno::ENOENT); 3]);
+        assert!((0..3).all(|n| store.entry(DIR, name(n).as_bytes()).unwrap().is_none()));
+        assert_eq!(index.transactions().applied(), index.transactions().last());
+    }
+}

@@ -1,0 +1,332 @@
+//! A change of the store as data: a list of mutations.
+//!
+//! An operation reads what it needs, plans a [`Change`] from that, and applies it
+//! ([`super::Store::apply`]). Only then the change gets its transaction number. Each inode of the
+//! change gets the number as its version. This module alone translates mutations into records.
+
+use bytes::Bytes;
+use osd::Batch;
+use wire::{Errno, Fid, Reader, Transno, Writer};
+
+use super::{DirChange, Entry, Inode, Work, keys};
+use crate::layout::{self, StripeObject};
+
+/// One mutation of the store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Mutation {
+    /// A name leads to this inode; it may have led to another one before.
+    EntryAdded {
+        /// The directory.
+        dir: Fid,
+        /// The name.
+        name: Bytes,
+        /// The inode.
+        entry: Entry,
+    },
+    /// A name is removed.
+    EntryRemoved {
+        /// The directory.
+        dir: Fid,
+        /// The name.
+        name: Bytes,
+    },
+    /// An operation on names changes the record of their directory.
+    DirChanged {
+        /// The directory.
+        dir: Fid,
+        /// The difference.
+        change: DirChange,
+    },
+    /// An inode is created.
+    InodeMade {
+        /// Its FID.
+        fid: Fid,
+        /// The inode; the version is that of the transaction.
+        inode: Box<Inode>,
+    },
+    /// An inode changes.
+    InodeChanged {
+        /// Its FID.
+        fid: Fid,
+        /// The new contents; the version is that of the transaction.
+        inode: Box<Inode>,
+    },
+    /// An inode is destroyed.
+    InodeDestroyed {
+        /// Its FID.
+        fid: Fid,
+    },
+    /// An extended attribute that has its own record is set.
+    XattrSet {
+        /// The inode.
+        fid: Fid,
+        /// The attribute's name.
+        name: Bytes,
+        /// The new value.
+        value: Bytes,
+    },
+    /// An extended attribute that has its own record is removed.
+    XattrRemoved {
+        /// The inode.
+        fid: Fid,
+        /// The attribute's name.
+        name: Bytes,
+    },
+    /// The inode has no links any more and is open.
+    OrphanAdded {
+        /// The inode.
+        fid: Fid,
+    },
+    /// The inode is no orphan any more.
+    OrphanRemoved {
+        /// The inode.
+        fid: Fid,
+    },
+    /// An OST has to do work on an object once the transaction is on disk.
+    ObjectQueued {
+        /// The object.
+        object: StripeObject,
+        /// The work.
+        work: Work,
+    },
+    /// A record of another kind is set.
+    RecordSet {
+        /// Its key.
+        key: Bytes,
+        /// The new value.
+        value: Bytes,
+    },
+    /// A record of any kind is removed, for repairs.
+    RecordRemoved {
+        /// Its key.
+        key: Bytes,
+    },
+}
+
+/// A planned change: all its mutations are applied, or none.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Change {
+    /// The mutations. At most one of them changes a record.
+    pub mutations: Vec<Mutation>,
+    /// Whether the change adds data: then it may not use the space reserve.
+    pub grows: bool,
+}
+
+impl Change {
+    /// A change without mutations. Its transaction number orders an operation that changes only the
+    /// state in memory, such as an open.
+    pub fn new() -> Change {
+        Change::default()
+    }
+
+    /// A change that adds data: it fails with `ENOSPC` if the space is used up to the reserve.
+    pub fn growing() -> Change {
+        Change {
+            grows: true,
+            ..Change::default()
+        }
+    }
+
+    /// Lets a name lead to an inode.
+    pub fn add_entry(&mut self, dir: Fid, name: &[u8], entry: Entry) {
+        let name = Bytes::copy_from_slice(name);
+        self.mutations.push(Mutation::EntryAdded { dir, name, entry });
+    }
+
+    /// Removes a name.
+    pub fn remove_entry(&mut self, dir: Fid, name: &[u8]) {
+        let name = Bytes::copy_from_slice(name);
+        self.mutations.push(Mutation::EntryRemoved { dir, name });
+    }
+
+    /// Changes the record of the directory of added and removed names. A change has at most one
+    /// directory whose turn the caller does not hold.
+    pub fn change_dir(&mut self, dir: Fid, change: DirChange) {
+        self.mutations.push(Mutation::DirChanged { dir, change });
+    }
+
+    /// Creates an inode.
+    pub fn make_inode(&mut self, fid: Fid, inode: &Inode) {
+        let inode = Box::new(inode.clone());
+        self.mutations.push(Mutation::InodeMade { fid, inode });
+    }
+
+    /// Changes an inode.
+    pub fn change_inode(&mut self, fid: Fid, inode: &Inode) {
+        let inode = Box::new(inode.clone());
+        self.mutations.push(Mutation::InodeChanged { fid, inode });
+    }
+
+    /// Destroys an inode with these extended attributes, and its objects on OSTs.
+    ///
+    /// # Errors
+    ///
+    /// The error of a malformed layout.
+    pub fn destroy_inode(&mut self, fid: Fid, inode: &Inode, xattrs: Vec<Bytes>) -> Result<(), Errno> {
+        for name in xattrs {
+            self.mutations.push(Mutation::XattrRemoved { fid, name });
+        }
+        if inode.is_file() {
+            self.queue_work(&inode.lov, Work::Destroy)?;
+        }
+        self.mutations.push(Mutation::InodeDestroyed { fid });
+        Ok(())
+    }
+
+    /// Sets an extended attribute.
+    pub fn set_xattr(&mut self, fid: Fid, name: &[u8], value: Bytes) {
+        let name = Bytes::copy_from_slice(name);
+        self.mutations.push(Mutation::XattrSet { fid, name, value });
+    }
+
+    /// Removes an extended attribute.
+    pub fn remove_xattr(&mut self, fid: Fid, name: &[u8]) {
+        let name = Bytes::copy_from_slice(name);
+        self.mutations.push(Mutation::XattrRemoved { fid, name });
+    }
+
+    /// Records that an inode is open and has no links.
+    pub fn add_orphan(&mut self, fid: Fid) {
+        self.mutations.push(Mutation::OrphanAdded { fid });
+    }
+
+    /// Removes the record of an orphan.
+    pub fn remove_orphan(&mut self, fid: Fid) {
+        self.mutations.push(Mutation::OrphanRemoved { fid });
+    }
+
+    /// Queues work on each object of a layout.
+    ///
+    /// # Errors
+    ///
+    /// The error of a malformed layout.
+    pub fn queue_work(&mut self, lov: &[u8], work: Work) -> Result<(), Errno> {
+        for object in layout::objects(lov)? {
+            self.mutations.push(Mutation::ObjectQueued { object, work });
+        }
+        Ok(())
+    }
+
+    /// Queues the adoption ([`Work::Adopt`]) of the objects of a file's new layout.
+    ///
+    /// # Errors
+    ///
+    /// The error of a malformed layout.
+    pub fn queue_adoption(&mut self, file: Fid, inode: &Inode) -> Result<(), Errno> {
+        for (stripe, object) in (0..).zip(layout::objects(&inode.lov)?) {
+            let work = Work::Adopt {
+                file,
+                stripe,
+                ownership: inode.ownership(),
+            };
+            self.mutations.push(Mutation::ObjectQueued { object, work });
+        }
+        Ok(())
+    }
+
+    /// Queues the destruction of an object that belongs to no file.
+    pub fn queue_destroy(&mut self, object: StripeObject) {
+        let work = Work::Destroy;
+        self.mutations.push(Mutation::ObjectQueued { object, work });
+    }
+
+    /// Sets a record of another kind.
+    pub fn set_record(&mut self, key: Bytes, value: Bytes) {
+        self.mutations.push(Mutation::RecordSet { key, value });
+    }
+
+    /// Removes a record of any kind.
+    pub fn remove_record(&mut self, key: Bytes) {
+        self.mutations.push(Mutation::RecordRemoved { key });
+    }
+
+    /// Whether the change creates, changes or destroys this inode.
+    pub(crate) fn puts_inode(&self, fid: Fid) -> bool {
+        self.mutations.iter().any(|mutation| match mutation {
+            Mutation::InodeMade { fid: f, .. }
+            | Mutation::InodeChanged { fid: f, .. }
+            | Mutation::InodeDestroyed { fid: f } => *f == fid,
+            _ => false,
+        })
+    }
+
+    /// The number of directories of which the change changes names.
+    pub(crate) fn dirs_changed(&self) -> usize {
+        self.dir_changes().count()
+    }
+
+    /// The directories of which the change changes names, with the differences.
+    pub(super) fn dir_changes(&self) -> impl Iterator<Item = (Fid, DirChange)> + '_ {
+        self.mutations.iter().filter_map(|mutation| match mutation {
+            Mutation::DirChanged { dir, change } => Some((*dir, *change)),
+            _ => None,
+        })
+    }
+}
+
+impl Mutation {
+    /// Sets the version of the mutation's inode.
+    pub(super) fn set_version(&mut self, transno: Transno) {
+        if let Mutation::InodeMade { inode, .. } | Mutation::InodeChanged { inode, .. } = self {
+            inode.version = transno.0;
+        }
+    }
+
+    /// Adds the records to a batch, except the record of a directory whose names change
+    /// ([`Mutation::DirChanged`]).
+    pub(super) fn add_records(&self, transno: Transno, batch: &mut Batch) {
+        match self {
+            Mutation::EntryAdded { dir, name, entry } => {
+                batch.put(keys::entry(*dir, name), encode_entry(*entry));
+            }
+            Mutation::EntryRemoved { dir, name } => {
+                batch.delete(keys::entry(*dir, name));
+            }
+            Mutation::DirChanged { .. } => {}
+            Mutation::InodeMade { fid, inode } | Mutation::InodeChanged { fid, inode } => {
+                batch.put(keys::inode(*fid), inode.encode());
+            }
+            Mutation::InodeDestroyed { fid } => {
+                batch.delete(keys::inode(*fid));
+            }
+            Mutation::XattrSet { fid, name, value } => {
+                batch.put(keys::xattr(*fid, name), value.clone());
+            }
+            Mutation::XattrRemoved { fid, name } => {
+                batch.delete(keys::xattr(*fid, name));
+            }
+            Mutation::OrphanAdded { fid } => {
+                batch.put(keys::orphan(*fid), Bytes::new());
+            }
+            Mutation::OrphanRemoved { fid } => {
+                batch.delete(keys::orphan(*fid));
+            }
+            Mutation::ObjectQueued { object, work } => {
+                batch.put(keys::work(object.ost, transno, object.fid), work.encode());
+            }
+            Mutation::RecordSet { key, value } => {
+                batch.put(key.clone(), value.clone());
+            }
+            Mutation::RecordRemoved { key } => {
+                batch.delete(key.clone());
+            }
+        }
+    }
+}
+
+fn encode_entry(entry: Entry) -> Bytes {
+    let mut writer = Writer::with_capacity(20);
+    writer.u64(entry.fid.f_seq);
+    writer.u32(entry.fid.f_oid);
+    writer.u32(entry.fid.f_ver);
+    writer.u32(entry.kind);
+    writer.finish()
+}
+
+pub(crate) fn decode_entry(value: &[u8]) -> Result<Entry, Errno> {
+    let mut reader = Reader::new("directory entry", value);
+    Ok(Entry {
+        fid: Fid::new(reader.u64()?, reader.u32()?, reader.u32()?),
+        kind: reader.u32()?,
+    })
+}
