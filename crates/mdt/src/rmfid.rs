@@ -8,7 +8,7 @@ use wire::{Errno, Fid, HasTimes, MdtBody, OBD_MAX_FIDS_IN_ARRAY, Time, Transno, 
 
 use crate::{
     cred::{Cred, MAY_WRITE},
-    namespace::{self, UnlinkArgs},
+    namespace::{self, NameToRemove, UnlinkArgs},
     store::{Inode, links},
     target::{HandlerResult, Mdt, precision, reply},
 };
@@ -78,20 +78,17 @@ impl Mdt {
         inode: &Inode,
         args: UnlinkArgs<'_>,
     ) -> Result<Transno, Errno> {
-        let checked_entry = || {
-            let entry = namespace::lookup_for_unlink(&self.store, cred, args)?;
-            match entry.fid == fid && entry.kind == inode.kind() {
-                true => Ok(entry),
-                false => Err(Errno::ENOENT),
-            }
+        let check = |found: NameToRemove| {
+            let is_file = found.entry.fid == fid && found.entry.kind == inode.kind();
+            is_file.then_some(found).ok_or(Errno::ENOENT)
         };
-        checked_entry()?;
+        let found = check(NameToRemove::find(&self.store, cred, args)?)?;
         // The client does not know which directories change, so it must lose its locks on them.
         let mut locks = self.locks.request_locks(Some(&req.export), false);
         locks.lock_name_write(args.parent, args.name).await?;
-        let entry = checked_entry()?;
+        let found = check(found.refresh(&self.store, cred, args)?)?;
         locks.lock_for_removal_with_open(fid).await?;
-        Ok(namespace::unlink_unused(&self.store, cred, args, entry)?.transno)
+        Ok(namespace::unlink_unused(&self.store, cred, args, found)?.transno)
     }
 }
 

@@ -1,5 +1,5 @@
-//! An index in memory for tests: it counts batches, can fail, and can run a callback when a batch
-//! is visible but [`Index::apply`] has not returned.
+//! An index in memory for tests: it counts reads and batches, can fail, and can run a callback when
+//! a batch is visible but [`Index::apply`] has not returned.
 
 use std::sync::{
     Arc,
@@ -13,10 +13,12 @@ use parking_lot::Mutex;
 /// A function to call when a batch has put this key.
 type Callback = (Bytes, Box<dyn FnOnce() + Send>);
 
-/// An index in memory that counts batches, can fail, and can run a callback.
+/// An index in memory that counts reads and batches, can fail, and can run a callback.
 #[derive(Default)]
 pub struct InstrumentedIndex {
     index: MemoryIndex,
+    /// Number of calls of [`Index::get`].
+    pub gets: AtomicUsize,
     /// Number of calls of [`Index::apply`].
     pub batches: AtomicUsize,
     /// Number of the next calls of [`Index::apply`] that fail and change nothing.
@@ -33,6 +35,7 @@ impl InstrumentedIndex {
 
 impl Index for InstrumentedIndex {
     fn get(&self, key: &[u8]) -> Result<Option<Bytes>, OsdError> {
+        self.gets.fetch_add(1, SeqCst);
         self.index.get(key)
     }
 

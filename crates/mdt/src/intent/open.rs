@@ -22,8 +22,8 @@ use crate::{
     handles::OpenFile,
     layout::StripeRequest,
     locks::{self, RequestLocks},
-    namespace::{self, ChangeResult, NewInode, OpenMode, lookup},
-    store::{Inode, S_IFDIR, S_IFREG},
+    namespace::{self, ChangeResult, NewInode, OpenMode, Resolved},
+    store::{Inode, S_IFDIR, S_IFREG, UnusedFid},
     target::{Mdt, lock_terms, name_of, precision},
 };
 
@@ -222,30 +222,36 @@ impl Mdt {
                 held: self.request_locks(req),
             }));
         }
-        let find = || lookup(&self.store, &request.cred, parent, name);
         let creates = request.flags.has(MDS_OPEN_CREAT);
         out.disposition |= DISP_LOOKUP_EXECD;
-        // This lookup without a lock only guesses which lock the open needs. The loop repeats the
-        // lookup under the lock.
-        let mut must_create = creates && !request.is_volatile() && find()?.is_none();
-        let (held, entry) = loop {
+        let (store, cred) = (&self.store, &request.cred);
+        // This lookup without a lock guesses which lock the open needs.
+        let mut resolved = Resolved::read(store, cred, parent, name)?;
+        let (held, unused) = loop {
             if request.is_volatile() {
-                self.check_new_file(req, request)?;
-                break (self.request_locks(req), None);
+                resolved.entry = None;
+                let unused = self.check_new_file(req, request)?;
+                break (self.request_locks(req), creates.then_some(unused));
             }
             let mut held = self.request_locks(req);
-            if must_create {
-                self.check_new_file(req, request)?;
-                held.lock_name_write(parent, name).await?;
-            } else {
-                held.lock_name_read(parent, name).await?;
-            }
-            match find()? {
-                None if creates && !must_create => must_create = true,
-                entry => break (held, entry),
+            let must_create = creates && resolved.entry.is_none();
+            let unused = match must_create {
+                true => {
+                    let unused = self.check_new_file(req, request)?;
+                    held.lock_name_write(parent, name).await?;
+                    Some(unused)
+                }
+                false => {
+                    held.lock_name_read(parent, name).await?;
+                    None
+                }
+            };
+            resolved = resolved.refresh(store, cred, parent, name)?;
+            if must_create || !creates || resolved.entry.is_some() {
+                break (held, unused);
             }
         };
-        if let Some(entry) = entry {
+        if let Some(entry) = resolved.entry {
             out.disposition |= DISP_LOOKUP_POS;
             if creates && request.flags.has(MDS_OPEN_EXCL) {
                 return Err(Errno::EEXIST);
@@ -257,11 +263,11 @@ impl Mdt {
             }));
         }
         out.disposition |= DISP_LOOKUP_NEG;
-        if !creates {
+        let Some(unused) = unused else {
             return Ok(None);
-        }
+        };
         self.check_writable(req)?;
-        let created = self.create_file(req, request).await?;
+        let created = self.create_file(req, request, resolved, unused).await?;
         out.disposition |= DISP_OPEN_CREATE;
         Ok(Some(OpenTarget {
             fid: request.rec.cr_fid2,
@@ -271,7 +277,7 @@ impl Mdt {
     }
 
     /// Checks the new file's name and FID, before the request takes a lock.
-    fn check_new_file(&self, req: &ServerRequest, request: &OpenRequest) -> Result<(), Errno> {
+    fn check_new_file(&self, req: &ServerRequest, request: &OpenRequest) -> Result<UnusedFid, Errno> {
         namespace::check_name(&request.name)?;
         namespace::check_not_dot_lustre(request.rec.cr_fid1)?;
         namespace::check_fid(request.rec.cr_fid2)?;
@@ -284,18 +290,19 @@ impl Mdt {
         &self,
         req: &ServerRequest,
         request: &OpenRequest,
+        resolved: Resolved,
+        unused: UnusedFid,
     ) -> Result<(ChangeResult, GrantedLock), Errno> {
         let rec = &request.rec;
         // Check permission first: an unprivileged user must not use up objects.
-        let parent = self.store.inode(rec.cr_fid1)?;
         request
             .cred
-            .check(&parent, crate::cred::MAY_WRITE | crate::cred::MAY_EXEC)?;
+            .check(&resolved.dir, crate::cred::MAY_WRITE | crate::cred::MAY_EXEC)?;
         let lov = if request.flags.has(MDS_OPEN_DELAY_CREATE) {
             Bytes::new()
         } else {
             let striping = request.striping.clone().unwrap_or_default();
-            self.new_layout(rec.cr_fid2, striping, &parent).await?
+            self.new_layout(rec.cr_fid2, striping, &resolved.dir).await?
         };
         let node = NewInode {
             fid: rec.cr_fid2,
@@ -318,7 +325,10 @@ impl Mdt {
         let (store, cred, parent) = (&self.store, &request.cred, rec.cr_fid1);
         let created = match request.is_volatile() {
             true => namespace::create_volatile(store, cred, parent, &node),
-            false => namespace::create(store, cred, parent, &request.name, &node),
+            false => {
+                let name = (parent, &request.name[..]);
+                namespace::create_resolved(store, cred, name, resolved, Some(unused), &node)
+            }
         };
         match created {
             Ok(change) => Ok((change, lock)),

@@ -4,14 +4,15 @@ use bytes::Bytes;
 use wire::{Errno, Fid, Time};
 
 use super::{
-    APPEND, ChangeResult, ENOENT_VERSION, IMMUTABLE, Plan, check_may_add, check_name, searchable_dir,
+    APPEND, ChangeResult, ENOENT_VERSION, IMMUTABLE, Plan, Resolved, check_may_add, check_name,
+    check_not_dot_lustre, check_searchable, searchable_dir,
 };
 use crate::{
     acl,
     cred::Cred,
     store::{
         Change, DIR_BLOCK, DirChange, Entry, Inode, S_IFBLK, S_IFCHR, S_IFDIR, S_IFIFO, S_IFLNK, S_IFMT,
-        S_IFREG, S_IFSOCK, S_ISGID, Store, links,
+        S_IFREG, S_IFSOCK, S_ISGID, Store, UnusedFid, links,
     },
 };
 
@@ -131,11 +132,29 @@ pub fn create(
 ) -> Result<ChangeResult, Errno> {
     check_name(name)?;
     node.check(cred)?;
+    let unused = store.unused_fid(node.fid)?;
+    let resolved = Resolved::read(store, cred, parent, name)?;
+    create_resolved(store, cred, (parent, name), resolved, unused, node)
+}
+
+/// Like [`create`], under a name that the caller has looked up after it locked it, with a FID that
+/// the caller has looked up (`None`: it is in use).
+pub(crate) fn create_resolved(
+    store: &Store,
+    cred: &Cred,
+    (parent, name): (Fid, &[u8]),
+    resolved: Resolved,
+    unused: Option<UnusedFid>,
+    node: &NewInode,
+) -> Result<ChangeResult, Errno> {
+    check_not_dot_lustre(parent)?;
+    check_searchable(cred, &resolved.dir)?;
     let held = store.hold_files(&[node.fid]);
+    let is_unused = unused.map_or(Ok(false), |unused| store.is_still_unused(unused));
     let view = CreateView {
-        dir: searchable_dir(store, cred, parent)?,
-        name_in_use: store.entry(parent, name)?.is_some(),
-        fid_in_use: store.find(node.fid)?.is_some(),
+        dir: resolved.dir,
+        name_in_use: resolved.entry.is_some(),
+        fid_in_use: !is_unused?,
     };
     plan_create(&view, cred, parent, name, node)?.apply(store, &held)
 }

@@ -20,14 +20,15 @@ use wire::{Errno, Fid, Time, Transno};
 
 pub use attr::{CloseAttrs, SetattrArgs, apply_close_attrs, setattr};
 pub(crate) use create::check_fid;
+pub(crate) use create::create_resolved;
 pub use create::{NewInode, create, create_volatile, link, set_layout};
 pub use open::{
     OpenMode, close, has_executors, has_lease, open, open_with_lease, record_access, release_handle,
 };
 pub use rename::{RenameArgs, is_at_or_below, rename};
 pub use swap::{check_swap, swap_layouts};
+pub(crate) use unlink::{NameToRemove, remove_dangling_name, unlink_entry, unlink_unused};
 pub use unlink::{UnlinkArgs, destroy_orphan, unlink};
-pub(crate) use unlink::{lookup_for_unlink, remove_dangling_name, unlink_entry, unlink_unused};
 
 use crate::{
     cred::{Cred, MAY_EXEC, MAY_WRITE},
@@ -118,10 +119,16 @@ pub fn check_name(name: &[u8]) -> Result<(), Errno> {
 /// Reads a directory. `ENOTDIR` for another inode, `ENOENT` if the directory was removed.
 fn directory(store: &Store, fid: Fid) -> Result<Inode, Errno> {
     let dir = store.inode(fid)?;
+    check_dir(&dir)?;
+    Ok(dir)
+}
+
+/// `ENOTDIR` if the inode is no directory, `ENOENT` if it was removed.
+fn check_dir(dir: &Inode) -> Result<(), Errno> {
     match () {
         _ if !dir.is_dir() => Err(Errno::ENOTDIR),
         _ if dir.nlink == 0 => Err(Errno::ENOENT),
-        _ => Ok(dir),
+        _ => Ok(()),
     }
 }
 
@@ -129,9 +136,15 @@ fn directory(store: &Store, fid: Fid) -> Result<Inode, Errno> {
 /// `.lustre`.
 pub(crate) fn searchable_dir(store: &Store, cred: &Cred, fid: Fid) -> Result<Inode, Errno> {
     check_not_dot_lustre(fid)?;
-    let dir = directory(store, fid)?;
-    cred.check(&dir, MAY_EXEC)?;
+    let dir = store.inode(fid)?;
+    check_searchable(cred, &dir)?;
     Ok(dir)
+}
+
+/// Checks the directory of a change of names. `EACCES` if the user may not search it.
+fn check_searchable(cred: &Cred, dir: &Inode) -> Result<(), Errno> {
+    check_dir(dir)?;
+    cred.check(dir, MAY_EXEC)
 }
 
 /// `EPERM` for `.lustre` and the directories in it: their entries never change.
@@ -173,28 +186,66 @@ fn check_may_delete(cred: &Cred, dir: &Inode, child: &Inode) -> Result<(), Errno
 /// `ENOENT` if the directory is gone; `ENOTDIR` if it is no directory; `EACCES` without search
 /// permission; `ENAMETOOLONG`.
 pub fn lookup(store: &Store, cred: &Cred, dir: Fid, name: &[u8]) -> Result<Option<Entry>, Errno> {
-    let inode = store.inode(dir)?;
-    if !inode.is_dir() {
-        return Err(Errno::ENOTDIR);
+    Resolved::read(store, cred, dir, name).map(|resolved| resolved.entry)
+}
+
+/// A name as it was looked up, with its directory.
+#[derive(Clone, Debug)]
+pub(crate) struct Resolved {
+    /// The directory.
+    pub dir: Inode,
+    /// The entry; `None` if there is none.
+    pub entry: Option<Entry>,
+}
+
+impl Resolved {
+    /// Looks up a name.
+    ///
+    /// # Errors
+    ///
+    /// As [`lookup`].
+    pub(crate) fn read(store: &Store, cred: &Cred, fid: Fid, name: &[u8]) -> Result<Resolved, Errno> {
+        let dir = store.inode(fid)?;
+        Resolved::read_in(store, cred, fid, dir, name)
     }
-    cred.check(&inode, MAY_EXEC)?;
-    match name {
-        b"." => {
-            return Ok(Some(Entry {
-                fid: dir,
-                kind: inode.kind(),
-            }));
+
+    /// Looks up the name again, in its directory `fid`, after a request has locked it. Reads the
+    /// entry only if any name of the directory has changed since.
+    ///
+    /// # Errors
+    ///
+    /// As [`lookup`].
+    pub(crate) fn refresh(
+        self,
+        store: &Store,
+        cred: &Cred,
+        fid: Fid,
+        name: &[u8],
+    ) -> Result<Resolved, Errno> {
+        let dir = store.inode(fid)?;
+        match dir.version == self.dir.version {
+            true => Ok(self),
+            false => Resolved::read_in(store, cred, fid, dir, name),
         }
-        b".." => {
-            return Ok(Some(Entry {
-                fid: parent_of(dir, &inode),
-                kind: inode.kind(),
-            }));
-        }
-        _ if name.len() > NAME_MAX => return Err(Errno::ENAMETOOLONG),
-        _ => {}
     }
-    store.entry(dir, name)
+
+    fn read_in(store: &Store, cred: &Cred, fid: Fid, dir: Inode, name: &[u8]) -> Result<Resolved, Errno> {
+        if !dir.is_dir() {
+            return Err(Errno::ENOTDIR);
+        }
+        cred.check(&dir, MAY_EXEC)?;
+        let kind = dir.kind();
+        let entry = match name {
+            b"." => Some(Entry { fid, kind }),
+            b".." => Some(Entry {
+                fid: parent_of(fid, &dir),
+                kind,
+            }),
+            _ if name.len() > NAME_MAX => return Err(Errno::ENAMETOOLONG),
+            _ => store.entry(fid, name)?,
+        };
+        Ok(Resolved { dir, entry })
+    }
 }
 
 /// A directory's parent; the root is its own parent.

@@ -3,7 +3,8 @@
 use wire::{Errno, Fid, LUSTRE_ORPHAN_FL, Time};
 
 use super::{
-    ChangeResult, ENOENT_VERSION, Plan, check_may_delete, check_name, check_not_dot_lustre, searchable_dir,
+    ChangeResult, ENOENT_VERSION, Plan, Resolved, check_may_delete, check_name, check_not_dot_lustre,
+    check_searchable,
 };
 use crate::{
     cred::Cred,
@@ -32,29 +33,66 @@ pub struct UnlinkArgs<'a> {
 /// `ENOENT` if there is no such name; `EISDIR`, `ENOTDIR`, `ENOTEMPTY` by the type; `EACCES`,
 /// `EPERM` without permission.
 pub fn unlink(store: &Store, cred: &Cred, args: UnlinkArgs<'_>) -> Result<ChangeResult, Errno> {
-    let entry = lookup_for_unlink(store, cred, args)?;
-    unlink_entry(store, cred, args, entry)
+    let found = NameToRemove::find(store, cred, args)?;
+    unlink_entry(store, cred, args, found)
 }
 
-/// Looks up a name for removal. Checks the name and the search permission, and that the inode does
-/// not belong to `.lustre`.
-pub(crate) fn lookup_for_unlink(store: &Store, cred: &Cred, args: UnlinkArgs<'_>) -> Result<Entry, Errno> {
-    let UnlinkArgs { parent, name, .. } = args;
-    check_name(name).map_err(|e| if name == b".." { Errno::ENOTEMPTY } else { e })?;
-    searchable_dir(store, cred, parent)?;
-    let entry = store.entry(parent, name)?.ok_or(Errno::ENOENT)?;
-    check_not_dot_lustre(entry.fid)?;
-    Ok(entry)
+/// A name to remove, as it was looked up.
+pub(crate) struct NameToRemove {
+    /// The entry.
+    pub entry: Entry,
+    /// The directory.
+    dir: Inode,
 }
 
-/// Removes a name. The caller has looked up `entry` and locked its inode.
+impl NameToRemove {
+    /// Looks up a name for removal. Checks the name and the search permission, and that the inode
+    /// does not belong to `.lustre`.
+    ///
+    /// # Errors
+    ///
+    /// As [`unlink`].
+    pub(crate) fn find(store: &Store, cred: &Cred, args: UnlinkArgs<'_>) -> Result<NameToRemove, Errno> {
+        let UnlinkArgs { parent, name, .. } = args;
+        check_name(name).map_err(|e| if name == b".." { Errno::ENOTEMPTY } else { e })?;
+        check_not_dot_lustre(parent)?;
+        NameToRemove::check(cred, Resolved::read(store, cred, parent, name)?)
+    }
+
+    /// Looks up the name again after the caller has locked it.
+    ///
+    /// # Errors
+    ///
+    /// As [`unlink`].
+    pub(crate) fn refresh(
+        self,
+        store: &Store,
+        cred: &Cred,
+        args: UnlinkArgs<'_>,
+    ) -> Result<NameToRemove, Errno> {
+        let found = Resolved {
+            dir: self.dir,
+            entry: Some(self.entry),
+        };
+        NameToRemove::check(cred, found.refresh(store, cred, args.parent, args.name)?)
+    }
+
+    fn check(cred: &Cred, Resolved { dir, entry }: Resolved) -> Result<NameToRemove, Errno> {
+        check_searchable(cred, &dir)?;
+        let entry = entry.ok_or(Errno::ENOENT)?;
+        check_not_dot_lustre(entry.fid)?;
+        Ok(NameToRemove { entry, dir })
+    }
+}
+
+/// Removes a name. The caller has looked it up, and locked the name and its inode.
 pub(crate) fn unlink_entry(
     store: &Store,
     cred: &Cred,
     args: UnlinkArgs<'_>,
-    entry: Entry,
+    found: NameToRemove,
 ) -> Result<ChangeResult, Errno> {
-    remove(store, cred, args, entry, |_| Ok(()))
+    remove(store, cred, args, found, |_| Ok(()))
 }
 
 /// Like [`unlink_entry`]; `EBUSY` if a client has the inode open.
@@ -62,9 +100,9 @@ pub(crate) fn unlink_unused(
     store: &Store,
     cred: &Cred,
     args: UnlinkArgs<'_>,
-    entry: Entry,
+    found: NameToRemove,
 ) -> Result<ChangeResult, Errno> {
-    remove(store, cred, args, entry, |opens| match opens.total {
+    remove(store, cred, args, found, |opens| match opens.total {
         0 => Ok(()),
         _ => Err(Errno::EBUSY),
     })
@@ -79,7 +117,7 @@ pub(crate) fn remove_dangling_name(
     let UnlinkArgs {
         parent, name, time, ..
     } = args;
-    let entry = lookup_for_unlink(store, cred, args)?;
+    let NameToRemove { entry, .. } = NameToRemove::find(store, cred, args)?;
     let held = store.hold_files(&[entry.fid]);
     if store.find(entry.fid)?.is_some() {
         return Err(Errno::EEXIST);
@@ -111,10 +149,9 @@ fn remove(
     store: &Store,
     cred: &Cred,
     args: UnlinkArgs<'_>,
-    entry: Entry,
+    NameToRemove { entry, dir }: NameToRemove,
     check_opens: impl FnOnce(OpenCounts) -> Result<(), Errno>,
 ) -> Result<ChangeResult, Errno> {
-    let dir = searchable_dir(store, cred, args.parent)?;
     let held = match entry.kind {
         S_IFDIR => store.hold(&[args.parent, entry.fid]),
         _ => store.hold_files(&[entry.fid]),

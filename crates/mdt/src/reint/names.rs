@@ -8,7 +8,7 @@ use super::{change_reply, time_of, without_nul};
 use crate::{
     cred::Cred,
     locks::{RenameEnd, UPDATE, XATTR},
-    namespace::{self, NewInode, RenameArgs, UnlinkArgs},
+    namespace::{self, NameToRemove, NewInode, RenameArgs, Resolved, UnlinkArgs},
     store::{S_IFDIR, S_IFLNK, S_IFMT},
     target::{HandlerResult, Mdt, name_of, precision},
 };
@@ -27,13 +27,16 @@ impl Mdt {
         if create.cr_mode & S_IFMT == S_IFLNK {
             node.symlink = without_nul(&req.bytes(bufs::CREATE_SYMLINK));
         }
-        namespace::check_name_change(&self.store, cred, create.cr_fid1, &name)?;
+        let parent = create.cr_fid1;
+        namespace::check_name_change(&self.store, cred, parent, &name)?;
         node.check(cred)?;
-        self.check_new_fid(req, node.fid)?;
+        let unused = self.check_new_fid(req, node.fid)?;
         let mut locks = self.request_locks(req);
-        locks.lock_name_write(create.cr_fid1, &name).await?;
-        let change = namespace::create(&self.store, cred, create.cr_fid1, &name, &node)?;
-        Ok(self.append_dir_attrs(req, create.cr_fid1, change_reply(req, &change, 3, true)))
+        locks.lock_name_write(parent, &name).await?;
+        let resolved = Resolved::read(&self.store, cred, parent, &name)?;
+        let change =
+            namespace::create_resolved(&self.store, cred, (parent, &name), resolved, Some(unused), &node)?;
+        Ok(self.append_dir_attrs(req, parent, change_reply(req, &change, 3, true)))
     }
 
     pub(super) async fn reint_link(&self, req: &ServerRequest, cred: &Cred) -> HandlerResult {
@@ -66,12 +69,12 @@ impl Mdt {
             is_rmdir: unlink.ul_mode & S_IFMT == S_IFDIR,
             time: time_of(req, &unlink),
         };
-        namespace::lookup_for_unlink(&self.store, cred, args)?;
+        let found = NameToRemove::find(&self.store, cred, args)?;
         let mut locks = self.request_locks(req);
         locks.lock_name_write(parent, &name).await?;
-        let child = namespace::lookup_for_unlink(&self.store, cred, args)?;
-        locks.lock_for_removal(child.fid).await?;
-        let change = namespace::unlink_entry(&self.store, cred, args, child)?;
+        let found = found.refresh(&self.store, cred, args)?;
+        locks.lock_for_removal(found.entry.fid).await?;
+        let change = namespace::unlink_entry(&self.store, cred, args, found)?;
         Ok(self.append_dir_attrs(req, parent, change_reply(req, &change, 5, true)))
     }
 
@@ -89,7 +92,7 @@ impl Mdt {
             is_rmdir: false,
             time: time_of(req, &rec),
         };
-        namespace::lookup_for_unlink(&self.store, cred, args)?;
+        NameToRemove::find(&self.store, cred, args)?;
         let mut locks = self.request_locks(req);
         locks.lock_name_write(args.parent, &name).await?;
         let change = namespace::remove_dangling_name(&self.store, cred, args)?;

@@ -6,7 +6,7 @@
 
 use std::{
     mem::take,
-    sync::{Arc, OnceLock},
+    sync::{Arc, OnceLock, atomic::Ordering},
 };
 
 use osd::{Batch, SpacePurpose, TransactionGuard};
@@ -204,6 +204,7 @@ impl Store {
                     if !inode.is_dir() {
                         self.inode_cache.update(fid, Some(*inode));
                     }
+                    self.inodes_made[shard_of(fid)].fetch_add(1, Ordering::Release);
                     self.count.count_applied(fid, true);
                 }
                 Mutation::InodeChanged { fid, inode } => self.inode_cache.update(fid, Some(*inode)),

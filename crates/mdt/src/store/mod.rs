@@ -22,7 +22,10 @@ mod mutation;
 mod work;
 
 use cpt::HashMap;
-use std::sync::Arc;
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
+};
 
 use bytes::Bytes;
 use dirs::{DirTurns, HeldTurns};
@@ -73,9 +76,19 @@ pub struct Store {
     shards: Vec<Mutex<Shard>>,
     dirs: DirTurns,
     inode_cache: InodeCache,
+    /// Number of inodes created so far, by shard.
+    inodes_made: Vec<AtomicU64>,
     /// The number of the last transaction that queued work for OSTs.
     work: watch::Sender<Transno>,
     count: InodeCount,
+}
+
+/// A FID that no inode had when it was looked up ([`Store::unused_fid`]).
+#[derive(Clone, Copy, Debug)]
+pub struct UnusedFid {
+    fid: Fid,
+    /// Number of created inodes of the shard before the lookup.
+    made: u64,
 }
 
 /// Held inodes: no other operation can change them. Exception: directories held without their turns
@@ -110,6 +123,7 @@ impl Store {
             shards,
             dirs: DirTurns::default(),
             inode_cache: InodeCache::new(),
+            inodes_made: std::iter::repeat_with(AtomicU64::default).take(SHARDS).collect(),
             work: watch::Sender::new(Transno::NONE),
             count: InodeCount::default(),
         }
@@ -188,6 +202,28 @@ impl Store {
     /// `ENOENT` if it does not exist, or an error of [`Store::find`].
     pub fn inode(&self, fid: Fid) -> Result<Inode, Errno> {
         self.find(fid)?.ok_or(Errno::ENOENT)
+    }
+
+    /// Checks that no inode has this FID; `None` if one has.
+    ///
+    /// # Errors
+    ///
+    /// An error of [`Store::find`].
+    pub fn unused_fid(&self, fid: Fid) -> Result<Option<UnusedFid>, Errno> {
+        // Read before the lookup: an inode that is created meanwhile changes the number.
+        let made = self.inodes_made[shard_of(fid)].load(Ordering::Acquire);
+        Ok(self.find(fid)?.is_none().then_some(UnusedFid { fid, made }))
+    }
+
+    /// Whether still no inode has this FID, which the caller holds. Looks the FID up again only if
+    /// inodes of its shard have been created since.
+    ///
+    /// # Errors
+    ///
+    /// An error of [`Store::find`].
+    pub(crate) fn is_still_unused(&self, unused: UnusedFid) -> Result<bool, Errno> {
+        let made = self.inodes_made[shard_of(unused.fid)].load(Ordering::Acquire);
+        Ok(made == unused.made || self.find(unused.fid)?.is_none())
     }
 
     /// Looks up a name in a directory, including the names without a record ([`dot_lustre`]).

@@ -30,7 +30,7 @@ use crate::{
     sequence_owners::SequenceOwners,
     sequences::Sequences,
     squash::{self, Squash},
-    store::Store,
+    store::{Store, UnusedFid},
 };
 
 /// Configuration of an MDT.
@@ -205,13 +205,10 @@ impl Mdt {
 
     /// Checks the FID that a client chose for a new inode. `EPERM` if the sequence does not belong
     /// to the client, `EEXIST` if the FID is in use.
-    pub(crate) fn check_new_fid(&self, req: &ServerRequest, fid: Fid) -> Result<(), Errno> {
+    pub(crate) fn check_new_fid(&self, req: &ServerRequest, fid: Fid) -> Result<UnusedFid, Errno> {
         let was_allocated = || self.sequences.was_allocated(fid.f_seq);
         if self.sequence_owners.claim(&req.export, fid.f_seq, was_allocated) {
-            return match self.store.find(fid)? {
-                None => Ok(()),
-                Some(_) => Err(Errno::EEXIST),
-            };
+            return self.store.unused_fid(fid)?.ok_or(Errno::EEXIST);
         }
         lnet::warn_rate_limited!(client = %req.export.client_uuid, peer = %req.peer, %fid, "create refused: the FID's sequence does not belong to the client");
         Err(Errno::EPERM)

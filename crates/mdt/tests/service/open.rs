@@ -10,8 +10,13 @@ use wire::{
     MdtRecSetattr, OBD_MD_FLLAZYSIZE, OBD_MD_FLSIZE, striping::PlainLayout,
 };
 
+use std::sync::{Arc, atomic::Ordering::SeqCst};
+
 use crate::fixture::{Fixture, wait_until};
-use testbase::mds_client::{Client, Intent};
+use testbase::{
+    InstrumentedIndex,
+    mds_client::{Client, Intent},
+};
 
 const CREATE: u64 = MDS_OPEN_CREAT | MDS_FMODE_WRITE | MDS_FMODE_READ;
 const LOOKED_UP: u64 = DISP_IT_EXECD | DISP_LOOKUP_EXECD;
@@ -362,5 +367,31 @@ async fn disconnect_closes_open_files() {
             .await
             .status,
         Errno::ENOENT.status()
+    );
+}
+
+#[tokio::test]
+async fn open_with_create_looks_the_name_and_the_fid_up_once() {
+    let index = Arc::new(InstrumentedIndex::default());
+    let f = Fixture::with_index(1, index.clone()).await;
+    let c = f.client().await;
+    for name in ["first", "second"] {
+        let before = index.gets.load(SeqCst);
+        assert_eq!(c.open(Fid::ROOT, name, CREATE).await.status, 0);
+        // The directories are cached after the first create.
+        if name == "second" {
+            assert_eq!(index.gets.load(SeqCst) - before, 2);
+        }
+        c.unlink(Fid::ROOT, name, false).await.unwrap();
+    }
+    let before = index.gets.load(SeqCst);
+    c.make(Fid::ROOT, "third", 0o100_644, "").await.unwrap();
+    assert_eq!(index.gets.load(SeqCst) - before, 2);
+    let before = index.gets.load(SeqCst);
+    c.unlink(Fid::ROOT, "third", false).await.unwrap();
+    assert_eq!(
+        index.gets.load(SeqCst) - before,
+        1,
+        "an unlink looks the name up once"
     );
 }

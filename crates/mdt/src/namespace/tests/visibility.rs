@@ -1,8 +1,10 @@
-//! Other clients may use a new inode as soon as it is visible, before its creator continues.
+//! Other clients may use a new inode as soon as it is visible, before its creator continues. They
+//! may change what a request has looked up, before it holds its locks.
 
 use std::sync::Arc;
 
 use super::{Fixture, ROOT, check};
+use crate::namespace::Resolved;
 use crate::store::{Store, keys};
 use testbase::InstrumentedIndex;
 
@@ -25,4 +27,39 @@ fn new_directory_takes_an_entry_before_its_creator_continues() {
     check::assert_consistent(&f.store);
     f.store.inode_cache().clear();
     assert_eq!(f.inode(dir), after);
+}
+
+#[test]
+fn name_that_was_added_after_the_lookup_is_found_under_the_lock() {
+    let mut f = Fixture::new();
+    f.file(ROOT, "other");
+    let read = |f: &Fixture| Resolved::read(&f.store, &f.cred, ROOT, b"name").unwrap();
+    let refresh = |f: &Fixture, r: Resolved| r.refresh(&f.store, &f.cred, ROOT, b"name").unwrap();
+    let before = read(&f);
+    assert_eq!(before.entry, None);
+    let file = f.file(ROOT, "name");
+    let found = refresh(&f, before);
+    assert_eq!(found.entry.map(|entry| entry.fid), Some(file));
+    f.unlink(ROOT, "name").unwrap();
+    assert_eq!(refresh(&f, found).entry, None);
+}
+
+#[test]
+fn fid_that_was_used_after_its_lookup_is_not_unused_any_more() {
+    let mut f = Fixture::new();
+    let fid = f.another_user(0).new_fid();
+    let unused = f.store.unused_fid(fid).unwrap().unwrap();
+    assert!(f.store.is_still_unused(unused).unwrap());
+    for name in ["dir", "file"] {
+        match name {
+            "dir" => assert_eq!(f.dir(ROOT, name), fid),
+            _ => {
+                f.rmdir(ROOT, "dir").unwrap();
+                f.last_id -= 1;
+                assert_eq!(f.file(ROOT, name), fid);
+            }
+        }
+        assert!(!f.store.is_still_unused(unused).unwrap(), "{name}");
+        assert!(f.store.unused_fid(fid).unwrap().is_none(), "{name}");
+    }
 }
