@@ -16,8 +16,8 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until};
 use wire::{
     Errno, LustreHandle, MSG_PACK_PROJID, MSG_PACK_UID_GID, MSG_RESENT, MSGHDR_AT_SUPPORT,
-    MSGHDR_CKSUM_INCOMPAT18, Message, Nid, OBD_CONNECT_BULK_MBITS, OBD_CONNECT_FLAGS2,
-    OBD_CONNECT2_REP_MBITS, PTL_RPC_MSG_ERR, PtlrpcBody, Transno, Xid,
+    MSGHDR_CKSUM_INCOMPAT18, Message, Nid, OBD_CONNECT_BULK_MBITS, OBD_CONNECT2_REP_MBITS, PTL_RPC_MSG_ERR,
+    PtlrpcBody, Transno, Xid,
 };
 
 /// Allowance for the network, added to a request's `pb_timeout`.
@@ -28,7 +28,7 @@ const IN_PROGRESS_PAUSE_MAX: u32 = 10;
 /// Number of attempts with missing bulk after which the call fails.
 const BULK_ATTEMPTS: u32 = 3;
 
-/// The connection that a request is sent on.
+/// The connection that a request is sent on, and the import's state when the request is sent.
 #[derive(Debug, Clone, Copy)]
 struct Conn {
     peer: Nid,
@@ -39,6 +39,10 @@ struct Conn {
     bulk_mbits: bool,
     /// Whether `OBD_CONNECT2_REP_MBITS` is granted.
     rep_mbits: bool,
+    /// `pb_last_xid`
+    last_xid: Xid,
+    /// `pb_timeout`
+    timeout_secs: u32,
 }
 
 /// Why an attempt ended without a reply.
@@ -55,12 +59,13 @@ type AttemptResult = Option<ReplyMsg>;
 struct Call<'a> {
     import: &'a Import,
     req: &'a Request,
+    portal: u32,
     slot: Slot<'a>,
     phase: watch::Receiver<Phase>,
     /// Number of evictions when the call began, or [`Request::evictions`]: another eviction fails
     /// the call.
     evictions: u64,
-    /// 0 until the first attempt.
+    /// 0 before the first attempt and after the final reply.
     xid: Xid,
     /// Whether the next attempt is a resend: the server may have received the xid.
     resent: bool,
@@ -74,7 +79,9 @@ struct Call<'a> {
 
 impl Drop for Call<'_> {
     fn drop(&mut self) {
-        self.import.core.lock().unreplied.end(self.xid);
+        if self.xid != Xid::NONE {
+            self.import.core.lock().end_request(self.xid);
+        }
     }
 }
 
@@ -84,9 +91,11 @@ pub(super) async fn call(import: &Import, req: Request) -> Result<ReplyMsg, RpcE
     let evictions = req.evictions.unwrap_or_else(|| phase.borrow().evictions);
     let slot = import.slots.take(&req).await;
     let reply_len = req.reply_len + EMPTY_REPLY_SIZE;
+    let portal = req.portal;
     let mut call = Call {
         import,
         req: &req,
+        portal: portal.unwrap_or_else(|| opcode::request_portal(req.opc, import.cfg.kind)),
         slot,
         phase,
         evictions,
@@ -126,9 +135,9 @@ impl Call<'_> {
                     // From here on the request counts as in flight, which keeps the import from
                     // disconnecting when idle.
                     if self.xid == Xid::NONE {
-                        self.xid = core.unreplied.begin(self.import.rpc.xids());
+                        self.xid = core.begin_request(self.import.rpc.xids());
                     }
-                    return Ok(self.conn(&core));
+                    return Ok(self.conn(&mut core));
                 }
             }
         }
@@ -178,27 +187,24 @@ impl Call<'_> {
         }
     }
 
-    fn conn(&self, core: &Core) -> Conn {
-        let flags2 = match core.data.ocd_connect_flags & OBD_CONNECT_FLAGS2 {
-            0 => 0,
-            _ => core.data.ocd_connect_flags2,
-        };
+    fn conn(&self, core: &mut Core) -> Conn {
+        let import = self.import;
         Conn {
             peer: core.peer(),
             handle: core.machine.handle(),
             conn_cnt: core.machine.conn_cnt(),
-            bulk_mbits: core.data.ocd_connect_flags & OBD_CONNECT_BULK_MBITS != 0,
-            rep_mbits: flags2 & OBD_CONNECT2_REP_MBITS != 0,
+            bulk_mbits: import.has(OBD_CONNECT_BULK_MBITS),
+            rep_mbits: import.has2(OBD_CONNECT2_REP_MBITS),
+            last_xid: core.unreplied.last_xid(),
+            timeout_secs: import.timeout_secs(core, self.portal),
         }
     }
 
-    /// With `renew`, assigns a new xid to the request. Returns `pb_last_xid`.
-    fn assign_xid(&mut self, renew: bool) -> Xid {
+    /// Assigns a new xid to the request. Returns `pb_last_xid`.
+    fn renew_xid(&mut self) -> Xid {
         let mut core = self.import.core.lock();
-        if renew {
-            core.unreplied.end(self.xid);
-            self.xid = core.unreplied.begin(self.import.rpc.xids());
-        }
+        core.end_request(self.xid);
+        self.xid = core.begin_request(self.import.rpc.xids());
         core.unreplied.last_xid()
     }
 
@@ -210,7 +216,10 @@ impl Call<'_> {
         // Without BULK_MBITS the server derives the bulk's match bits from the xid, which is then
         // the match bits of the last MD.
         let xid_is_mbits = mds > 0 && !conn.bulk_mbits;
-        let last_xid = self.assign_xid(xid_is_mbits && self.resent);
+        let last_xid = match xid_is_mbits && self.resent {
+            true => self.renew_xid(),
+            false => conn.last_xid,
+        };
         let base = if self.resent && !xid_is_mbits {
             import.rpc.xids().next()
         } else {
@@ -219,11 +228,8 @@ impl Call<'_> {
         let mbits = base.0 + (mds as u64).saturating_sub(1);
         let xid = if xid_is_mbits { mbits } else { self.xid.0 };
 
-        let portal = req
-            .portal
-            .unwrap_or_else(|| opcode::request_portal(req.opc, import.cfg.kind));
+        let (portal, timeout_secs) = (self.portal, conn.timeout_secs);
         let reply_portal = opcode::reply_portal(portal);
-        let timeout_secs = import.timeout_secs(portal);
         let body = PtlrpcBody {
             pb_handle: LustreHandle { cookie: conn.handle },
             pb_conn_cnt: conn.conn_cnt,
@@ -277,7 +283,7 @@ impl Call<'_> {
                 }
                 Some(ReplyEvent::Final(reply)) => {
                     let (reply, body) = *reply;
-                    let replay_guard = self.record_reply(portal, msg, &body);
+                    let replay_guard = self.record_reply(msg, &body, bulk.has_no_sinks());
                     let reply = ReplyMsg {
                         status: body.pb_status,
                         msg: reply,
@@ -363,14 +369,14 @@ impl Call<'_> {
     }
 
     /// Records that the server is alive, and the reply's service time, transno and
-    /// `last_committed`.
-    fn record_reply(&self, portal: u32, msg: Bytes, body: &PtlrpcBody) -> Option<ReplayGuard> {
+    /// `last_committed`. Ends the request if no other attempt can follow this reply.
+    fn record_reply(&mut self, msg: Bytes, body: &PtlrpcBody, has_no_bulk: bool) -> Option<ReplayGuard> {
         let now = cpt::now();
         self.import.silence.note_heard();
         let mut core = self.import.core.lock();
         if body.pb_timeout > 0 {
             self.import
-                .estimate(&mut core, portal, now)
+                .estimate(&mut core, self.portal, now)
                 .record(now, body.pb_timeout);
         }
         let replay_guard = match body.pb_transno {
@@ -380,6 +386,9 @@ impl Call<'_> {
                 .add(Transno(transno), self.xid, msg, self.req.keep_until_closed),
         };
         core.replay.note_committed(Transno(body.pb_last_committed));
+        if has_no_bulk && body.pb_status == 0 {
+            core.end_request(std::mem::replace(&mut self.xid, Xid::NONE));
+        }
         let wake = core.process(Event::Reply {
             ping: self.req.opc == wire::OBD_PING,
         });
@@ -411,7 +420,7 @@ impl Call<'_> {
             Some(Errno::EINPROGRESS) if !self.req.no_resend => {
                 self.pauses += 1;
                 sleep(Duration::from_secs(self.pauses.min(IN_PROGRESS_PAUSE_MAX).into())).await;
-                self.assign_xid(true);
+                self.renew_xid();
                 self.resent = false;
                 return Ok(None);
             }

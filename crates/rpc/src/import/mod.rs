@@ -22,8 +22,9 @@ pub use silence::PendingRequests;
 pub(crate) use connect::{OWN_FLAGS, OWN_FLAGS2, parse_connect_data};
 
 use crate::at::{Estimate, timeout_secs};
-use crate::xids::UnrepliedXids;
+use crate::xids::{UnrepliedXids, Xids};
 use crate::{Ptlrpc, ReplyMsg, Request, RpcError};
+use arc_swap::ArcSwap;
 use bytes::Bytes;
 use cpt::HashMap;
 use machine::{Action, Event, Machine};
@@ -32,11 +33,11 @@ use parking_lot::Mutex;
 use replay::ReplayList;
 use silence::Silence;
 use slots::Slots;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 use tokio::sync::{Notify, watch};
-use wire::{Nid, OBD_CONNECT_FLAGS2, OBD_CONNECT_MULTIMODRPCS, ObdConnectData, Transno};
+use wire::{Nid, OBD_CONNECT_FLAGS2, OBD_CONNECT_MULTIMODRPCS, ObdConnectData, Transno, Xid};
 
 /// The state that calls in flight watch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,8 +61,6 @@ struct Core {
     replay: ReplayList,
     /// Service time estimates by portal.
     estimates: HashMap<u32, Estimate>,
-    /// The granted connect data.
-    data: ObdConnectData,
     /// Why the last attempt to connect failed.
     last_error: Option<RpcError>,
     /// Whether the connection was announced to the owner.
@@ -69,9 +68,24 @@ struct Core {
     /// When the driver wakes up without an event.
     wake_at: Option<Instant>,
     history: StateHistory,
+    /// A copy of `unreplied.len()` that others read without the mutex.
+    in_flight: Arc<AtomicUsize>,
 }
 
 impl Core {
+    /// Assigns an xid to a new request, which is in flight from now on.
+    fn begin_request(&mut self, xids: &Xids) -> Xid {
+        let xid = self.unreplied.begin(xids);
+        self.in_flight.store(self.unreplied.len(), Ordering::Relaxed);
+        xid
+    }
+
+    /// Ends a request that has its reply, or that its caller gave up.
+    fn end_request(&mut self, xid: Xid) {
+        self.unreplied.end(xid);
+        self.in_flight.store(self.unreplied.len(), Ordering::Relaxed);
+    }
+
     /// Passes an event to the machine. Returns whether the driver must wake up.
     fn process(&mut self, event: Event) -> bool {
         let uncommitted = self.replay.uncommitted() > 0;
@@ -123,6 +137,10 @@ pub struct Import {
     /// This import's handle, which the server puts into callbacks.
     cookie: u64,
     core: Mutex<Core>,
+    /// The granted connect data.
+    granted: ArcSwap<ObdConnectData>,
+    /// Number of requests without a reply.
+    in_flight: Arc<AtomicUsize>,
     phase: watch::Sender<Phase>,
     slots: Slots,
     silence: Silence,
@@ -153,11 +171,11 @@ impl Import {
             unreplied: UnrepliedXids::default(),
             replay: ReplayList::default(),
             estimates: HashMap::default(),
-            data: ObdConnectData::default(),
             last_error: None,
             announced: false,
             wake_at: None,
             history: StateHistory::default(),
+            in_flight: Arc::default(),
         };
         let phase = Phase {
             state: ImportState::New,
@@ -173,6 +191,8 @@ impl Import {
             stats: Arc::new(ImportStats::new()),
             cfg,
             cookie,
+            granted: ArcSwap::default(),
+            in_flight: core.in_flight.clone(),
             core: Mutex::new(core),
             phase: watch::Sender::new(phase),
             wake: Arc::default(),
@@ -268,17 +288,17 @@ impl Import {
 
     /// The connect data that the server granted.
     pub fn connect_data(&self) -> ObdConnectData {
-        self.core.lock().data
+        **self.granted.load()
     }
 
     /// Whether `flag` of `ocd_connect_flags` is granted.
     pub fn has(&self, flag: u64) -> bool {
-        self.core.lock().data.ocd_connect_flags & flag == flag
+        self.granted.load().ocd_connect_flags & flag == flag
     }
 
     /// Whether `flag` of `ocd_connect_flags2` is granted.
     pub fn has2(&self, flag: u64) -> bool {
-        let data = self.connect_data();
+        let data = self.granted.load();
         data.ocd_connect_flags & OBD_CONNECT_FLAGS2 != 0 && data.ocd_connect_flags2 & flag == flag
     }
 
@@ -354,7 +374,7 @@ impl Import {
 
     /// Number of requests without a reply.
     pub fn in_flight(&self) -> usize {
-        self.core.lock().unreplied.len()
+        self.in_flight.load(Ordering::Relaxed)
     }
 
     /// The import disconnects after this time without a request, unless [`ImportOwner::in_use`];
@@ -398,10 +418,9 @@ impl Import {
     }
 
     /// `pb_timeout` for a request to `portal`.
-    fn timeout_secs(&self, portal: u32) -> u32 {
+    fn timeout_secs(&self, core: &mut Core, portal: u32) -> u32 {
         let now = cpt::now();
-        let mut core = self.core.lock();
-        timeout_secs(self.estimate(&mut core, portal, now).secs(now))
+        timeout_secs(self.estimate(core, portal, now).secs(now))
     }
 
     fn estimate<'a>(&self, core: &'a mut Core, portal: u32, now: Instant) -> &'a mut Estimate {
@@ -413,7 +432,7 @@ impl Import {
     /// Records the connect data that the server granted, and sets the limit of modifying requests
     /// in flight that follows from it.
     fn set_granted(&self, data: ObdConnectData) {
-        self.core.lock().data = data;
+        self.granted.store(Arc::new(data));
         self.silence.note_heard();
         let modifying = match data.ocd_connect_flags & OBD_CONNECT_MULTIMODRPCS {
             0 => 1,

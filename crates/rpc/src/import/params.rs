@@ -144,7 +144,7 @@ impl Import {
     fn show(&self) -> String {
         let core = self.core.lock();
         let nids: Vec<String> = core.nids.iter().map(|nid| format!("\"{nid}\"")).collect();
-        let data = &core.data;
+        let data = self.connect_data();
         let mut out = String::from("import:\n");
         // Writing to a string does not fail.
         let _ = write!(

@@ -7,14 +7,15 @@ use super::target_stats::TargetStats;
 use super::{Role, Target, TargetExports};
 use crate::exchange::{ReplyBuffer, ReplyEvent, request_body};
 use crate::{Ptlrpc, RpcError, at, opcode};
+use arc_swap::ArcSwap;
 use bytes::Bytes;
 use lnet::Link;
 use params::StatsTable;
-use parking_lot::{Mutex, RwLock};
+use parking_lot::Mutex;
 use std::any::Any;
 use std::convert::Infallible;
 use std::fmt;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::sync::watch;
@@ -67,7 +68,7 @@ pub struct Export {
     /// The statistics of all clients with this NID.
     nid_stats: Arc<StatsTable>,
     exports: Arc<TargetExports>,
-    connection: RwLock<Connection>,
+    connection: ArcSwap<Connection>,
     state_tx: watch::Sender<ConnectionState>,
     /// Whether the client has disconnected or was evicted: its requests are refused.
     gone: AtomicBool,
@@ -76,10 +77,12 @@ pub struct Export {
     /// Changes in progress that rely on the client's locks.
     changes: Arc<ActiveCount>,
     pub(crate) replies: Mutex<ReplyCache<Execution>>,
-    /// When the client last connected or sent a request.
-    heard_at: Mutex<Instant>,
+    /// When the export was created.
+    created_at: Instant,
+    /// When the client last connected or sent a request, in milliseconds after `created_at`.
+    heard_at_ms: AtomicU64,
     /// The target's state for the client, one value for each type.
-    ext: Mutex<Vec<Arc<dyn Any + Send + Sync>>>,
+    ext: ArcSwap<Vec<Arc<dyn Any + Send + Sync>>>,
     rpc: Weak<Ptlrpc>,
     me: Weak<Export>,
 }
@@ -107,7 +110,7 @@ impl Export {
             origin,
             nid_stats,
             exports: exports.clone(),
-            connection: RwLock::new(Connection {
+            connection: ArcSwap::from_pointee(Connection {
                 peer: Nid::LO,
                 role: Role::Client,
                 data: ObdConnectData::default(),
@@ -123,8 +126,9 @@ impl Export {
             active: Arc::default(),
             changes: Arc::default(),
             replies: Mutex::default(),
-            heard_at: Mutex::new(Instant::now()),
-            ext: Mutex::default(),
+            created_at: Instant::now(),
+            heard_at_ms: AtomicU64::new(0),
+            ext: ArcSwap::default(),
             rpc: Arc::downgrade(rpc),
             me: me.clone(),
         })
@@ -140,13 +144,13 @@ impl Export {
         conn_cnt: u32,
     ) {
         let link = self.rpc().and_then(|rpc| rpc.lnet().link(peer));
-        *self.connection.write() = Connection {
+        self.connection.store(Arc::new(Connection {
             peer,
             role,
             data,
             cookie,
             incarnation: link.map_or(0, |link| link.incarnation),
-        };
+        }));
         self.replies.lock().reset_last_xid();
         self.note_heard();
         self.state_tx.send_modify(|g| g.conn_cnt = conn_cnt);
@@ -154,27 +158,27 @@ impl Export {
 
     /// The NID of the last connect.
     pub fn peer(&self) -> Nid {
-        self.connection.read().peer
+        self.connection.load().peer
     }
 
     /// Whether the target admitted the client as a server of the same file system.
     pub fn is_server(&self) -> bool {
-        self.connection.read().role == Role::Server
+        self.connection.load().role == Role::Server
     }
 
     /// The granted connect data.
     pub fn data(&self) -> ObdConnectData {
-        self.connection.read().data
+        self.connection.load().data
     }
 
     /// Granted `ocd_connect_flags`.
     pub fn flags(&self) -> u64 {
-        self.connection.read().data.ocd_connect_flags
+        self.connection.load().data.ocd_connect_flags
     }
 
     /// Granted `ocd_connect_flags2`.
     pub fn flags2(&self) -> u64 {
-        let data = &self.connection.read().data;
+        let data = &self.connection.load().data;
         if data.ocd_connect_flags & OBD_CONNECT_FLAGS2 == 0 {
             0
         } else {
@@ -194,11 +198,15 @@ impl Export {
 
     /// Changes whether the client is mounted read-only (`OBD_CONNECT_RDONLY`).
     pub fn set_read_only(&self, read_only: bool) {
-        let flags = &mut self.connection.write().data.ocd_connect_flags;
-        match read_only {
-            true => *flags |= OBD_CONNECT_RDONLY,
-            false => *flags &= !OBD_CONNECT_RDONLY,
-        }
+        self.connection.rcu(|connection| {
+            let mut connection = Connection::clone(connection);
+            let flags = &mut connection.data.ocd_connect_flags;
+            match read_only {
+                true => *flags |= OBD_CONNECT_RDONLY,
+                false => *flags &= !OBD_CONNECT_RDONLY,
+            }
+            connection
+        });
     }
 
     /// The target's UUID.
@@ -208,13 +216,20 @@ impl Export {
 
     /// The target's own state of type `T` for this client, created on first use.
     pub fn ext<T: Any + Send + Sync + Default>(&self) -> Arc<T> {
-        let mut all = self.ext.lock();
-        if let Some(found) = all.iter().find_map(|ext| ext.clone().downcast::<T>().ok()) {
+        let find = |all: &[Arc<dyn Any + Send + Sync>]| {
+            let found = all.iter().find(|ext| ext.is::<T>());
+            found.and_then(|ext| ext.clone().downcast::<T>().ok())
+        };
+        if let Some(found) = find(&self.ext.load()) {
             return found;
         }
         let new = Arc::<T>::default();
-        all.push(new.clone());
-        new
+        // Another thread may have added its value meanwhile.
+        let before = self.ext.rcu(|all| match find(all) {
+            Some(_) => all.clone(),
+            None => Arc::new(all.iter().cloned().chain([new.clone() as _]).collect()),
+        });
+        find(&before).unwrap_or(new)
     }
 
     /// Whether the client has disconnected or was evicted.
@@ -224,7 +239,10 @@ impl Export {
 
     /// Time since the client's last request or connect.
     pub fn silent_for(&self) -> Duration {
-        self.heard_at.lock().elapsed()
+        let heard_at_ms = self.heard_at_ms.load(Ordering::Relaxed);
+        self.created_at
+            .elapsed()
+            .saturating_sub(Duration::from_millis(heard_at_ms))
     }
 
     /// Ends the connection from the server's side. The client learns of the eviction by its next
@@ -261,7 +279,7 @@ impl Export {
 
     /// Whether the client connected before its node's last restart.
     pub(crate) fn is_of_earlier_boot(&self, link: &Link) -> bool {
-        let incarnation = self.connection.read().incarnation;
+        let incarnation = self.connection.load().incarnation;
         incarnation != 0 && link.incarnation != 0 && incarnation != link.incarnation
     }
 
@@ -306,7 +324,7 @@ impl Export {
         let xid = rpc.xids().next();
         let mut flags = 0;
         loop {
-            let Connection { peer, cookie, .. } = *self.connection.read();
+            let Connection { peer, cookie, .. } = **self.connection.load();
             let conn_cnt = self.conn_cnt();
             let body = PtlrpcBody {
                 pb_handle: LustreHandle { cookie },
@@ -339,7 +357,8 @@ impl Export {
     }
 
     pub(crate) fn note_heard(&self) {
-        *self.heard_at.lock() = Instant::now();
+        let now_ms = self.created_at.elapsed().as_millis() as u64;
+        self.heard_at_ms.store(now_ms, Ordering::Relaxed);
     }
 
     pub(crate) fn conn_cnt(&self) -> u32 {
@@ -347,7 +366,7 @@ impl Export {
     }
 
     pub(crate) fn client_cookie(&self) -> u64 {
-        self.connection.read().cookie
+        self.connection.load().cookie
     }
 
     pub(super) fn target_stats(&self) -> &TargetStats {
