@@ -4,11 +4,16 @@
 //!
 //! Tombstones are only in memory, and their number is limited. The OST keeps those of the latest
 //! destroyed objects, in two generations, and of the latest ranges of ids that were precreated but
-//! never given to a file.
+//! never given to a file. Each write asks for a tombstone, so a search takes no lock while there
+//! are none.
 
-use std::collections::{HashSet, VecDeque};
+use std::{
+    collections::{HashSet, VecDeque},
+    sync::atomic::{AtomicBool, Ordering},
+};
 
-use parking_lot::{Mutex, RwLock};
+use arc_swap::ArcSwap;
+use parking_lot::Mutex;
 use wire::Fid;
 
 const SHARDS: usize = 16;
@@ -20,52 +25,68 @@ const RANGES_MAX: usize = 256;
 
 #[derive(Default)]
 struct Shard {
+    /// Whether the shard ever had a tombstone.
+    in_use: AtomicBool,
+    generations: Mutex<Generations>,
+}
+
+#[derive(Default)]
+struct Generations {
     young: HashSet<Fid>,
     old: HashSet<Fid>,
 }
 
+/// Ranges of ids: sequence, first id, last id (inclusive).
+type Ranges = VecDeque<(u64, u64, u64)>;
+
 /// The tombstones of destroyed objects.
 #[derive(Default)]
 pub(crate) struct Tombstones {
-    shards: [Mutex<Shard>; SHARDS],
-    /// Sequence, first id, last id (inclusive).
-    ranges: RwLock<VecDeque<(u64, u64, u64)>>,
+    shards: [Shard; SHARDS],
+    ranges: ArcSwap<Ranges>,
 }
 
 impl Tombstones {
-    fn shard(&self, fid: &Fid) -> &Mutex<Shard> {
+    fn shard(&self, fid: &Fid) -> &Shard {
         &self.shards[fid.f_oid as usize % SHARDS]
     }
 
     /// Adds a destroyed object.
     pub(crate) fn add(&self, fid: Fid) {
-        let mut shard = self.shard(&fid).lock();
-        if shard.young.len() >= GENERATION_MAX {
-            shard.old = std::mem::take(&mut shard.young);
+        let shard = self.shard(&fid);
+        let mut generations = shard.generations.lock();
+        if generations.young.len() >= GENERATION_MAX {
+            generations.old = std::mem::take(&mut generations.young);
         }
-        shard.young.insert(fid);
+        generations.young.insert(fid);
+        shard.in_use.store(true, Ordering::SeqCst);
     }
 
     /// Adds the ids from `first` to `last`, which no file will ever use.
     pub(crate) fn add_range(&self, seq: u64, first: u64, last: u64) {
-        let mut ranges = self.ranges.write();
-        if ranges.len() >= RANGES_MAX {
-            ranges.pop_front();
-        }
-        ranges.push_back((seq, first, last));
+        self.ranges.rcu(|ranges| {
+            let mut ranges = Ranges::clone(ranges);
+            if ranges.len() >= RANGES_MAX {
+                ranges.pop_front();
+            }
+            ranges.push_back((seq, first, last));
+            ranges
+        });
     }
 
     /// Whether an object has a tombstone.
     pub(crate) fn contains(&self, fid: &Fid) -> bool {
-        let shard = self.shard(fid).lock();
-        if shard.young.contains(fid) || shard.old.contains(fid) {
-            return true;
+        let shard = self.shard(fid);
+        if shard.in_use.load(Ordering::SeqCst) {
+            let generations = shard.generations.lock();
+            if generations.young.contains(fid) || generations.old.contains(fid) {
+                return true;
+            }
         }
-        drop(shard);
         let oid = u64::from(fid.f_oid);
         let within =
             |(seq, first, last): &(u64, u64, u64)| *seq == fid.f_seq && (*first..=*last).contains(&oid);
-        self.ranges.read().iter().any(within)
+        self.ranges.load().iter().any(within)
     }
 }
 

@@ -9,6 +9,7 @@
 pub(crate) mod orphans;
 mod ost;
 pub(crate) mod pool;
+mod shared_pool;
 mod watermarks;
 mod work;
 
@@ -21,11 +22,12 @@ use std::{
     time::Duration,
 };
 
+use arc_swap::ArcSwap;
 use bytes::Bytes;
 use cpt::JoinSet;
 use mgc::{FsConfig, TargetConf};
 use params::{Group, Registry};
-use parking_lot::{Mutex, RwLock};
+use parking_lot::Mutex;
 use rpc::Ptlrpc;
 use tokio::{
     sync::{OwnedRwLockWriteGuard, watch},
@@ -96,7 +98,7 @@ pub(crate) struct Osts {
     /// The MDT's name, such as `testfs-MDT0000`.
     mdt: String,
     /// Sorted by index.
-    osts: RwLock<Vec<Arc<Ost>>>,
+    osts: ArcSwap<Vec<Arc<Ost>>>,
     /// Number of allocations of layouts so far.
     turn: AtomicU64,
     /// Number of creates that had to wait for objects.
@@ -118,7 +120,7 @@ impl Osts {
             rpc,
             store,
             mdt,
-            osts: RwLock::default(),
+            osts: ArcSwap::default(),
             turn: AtomicU64::new(0),
             waits: AtomicU64::new(0),
             default_striping: DefaultStriping::default(),
@@ -152,10 +154,12 @@ impl Osts {
         self.groups
             .lock()
             .push(parameters::register_ost(&ost, &self.registry));
-        let mut osts = self.osts.write();
-        osts.push(ost);
-        osts.sort_by_key(|o| o.index());
-        drop(osts);
+        self.osts.rcu(|osts| {
+            let mut osts = Vec::clone(osts);
+            osts.push(ost.clone());
+            osts.sort_by_key(|o| o.index());
+            osts
+        });
         self.wakeup.send_replace(());
         Ok(())
     }
@@ -185,17 +189,17 @@ impl Osts {
 
     /// The OST with this index.
     pub(crate) fn get(&self, index: OstIndex) -> Option<Arc<Ost>> {
-        self.osts.read().iter().find(|o| o.index() == index).cloned()
+        self.osts.load().iter().find(|o| o.index() == index).cloned()
     }
 
     /// All OSTs, ordered by index.
-    pub(crate) fn all(&self) -> Vec<Arc<Ost>> {
-        self.osts.read().clone()
+    pub(crate) fn all(&self) -> Arc<Vec<Arc<Ost>>> {
+        self.osts.load_full()
     }
 
     /// Number of OSTs.
     pub(crate) fn len(&self) -> usize {
-        self.osts.read().len()
+        self.osts.load().len()
     }
 
     /// Allocates the objects of a new file and returns its layout: as many objects as requested, or
@@ -339,7 +343,8 @@ impl Osts {
     /// The statfs of all OSTs ([`Ost::statfs`]).
     pub(crate) async fn statfs(&self) -> Vec<ObdStatfs> {
         let mut requests = JoinSet::new();
-        for ost in self.all() {
+        for ost in self.all().iter() {
+            let ost = ost.clone();
             requests.spawn(async move { ost.statfs().await });
         }
         requests.join_all().await.into_iter().flatten().collect()
@@ -348,10 +353,10 @@ impl Osts {
     /// Stops all OSTs ([`Ost::stop`]). Records a clean stop if all their records are stored and the
     /// scan for orphan objects of this start is complete (`is_scanned`).
     pub(crate) async fn stop(&self, is_scanned: bool) {
-        let osts = std::mem::take(&mut *self.osts.write());
+        let osts = self.osts.swap(Arc::default());
         self.groups.lock().clear();
         let mut is_clean = is_scanned;
-        for ost in &osts {
+        for ost in osts.iter() {
             is_clean &= ost.stop().await;
         }
         if !is_clean {

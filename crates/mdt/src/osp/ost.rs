@@ -10,6 +10,7 @@ use std::{
     time::Duration,
 };
 
+use arc_swap::ArcSwapOption;
 use bytes::Bytes;
 use mgc::TargetConf;
 use osd::Batch;
@@ -32,12 +33,7 @@ use wire::{
     Obdo, OstBody, OstIndex, SEQ_ALLOC_META, SEQ_QUERY, Transno, WireStruct,
 };
 
-use super::{
-    AllocationWakeup,
-    pool::{LastUsedId, Pool},
-    watermarks::Watermarks,
-    work,
-};
+use super::{AllocationWakeup, pool::LastUsedId, shared_pool::SharedPool, watermarks::Watermarks, work};
 use crate::{
     layout::StripeObject,
     lod::Candidate,
@@ -68,10 +64,12 @@ pub(crate) struct Ost {
     name: String,
     pub(super) store: Arc<Store>,
     import: Arc<Import>,
-    pool: Mutex<Pool>,
+    pool: SharedPool,
     /// The number of the connection: odd while connected, even while disconnected; each connect and
     /// disconnect increases it.
     connection: watch::Sender<u64>,
+    /// Whether the number of the connection is odd; creates read it without a lock.
+    connected: AtomicBool,
     /// Signalled when objects become available.
     wakeup: AllocationWakeup,
     /// A create has tried to take an object since the statfs task last looked.
@@ -85,7 +83,7 @@ pub(crate) struct Ost {
     /// Wakes the precreation task when too few objects are available.
     precreate_wakeup: Notify,
     /// The last statfs, and the time of its reply.
-    space: Mutex<Option<(Instant, ObdStatfs)>>,
+    space: ArcSwapOption<(Instant, ObdStatfs)>,
     /// Read-locked while an adoption is in flight, write-locked while objects move from one file to
     /// another.
     pub(super) adoptions: Arc<RwLock<()>>,
@@ -119,6 +117,7 @@ impl ImportOwner for Owner {
                 (true, false) | (false, true) => 1,
                 (false, false) => 0,
             };
+            ost.connected.store(connects, Ordering::Release);
             connects || was_connected
         });
     }
@@ -178,7 +177,8 @@ impl Ost {
                 name,
                 store: store.clone(),
                 import,
-                pool: Mutex::new(Pool::new(last_used)),
+                pool: SharedPool::new(last_used),
+                connected: AtomicBool::new(false),
                 connection: watch::Sender::new(0),
                 wakeup,
                 in_use: AtomicBool::new(false),
@@ -186,7 +186,7 @@ impl Ost {
                 known_at: Instant::now() + delay,
                 times_emptied: AtomicU64::new(0),
                 precreate_wakeup: Notify::new(),
-                space: Mutex::default(),
+                space: ArcSwapOption::empty(),
                 adoptions: Arc::default(),
                 watermarks: Watermarks::default(),
                 max_create_count: Arc::new(MAX_CREATE_COUNT.into()),
@@ -220,7 +220,7 @@ impl Ost {
 
     /// Whether the OST is connected.
     pub(crate) fn is_connected(&self) -> bool {
-        !self.connection.borrow().is_multiple_of(2)
+        self.connected.load(Ordering::Acquire)
     }
 
     /// The sequence of the OST's new objects, the last allocated id and the last precreated id.
@@ -255,15 +255,15 @@ impl Ost {
         self.import.call(req).await
     }
 
-    /// The OST's state, by which [`crate::lod`] chooses OSTs.
+    /// The OST's state, by which [`crate::lod`] chooses OSTs. Takes no lock: each create asks every
+    /// OST.
     pub(crate) fn candidate(&self) -> Candidate {
         let connected = self.is_connected();
         let is_known = Instant::now() >= self.known_at;
-        let ready = is_known && self.pool.lock().available() > 0 && connected;
-        let free = self
-            .space
-            .lock()
-            .as_ref()
+        let ready = is_known && self.pool.available() > 0 && connected;
+        let space = self.space.load();
+        let free = space
+            .as_deref()
             .map_or(0, |(_, s)| s.os_bavail * u64::from(s.os_bsize));
         Candidate {
             ost: self.index,
@@ -329,7 +329,7 @@ impl Ost {
     /// The OST's statfs. Uses the last reply if it is younger than [`STATFS_AGE`], or if the OST is
     /// disconnected or does not answer. `None` without any reply.
     pub(crate) async fn statfs(&self) -> Option<ObdStatfs> {
-        let known = *self.space.lock();
+        let known = self.space.load().as_deref().copied();
         if let Some((received, space)) = known
             && received.elapsed() < STATFS_AGE
         {
@@ -349,7 +349,7 @@ impl Ost {
     async fn request_statfs(&self) -> Result<ObdStatfs, Errno> {
         let reply = self.import.call(Request::new(OST_STATFS, Vec::new())).await?;
         let space: ObdStatfs = reply.get(bufs::OBD_STATFS)?;
-        *self.space.lock() = Some((Instant::now(), space));
+        self.space.store(Some(Arc::new((Instant::now(), space))));
         self.apply_watermarks();
         Ok(space)
     }

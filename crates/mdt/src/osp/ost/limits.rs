@@ -25,8 +25,8 @@ impl Ost {
         if self.is_draining() {
             return "max_create_count=0".to_owned();
         }
-        match *self.space.lock() {
-            Some((_, space)) if self.watermarks.is_full() => Watermarks::describe(&space),
+        match self.space.load().as_deref() {
+            Some((_, space)) if self.watermarks.is_full() => Watermarks::describe(space),
             _ => String::new(),
         }
     }
@@ -40,7 +40,7 @@ impl Ost {
 
     /// Compares the last statfs with the watermarks.
     pub(super) fn apply_watermarks(&self) {
-        let Some((_, space)) = *self.space.lock() else {
+        let Some((_, space)) = self.space.load().as_deref().copied() else {
             return;
         };
         if self.watermarks.update(&space) {
