@@ -7,7 +7,7 @@ use cpt::{BoxFuture, HashMap};
 use parking_lot::{Mutex, RwLock};
 use wire::Fid;
 
-use crate::{CachedAttr, ObjAttr, Objects, OsdError, Seek, SetAttr, Space, SparseData};
+use crate::{CachedAttr, Extent, ExtentData, ObjAttr, Objects, OsdError, Seek, SetAttr, Space, SparseData};
 
 const SHARDS: usize = 64;
 
@@ -107,30 +107,37 @@ fn ready<'a, T: Send + 'a>(t: T) -> BoxFuture<'a, Result<T, OsdError>> {
 }
 
 impl Objects for MemoryObjects {
-    fn read(&self, fid: Fid, offset: u64, len: u32) -> BoxFuture<'_, Result<Vec<Bytes>, OsdError>> {
-        ready(
-            self.object(&fid)
-                .map(|o| o.lock().data.read(offset, len.into()))
-                .unwrap_or_default(),
-        )
-    }
-
-    fn write(
+    fn read_extents(
         &self,
         fid: Fid,
-        offset: u64,
-        data: Vec<Bytes>,
+        extents: Vec<Extent>,
+    ) -> BoxFuture<'_, Result<Vec<Vec<Bytes>>, OsdError>> {
+        let object = self.object(&fid);
+        let object = object.as_ref().map(|object| object.lock());
+        let read = |extent: &Extent| match &object {
+            Some(object) => object.data.read(extent.offset, extent.len.into()),
+            None => Vec::new(),
+        };
+        ready(extents.iter().map(read).collect())
+    }
+
+    fn write_extents(
+        &self,
+        fid: Fid,
+        extents: Vec<ExtentData>,
         attr: SetAttr,
-    ) -> BoxFuture<'_, Result<(), OsdError>> {
-        let len: u64 = data.iter().map(|d| d.len() as u64).sum();
-        ready_result(self.change(&fid, offset..offset + len, |o| {
-            let mut position = offset;
-            for piece in &data {
-                o.data.write(position, piece);
-                position += piece.len() as u64;
-            }
-            attr.apply_to(&mut o.attr);
-        }))
+    ) -> BoxFuture<'_, Result<Vec<Result<(), OsdError>>, OsdError>> {
+        let write = |extent: &ExtentData| {
+            self.change(&fid, extent.offset..extent.offset + extent.len(), |o| {
+                let mut position = extent.offset;
+                for piece in &extent.data {
+                    o.data.write(position, piece);
+                    position += piece.len() as u64;
+                }
+                attr.apply_to(&mut o.attr);
+            })
+        };
+        ready(extents.iter().map(write).collect())
     }
 
     fn punch(&self, fid: Fid, start: u64, end: u64, attr: SetAttr) -> BoxFuture<'_, Result<(), OsdError>> {

@@ -121,29 +121,99 @@ pub enum CachedAttr {
     Unknown,
 }
 
+/// A range of an object to read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Extent {
+    /// The first byte.
+    pub offset: u64,
+    /// Number of bytes.
+    pub len: u32,
+}
+
+/// Data to write to an object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExtentData {
+    /// Where the data begins.
+    pub offset: u64,
+    /// The data, in any number of buffers.
+    pub data: Vec<Bytes>,
+}
+
+impl ExtentData {
+    /// Number of bytes.
+    pub fn len(&self) -> u64 {
+        bytes_of(&self.data)
+    }
+
+    /// Whether there is no data.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// The number of bytes in buffers.
+pub(crate) fn bytes_of(pieces: &[Bytes]) -> u64 {
+    pieces.iter().map(|p| p.len() as u64).sum()
+}
+
 /// The objects of a target.
 pub trait Objects: Send + Sync {
-    /// Reads up to `len` bytes, fewer at the end of the object, in buffers of at most 1 MiB. Holes
-    /// read as zeros.
+    /// Reads each extent: up to `len` bytes, fewer at the end of the object, in buffers of at most
+    /// 1 MiB. Holes read as zeros. The result has the data of each extent.
     ///
     /// # Errors
     ///
     /// [`OsdError::DamagedObject`] if the object's file is damaged.
-    fn read(&self, fid: Fid, offset: u64, len: u32) -> BoxFuture<'_, Result<Vec<Bytes>, OsdError>>;
+    fn read_extents(
+        &self,
+        fid: Fid,
+        extents: Vec<Extent>,
+    ) -> BoxFuture<'_, Result<Vec<Vec<Bytes>>, OsdError>>;
 
-    /// Writes data and sets attributes.
+    /// Writes each extent, and sets attributes. The result has the outcome of each extent; an error
+    /// of one does not stop the others.
     ///
     /// # Errors
     ///
     /// [`OsdError::NoSpace`] without space, [`OsdError::DamagedObject`] if the object's file is
     /// damaged, [`OsdError::NotFound`] if the object is destroyed at the same time.
+    fn write_extents(
+        &self,
+        fid: Fid,
+        extents: Vec<ExtentData>,
+        attr: SetAttr,
+    ) -> BoxFuture<'_, Result<Vec<Result<(), OsdError>>, OsdError>>;
+
+    /// Reads one extent.
+    ///
+    /// # Errors
+    ///
+    /// As [`Objects::read_extents`].
+    fn read(&self, fid: Fid, offset: u64, len: u32) -> BoxFuture<'_, Result<Vec<Bytes>, OsdError>> {
+        Box::pin(async move {
+            let mut read = self.read_extents(fid, vec![Extent { offset, len }]).await?;
+            Ok(read.pop().unwrap_or_default())
+        })
+    }
+
+    /// Writes one extent, and sets attributes.
+    ///
+    /// # Errors
+    ///
+    /// As [`Objects::write_extents`].
     fn write(
         &self,
         fid: Fid,
         offset: u64,
         data: Vec<Bytes>,
         attr: SetAttr,
-    ) -> BoxFuture<'_, Result<(), OsdError>>;
+    ) -> BoxFuture<'_, Result<(), OsdError>> {
+        Box::pin(async move {
+            let extents = vec![ExtentData { offset, data }];
+            let written = self.write_extents(fid, extents, attr).await?;
+            written.into_iter().collect()
+        })
+    }
 
     /// Frees `start..end`; with `end == u64::MAX` truncates to `start` instead. Sets attributes.
     ///

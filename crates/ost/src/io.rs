@@ -4,7 +4,7 @@
 use bytes::Bytes;
 use ldlm::{LocalLock, LockMode, Policy};
 use lnet::Payload;
-use osd::{ObjAttr, OsdError, SetAttr, SpacePurpose};
+use osd::{Extent, ExtentData, ObjAttr, OsdError, SetAttr, SpacePurpose};
 use rpc::{Reply, ServerRequest};
 use wire::format::bufs;
 use wire::{
@@ -120,10 +120,11 @@ impl Ost {
     ) -> (Vec<i32>, u64) {
         let mut free = None;
         let (mut data, mut rest) = (data.into_iter(), Bytes::new());
-        let mut results = Vec::with_capacity(brw.spans.len());
-        let mut written = 0;
-        for span in &brw.spans {
-            let pieces = take_bytes(&mut data, &mut rest, span.len as usize);
+        let mut results = vec![0; brw.spans.len()];
+        // The ranges to write, with their positions in the results.
+        let (mut extents, mut positions) = (Vec::with_capacity(brw.spans.len()), Vec::new());
+        for (i, span) in brw.spans.iter().enumerate() {
+            let data = take_bytes(&mut data, &mut rest, span.len as usize);
             if !span.is_granted() && !overwrites(span, before) {
                 let left = match free {
                     Some(left) => left,
@@ -131,7 +132,7 @@ impl Ost {
                 };
                 free = Some(left.saturating_sub(span.len.into()));
                 if left < u64::from(span.len) {
-                    results.push(Errno::ENOSPC.status());
+                    results[i] = Errno::ENOSPC.status();
                     continue;
                 }
             }
@@ -140,17 +141,31 @@ impl Ost {
                 true => self.space.check(SpacePurpose::Granted),
                 false => Ok(()),
             };
-            let result = match space {
-                Ok(()) => self.objects.write(fid, span.offset, pieces, set).await,
-                Err(e) => Err(e),
-            };
-            results.push(match result {
-                Ok(()) => {
-                    written += u64::from(span.len);
-                    0
+            if let Err(e) = space {
+                results[i] = self.store_error("write", fid, &e).status();
+                continue;
+            }
+            let offset = span.offset;
+            extents.push(ExtentData { offset, data });
+            positions.push(i);
+        }
+        if positions.is_empty() {
+            return (results, 0);
+        }
+        let mut written = 0;
+        match self.objects.write_extents(fid, extents, set).await {
+            Ok(outcomes) => {
+                for (i, outcome) in positions.into_iter().zip(outcomes) {
+                    match outcome {
+                        Ok(()) => written += u64::from(brw.spans[i].len),
+                        Err(e) => results[i] = self.store_error("write", fid, &e).status(),
+                    }
                 }
-                Err(e) => self.store_error("write", fid, &e).status(),
-            });
+            }
+            Err(e) => {
+                let status = self.store_error("write", fid, &e).status();
+                positions.into_iter().for_each(|i| results[i] = status);
+            }
         }
         (results, written)
     }
@@ -170,9 +185,13 @@ impl Ost {
         let lock = self.take_requested_lock(req, &brw, LockMode::Pr).await?;
         let mut data = Vec::new();
         let mut bytes = 0u64;
-        for span in &brw.spans {
-            let pieces = self.objects.read(fid, span.offset, span.len).await;
-            let pieces = pieces.map_err(|e| self.store_error("read", fid, &e))?;
+        let extents = brw.spans.iter().map(|span| Extent {
+            offset: span.offset,
+            len: span.len,
+        });
+        let read = self.objects.read_extents(fid, extents.collect()).await;
+        let read = read.map_err(|e| self.store_error("read", fid, &e))?;
+        for (span, pieces) in brw.spans.iter().zip(read) {
             let found: u64 = pieces.iter().map(|p| p.len() as u64).sum();
             data.extend(pieces);
             bytes += found;

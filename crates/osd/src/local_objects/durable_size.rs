@@ -8,6 +8,7 @@
 
 use std::{path::Path, sync::Arc};
 
+use bytes::Bytes;
 use cpt::BoxFuture;
 use wire::Fid;
 
@@ -15,7 +16,7 @@ use super::{
     LocalObjects, ObjectFile, Shared,
     cache::{DirtyState, Entry, State},
 };
-use crate::{OsdError, blocking};
+use crate::{Extent, OsdError, blocking, objects::bytes_of};
 
 impl State {
     /// Compares the file with the record, both just read from the disk. Sets `damage` if the file
@@ -59,6 +60,32 @@ impl Entry {
         let state = self.state.lock();
         let len = state.attr.size.saturating_sub(offset).min(len.into());
         state.file.clone().filter(|_| len > 0).map(|file| (file, len))
+    }
+
+    /// Reads extents in their order and adds their data to `read`; with `cached`, only data in the
+    /// page cache, without blocking. Stops at the first extent that it cannot read in whole, and
+    /// returns the extent's offset and the number of bytes that it found.
+    pub(super) fn read(
+        &self,
+        extents: &[Extent],
+        cached: bool,
+        read: &mut Vec<Vec<Bytes>>,
+    ) -> Result<Option<(u64, u64)>, OsdError> {
+        for Extent { offset, len } in extents.iter().copied() {
+            let Some((file, len)) = self.readable_part(offset, len) else {
+                read.push(Vec::new());
+                continue;
+            };
+            let pieces = file.read(offset, len, cached);
+            let pieces = pieces.map_err(OsdError::io("read", &self.path))?;
+            let pieces = pieces.unwrap_or_default();
+            let found = bytes_of(&pieces);
+            if found != len {
+                return Ok(Some((offset, found)));
+            }
+            read.push(pieces);
+        }
+        Ok(None)
     }
 
     /// Records and logs that the file ended after `found` bytes of a read at `offset`: it is

@@ -31,7 +31,9 @@ use cpt::BoxFuture;
 use parking_lot::Mutex;
 use wire::Fid;
 
-use crate::{Batch, CachedAttr, Index, ObjAttr, Objects, OsdError, Seek, SetAttr, blocking, files};
+use crate::{
+    Batch, CachedAttr, Extent, ExtentData, Index, ObjAttr, Objects, OsdError, Seek, SetAttr, blocking, files,
+};
 use cache::{Cache, DirtyState, Entry, State};
 pub use file_system::{FileSystem, ObjectFile};
 
@@ -226,18 +228,26 @@ impl Shared {
         Ok((file, true))
     }
 
-    fn write(&self, entry: &Entry, offset: u64, data: &[Bytes], attr: &SetAttr) -> Result<(), OsdError> {
+    fn write(
+        &self,
+        entry: &Entry,
+        extents: &[ExtentData],
+        attr: &SetAttr,
+    ) -> Result<Vec<Result<(), OsdError>>, OsdError> {
         let (file, new) = self.open_or_create(entry)?;
-        let mut position = offset;
-        let written = data.iter().try_for_each(|piece| {
-            file.write(position, piece)
-                .map_err(OsdError::io("write", &entry.path))?;
-            position += piece.len() as u64;
-            Ok(())
-        });
+        let write = |extent: &ExtentData| {
+            let mut position = extent.offset;
+            extent.data.iter().try_for_each(|piece| {
+                file.write(position, piece)
+                    .map_err(OsdError::io("write", &entry.path))?;
+                position += piece.len() as u64;
+                Ok(())
+            })
+        };
+        let written = extents.iter().map(write).collect();
         // A failed write may have changed a part of the range.
         self.finish_change(entry, new, attr)?;
-        written
+        Ok(written)
     }
 
     /// Ends a change of the file, successful or not: measures the size, sets attributes, marks the
@@ -317,67 +327,55 @@ impl Shared {
     }
 }
 
-fn bytes_of(pieces: &[Bytes]) -> u64 {
-    pieces.iter().map(|p| p.len() as u64).sum()
-}
-
 impl Objects for LocalObjects {
-    fn read(&self, fid: Fid, offset: u64, len: u32) -> BoxFuture<'_, Result<Vec<Bytes>, OsdError>> {
+    fn read_extents(
+        &self,
+        fid: Fid,
+        extents: Vec<Extent>,
+    ) -> BoxFuture<'_, Result<Vec<Vec<Bytes>>, OsdError>> {
         Box::pin(async move {
             let entry = self.entry(fid).await?;
             entry.check_undamaged()?;
-            let Some((file, len)) = entry.readable_part(offset, len) else {
-                return Ok(Vec::new());
-            };
-            let cached = file.read(offset, len, true);
-            if let Some(pieces) = cached.map_err(OsdError::io("read", &entry.path))?
-                && bytes_of(&pieces) == len
-            {
-                return Ok(pieces);
+            let mut read = Vec::with_capacity(extents.len());
+            // Data in the page cache needs no other thread.
+            if entry.read(&extents, true, &mut read)?.is_none() {
+                return Ok(read);
             }
-            let read = move |entry: &Entry| -> Result<(Vec<Bytes>, bool), OsdError> {
-                let Some((file, len)) = entry.readable_part(offset, len as u32) else {
-                    return Ok((Vec::new(), true));
-                };
-                let pieces = file.read(offset, len, false);
-                let pieces = pieces.map_err(OsdError::io("read", &entry.path))?;
-                let pieces = pieces.unwrap_or_default();
-                let whole = bytes_of(&pieces) == len;
-                Ok((pieces, whole))
-            };
             let first = entry.clone();
-            let (pieces, whole) = blocking(move || read(&first)).await?;
-            if whole {
-                return Ok(pieces);
+            let (extents, mut read, early_end) = blocking(move || {
+                let early_end = first.read(&extents[read.len()..], false, &mut read)?;
+                Ok((extents, read, early_end))
+            })
+            .await?;
+            if early_end.is_none() {
+                return Ok(read);
             }
             // The file is too short. A truncate may be in progress; it holds the write lock.
             let write_lock = entry.write_lock.clone().lock_owned().await;
             blocking(move || {
                 let _write_lock = write_lock;
-                let (pieces, whole) = read(&entry)?;
-                match whole {
-                    true => Ok(pieces),
-                    false => Err(entry.report_early_end(offset, bytes_of(&pieces))),
+                match entry.read(&extents[read.len()..], false, &mut read)? {
+                    None => Ok(read),
+                    Some((offset, found)) => Err(entry.report_early_end(offset, found)),
                 }
             })
             .await
         })
     }
 
-    fn write(
+    fn write_extents(
         &self,
         fid: Fid,
-        offset: u64,
-        data: Vec<Bytes>,
+        extents: Vec<ExtentData>,
         attr: SetAttr,
-    ) -> BoxFuture<'_, Result<(), OsdError>> {
+    ) -> BoxFuture<'_, Result<Vec<Result<(), OsdError>>, OsdError>> {
         let shared = self.shared.clone();
         Box::pin(async move {
             let entry = self.entry(fid).await?;
             let write_lock = entry.write_lock.clone().lock_owned().await;
             blocking(move || {
                 let _write_lock = write_lock;
-                shared.write(&entry, offset, &data, &attr)
+                shared.write(&entry, &extents, &attr)
             })
             .await
         })

@@ -99,15 +99,50 @@ async fn check_objects_behaviour(o: &dyn Objects) {
     assert_eq!(bytes(o, 1, 0, 9).await, b"new");
 }
 
+/// Several extents in one call, for both implementations.
+async fn check_extents(o: &dyn Objects) {
+    let piece = |offset, text: &'static str| ExtentData {
+        offset,
+        data: vec![Bytes::from_static(text.as_bytes())],
+    };
+    let extents = vec![
+        piece(8, "cd"),
+        piece(1 << 20, "end"),
+        piece(0, "ab"),
+        piece(9, "D"),
+    ];
+    let attr = SetAttr {
+        uid: Some(7),
+        ..SetAttr::default()
+    };
+    let written = o.write_extents(fid(1), extents, attr).await.unwrap();
+    assert!(written.len() == 4 && written.iter().all(Result::is_ok));
+    let extents = [(0, 3), ((1 << 20) + 1, 9), (2 << 20, 4), (7, 3)];
+    let read = |oid| {
+        o.read_extents(
+            fid(oid),
+            extents.map(|(offset, len)| Extent { offset, len }).to_vec(),
+        )
+    };
+    let data = read(1).await.unwrap();
+    let data: Vec<Vec<u8>> = data.iter().map(|pieces| pieces.concat()).collect();
+    assert_eq!(data, [&b"ab\0"[..], b"nd", b"", b"\0cD"]);
+    assert_eq!(read(2).await.unwrap(), vec![Vec::<Bytes>::new(); 4]);
+    assert_eq!(o.attr(fid(1)).await.unwrap().unwrap().uid, 7);
+}
+
 #[tokio::test]
 async fn local_objects_pass_the_shared_checks() {
     let dir = tempfile::tempdir().unwrap();
     check_objects_behaviour(&local(dir.path())).await;
+    let dir = tempfile::tempdir().unwrap();
+    check_extents(&local(dir.path())).await;
 }
 
 #[tokio::test]
 async fn memory_objects_pass_the_shared_checks() {
     check_objects_behaviour(&MemoryObjects::default()).await;
+    check_extents(&MemoryObjects::default()).await;
 }
 
 #[tokio::test]
