@@ -334,7 +334,7 @@ impl Repairer {
 
     /// Applies a change; no other operation runs on the store.
     fn apply(&self, change: Change) -> Result<(), Errno> {
-        self.store.apply(&self.store.hold(&[]), change).map(drop)
+        self.store.apply(change).map(drop)
     }
 
     fn put(&self, key: Bytes, value: Bytes) -> Result<(), Errno> {

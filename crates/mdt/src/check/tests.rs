@@ -52,13 +52,13 @@ impl Tree {
         change(&mut inode);
         let mut mutations = Change::new();
         mutations.change_inode(fid, &inode);
-        self.f.store.apply(&self.f.store.hold(&[fid]), mutations).unwrap();
+        self.f.store.apply(mutations).unwrap();
     }
 
     fn put_entry(&self, dir: Fid, name: &str, fid: Fid, kind: u32) {
         let mut change = Change::new();
         change.add_entry(dir, name.as_bytes(), Entry { fid, kind });
-        self.f.store.apply(&self.f.store.hold(&[]), change).unwrap();
+        self.f.store.apply(change).unwrap();
     }
 
     /// The kind and place of each problem.
@@ -432,7 +432,7 @@ async fn dot_lustre_needs_no_entry_in_the_root() {
     assert_eq!(t.findings(), []);
     let mut change = Change::new();
     change.remove_entry(Fid::DOT_LUSTRE, b"fid");
-    t.f.store.apply(&t.f.store.hold(&[]), change).unwrap();
+    t.f.store.apply(change).unwrap();
     assert_eq!(t.repair_all().await, ALL_PATHS, "not moved to lost+found");
     make();
     assert_eq!(t.findings(), []);

@@ -7,7 +7,7 @@ use wire::{
     MDS_ATTR_PROJID, MDS_ATTR_SIZE, MDS_ATTR_UID, MDS_DATA_MODIFIED, MdtRecSetattr,
 };
 
-use super::{APPEND, ChangeResult, IMMUTABLE, Plan};
+use super::{APPEND, ChangeResult, IMMUTABLE, Plan, run};
 use crate::{
     acl,
     cred::{Cred, MAY_WRITE},
@@ -54,14 +54,10 @@ pub struct SetattrArgs<'a> {
 /// `EPERM`, `EACCES` without permission; `ETXTBSY` for truncating a running executable; `EFBIG`,
 /// `EISDIR`, `EINVAL` for an impossible size; `ENOENT` if the inode is gone.
 pub fn setattr(store: &Store, cred: &Cred, args: SetattrArgs<'_>) -> Result<ChangeResult, Errno> {
-    let rec = args.rec;
-    let fid = rec.sa_fid;
-    let truncates = rec.sa_valid & MDS_ATTR_SIZE != 0;
-    let held = match truncates {
-        true => store.hold_files(&[fid]),
-        false => store.hold(&[fid]),
-    };
-    plan_setattr(store.inode(fid)?, held.open_counts(fid), cred, args)?.apply(store, &held)
+    let fid = args.rec.sa_fid;
+    run(store, &[fid], || {
+        plan_setattr(store.inode(fid)?, store.open_counts(fid), cred, args)
+    })
 }
 
 fn plan_setattr(old: Inode, opens: OpenCounts, cred: &Cred, args: SetattrArgs<'_>) -> Result<Plan, Errno> {
@@ -85,12 +81,7 @@ fn plan_setattr(old: Inode, opens: OpenCounts, cred: &Cred, args: SetattrArgs<'_
         change.queue_work(&inode.lov, Work::Chown(inode.ownership()))?;
     }
     change.change_inode(fid, &inode);
-    Ok(Plan {
-        change,
-        fid,
-        inode,
-        pre_versions: [old.version, 0, 0, 0],
-    })
+    Ok(Plan::new(change, fid, inode, [old.version, 0, 0, 0]))
 }
 
 /// Checks the permission to change the attributes, and the new size.

@@ -5,7 +5,7 @@ use wire::{Errno, Fid, Time};
 
 use super::{
     APPEND, ChangeResult, ENOENT_VERSION, IMMUTABLE, Plan, Resolved, check_may_add, check_name,
-    check_not_dot_lustre, check_searchable, searchable_dir,
+    check_not_dot_lustre, check_searchable, run, searchable_dir,
 };
 use crate::{
     acl,
@@ -110,9 +110,9 @@ impl NewInode {
 }
 
 /// The view of a create.
-struct CreateView {
+struct CreateView<'a> {
     /// The parent.
-    dir: Inode,
+    dir: &'a Inode,
     name_in_use: bool,
     fid_in_use: bool,
 }
@@ -149,18 +149,24 @@ pub(crate) fn create_resolved(
 ) -> Result<ChangeResult, Errno> {
     check_not_dot_lustre(parent)?;
     check_searchable(cred, &resolved.dir)?;
-    let held = store.hold_files(&[node.fid]);
-    let is_unused = unused.map_or(Ok(false), |unused| store.is_still_unused(unused));
-    let view = CreateView {
-        dir: resolved.dir,
-        name_in_use: resolved.entry.is_some(),
-        fid_in_use: !is_unused?,
-    };
-    plan_create(&view, cred, parent, name, node)?.apply(store, &held)
+    let mut unused = unused;
+    loop {
+        let view = CreateView {
+            dir: &resolved.dir,
+            name_in_use: resolved.entry.is_some(),
+            fid_in_use: unused.is_none(),
+        };
+        let plan = plan_create(&view, cred, parent, name, node)?;
+        let UnusedFid { stamp } = unused.ok_or(Errno::EEXIST)?;
+        if let Some(result) = plan.apply(store, &stamp)? {
+            return Ok(result);
+        }
+        unused = store.unused_fid(node.fid)?;
+    }
 }
 
 fn plan_create(
-    view: &CreateView,
+    view: &CreateView<'_>,
     cred: &Cred,
     parent: Fid,
     name: &[u8],
@@ -169,7 +175,7 @@ fn plan_create(
     if view.name_in_use {
         return Err(Errno::EEXIST);
     }
-    check_may_add(cred, &view.dir)?;
+    check_may_add(cred, view.dir)?;
     if view.fid_in_use {
         lnet::warn_rate_limited!(
             "create of {} in {parent}: the FID chosen by the client is in use",
@@ -177,7 +183,7 @@ fn plan_create(
         );
         return Err(Errno::EEXIST);
     }
-    let mut inode = node.inode(cred, &view.dir, parent.is_root());
+    let mut inode = node.inode(cred, view.dir, parent.is_root());
     inode.links = links::add(&inode.links, parent, name, node.time.sec);
     inode.has_xattrs = !node.xattrs.is_empty();
     let (fid, kind) = (node.fid, inode.kind());
@@ -189,12 +195,7 @@ fn plan_create(
     for (name, value) in &node.xattrs {
         change.set_xattr(fid, name, value.clone());
     }
-    Ok(Plan {
-        change,
-        fid,
-        inode,
-        pre_versions: [0, ENOENT_VERSION, 0, 0],
-    })
+    Ok(Plan::new(change, fid, inode, [0, ENOENT_VERSION, 0, 0]))
 }
 
 /// Creates a file without a name (`MDS_OPEN_VOLATILE`), as an orphan. The caller opens the file;
@@ -211,31 +212,33 @@ pub fn create_volatile(
     node: &NewInode,
 ) -> Result<ChangeResult, Errno> {
     node.check(cred)?;
-    let held = store.hold_files(&[node.fid]);
-    let view = CreateView {
-        dir: searchable_dir(store, cred, parent)?,
-        name_in_use: false,
-        fid_in_use: store.find(node.fid)?.is_some(),
-    };
-    plan_create_volatile(&view, cred, parent, node)?.apply(store, &held)
+    run(store, &[node.fid], || {
+        let view = CreateView {
+            dir: &searchable_dir(store, cred, parent)?,
+            name_in_use: false,
+            fid_in_use: store.find(node.fid)?.is_some(),
+        };
+        plan_create_volatile(&view, cred, parent, node)
+    })
 }
 
-fn plan_create_volatile(view: &CreateView, cred: &Cred, parent: Fid, node: &NewInode) -> Result<Plan, Errno> {
-    check_may_add(cred, &view.dir)?;
+fn plan_create_volatile(
+    view: &CreateView<'_>,
+    cred: &Cred,
+    parent: Fid,
+    node: &NewInode,
+) -> Result<Plan, Errno> {
+    check_may_add(cred, view.dir)?;
     if view.fid_in_use {
         return Err(Errno::EEXIST);
     }
-    let mut inode = node.inode(cred, &view.dir, parent.is_root());
+    let mut inode = node.inode(cred, view.dir, parent.is_root());
     inode.nlink = 0;
     let mut change = Change::growing();
     change.make_inode(node.fid, &inode);
     change.add_orphan(node.fid);
-    Ok(Plan {
-        change,
-        fid: node.fid,
-        inode,
-        pre_versions: [view.dir.version, ENOENT_VERSION, 0, 0],
-    })
+    let pre_versions = [view.dir.version, ENOENT_VERSION, 0, 0];
+    Ok(Plan::new(change, node.fid, inode, pre_versions))
 }
 
 /// The view of a link.
@@ -263,13 +266,14 @@ pub fn link(
     time: Time,
 ) -> Result<ChangeResult, Errno> {
     check_name(name)?;
-    let held = store.hold_files(&[file]);
-    let view = LinkView {
-        dir: searchable_dir(store, cred, parent)?,
-        inode: store.inode(file)?,
-        name_in_use: store.entry(parent, name)?.is_some(),
-    };
-    plan_link(view, cred, file, parent, name, time)?.apply(store, &held)
+    run(store, &[file], || {
+        let view = LinkView {
+            dir: searchable_dir(store, cred, parent)?,
+            inode: store.inode(file)?,
+            name_in_use: store.entry(parent, name)?.is_some(),
+        };
+        plan_link(view, cred, file, parent, name, time)
+    })
 }
 
 fn plan_link(
@@ -304,12 +308,7 @@ fn plan_link(
     change.change_dir(parent, DirChange::at(time).add(name, kind));
     change.add_entry(parent, name, Entry { fid, kind });
     change.change_inode(fid, &inode);
-    Ok(Plan {
-        change,
-        fid,
-        inode,
-        pre_versions,
-    })
+    Ok(Plan::new(change, fid, inode, pre_versions))
 }
 
 /// Sets the layout of a file without one. If the file has a layout, returns `None` and changes
@@ -319,9 +318,15 @@ fn plan_link(
 ///
 /// `EINVAL` if the inode is no regular file; `ENOENT` if it is gone; `ENOSPC`.
 pub fn set_layout(store: &Store, file: Fid, lov: Bytes) -> Result<Option<ChangeResult>, Errno> {
-    let held = store.hold_files(&[file]);
-    let plan = plan_set_layout(store.inode(file)?, file, lov)?;
-    plan.map(|plan| plan.apply(store, &held)).transpose()
+    loop {
+        let stamp = store.stamp(&[file]);
+        let Some(plan) = plan_set_layout(store.inode(file)?, file, lov.clone())? else {
+            return Ok(None);
+        };
+        if let Some(result) = plan.apply(store, &stamp)? {
+            return Ok(Some(result));
+        }
+    }
 }
 
 fn plan_set_layout(mut inode: Inode, file: Fid, lov: Bytes) -> Result<Option<Plan>, Errno> {
@@ -335,10 +340,5 @@ fn plan_set_layout(mut inode: Inode, file: Fid, lov: Bytes) -> Result<Option<Pla
     inode.lov = lov;
     let mut change = Change::growing();
     change.change_inode(file, &inode);
-    Ok(Some(Plan {
-        change,
-        fid: file,
-        inode,
-        pre_versions,
-    }))
+    Ok(Some(Plan::new(change, file, inode, pre_versions)))
 }

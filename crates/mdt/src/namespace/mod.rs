@@ -1,8 +1,8 @@
 //! Operations on the name space, each one atomic transaction on the store.
 //!
 //! An operation has three steps. It reads what it depends on (its *view*). It plans the change: the
-//! `plan_*` functions are pure, and check permissions and types. Then it applies the plan
-//! ([`Plan::apply`]).
+//! `plan_*` functions are pure, and check permissions and types. Then it applies the plan. If
+//! another operation has changed what the view shows meanwhile, it starts again ([`run`]).
 //!
 //! No operation here waits for a client or for the disk: a caller that serves several clients takes
 //! the locks first (see [`crate::locks`]), calls the operation, and replies. Times come from the
@@ -32,7 +32,7 @@ pub use unlink::{UnlinkArgs, destroy_orphan, unlink};
 
 use crate::{
     cred::{Cred, MAY_EXEC, MAY_WRITE},
-    store::{Applied, Change, DIR_BLOCK, Entry, HeldInodes, Inode, Store, links},
+    store::{Applied, ApplyError, Change, DIR_BLOCK, Entry, Inode, OpenCounts, Stamp, Store, links},
 };
 
 /// `LUSTRE_IMMUTABLE_FL`: the inode cannot change.
@@ -59,8 +59,10 @@ pub struct ChangeResult {
 
 /// A planned operation.
 struct Plan {
-    /// The change of the store.
-    change: Change,
+    /// The change of the store; `None` if only the counts of open handles change.
+    change: Option<Change>,
+    /// The new counts of the inode's open handles; `None`: they do not change.
+    opens: Option<OpenCounts>,
     /// The FID of the inode that the reply describes.
     fid: Fid,
     /// The same inode, after the change.
@@ -71,34 +73,66 @@ struct Plan {
 }
 
 impl Plan {
-    /// Applies the change.
+    /// A plan that leaves the counts of open handles as they are.
+    fn new(change: Change, fid: Fid, inode: Inode, pre_versions: [u64; 4]) -> Plan {
+        Plan {
+            change: Some(change),
+            opens: None,
+            fid,
+            inode,
+            pre_versions,
+        }
+    }
+
+    /// Applies the plan. `None` if a stamped inode has changed since the stamp.
     ///
     /// # Errors
     ///
-    /// As [`Store::apply`].
-    fn apply(self, store: &Store, held: &HeldInodes<'_>) -> Result<ChangeResult, Errno> {
+    /// As [`Store::apply_if_current`].
+    fn apply(self, store: &Store, stamp: &Stamp) -> Result<Option<ChangeResult>, Errno> {
         let Plan {
             change,
+            opens,
             fid,
             mut inode,
             mut pre_versions,
         } = self;
-        let changes_inode = change.puts_inode(fid);
-        let dirs = change.dirs_changed();
+        let changes_inode = change.as_ref().is_some_and(|change| change.puts_inode(fid));
+        let dirs = change.as_ref().map_or(0, Change::dirs_changed);
+        let applied = store.apply_if_current(stamp, change, opens.map(|opens| (fid, opens)));
         let Applied {
             transno,
             dir_versions,
-        } = store.apply(held, change)?;
+        } = match applied {
+            Ok(applied) => applied,
+            Err(ApplyError::Stale) => return Ok(None),
+            Err(ApplyError::Failed(errno)) => return Err(errno),
+        };
         if changes_inode {
             inode.version = transno.0;
         }
         pre_versions[..dirs].copy_from_slice(&dir_versions[..dirs]);
-        Ok(ChangeResult {
+        Ok(Some(ChangeResult {
             transno,
             fid,
             inode,
             pre_versions,
-        })
+        }))
+    }
+}
+
+/// Reads and plans (`plan`), and applies the plan, until no other operation changes one of the
+/// inodes meanwhile. Each round that starts again means that another operation has completed.
+fn run(
+    store: &Store,
+    fids: &[Fid],
+    mut plan: impl FnMut() -> Result<Plan, Errno>,
+) -> Result<ChangeResult, Errno> {
+    loop {
+        let stamp = store.stamp(fids);
+        if let Some(result) = plan()?.apply(store, &stamp)? {
+            return Ok(result);
+        }
     }
 }
 
@@ -259,7 +293,6 @@ pub fn parent_of(fid: Fid, dir: &Inode) -> Fid {
 ///
 /// The error of reading or changing the store.
 pub fn make_root(store: &Store, (uid, gid): (u32, u32), now: Time) -> Result<(), Errno> {
-    let held = store.hold(&[Fid::ROOT]);
     if store.find(Fid::ROOT)?.is_none() {
         let root = Inode {
             mode: 0o040755,
@@ -275,7 +308,7 @@ pub fn make_root(store: &Store, (uid, gid): (u32, u32), now: Time) -> Result<(),
         };
         let mut change = Change::new();
         change.make_inode(Fid::ROOT, &root);
-        store.apply(&held, change)?;
+        store.apply(change)?;
     }
     Ok(())
 }

@@ -6,10 +6,10 @@ use wire::{
     MDS_OPEN_LEASE, MDS_OPEN_OWNEROVERRIDE, MDS_OPEN_TRUNC, Time, Transno,
 };
 
-use super::{APPEND, ChangeResult, CloseAttrs, IMMUTABLE, Plan, apply_close_attrs};
+use super::{APPEND, ChangeResult, CloseAttrs, IMMUTABLE, Plan, apply_close_attrs, run};
 use crate::{
     cred::{Cred, MAY_EXEC, MAY_READ, MAY_WRITE},
-    store::{Change, HeldInodes, Inode, OpenCounts, Store},
+    store::{Change, Inode, OpenCounts, Store},
 };
 
 /// The mode of an open: `MDS_FMODE_*` and `MDS_OPEN_*`.
@@ -120,8 +120,17 @@ pub fn open(
     mode: OpenMode,
     created: Option<Transno>,
 ) -> Result<(Inode, Transno), Errno> {
-    let mut held = store.hold_files(&[fid]);
-    open_held(store, &mut held, cred, fid, mode, created)
+    let opened = run(store, &[fid], || {
+        plan_open(
+            store.inode(fid)?,
+            store.open_counts(fid),
+            cred,
+            fid,
+            mode,
+            created.is_some(),
+        )
+    })?;
+    Ok((opened.inode, created.unwrap_or(opened.transno)))
 }
 
 /// Opens with a lease: the target revokes the lease before another client opens the file for write
@@ -138,29 +147,30 @@ pub fn open_with_lease(
     mode: OpenMode,
     own: Option<OpenMode>,
 ) -> Result<(Inode, Transno), Errno> {
-    let mut held = store.hold_files(&[fid]);
-    let opens = held.open_counts(fid);
-    let others = own.map_or(opens, |own| opens.without_handle(own));
-    if opens.leases > 0 || others.writers > 0 {
-        return Err(Errno::EBUSY);
-    }
-    open_held(store, &mut held, cred, fid, mode, None)
+    let opened = run(store, &[fid], || {
+        let opens = store.open_counts(fid);
+        let others = own.map_or(opens, |own| opens.without_handle(own));
+        if opens.leases > 0 || others.writers > 0 {
+            return Err(Errno::EBUSY);
+        }
+        plan_open(store.inode(fid)?, opens, cred, fid, mode, false)
+    })?;
+    Ok((opened.inode, opened.transno))
 }
 
-fn open_held(
-    store: &Store,
-    held: &mut HeldInodes<'_>,
+/// `is_new`: another transaction has just created the file.
+fn plan_open(
+    inode: Inode,
+    opens: OpenCounts,
     cred: &Cred,
     fid: Fid,
     mode: OpenMode,
-    created: Option<Transno>,
-) -> Result<(Inode, Transno), Errno> {
-    let inode = store.inode(fid)?;
-    let opens = held.open_counts(fid);
-    if inode.nlink == 0 && opens.total == 0 && created.is_none() {
+    is_new: bool,
+) -> Result<Plan, Errno> {
+    if inode.nlink == 0 && opens.total == 0 && !is_new {
         return Err(Errno::ENOENT);
     }
-    mode.check(cred, &inode, created.is_some())?;
+    mode.check(cred, &inode, is_new)?;
     if inode.is_file() {
         let changes = mode.writes() || mode.has(MDS_OPEN_TRUNC);
         let conflicts = (changes && opens.executors > 0) || (mode.has(MDS_FMODE_EXEC) && opens.writers > 0);
@@ -168,22 +178,23 @@ fn open_held(
             return Err(Errno::ETXTBSY);
         }
     }
-    let transno = match created {
-        Some(transno) => transno,
-        None => store.apply(held, Change::new())?.transno,
-    };
-    held.set_open_counts(fid, opens.with_handle(mode));
-    Ok((inode, transno))
+    Ok(Plan {
+        change: (!is_new).then(Change::new),
+        opens: Some(opens.with_handle(mode)),
+        fid,
+        inode,
+        pre_versions: [0; 4],
+    })
 }
 
 /// Whether a client has the file open for execution.
 pub fn has_executors(store: &Store, fid: Fid) -> bool {
-    store.hold_files(&[fid]).open_counts(fid).executors > 0
+    store.open_counts(fid).executors > 0
 }
 
 /// Whether a client has a lease on the file, or has not yet closed the handle of a revoked lease.
 pub fn has_lease(store: &Store, fid: Fid) -> bool {
-    store.hold_files(&[fid]).open_counts(fid).leases > 0
+    store.open_counts(fid).leases > 0
 }
 
 /// Updates a directory's access time after a client read it at `time`, unless a later access or
@@ -193,22 +204,22 @@ pub fn has_lease(store: &Store, fid: Fid) -> bool {
 ///
 /// The error of reading or changing the store.
 pub fn record_access(store: &Store, fid: Fid, time: Time) -> Result<(), Errno> {
-    let held = store.hold(&[fid]);
-    let mut inode = store.inode(fid)?;
-    if time <= inode.atime || time < inode.ctime {
-        return Ok(());
+    loop {
+        let stamp = store.stamp(&[fid]);
+        let mut inode = store.inode(fid)?;
+        if time <= inode.atime || time < inode.ctime {
+            return Ok(());
+        }
+        inode.atime = time;
+        let mut change = Change::new();
+        change.change_inode(fid, &inode);
+        if Plan::new(change, fid, inode, [0; 4])
+            .apply(store, &stamp)?
+            .is_some()
+        {
+            return Ok(());
+        }
     }
-    inode.atime = time;
-    let mut change = Change::new();
-    change.change_inode(fid, &inode);
-    store.apply(&held, change).map(drop)
-}
-
-/// Removes one handle from the counts; returns whether it was the last.
-fn remove_handle(held: &mut HeldInodes<'_>, fid: Fid, mode: OpenMode) -> bool {
-    let opens = held.open_counts(fid).without_handle(mode);
-    held.set_open_counts(fid, opens);
-    opens.total == 0
 }
 
 /// Removes one handle, and applies the attributes sent with the close. The last close of an inode
@@ -223,29 +234,43 @@ pub fn close(
     mode: OpenMode,
     attrs: Option<CloseAttrs<'_>>,
 ) -> Result<ChangeResult, Errno> {
-    // Only a close with attributes and without write mode can change a directory's record. Such a
-    // change needs the directory's turn.
-    let mut held = match mode.writes() || attrs.is_none() {
-        true => store.hold_files(&[fid]),
-        false => store.hold(&[fid]),
-    };
-    let was_last = remove_handle(&mut held, fid, mode);
-    let mut inode = store.inode(fid)?;
-    let pre_versions = [inode.version, 0, 0, 0];
-    let mut change = Change::new();
-    let is_changed = attrs.is_some_and(|a| apply_close_attrs(&mut inode, a, mode.writes()));
-    if inode.nlink == 0 && was_last {
-        destroy_closed(store, &mut change, fid, &inode)?;
-    } else if is_changed {
-        change.change_inode(fid, &inode);
+    let closed = run(store, &[fid], || {
+        let opens = store.open_counts(fid).without_handle(mode);
+        let mut inode = store.inode(fid)?;
+        let pre_versions = [inode.version, 0, 0, 0];
+        let mut change = Change::new();
+        let is_changed = attrs.is_some_and(|a| apply_close_attrs(&mut inode, a, mode.writes()));
+        if inode.nlink == 0 && opens.total == 0 {
+            destroy_closed(store, &mut change, fid, &inode)?;
+        } else if is_changed {
+            change.change_inode(fid, &inode);
+        }
+        Ok(Plan {
+            change: Some(change),
+            opens: Some(opens),
+            fid,
+            inode,
+            pre_versions,
+        })
+    });
+    if closed.is_err() {
+        drop_handle(store, fid, mode)?;
     }
-    let plan = Plan {
-        change,
-        fid,
-        inode,
-        pre_versions,
-    };
-    plan.apply(store, &held)
+    closed
+}
+
+/// Removes one handle from the counts, without a change of the store.
+fn drop_handle(store: &Store, fid: Fid, mode: OpenMode) -> Result<(), Errno> {
+    let dropped = run(store, &[fid], || {
+        Ok(Plan {
+            change: None,
+            opens: Some(store.open_counts(fid).without_handle(mode)),
+            fid,
+            inode: Inode::default(),
+            pre_versions: [0; 4],
+        })
+    });
+    dropped.map(drop)
 }
 
 /// Destroys an inode without links after its last close.
@@ -261,15 +286,26 @@ fn destroy_closed(store: &Store, change: &mut Change, fid: Fid, inode: &Inode) -
 ///
 /// The error of reading or changing the store.
 pub fn release_handle(store: &Store, fid: Fid, mode: OpenMode) -> Result<(), Errno> {
-    let mut held = store.hold_files(&[fid]);
-    if !remove_handle(&mut held, fid, mode) {
-        return Ok(());
+    let released = run(store, &[fid], || {
+        let opens = store.open_counts(fid).without_handle(mode);
+        let mut inode = Inode::default();
+        let mut change = None;
+        if opens.total == 0 {
+            inode = store.inode(fid)?;
+            if inode.nlink == 0 {
+                destroy_closed(store, change.insert(Change::new()), fid, &inode)?;
+            }
+        }
+        Ok(Plan {
+            change,
+            opens: Some(opens),
+            fid,
+            inode,
+            pre_versions: [0; 4],
+        })
+    });
+    if released.is_err() {
+        drop_handle(store, fid, mode)?;
     }
-    let inode = store.inode(fid)?;
-    if inode.nlink == 0 {
-        let mut change = Change::new();
-        destroy_closed(store, &mut change, fid, &inode)?;
-        store.apply(&held, change)?;
-    }
-    Ok(())
+    released.map(drop)
 }

@@ -4,11 +4,11 @@ use wire::{Errno, Fid, RenameFlags, Time};
 
 use super::{
     ChangeResult, ENOENT_VERSION, NewInode, Plan, check_fid, check_may_add, check_may_delete, check_name,
-    check_not_dot_lustre, directory, parent_of, searchable_dir, unlink::LinkedInode,
+    check_not_dot_lustre, directory, parent_of, run, searchable_dir, unlink::LinkedInode,
 };
 use crate::{
     cred::{Cred, MAY_WRITE},
-    store::{Change, DirChange, Entry, Inode, S_IFCHR, S_IFDIR, Store, links},
+    store::{Change, DirChange, Entry, Inode, S_IFCHR, Store, links},
 };
 
 /// Maximum depth of a directory. A longer chain of parents is a cycle in a damaged store.
@@ -118,37 +118,37 @@ pub fn rename(store: &Store, cred: &Cred, args: RenameArgs<'_>) -> Result<Change
     let mut fids = vec![src.fid];
     fids.extend(dst.map(|d| d.fid));
     fids.extend(whiteout.as_ref().map(|node| node.fid));
-    let moves_dirs = src_dir != dst_dir || src.kind == S_IFDIR || dst.is_some_and(|d| d.kind == S_IFDIR);
-    let held = match moves_dirs {
-        true => store.hold(&[&fids[..], &[src_dir, dst_dir]].concat()),
-        false => store.hold_files(&fids),
-    };
-    if store.entry(src_dir, src_name)? != Some(src) || store.entry(dst_dir, dst_name)? != dst {
-        return Err(Errno::ENOENT);
-    }
-    let inode = store.inode(src.fid)?;
-    let dst = match dst {
-        Some(entry) => Some((entry, LinkedInode::read(store, &held, entry.fid)?)),
-        None => None,
-    };
-    let dst_dir_fid = dst.as_ref().filter(|(_, d)| d.inode.is_dir()).map(|(e, _)| e.fid);
-    let is_below =
-        |fid, above: Option<Fid>| above.map_or(Ok(false), |above| is_at_or_below(store, fid, above));
-    let view = RenameView {
-        from: directory(store, src_dir)?,
-        into: directory(store, dst_dir)?,
-        src,
-        dst_has_entries: dst_dir_fid.map_or(Ok(false), |fid| store.is_empty_dir(fid).map(|empty| !empty))?,
-        into_is_below: is_below(dst_dir, inode.is_dir().then_some(src.fid))?,
-        from_is_below: is_below(src_dir, dst_dir_fid.filter(|_| flags.has(RenameFlags::EXCHANGE)))?,
-        whiteout_in_use: match &whiteout {
-            Some(node) => store.find(node.fid)?.is_some(),
-            None => false,
-        },
-        inode,
-        dst,
-    };
-    let mut result = plan_rename(view, cred, args, whiteout)?.apply(store, &held)?;
+    let mut result = run(store, &fids, || {
+        let inode = store.inode(src.fid)?;
+        let dst = match dst {
+            Some(entry) => Some((entry, LinkedInode::read(store, entry.fid)?)),
+            None => None,
+        };
+        let replaced_dir = dst.as_ref().filter(|(_, d)| d.inode.is_dir()).map(|(e, _)| e.fid);
+        let is_below = |fid, above: Option<Fid>| match above {
+            Some(above) => is_at_or_below(store, fid, above),
+            None => Ok(false),
+        };
+        let exchanged_dir = replaced_dir.filter(|_| flags.has(RenameFlags::EXCHANGE));
+        let view = RenameView {
+            from: directory(store, src_dir)?,
+            into: directory(store, dst_dir)?,
+            src,
+            dst_has_entries: match replaced_dir {
+                Some(fid) => !store.is_empty_dir(fid)?,
+                None => false,
+            },
+            into_is_below: is_below(dst_dir, inode.is_dir().then_some(src.fid))?,
+            from_is_below: is_below(src_dir, exchanged_dir)?,
+            whiteout_in_use: match &whiteout {
+                Some(node) => store.find(node.fid)?.is_some(),
+                None => false,
+            },
+            inode,
+            dst,
+        };
+        plan_rename(view, cred, args, whiteout.as_ref())
+    })?;
     if src_dir == dst_dir {
         result.pre_versions[1] = result.pre_versions[0];
     }
@@ -159,7 +159,7 @@ fn plan_rename(
     view: RenameView,
     cred: &Cred,
     args: RenameArgs<'_>,
-    whiteout: Option<NewInode>,
+    whiteout: Option<&NewInode>,
 ) -> Result<Plan, Errno> {
     let (old, new) = ((args.src_dir, args.src_name), (args.dst_dir, args.dst_name));
     let (time, same_dir) = (args.time, args.src_dir == args.dst_dir);
@@ -187,12 +187,7 @@ fn plan_rename(
     if let Some((entry, replaced)) = &view.dst {
         if *entry == src {
             // POSIX: a rename between two names of one inode does nothing.
-            return Ok(Plan {
-                change: Change::new(),
-                fid: src.fid,
-                inode,
-                pre_versions,
-            });
+            return Ok(Plan::new(Change::new(), src.fid, inode, pre_versions));
         }
         match (inode.is_dir(), replaced.inode.is_dir()) {
             _ if exchange => check_may_move(cred, &replaced.inode, same_dir, view.from_is_below)?,
@@ -249,12 +244,7 @@ fn plan_rename(
         change.change_dir(old.0, from_change);
         change.change_dir(new.0, into_change);
     }
-    Ok(Plan {
-        change,
-        fid: result_fid,
-        inode: result_inode,
-        pre_versions,
-    })
+    Ok(Plan::new(change, result_fid, result_inode, pre_versions))
 }
 
 /// Checks that an inode may move: no directory moves below itself, and a directory that changes its

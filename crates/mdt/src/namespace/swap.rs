@@ -2,7 +2,7 @@
 
 use wire::{Errno, Fid};
 
-use super::{APPEND, ChangeResult, IMMUTABLE, Plan};
+use super::{APPEND, ChangeResult, IMMUTABLE, Plan, run};
 use crate::{
     cred::{Cred, MAY_READ, MAY_WRITE},
     layout,
@@ -41,9 +41,10 @@ pub fn check_swap(cred: &Cred, first: &Inode, second: &Inode) -> Result<(), Errn
 /// An error of [`check_swap`]; `ETXTBSY` if a client executes one of the files; `EOPNOTSUPP` if
 /// only one has a layout; `ENOENT` if one is gone; `EPROTO` if a layout is malformed.
 pub fn swap_layouts(store: &Store, cred: &Cred, (a, b): (Fid, Fid)) -> Result<ChangeResult, Errno> {
-    let held = store.hold_files(&[a, b]);
-    let is_executed = [a, b].iter().any(|file| held.open_counts(*file).executors > 0);
-    plan_swap((a, store.inode(a)?), (b, store.inode(b)?), is_executed, cred)?.apply(store, &held)
+    run(store, &[a, b], || {
+        let is_executed = [a, b].iter().any(|file| store.open_counts(*file).executors > 0);
+        plan_swap((a, store.inode(a)?), (b, store.inode(b)?), is_executed, cred)
+    })
 }
 
 fn plan_swap(
@@ -69,10 +70,5 @@ fn plan_swap(
             }
         }
     }
-    Ok(Plan {
-        change,
-        fid: a,
-        inode: first,
-        pre_versions,
-    })
+    Ok(Plan::new(change, a, first, pre_versions))
 }

@@ -58,7 +58,7 @@ impl Fixture {
             lsr_flags: wire::LU_SEQ_RANGE_MDT,
         };
         change.set_record(keys::location(sequences.lsr_start), sequences.to_bytes());
-        store.apply(&store.hold(&[]), change).unwrap();
+        store.apply(change).unwrap();
         Fixture {
             store: Arc::new(store),
             last_id: 0,
@@ -371,7 +371,7 @@ fn stale_orphan_record_is_removed() {
     for fid in [file, Fid::new(0x2_0000_0401, 99, 0)] {
         let mut change = Change::new();
         change.add_orphan(fid);
-        f.store.apply(&f.store.hold(&[]), change).unwrap();
+        f.store.apply(change).unwrap();
         destroy_orphan(&f.store, fid).unwrap();
     }
     assert!(f.store.orphans().unwrap().is_empty() && f.lookup(ROOT, "f") == Some(file));

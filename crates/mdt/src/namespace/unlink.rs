@@ -4,11 +4,11 @@ use wire::{Errno, Fid, LUSTRE_ORPHAN_FL, Time};
 
 use super::{
     ChangeResult, ENOENT_VERSION, Plan, Resolved, check_may_delete, check_name, check_not_dot_lustre,
-    check_searchable,
+    check_searchable, run,
 };
 use crate::{
     cred::Cred,
-    store::{Change, DirChange, Entry, HeldInodes, Inode, OpenCounts, S_IFDIR, Store, links},
+    store::{Change, DirChange, Entry, Inode, OpenCounts, Store, links},
 };
 use bytes::Bytes;
 
@@ -118,26 +118,22 @@ pub(crate) fn remove_dangling_name(
         parent, name, time, ..
     } = args;
     let NameToRemove { entry, .. } = NameToRemove::find(store, cred, args)?;
-    let held = store.hold_files(&[entry.fid]);
-    if store.find(entry.fid)?.is_some() {
-        return Err(Errno::EEXIST);
-    }
-    let mut change = Change::new();
-    change.change_dir(parent, DirChange::at(time).remove(name, entry.kind));
-    change.remove_entry(parent, name);
-    let plan = Plan {
-        change,
-        fid: entry.fid,
-        inode: Inode::default(),
-        pre_versions: [0, ENOENT_VERSION, 0, 0],
-    };
-    plan.apply(store, &held)
+    run(store, &[entry.fid], || {
+        if store.find(entry.fid)?.is_some() {
+            return Err(Errno::EEXIST);
+        }
+        let mut change = Change::new();
+        change.change_dir(parent, DirChange::at(time).remove(name, entry.kind));
+        change.remove_entry(parent, name);
+        let pre_versions = [0, ENOENT_VERSION, 0, 0];
+        Ok(Plan::new(change, entry.fid, Inode::default(), pre_versions))
+    })
 }
 
 /// The view of an unlink or rmdir.
-struct UnlinkView {
+struct UnlinkView<'a> {
     /// The parent.
-    dir: Inode,
+    dir: &'a Inode,
     /// The inode that loses a link.
     target: LinkedInode,
     /// Whether the inode is a directory with entries.
@@ -150,32 +146,30 @@ fn remove(
     cred: &Cred,
     args: UnlinkArgs<'_>,
     NameToRemove { entry, dir }: NameToRemove,
-    check_opens: impl FnOnce(OpenCounts) -> Result<(), Errno>,
+    check_opens: impl Fn(OpenCounts) -> Result<(), Errno>,
 ) -> Result<ChangeResult, Errno> {
-    let held = match entry.kind {
-        S_IFDIR => store.hold(&[args.parent, entry.fid]),
-        _ => store.hold_files(&[entry.fid]),
-    };
-    let target = LinkedInode::read(store, &held, entry.fid)?;
-    let view = UnlinkView {
-        dir,
-        has_entries: target.inode.is_dir() && !store.is_empty_dir(entry.fid)?,
-        target,
-    };
-    plan_unlink(view, cred, args, check_opens)?.apply(store, &held)
+    run(store, &[entry.fid], || {
+        let target = LinkedInode::read(store, entry.fid)?;
+        let view = UnlinkView {
+            dir: &dir,
+            has_entries: target.inode.is_dir() && !store.is_empty_dir(entry.fid)?,
+            target,
+        };
+        plan_unlink(view, cred, args, &check_opens)
+    })
 }
 
 fn plan_unlink(
-    view: UnlinkView,
+    view: UnlinkView<'_>,
     cred: &Cred,
     args: UnlinkArgs<'_>,
-    check_opens: impl FnOnce(OpenCounts) -> Result<(), Errno>,
+    check_opens: impl Fn(OpenCounts) -> Result<(), Errno>,
 ) -> Result<Plan, Errno> {
     let UnlinkArgs {
         parent, name, time, ..
     } = args;
     let mut target = view.target;
-    check_may_delete(cred, &view.dir, &target.inode)?;
+    check_may_delete(cred, view.dir, &target.inode)?;
     check_opens(target.opens)?;
     match (args.is_rmdir, target.inode.is_dir()) {
         (true, false) => return Err(Errno::ENOTDIR),
@@ -188,12 +182,7 @@ fn plan_unlink(
     change.change_dir(parent, DirChange::at(time).remove(name, target.inode.kind()));
     change.remove_entry(parent, name);
     target.drop_link(&mut change, (parent, name), time)?;
-    Ok(Plan {
-        change,
-        fid: target.fid,
-        inode: target.inode,
-        pre_versions,
-    })
+    Ok(Plan::new(change, target.fid, target.inode, pre_versions))
 }
 
 /// An inode that may lose a link, with what decides whether it is destroyed then.
@@ -206,12 +195,12 @@ pub(super) struct LinkedInode {
 }
 
 impl LinkedInode {
-    /// Reads the inode, which the caller holds.
-    pub(super) fn read(store: &Store, held: &HeldInodes<'_>, fid: Fid) -> Result<LinkedInode, Errno> {
+    /// Reads the inode.
+    pub(super) fn read(store: &Store, fid: Fid) -> Result<LinkedInode, Errno> {
         let inode = store.inode(fid)?;
         Ok(LinkedInode {
             fid,
-            opens: held.open_counts(fid),
+            opens: store.open_counts(fid),
             xattrs: store.xattr_names(fid, &inode)?,
             inode,
         })
@@ -256,16 +245,23 @@ impl LinkedInode {
 ///
 /// The error of reading or changing the store.
 pub fn destroy_orphan(store: &Store, fid: Fid) -> Result<(), Errno> {
-    let held = store.hold(&[fid]);
-    if held.open_counts(fid).total > 0 {
-        return Ok(());
+    loop {
+        let stamp = store.stamp(&[fid]);
+        if store.open_counts(fid).total > 0 {
+            return Ok(());
+        }
+        let mut change = Change::new();
+        change.remove_orphan(fid);
+        if let Some(inode) = store.find(fid)?
+            && inode.nlink == 0
+        {
+            change.destroy_inode(fid, &inode, store.xattr_names(fid, &inode)?)?;
+        }
+        if Plan::new(change, fid, Inode::default(), [0; 4])
+            .apply(store, &stamp)?
+            .is_some()
+        {
+            return Ok(());
+        }
     }
-    let mut change = Change::new();
-    change.remove_orphan(fid);
-    if let Some(inode) = store.find(fid)?
-        && inode.nlink == 0
-    {
-        change.destroy_inode(fid, &inode, store.xattr_names(fid, &inode)?)?;
-    }
-    store.apply(&held, change).map(drop)
 }

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use wire::{Errno, Fid, LustreMdtAttrs, LustreSomAttrs, SOM_FL_LAZY, Time, WireStruct};
 
-use super::{APPEND, ChangeResult, IMMUTABLE, Plan};
+use super::{APPEND, ChangeResult, IMMUTABLE, Plan, run};
 use crate::{
     acl::{self, XATTR_ACCESS, XATTR_DEFAULT},
     cred::{Cred, MAY_READ, MAY_WRITE},
@@ -145,13 +145,14 @@ pub fn setxattr(store: &Store, cred: &Cred, args: &SetxattrArgs<'_>) -> Result<C
     if args.value.as_ref().is_some_and(|v| v.len() > VALUE_MAX) {
         return Err(Errno::E2BIG);
     }
-    let held = store.hold(&[fid]);
-    let inode = store.inode(fid)?;
-    let old = match inode.has_xattrs && derived_value(fid, &inode, name).is_none() {
-        true => store.xattr(fid, name)?,
-        false => None,
-    };
-    plan_setxattr(inode, old.is_some(), cred, args)?.apply(store, &held)
+    run(store, &[fid], || {
+        let inode = store.inode(fid)?;
+        let old = match inode.has_xattrs && derived_value(fid, &inode, name).is_none() {
+            true => store.xattr(fid, name)?,
+            false => None,
+        };
+        plan_setxattr(inode, old.is_some(), cred, args)
+    })
 }
 
 /// `has_old`: the attribute has its own record, and exists.
@@ -204,12 +205,7 @@ fn plan_setxattr(
     }
     inode.record_change(args.time);
     change.change_inode(fid, &inode);
-    Ok(Plan {
-        change,
-        fid,
-        inode,
-        pre_versions,
-    })
+    Ok(Plan::new(change, fid, inode, pre_versions))
 }
 
 /// Checks the permission to set or remove an attribute that has its own record.

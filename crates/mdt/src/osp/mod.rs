@@ -430,7 +430,7 @@ mod tests {
         };
         let mut change = Change::new();
         change.set_record(keys::objects(OstIndex(0)), last_used.encode());
-        osts.store.apply(&osts.store.hold(&[]), change).unwrap();
+        osts.store.apply(change).unwrap();
         let target = TargetConf {
             name: "testfs-OST0000".into(),
             index: 0,

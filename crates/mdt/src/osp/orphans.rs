@@ -95,7 +95,7 @@ pub(crate) fn queue_orphans(
                 queued += 1;
             }
         }
-        store.apply(&store.hold(&[]), change)?;
+        store.apply(change)?;
     }
     Ok(queued)
 }
@@ -139,7 +139,7 @@ mod tests {
             }
             .encode(),
         );
-        f.store.apply(&f.store.hold(&[]), change).unwrap();
+        f.store.apply(change).unwrap();
         f.store.clone()
     }
 
@@ -192,7 +192,7 @@ mod tests {
         let before = queued_ids(&store);
         let mut change = Change::new();
         change.set_record(keys::inode(Fid::new(0x2_0000_0401, 77, 0)), "?".into());
-        store.apply(&store.hold(&[]), change).unwrap();
+        store.apply(change).unwrap();
         assert!(queue_orphans(&store, &unverified_bounds(&store).unwrap(), &Progress::default()).is_err());
         assert_eq!(queued_ids(&store), before);
     }

@@ -317,7 +317,7 @@ impl Ost {
         for fid in unused {
             change.queue_destroy(StripeObject { ost: self.index, fid });
         }
-        self.store.apply(&self.store.hold(&[]), change).map(drop)
+        self.store.apply(change).map(drop)
     }
 
     fn save_last_used(&self, last_used: LastUsedId) -> Result<(), Errno> {

@@ -1,8 +1,7 @@
 //! Applies changes: numbers them, makes them visible, and updates the caches and counts.
 //!
-//! The caller holds the inodes that the change puts, from their reads on, so the changes of one
-//! inode have increasing numbers. A change gets its number when its turn has come, so the changes
-//! of one directory have increasing numbers, too.
+//! A change gets its number while its inodes are locked and its turn has come. So the changes of
+//! one inode, and those of one directory, have increasing numbers.
 
 use std::{
     mem::take,
@@ -12,7 +11,7 @@ use std::{
 use osd::{Batch, SpacePurpose, TransactionGuard};
 use wire::{Errno, Fid, Transno};
 
-use super::{Change, HeldInodes, Inode, Mutation, Store, keys, shard_of};
+use super::{Change, Inode, Mutation, OpenCounts, Stamp, Store, keys, shard_of};
 
 /// Maximum number of directories that the operations on names of one change change: those of a
 /// rename.
@@ -58,38 +57,121 @@ impl PendingChange {
     }
 }
 
+/// Why a change was not applied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ApplyError {
+    /// Another operation has changed a stamped inode: read and plan again.
+    Stale,
+    /// The change failed.
+    Failed(Errno),
+}
+
+impl From<Errno> for ApplyError {
+    fn from(errno: Errno) -> ApplyError {
+        ApplyError::Failed(errno)
+    }
+}
+
 impl Store {
-    /// Applies a change; it is visible when this function returns. A caller that does not hold the
-    /// turns of the changed directories must hold no turn at all; then the change may have only
-    /// one such directory.
+    /// Applies a change whose inodes no other operation changes now.
     ///
     /// # Errors
     ///
-    /// `ENOSPC`; `ENOENT` if a directory was removed; or the error of the index. Then nothing is
-    /// changed.
-    pub fn apply(&self, held: &HeldInodes<'_>, change: Change) -> Outcome {
-        if change.grows {
-            self.index.space().check(SpacePurpose::Growth)?;
+    /// As [`Store::apply_if_current`].
+    pub fn apply(&self, change: Change) -> Outcome {
+        let fids: Vec<Fid> = change.inodes().collect();
+        match self.apply_if_current(&self.stamp(&fids), Some(change), None) {
+            Err(ApplyError::Failed(errno)) => Err(errno),
+            // Impossible by the caller's promise.
+            Err(ApplyError::Stale) => Err(Errno::EAGAIN),
+            Ok(applied) => Ok(applied),
         }
-        self.announce(&change);
-        let turn = change
-            .dir_changes()
-            .map(|(dir, _)| shard_of(dir))
-            .find(|shard| !held.dirs.has(*shard));
+    }
+
+    /// Applies a change (`None`: only the counts of open handles) and sets the counts of open
+    /// handles of an inode, if no stamped inode has changed since the stamp. The result is visible
+    /// when this function returns. The stamp includes all inodes that the change puts or destroys,
+    /// and the inode with new counts.
+    ///
+    /// # Errors
+    ///
+    /// [`ApplyError::Stale`]; `ENOSPC`; `ENOENT` if a directory was removed; or the error of the
+    /// index. Then nothing is changed.
+    pub fn apply_if_current(
+        &self,
+        stamp: &Stamp,
+        change: Option<Change>,
+        opens: Option<(Fid, OpenCounts)>,
+    ) -> Result<Applied, ApplyError> {
+        if change.as_ref().is_some_and(|change| change.grows) {
+            self.index
+                .space()
+                .check(SpacePurpose::Growth)
+                .map_err(Errno::from)?;
+        }
+        let mut shards: Vec<_> = stamp
+            .shards
+            .iter()
+            .map(|(shard, _)| (*shard, self.shards[*shard].lock()))
+            .collect();
+        let applied = match change {
+            Some(change) => self.apply_locked(stamp, change)?,
+            None => {
+                self.check_current(stamp)?;
+                Applied::default()
+            }
+        };
+        if let Some((fid, counts)) = opens {
+            let index = shard_of(fid);
+            if let Some((_, shard)) = shards.iter_mut().find(|(i, _)| *i == index) {
+                shard.set_open_counts(fid, counts);
+                self.note_change(fid);
+            }
+        }
+        Ok(applied)
+    }
+
+    /// Applies a change; the caller has locked the stamped shards.
+    fn apply_locked(&self, stamp: &Stamp, change: Change) -> Result<Applied, ApplyError> {
+        let mut turns: Vec<usize> = change.dir_changes().map(|(dir, _)| shard_of(dir)).collect();
+        let changes_one_dir = turns.len() == 1 && change.replaced_dirs().next().is_none();
+        turns.extend(change.replaced_dirs().map(shard_of));
+        turns.sort_unstable();
+        turns.dedup();
         let pending = PendingChange {
             change,
             outcome: Arc::default(),
         };
         let outcome = pending.outcome();
-        match turn {
-            None => self.apply_together(vec![pending]),
-            Some(shard) => {
-                debug_assert!(held.dirs.is_empty(), "a thread that holds turns waits for none");
-                self.dirs.apply_in_turn(self, shard, pending);
-            }
+        if changes_one_dir {
+            self.check_current(stamp)?;
+            self.announce(&pending.change);
+            self.dirs.apply_in_turn(self, turns[0], pending);
+        } else {
+            let _turns = self.dirs.hold(&turns);
+            // With the turns: no operation on names can change a stamped directory any more.
+            self.check_current(stamp)?;
+            self.announce(&pending.change);
+            self.apply_together(vec![pending]);
         }
         // Unset only if the thread with the turn panicked.
-        outcome.get().copied().unwrap_or(Err(Errno::EIO))
+        let outcome = outcome.get().copied().unwrap_or(Err(Errno::EIO));
+        Ok(outcome?)
+    }
+
+    /// Fails if a stamped shard has changed since.
+    fn check_current(&self, stamp: &Stamp) -> Result<(), ApplyError> {
+        let mut shards = stamp.shards.iter();
+        match shards.all(|(shard, changes)| self.changes[*shard].load(Ordering::Acquire) == *changes) {
+            true => Ok(()),
+            false => Err(ApplyError::Stale),
+        }
+    }
+
+    /// Counts a change of an inode, after it is visible and before its shard, or its turn, is
+    /// released.
+    fn note_change(&self, fid: Fid) {
+        self.changes[shard_of(fid)].fetch_add(1, Ordering::Release);
     }
 
     /// Announces the inodes that a change creates and destroys ([`super::inode_count`]).
@@ -97,7 +179,7 @@ impl Store {
         for mutation in &change.mutations {
             match mutation {
                 Mutation::InodeMade { fid, .. } => self.count.announce(*fid, false),
-                Mutation::InodeDestroyed { fid } => self.count.announce(*fid, true),
+                Mutation::InodeDestroyed { fid, .. } => self.count.announce(*fid, true),
                 _ => {}
             }
         }
@@ -128,6 +210,7 @@ impl Store {
         if applied.is_ok() {
             for (fid, dir) in dirs {
                 self.inode_cache.update(fid, Some(dir));
+                self.note_change(fid);
             }
         }
         for JoinedChange {
@@ -204,12 +287,16 @@ impl Store {
                     if !inode.is_dir() {
                         self.inode_cache.update(fid, Some(*inode));
                     }
-                    self.inodes_made[shard_of(fid)].fetch_add(1, Ordering::Release);
+                    self.note_change(fid);
                     self.count.count_applied(fid, true);
                 }
-                Mutation::InodeChanged { fid, inode } => self.inode_cache.update(fid, Some(*inode)),
-                Mutation::InodeDestroyed { fid } => {
+                Mutation::InodeChanged { fid, inode } => {
+                    self.inode_cache.update(fid, Some(*inode));
+                    self.note_change(fid);
+                }
+                Mutation::InodeDestroyed { fid, .. } => {
                     self.inode_cache.update(fid, None);
+                    self.note_change(fid);
                     self.count.count_applied(fid, false);
                 }
                 Mutation::ObjectQueued { .. } => {
@@ -229,12 +316,12 @@ mod tests {
         thread,
     };
 
-    use osd::Index;
+    use osd::{Batch, Index};
     use testbase::InstrumentedIndex;
     use wire::{Errno, Fid, Time, Transno};
 
     use super::Applied;
-    use crate::store::{Change, DIR_BLOCK, DirChange, Entry, Inode, S_IFDIR, S_IFREG, Store, shard_of};
+    use crate::store::{Change, DIR_BLOCK, DirChange, Entry, Inode, S_IFDIR, S_IFREG, Store, keys, shard_of};
 
     const DIR: Fid = Fid::new(0x2_0000_0400, 1, 0);
 
@@ -249,7 +336,7 @@ mod tests {
         };
         let mut change = Change::new();
         change.make_inode(DIR, &dir);
-        store.apply(&store.hold(&[DIR]), change).unwrap();
+        store.apply(change).unwrap();
         (index, store)
     }
 
@@ -260,7 +347,6 @@ mod tests {
     /// Puts the entry `name(n)`, counted as a subdirectory.
     fn put(store: &Store, n: u32) -> Result<Applied, Errno> {
         let fid = Fid::new(0x2_0000_0401, n + 1, 0);
-        let held = store.hold_files(&[fid]);
         let mut change = Change::new();
         let entry = Entry { fid, kind: S_IFREG };
         change.add_entry(DIR, name(n).as_bytes(), entry);
@@ -269,20 +355,20 @@ mod tests {
             ..DirChange::at(Time::default()).add(name(n).as_bytes(), S_IFDIR)
         };
         change.change_dir(DIR, dir_change);
-        store.apply(&held, change)
+        store.apply(change)
     }
 
     /// Starts `count` operations while this thread holds the directory's turn. When all of them
     /// wait, calls `before_release` and releases the turn. Returns their results.
     fn run_together(store: &Store, count: u32, before_release: impl FnOnce()) -> Vec<Result<Applied, Errno>> {
         thread::scope(|scope| {
-            let held = store.dirs.hold(&[shard_of(DIR)]);
+            let turn = store.dirs.hold(&[shard_of(DIR)]);
             let threads: Vec<_> = (0..count).map(|n| scope.spawn(move || put(store, n))).collect();
             while store.dirs.waiting(shard_of(DIR)) < count as usize {
                 thread::yield_now();
             }
             before_release();
-            drop(held);
+            drop(turn);
             threads.into_iter().map(|t| t.join().unwrap()).collect()
         })
     }
@@ -334,9 +420,11 @@ mod tests {
         let results = run_together(&store, 3, || {
             let mut dir = store.inode(DIR).unwrap();
             dir.nlink = 0;
-            let mut change = Change::new();
-            change.change_inode(DIR, &dir);
-            store.apply(&store.hold_files(&[DIR]), change).unwrap();
+            // Not by `apply`, which would wait for the turn.
+            let mut batch = Batch::new();
+            batch.put(keys::inode(DIR), dir.encode());
+            index.apply(batch).unwrap();
+            store.inode_cache.update(DIR, Some(dir));
         });
         assert_eq!(results, [Err(Errno::ENOENT); 3]);
         assert!((0..3).all(|n| store.entry(DIR, name(n).as_bytes()).unwrap().is_none()));

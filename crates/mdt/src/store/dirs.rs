@@ -8,9 +8,9 @@
 //! of the shard in one batch, with one record of each directory, and wakes the others. Times only
 //! increase and links are counted, so the order of the operations does not matter.
 //!
-//! An operation that changes a directory in another way holds the turn while it runs
-//! ([`super::Store::hold`]). A thread takes turns after the mutexes of inodes, and in the order of
-//! the shards.
+//! A change that replaces or removes a directory's record, or changes two directories, holds the
+//! turns while it is applied. A thread takes turns after the mutexes of inodes, and in the order of
+//! the shards. A wait for a turn is short: the thread with the turn applies a batch in memory.
 
 use parking_lot::{Condvar, Mutex};
 use wire::{Time, Transno};
@@ -101,7 +101,7 @@ struct Queue {
 }
 
 /// The turn of a shard's directories; ends when dropped.
-struct Turn<'a>(&'a Shard);
+pub(super) struct Turn<'a>(&'a Shard);
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
@@ -118,12 +118,6 @@ pub(super) struct DirTurns {
     shards: Vec<Shard>,
 }
 
-/// The turns that an operation holds, with the indices of their shards.
-#[derive(Default)]
-pub(super) struct HeldTurns<'a> {
-    turns: Vec<(usize, Turn<'a>)>,
-}
-
 impl Default for DirTurns {
     fn default() -> DirTurns {
         DirTurns {
@@ -134,10 +128,8 @@ impl Default for DirTurns {
 
 impl DirTurns {
     /// Takes the turns of these shards, which must be in order.
-    pub(super) fn hold(&self, shards: &[usize]) -> HeldTurns<'_> {
-        HeldTurns {
-            turns: shards.iter().map(|s| (*s, self.shards[*s].turn())).collect(),
-        }
+    pub(super) fn hold(&self, shards: &[usize]) -> Vec<Turn<'_>> {
+        shards.iter().map(|shard| self.shards[*shard].turn()).collect()
     }
 
     /// Waits until another thread has applied the change; or takes the turn of the change's shard,
@@ -150,18 +142,6 @@ impl DirTurns {
     #[cfg(test)]
     pub(super) fn waiting(&self, shard: usize) -> usize {
         self.shards[shard].queue.lock().waiting.len()
-    }
-}
-
-impl HeldTurns<'_> {
-    /// Whether the operation holds no turn.
-    pub(super) fn is_empty(&self) -> bool {
-        self.turns.is_empty()
-    }
-
-    /// Whether the operation holds the turn of this shard.
-    pub(super) fn has(&self, shard: usize) -> bool {
-        self.turns.iter().any(|(s, _)| *s == shard)
     }
 }
 

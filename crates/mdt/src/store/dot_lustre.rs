@@ -48,7 +48,6 @@ pub(crate) fn own_name() -> (Fid, &'static [u8]) {
 /// Creates `.lustre` and `.lustre/fid`, with this owner and group, and the entry `fid` in
 /// `.lustre`, as far as they are missing.
 pub(crate) fn make(store: &Store, (uid, gid): (u32, u32), now: Time) -> Result<(), Errno> {
-    let held = store.hold(&[Fid::DOT_LUSTRE, Fid::DOT_LUSTRE_FID]);
     let missing = |fid| Ok::<_, Errno>(store.find(fid)?.is_none());
     let lacks_dot = missing(Fid::DOT_LUSTRE)?;
     let lacks_by_fid = missing(Fid::DOT_LUSTRE_FID)?;
@@ -90,7 +89,7 @@ pub(crate) fn make(store: &Store, (uid, gid): (u32, u32), now: Time) -> Result<(
         };
         change.add_entry(Fid::DOT_LUSTRE, FID_NAME, entry);
     }
-    store.apply(&held, change).map(drop)
+    store.apply(change).map(drop)
 }
 
 #[cfg(test)]

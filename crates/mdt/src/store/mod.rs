@@ -1,13 +1,13 @@
 //! The target's store: inodes, entries, attributes and settings, as keys and values of an index.
 //!
-//! Readers read single records. An operation that changes an inode holds it first
-//! ([`Store::hold`]): it locks the mutex of the inode's shard, reads and changes the inode, and
-//! applies the change in one atomic batch. It never holds the mutex across an `await`. The same
-//! mutex protects the counts of open handles: if a last unlink and a last close run at the same
-//! time, the later one must destroy the inode.
+//! Readers read single records and hold no lock. An operation that changes inodes takes a [`Stamp`]
+//! of them first, reads, plans a change, and applies it in one atomic batch
+//! ([`Store::apply_if_current`]). If another operation has changed one of the inodes, or the counts
+//! of its open handles, since the stamp, nothing is applied, and the operation starts again. So of
+//! a last unlink and a last close at the same time, the later one destroys the inode.
 //!
 //! The caller's locks protect names and the permissions of a directory. An operation on names does
-//! not hold the directory: it changes the directory's record (times, links, size) last, together
+//! not stamp the directory: it changes the directory's record (times, links, size) last, together
 //! with other operations ([`dirs`]).
 
 mod apply;
@@ -28,13 +28,13 @@ use std::sync::{
 };
 
 use bytes::Bytes;
-use dirs::{DirTurns, HeldTurns};
+use dirs::DirTurns;
 use osd::{Index, Transactions, prefix_end};
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use tokio::sync::watch;
 use wire::{Errno, Fid, Transno};
 
-pub use apply::Applied;
+pub use apply::{Applied, ApplyError};
 pub(crate) use cache::InodeCache;
 pub use dirs::DirChange;
 pub use inode::{
@@ -76,27 +76,25 @@ pub struct Store {
     shards: Vec<Mutex<Shard>>,
     dirs: DirTurns,
     inode_cache: InodeCache,
-    /// Number of inodes created so far, by shard.
-    inodes_made: Vec<AtomicU64>,
+    /// Number of changes of inodes and of the counts of their open handles so far, by shard.
+    changes: Vec<AtomicU64>,
     /// The number of the last transaction that queued work for OSTs.
     work: watch::Sender<Transno>,
     count: InodeCount,
 }
 
-/// A FID that no inode had when it was looked up ([`Store::unused_fid`]).
-#[derive(Clone, Copy, Debug)]
-pub struct UnusedFid {
-    fid: Fid,
-    /// Number of created inodes of the shard before the lookup.
-    made: u64,
+/// The state of the inodes that an operation depends on: the numbers of changes of their shards.
+#[derive(Clone, Debug)]
+pub struct Stamp {
+    /// The shards in lock order, each with its number of changes.
+    shards: Vec<(usize, u64)>,
 }
 
-/// Held inodes: no other operation can change them. Exception: directories held without their turns
-/// ([`Store::hold_files`]).
-pub struct HeldInodes<'a> {
-    /// The shards of the inodes, each with its index.
-    shards: Vec<(usize, MutexGuard<'a, Shard>)>,
-    dirs: HeldTurns<'a>,
+/// A FID that no inode had when it was looked up ([`Store::unused_fid`]).
+#[derive(Clone, Debug)]
+pub struct UnusedFid {
+    /// From before the lookup.
+    pub(crate) stamp: Stamp,
 }
 
 /// The shard of an inode: a multiplicative hash, of which the high bits are the best mixed.
@@ -123,7 +121,7 @@ impl Store {
             shards,
             dirs: DirTurns::default(),
             inode_cache: InodeCache::new(),
-            inodes_made: std::iter::repeat_with(AtomicU64::default).take(SHARDS).collect(),
+            changes: std::iter::repeat_with(AtomicU64::default).take(SHARDS).collect(),
             work: watch::Sender::new(Transno::NONE),
             count: InodeCount::default(),
         }
@@ -154,28 +152,18 @@ impl Store {
         self.work.subscribe()
     }
 
-    /// Holds inodes, with the turns of the directories in their shards; takes the mutexes in an
-    /// order that cannot deadlock.
-    pub fn hold(&self, fids: &[Fid]) -> HeldInodes<'_> {
-        let shards = shards_in_lock_order(fids);
-        HeldInodes {
-            shards: self.lock_shards(&shards),
-            dirs: self.dirs.hold(&shards),
+    /// A stamp of inodes. The caller reads them afterwards.
+    pub fn stamp(&self, fids: &[Fid]) -> Stamp {
+        let changes = |shard: usize| (shard, self.changes[shard].load(Ordering::Acquire));
+        Stamp {
+            shards: shards_in_lock_order(fids).into_iter().map(changes).collect(),
         }
     }
 
-    /// Holds inodes without the turns of directories. For inodes that are no directories, for new
-    /// directories ([`Mutation::InodeMade`]), and for directories of which only the open handles
-    /// change.
-    pub fn hold_files(&self, fids: &[Fid]) -> HeldInodes<'_> {
-        HeldInodes {
-            shards: self.lock_shards(&shards_in_lock_order(fids)),
-            dirs: HeldTurns::default(),
-        }
-    }
-
-    fn lock_shards(&self, shards: &[usize]) -> Vec<(usize, MutexGuard<'_, Shard>)> {
-        shards.iter().map(|s| (*s, self.shards[*s].lock())).collect()
+    /// The counts of an inode's open handles.
+    pub fn open_counts(&self, fid: Fid) -> OpenCounts {
+        let shard = self.shards[shard_of(fid)].lock();
+        shard.opens.get(&fid).copied().unwrap_or_default()
     }
 
     /// Looks up an inode.
@@ -210,20 +198,8 @@ impl Store {
     ///
     /// An error of [`Store::find`].
     pub fn unused_fid(&self, fid: Fid) -> Result<Option<UnusedFid>, Errno> {
-        // Read before the lookup: an inode that is created meanwhile changes the number.
-        let made = self.inodes_made[shard_of(fid)].load(Ordering::Acquire);
-        Ok(self.find(fid)?.is_none().then_some(UnusedFid { fid, made }))
-    }
-
-    /// Whether still no inode has this FID, which the caller holds. Looks the FID up again only if
-    /// inodes of its shard have been created since.
-    ///
-    /// # Errors
-    ///
-    /// An error of [`Store::find`].
-    pub(crate) fn is_still_unused(&self, unused: UnusedFid) -> Result<bool, Errno> {
-        let made = self.inodes_made[shard_of(unused.fid)].load(Ordering::Acquire);
-        Ok(made == unused.made || self.find(unused.fid)?.is_none())
+        let stamp = self.stamp(&[fid]);
+        Ok(self.find(fid)?.is_none().then_some(UnusedFid { stamp }))
     }
 
     /// Looks up a name in a directory, including the names without a record ([`dot_lustre`]).
@@ -341,33 +317,11 @@ impl Store {
     }
 }
 
-impl HeldInodes<'_> {
-    fn shard(&self, fid: Fid) -> &Shard {
-        let index = shard_of(fid);
-        let held = self.shards.iter().find(|(i, _)| *i == index);
-        held.map(|(_, shard)| &**shard)
-            .expect("the caller holds the inode")
-    }
-
-    fn shard_mut(&mut self, fid: Fid) -> &mut Shard {
-        let index = shard_of(fid);
-        let held = self.shards.iter_mut().find(|(i, _)| *i == index);
-        held.map(|(_, shard)| &mut **shard)
-            .expect("the caller holds the inode")
-    }
-
-    /// The counts of an inode's open handles.
-    pub fn open_counts(&self, fid: Fid) -> OpenCounts {
-        self.shard(fid).opens.get(&fid).copied().unwrap_or_default()
-    }
-
-    /// Sets the counts of an inode's open handles.
-    pub fn set_open_counts(&mut self, fid: Fid, opens: OpenCounts) {
-        let counts = &mut self.shard_mut(fid).opens;
-        if opens.total == 0 {
-            counts.remove(&fid);
-        } else {
-            counts.insert(fid, opens);
-        }
+impl Shard {
+    fn set_open_counts(&mut self, fid: Fid, opens: OpenCounts) {
+        match opens.total {
+            0 => self.opens.remove(&fid),
+            _ => self.opens.insert(fid, opens),
+        };
     }
 }

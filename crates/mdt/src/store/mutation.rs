@@ -1,8 +1,9 @@
 //! A change of the store as data: a list of mutations.
 //!
 //! An operation reads what it needs, plans a [`Change`] from that, and applies it
-//! ([`super::Store::apply`]). Only then the change gets its transaction number. Each inode of the
-//! change gets the number as its version. This module alone translates mutations into records.
+//! ([`super::Store::apply_if_current`]). Only then the change gets its transaction number. Each
+//! inode of the change gets the number as its version. This module alone translates mutations into
+//! records.
 
 use bytes::Bytes;
 use osd::Batch;
@@ -55,6 +56,8 @@ pub enum Mutation {
     InodeDestroyed {
         /// Its FID.
         fid: Fid,
+        /// Whether it is a directory.
+        is_dir: bool,
     },
     /// An extended attribute that has its own record is set.
     XattrSet {
@@ -139,8 +142,8 @@ impl Change {
         self.mutations.push(Mutation::EntryRemoved { dir, name });
     }
 
-    /// Changes the record of the directory of added and removed names. A change has at most one
-    /// directory whose turn the caller does not hold.
+    /// Changes the record of the directory of added and removed names. A change has at most two
+    /// such directories.
     pub fn change_dir(&mut self, dir: Fid, change: DirChange) {
         self.mutations.push(Mutation::DirChanged { dir, change });
     }
@@ -169,7 +172,8 @@ impl Change {
         if inode.is_file() {
             self.queue_work(&inode.lov, Work::Destroy)?;
         }
-        self.mutations.push(Mutation::InodeDestroyed { fid });
+        let is_dir = inode.is_dir();
+        self.mutations.push(Mutation::InodeDestroyed { fid, is_dir });
         Ok(())
     }
 
@@ -242,11 +246,25 @@ impl Change {
 
     /// Whether the change creates, changes or destroys this inode.
     pub(crate) fn puts_inode(&self, fid: Fid) -> bool {
-        self.mutations.iter().any(|mutation| match mutation {
-            Mutation::InodeMade { fid: f, .. }
-            | Mutation::InodeChanged { fid: f, .. }
-            | Mutation::InodeDestroyed { fid: f } => *f == fid,
-            _ => false,
+        self.inodes().any(|inode| inode == fid)
+    }
+
+    /// The inodes that the change creates, changes or destroys.
+    pub(super) fn inodes(&self) -> impl Iterator<Item = Fid> + '_ {
+        self.mutations.iter().filter_map(|mutation| match mutation {
+            Mutation::InodeMade { fid, .. }
+            | Mutation::InodeChanged { fid, .. }
+            | Mutation::InodeDestroyed { fid, .. } => Some(*fid),
+            _ => None,
+        })
+    }
+
+    /// The existing directories whose records the change replaces or removes.
+    pub(super) fn replaced_dirs(&self) -> impl Iterator<Item = Fid> + '_ {
+        self.mutations.iter().filter_map(|mutation| match mutation {
+            Mutation::InodeChanged { fid, inode } if inode.is_dir() => Some(*fid),
+            Mutation::InodeDestroyed { fid, is_dir: true } => Some(*fid),
+            _ => None,
         })
     }
 
@@ -286,7 +304,7 @@ impl Mutation {
             Mutation::InodeMade { fid, inode } | Mutation::InodeChanged { fid, inode } => {
                 batch.put(keys::inode(*fid), inode.encode());
             }
-            Mutation::InodeDestroyed { fid } => {
+            Mutation::InodeDestroyed { fid, .. } => {
                 batch.delete(keys::inode(*fid));
             }
             Mutation::XattrSet { fid, name, value } => {

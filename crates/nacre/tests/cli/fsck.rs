@@ -60,7 +60,7 @@ impl Stores {
         inode.lov = layout::build(fid, 0, wire::Text::default(), objects);
         let mut change = Change::new();
         change.change_inode(fid, &inode);
-        self.mdt.apply(&self.mdt.hold(&[fid]), change).unwrap();
+        self.mdt.apply(change).unwrap();
     }
 
     async fn set_parent(&self, object: StripeObject, parent: Fid) {

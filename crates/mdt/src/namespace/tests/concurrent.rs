@@ -1,5 +1,5 @@
 //! Several threads change one directory, each with its own names: the changes add up, and the
-//! directory's times and version never decrease.
+//! directory's times and version never decrease. Several threads change one inode.
 
 use std::{
     sync::atomic::{AtomicBool, Ordering::SeqCst},
@@ -7,7 +7,7 @@ use std::{
 };
 
 use osd::{LocalStores, MemoryIndex, Stores};
-use wire::{Fid, Transno};
+use wire::{Fid, MDS_FMODE_READ, Transno};
 
 use super::{Fixture, ROOT, check};
 use crate::store::Store;
@@ -85,4 +85,44 @@ async fn concurrent_changes_of_a_directory_add_up_on_disk() {
     let dir = tempfile::tempdir().unwrap();
     let kind = LocalStores(dir.path().to_owned());
     check_that_changes_add_up(Store::new(kind.open_index().await.unwrap()));
+}
+
+#[test]
+fn concurrent_changes_of_an_inode_are_not_lost() {
+    let mut f = Fixture::new();
+    let (dir, file) = (f.dir(ROOT, "d"), f.file(ROOT, "file"));
+    thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let mut f = f.another_user(FIDS_PER_THREAD * (thread + 1));
+            scope.spawn(move || {
+                for n in 0..ROUNDS {
+                    f.link(file, dir, &format!("link.{thread}.{n}")).unwrap();
+                    let name = format!("user.{thread}.{n}");
+                    f.setxattr(file, name.as_bytes(), Some(b"x"), 0).unwrap();
+                    f.open(file, MDS_FMODE_READ).unwrap();
+                }
+            });
+        }
+    });
+    assert_eq!(f.inode(file).nlink, 1 + THREADS * ROUNDS);
+    assert_eq!(f.store.xattrs(file).unwrap().len() as u32, THREADS * ROUNDS);
+    assert_eq!(f.store.open_counts(file).total, THREADS * ROUNDS);
+    check::assert_consistent(&f.store);
+}
+
+#[test]
+fn later_one_of_a_last_unlink_and_a_last_close_destroys_the_file() {
+    let mut f = Fixture::new();
+    for n in 0..500 {
+        let file = f.file(ROOT, "file");
+        f.open(file, MDS_FMODE_READ).unwrap();
+        let closer = f.another_user(0);
+        thread::scope(|scope| {
+            scope.spawn(|| closer.close(file, MDS_FMODE_READ));
+            f.unlink(ROOT, "file").unwrap();
+        });
+        assert_eq!(f.store.find(file).unwrap(), None);
+        assert_eq!(f.store.orphans().unwrap(), []);
+        assert_eq!(f.queued_work(), n + 1, "the file's object is destroyed once");
+    }
 }

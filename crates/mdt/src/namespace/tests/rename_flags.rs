@@ -74,11 +74,9 @@ fn exchange_needs_permission_to_remove_both_names() {
     for (dir, mode) in [(open, 0o777), (sticky, 0o1777)] {
         let mut inode = f.inode(dir);
         inode.mode = inode.mode & !0o7777 | mode;
-        let held = f.store.hold(&[dir]);
         let mut change = Change::new();
         change.change_inode(dir, &inode);
-        f.store.apply(&held, change).unwrap();
-        drop(held);
+        f.store.apply(change).unwrap();
     }
     f.file(sticky, "roots");
     f.dir(open, "roots");

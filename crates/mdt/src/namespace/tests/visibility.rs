@@ -4,9 +4,10 @@
 use std::sync::Arc;
 
 use super::{Fixture, ROOT, check};
-use crate::namespace::Resolved;
-use crate::store::{Store, keys};
+use crate::namespace::{NewInode, Resolved, create_resolved};
+use crate::store::{S_IFREG, Store, keys};
 use testbase::InstrumentedIndex;
+use wire::Errno;
 
 #[test]
 fn new_directory_takes_an_entry_before_its_creator_continues() {
@@ -45,21 +46,24 @@ fn name_that_was_added_after_the_lookup_is_found_under_the_lock() {
 }
 
 #[test]
-fn fid_that_was_used_after_its_lookup_is_not_unused_any_more() {
+fn fid_that_was_used_after_its_lookup_is_in_use() {
     let mut f = Fixture::new();
-    let fid = f.another_user(0).new_fid();
-    let unused = f.store.unused_fid(fid).unwrap().unwrap();
-    assert!(f.store.is_still_unused(unused).unwrap());
-    for name in ["dir", "file"] {
-        match name {
-            "dir" => assert_eq!(f.dir(ROOT, name), fid),
-            _ => {
-                f.rmdir(ROOT, "dir").unwrap();
-                f.last_id -= 1;
-                assert_eq!(f.file(ROOT, name), fid);
-            }
-        }
-        assert!(!f.store.is_still_unused(unused).unwrap(), "{name}");
-        assert!(f.store.unused_fid(fid).unwrap().is_none(), "{name}");
-    }
+    let node = NewInode {
+        fid: f.another_user(0).new_fid(),
+        mode: S_IFREG | 0o644,
+        ..NewInode::default()
+    };
+    let create = |f: &Fixture, unused| {
+        let resolved = Resolved::read(&f.store, &f.cred, ROOT, b"name").unwrap();
+        create_resolved(&f.store, &f.cred, (ROOT, b"name"), resolved, unused, &node)
+    };
+    let unused = f.store.unused_fid(node.fid).unwrap();
+    assert!(unused.is_some());
+    assert_eq!(f.dir(ROOT, "other"), node.fid);
+    assert_eq!(create(&f, unused.clone()).map(drop), Err(Errno::EEXIST));
+    assert!(f.store.unused_fid(node.fid).unwrap().is_none());
+    f.rmdir(ROOT, "other").unwrap();
+    // The lookup is old, but the FID is not in use.
+    assert_eq!(create(&f, unused).unwrap().fid, node.fid);
+    check::assert_consistent(&f.store);
 }
