@@ -11,6 +11,7 @@ mod nid_change;
 mod owner;
 mod params;
 mod replay;
+mod show;
 mod silence;
 mod slots;
 
@@ -30,6 +31,7 @@ use machine::{Action, Event, Machine};
 use params::{ImportStats, StateHistory};
 use parking_lot::Mutex;
 use replay::ReplayList;
+use show::NidStats;
 use silence::Silence;
 use slots::Slots;
 use std::sync::atomic::AtomicBool;
@@ -69,6 +71,7 @@ struct Core {
     /// When the driver wakes up without an event.
     wake_at: Option<Instant>,
     history: StateHistory,
+    nid_stats: Vec<NidStats>,
 }
 
 impl Core {
@@ -158,6 +161,7 @@ impl Import {
             announced: false,
             wake_at: None,
             history: StateHistory::default(),
+            nid_stats: Vec::new(),
         };
         let phase = Phase {
             state: ImportState::New,
