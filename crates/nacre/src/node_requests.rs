@@ -48,7 +48,9 @@ impl NodeHandles {
         match request {
             Request::GetParam { pattern } => Ok(json!(self.registry.get(&pattern))),
             Request::Metrics => Ok(json!(crate::metrics::render(&self.registry))),
-            Request::Activity => Ok(json!(crate::activity::collect(&self.registry))),
+            Request::Activity { directories } => {
+                Ok(json!(crate::activity::collect(&self.registry, directories)))
+            }
             Request::ListParam { pattern, recursive } => {
                 let list = self.registry.list(&pattern, recursive);
                 let item = |i: &params::ParamInfo| json!({ "name": i.name, "is_level": i.is_level, "writable": i.writable, "about": i.about });
