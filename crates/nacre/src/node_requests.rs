@@ -39,6 +39,8 @@ pub(crate) struct NodeHandles {
 pub(crate) struct InodeIds {
     pub(crate) fid: String,
     pub(crate) projid: u32,
+    /// The index of its MDT.
+    pub(crate) mdt: u32,
 }
 
 impl NodeHandles {
@@ -160,7 +162,7 @@ impl NodeHandles {
     }
 }
 
-/// FID and project of a path from the root of a mount. Asks the MDT for the project.
+/// FID, project and MDT of a path from the root of a mount. Asks the MDT for the project.
 async fn inode(client: &Client, cred: &Cred, path: &Path) -> Result<InodeIds> {
     let place = || path.display().to_string();
     let found = client.walk(cred, path.as_os_str().as_bytes(), false).await;
@@ -169,6 +171,7 @@ async fn inode(client: &Client, cred: &Cred, path: &Path) -> Result<InodeIds> {
     Ok(InodeIds {
         fid: fid.to_string(),
         projid: flags.projid,
+        mdt: client.mdt_of(fid).await.with_context(place)?,
     })
 }
 
