@@ -184,6 +184,8 @@ impl Stores {
         summary.targets.clear();
         summary.unchecked.clear();
         summary.objects = 0;
+        let targets = usize::from(self.mgs.is_some()) + usize::from(self.mdt.is_some()) + self.osts.len();
+        progress.begin(targets);
         if let Some((svname, path)) = &self.mgs {
             summary.targets.push(svname.clone());
             let index = LocalStores(path.clone())
@@ -204,6 +206,7 @@ impl Stores {
                     },
                 });
             }
+            progress.finish_target();
         }
         let mut examined = None;
         match &self.mdt {
@@ -230,6 +233,7 @@ impl Stores {
                         .push(format!("{name} was not given: objects on it are not checked"));
                 }
                 examined = Some(found);
+                progress.finish_target();
             }
         }
         for (index, ost) in &self.osts {
@@ -267,6 +271,7 @@ impl Stores {
                     problem: Problem::Cross(problem),
                 });
             }
+            progress.finish_target();
         }
         Ok(problems)
     }

@@ -4,7 +4,7 @@
 
 use std::sync::{Arc, Weak, atomic::Ordering::Relaxed};
 
-use params::{Group, Param, Registry};
+use params::{Group, Param, Registry, Value};
 use rpc::TargetExports;
 use wire::{LOV_MAX_STRIPE_COUNT, LOV_MIN_STRIPE_SIZE};
 
@@ -42,7 +42,20 @@ pub(crate) fn register(mdt: &Arc<Mdt>, exports: &Arc<TargetExports>, registry: &
     let svname = mdt.svname();
     let mut own = registry.group(format!("mdt.{svname}"));
     let store = mdt.store.clone();
-    own.add("uuid", show(mdt, |m| m.uuid().to_owned(), "the target's UUID"))
+    let dir_stats = {
+        let mdt = Arc::downgrade(mdt);
+        Param::read_only(move || {
+            let directories = mdt.upgrade().map(|mdt| mdt.dir_stats.read(&mdt.store));
+            Value::Directories(directories.unwrap_or_default())
+        })
+    };
+    own.add(
+        "dir_stats",
+        dir_stats.about(
+            "operations on the entries of each directory, recorded for a minute after each read of this parameter",
+        ),
+    )
+    .add("uuid", show(mdt, |m| m.uuid().to_owned(), "the target's UUID"))
         .add(
             "instance",
             show(

@@ -47,6 +47,11 @@ impl Op {
         OPERATIONS.iter().position(|(n, _)| *n == name).map(Op)
     }
 
+    /// A sample of the operation, for [`OPERATIONS`].
+    pub(crate) fn sample(self, duration: Duration) -> (usize, u64) {
+        (self.0, as_usecs(duration))
+    }
+
     /// The operation that a request counts as, if any.
     pub(crate) fn of(req: &ServerRequest) -> Option<Op> {
         let name = match req.opc {
@@ -92,7 +97,7 @@ impl Op {
 
 /// Counts an operation of a request, and its duration.
 pub(crate) fn record(req: &ServerRequest, op: Op, duration: Duration) {
-    req.record(&[(op.0, as_usecs(duration))]);
+    req.record(&[op.sample(duration)]);
 }
 
 #[cfg(test)]

@@ -55,8 +55,8 @@ pub(crate) enum Request {
     GetParam { pattern: String },
     /// The metrics, in Prometheus' text format.
     Metrics,
-    /// Counts of operations, services, locks and throttled requests.
-    Activity,
+    /// Counts of operations, services, locks and throttled requests, and on request of directories.
+    Activity { directories: bool },
     /// Names and descriptions of parameters, and of the levels of their tree.
     ListParam { pattern: String, recursive: bool },
     /// Mount in this process. Fails if the process cannot mount by its role, lacks one of the
@@ -130,7 +130,7 @@ impl Request {
             | Request::RmEntry { .. }
             | Request::GetParam { .. }
             | Request::Metrics
-            | Request::Activity
+            | Request::Activity { .. }
             | Request::ListParam { .. }
             | Request::Ping { .. }
             | Request::Devices

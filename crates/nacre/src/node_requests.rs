@@ -39,6 +39,8 @@ pub(crate) struct NodeHandles {
 pub(crate) struct InodeIds {
     pub(crate) fid: String,
     pub(crate) projid: u32,
+    /// The index of its MDT.
+    pub(crate) mdt: u32,
 }
 
 impl NodeHandles {
@@ -48,7 +50,9 @@ impl NodeHandles {
         match request {
             Request::GetParam { pattern } => Ok(json!(self.registry.get(&pattern))),
             Request::Metrics => Ok(json!(crate::metrics::render(&self.registry))),
-            Request::Activity => Ok(json!(crate::activity::collect(&self.registry))),
+            Request::Activity { directories } => {
+                Ok(json!(crate::activity::collect(&self.registry, directories)))
+            }
             Request::ListParam { pattern, recursive } => {
                 let list = self.registry.list(&pattern, recursive);
                 let item = |i: &params::ParamInfo| json!({ "name": i.name, "is_level": i.is_level, "writable": i.writable, "about": i.about });
@@ -158,7 +162,7 @@ impl NodeHandles {
     }
 }
 
-/// FID and project of a path from the root of a mount. Asks the MDT for the project.
+/// FID, project and MDT of a path from the root of a mount. Asks the MDT for the project.
 async fn inode(client: &Client, cred: &Cred, path: &Path) -> Result<InodeIds> {
     let place = || path.display().to_string();
     let found = client.walk(cred, path.as_os_str().as_bytes(), false).await;
@@ -167,6 +171,7 @@ async fn inode(client: &Client, cred: &Cred, path: &Path) -> Result<InodeIds> {
     Ok(InodeIds {
         fid: fid.to_string(),
         projid: flags.projid,
+        mdt: client.mdt_of(fid).await.with_context(place)?,
     })
 }
 

@@ -45,6 +45,9 @@ pub struct Finding {
 #[derive(Debug, Default)]
 pub struct Progress {
     seen: AtomicU64,
+    /// The targets that are examined, and those that have been.
+    targets: AtomicU64,
+    targets_done: AtomicU64,
     stop: AtomicBool,
 }
 
@@ -60,6 +63,22 @@ impl Progress {
             return Err(OsdError::Stopping);
         }
         Ok(())
+    }
+
+    /// Records that an examination of this number of targets begins.
+    pub fn begin(&self, targets: usize) {
+        self.targets_done.store(0, Relaxed);
+        self.targets.store(targets as u64, Relaxed);
+    }
+
+    /// Records that a target has been examined.
+    pub fn finish_target(&self) {
+        self.targets_done.fetch_add(1, Relaxed);
+    }
+
+    /// The number of targets that the current examination has finished, and the number of all.
+    pub fn targets(&self) -> (u64, u64) {
+        (self.targets_done.load(Relaxed), self.targets.load(Relaxed))
     }
 
     /// The number of examined records and files.

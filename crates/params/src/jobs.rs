@@ -8,13 +8,19 @@ use crate::{KeyStats, Row, Sums};
 /// Width of the names of a job's rows, with the colon.
 const NAME_WIDTH: usize = 16;
 
-/// Writes `job_stats`. As in Lustre, a job's snapshot time is the time of its last operation, and
-/// all operations have a row.
-pub(crate) fn write(jobs: &[KeyStats<String>], f: &mut fmt::Formatter<'_>) -> fmt::Result {
-    f.write_str("job_stats:")?;
+/// Writes `job_stats`, or other statistics with the name and key of these arguments. As in Lustre,
+/// a job's snapshot time is the time of its last operation, and all operations have a row.
+pub(crate) fn write(
+    name: &str,
+    key_name: &str,
+    jobs: &[KeyStats<String>],
+    f: &mut fmt::Formatter<'_>,
+) -> fmt::Result {
+    write!(f, "{name}:")?;
     for job in jobs {
         let elapsed = job.last.duration_since(job.first).unwrap_or_default();
-        write!(f, "\n- {:<NAME_WIDTH$} {}", "job_id:", yaml_text(&job.key))?;
+        let key_name = format!("{key_name}:");
+        write!(f, "\n- {key_name:<NAME_WIDTH$} {}", yaml_text(&job.key))?;
         for (name, time) in [
             ("snapshot_time:", since_1970(job.last)),
             ("start_time:", since_1970(job.first)),
@@ -103,6 +109,13 @@ job_stats:
   read_bytes:      { samples:           2, unit: bytes, min:     4096, max:     8192, sum:            12288, sumsq:           83886080 }
   getattr:         { samples:           0, unit: usecs, min:        0, max:        0, sum:                0, sumsq:                  0 }";
         assert_eq!(Value::Jobs(jobs.all(at(4000))).to_string(), expected);
+        let directories = Value::Directories(jobs.all(at(4000))).to_string();
+        assert_eq!(
+            directories,
+            expected
+                .replace("job_stats:", "dir_stats:")
+                .replace("job_id:   ", "directory:")
+        );
     }
 
     #[test]

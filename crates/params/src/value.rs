@@ -18,6 +18,8 @@ pub enum Value {
     Stats(Stats),
     /// A `job_stats` file.
     Jobs(Vec<KeyStats<String>>),
+    /// The same by directory; the keys are paths, or FIDs.
+    Directories(Vec<KeyStats<String>>),
 }
 
 /// The content of a `stats` file: the statistics of each operation.
@@ -68,7 +70,8 @@ impl fmt::Display for Value {
             Value::Text(text) => f.write_str(text),
             Value::Counter(n) | Value::Gauge(n) => write!(f, "{n}"),
             Value::Stats(stats) => stats.fmt(f),
-            Value::Jobs(jobs) => jobs::write(jobs, f),
+            Value::Jobs(jobs) => jobs::write("job_stats", "job_id", jobs, f),
+            Value::Directories(dirs) => jobs::write("dir_stats", "directory", dirs, f),
         }
     }
 }

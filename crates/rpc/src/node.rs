@@ -110,6 +110,11 @@ impl Ptlrpc {
             .or_insert_with(|| Service::start(&self.me, &self.lnet, &self.cpts, &self.cfg, &cfg, handler));
     }
 
+    /// The number of CPU partitions.
+    pub fn partitions(&self) -> usize {
+        self.cpts.len()
+    }
+
     /// Adds a target, to which clients can connect from now on.
     pub fn add_target(&self, target: Arc<dyn Target>) -> Arc<TargetExports> {
         self.targets.add(target, self.cpts.len())

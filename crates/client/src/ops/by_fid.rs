@@ -58,6 +58,16 @@ impl Client {
         self.links(fid).await
     }
 
+    /// The index of the MDT that has a file.
+    ///
+    /// # Errors
+    ///
+    /// `ENOENT`: no MDT has the FID's sequence; `ENODEV`: the mount does not know the MDT; or an
+    /// error of MDT0000.
+    pub async fn mdt_of(&self, fid: Fid) -> Result<u32, Errno> {
+        Ok(self.lmv.mdc_of(fid).await?.index)
+    }
+
     /// Removes files and empty directories with all their names; returns the result of each.
     /// `EBUSY`: a client has the file open. `ENOENT`: no such file, or one of its names is not
     /// below the mount's root.

@@ -52,7 +52,12 @@ impl Mdt {
     async fn answer_lookup(&self, req: &ServerRequest, lookup: &LookupRequest) -> (Message, u64) {
         let started = Instant::now();
         let result = self.lookup_intent(req, lookup).await;
-        stats::record(req, Op::GETATTR, started.elapsed());
+        let duration = started.elapsed();
+        stats::record(req, Op::GETATTR, duration);
+        if self.dir_stats.is_recording() && !lookup.name.is_empty() {
+            let directory = lookup.request.mbo_fid1;
+            self.dir_stats.add(req.cpt, directory, Op::GETATTR, duration);
+        }
         let (status, handle) = (lookup_status(&result), result.lock.handle);
         let message = Message {
             // In a reply of a batch, this field has the status.

@@ -16,7 +16,9 @@ use wire::{
 
 use super::{HandlerResult, Mdt, reply};
 use crate::{
-    connect, fid2path,
+    connect,
+    dir_stats::directory_of,
+    fid2path,
     stats::{self, Op},
 };
 
@@ -51,7 +53,13 @@ impl Target for Mdt {
             let (op, started) = (Op::of(req), Instant::now());
             let result = self.dispatch(req).await;
             if let (Some(op), Ok(_)) = (op, &result) {
-                stats::record(req, op, started.elapsed());
+                let duration = started.elapsed();
+                stats::record(req, op, duration);
+                if self.dir_stats.is_recording()
+                    && let Some(directory) = directory_of(req)
+                {
+                    self.dir_stats.add(req.cpt, directory, op, duration);
+                }
             }
             result
         })

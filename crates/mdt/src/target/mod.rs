@@ -22,6 +22,7 @@ use wire::{Errno, Fid, LockTerms, MdtBody, OBD_CONNECT_RDONLY, Precision, Time, 
 use crate::{
     body,
     cred::Cred,
+    dir_stats::DirStats,
     handles::{Cookies, Handles},
     layout,
     locks::{Locks, RequestLocks},
@@ -98,6 +99,7 @@ pub struct Mdt {
     pub(crate) osts: Osts,
     pub(crate) cookies: Cookies,
     pub(crate) squash: Arc<Squash>,
+    pub(crate) dir_stats: DirStats,
     pub(crate) clock: WallClock,
     /// `mdd.*.atime_diff`, seconds.
     pub(crate) atime_diff: Arc<AtomicU64>,

@@ -14,6 +14,7 @@ use wire::{Errno, Fid, LockTerms, OBD_CONNECT_LIGHTWEIGHT, OstIndex};
 
 use super::{Mdt, MdtConfig};
 use crate::{
+    dir_stats::DirStats,
     error::MdtError,
     handles::Cookies,
     locks::Locks,
@@ -118,6 +119,7 @@ impl Mdt {
             osts: Osts::new(rpc.clone(), store.clone(), svname.clone(), cfg.params.clone()),
             sequence_owners: Default::default(),
             squash: Default::default(),
+            dir_stats: DirStats::new(rpc.partitions()),
             clock: cfg.clock.clone(),
             atime_diff: Arc::new(ATIME_DIFF_SECS.into()),
             capa_timeout: Arc::new(CAPA_TIMEOUT_SECS.into()),

@@ -24,6 +24,8 @@ const PATTERNS: &[&str] = &[
     "ldlm.namespaces.*.lock_waits",
     "ldlm.namespaces.*.lock_waiting",
 ];
+/// The parameters of operations by directory. Reading them makes MDTs record more.
+const DIRECTORY_PATTERN: &str = "mdt.*.dir_stats";
 /// The levels of the services' parameters.
 const SERVICE_PATTERNS: &[&str] = &["mds.MDS.*", "ost.OSS.*", "mgs.MGS.*", "ldlm.services.*"];
 
@@ -52,6 +54,8 @@ pub(crate) enum Scope {
     Nid(String),
     /// The job with this name.
     Job(String),
+    /// The directory with this path.
+    Directory(String),
 }
 
 /// Operations of a target.
@@ -113,8 +117,8 @@ pub(crate) struct LockCounts {
     pub(crate) waiting: u64,
 }
 
-/// Reads the counts of this process.
-pub(crate) fn collect(registry: &Registry) -> Activity {
+/// Reads the counts of this process; those of directories only on request.
+pub(crate) fn collect(registry: &Registry, with_directories: bool) -> Activity {
     let clock = clock_gettime(ClockId::Monotonic);
     let clock = clock.tv_sec.unsigned_abs() * 1_000_000 + clock.tv_nsec.unsigned_abs() / 1000;
     let mut activity = Activity {
@@ -122,7 +126,12 @@ pub(crate) fn collect(registry: &Registry) -> Activity {
         clock,
         ..Activity::default()
     };
-    for (name, value) in PATTERNS.iter().flat_map(|p| registry.values(p)) {
+    let directories = with_directories.then_some(&DIRECTORY_PATTERN);
+    for (name, value) in PATTERNS
+        .iter()
+        .chain(directories)
+        .flat_map(|p| registry.values(p))
+    {
         activity.add(&name, &value);
     }
     for level in SERVICE_PATTERNS {
@@ -157,6 +166,11 @@ impl Activity {
             (Value::Jobs(jobs), _) => {
                 for job in jobs {
                     self.add_operations(target, Scope::Job(job.key.clone()), job.first, &job.rows);
+                }
+            }
+            (Value::Directories(directories), _) => {
+                for dir in directories {
+                    self.add_operations(target, Scope::Directory(dir.key.clone()), dir.first, &dir.rows);
                 }
             }
             _ => {}
@@ -276,7 +290,7 @@ mod tests {
         let first = UNIX_EPOCH + Duration::from_secs(9);
         jobs.add(0, "dd.0", &[(1, 100), (3, 2)], first);
         let _params = register_ost_stats(&registry, &table, jobs, first);
-        let activity = collect(&registry);
+        let activity = collect(&registry, false);
         let scopes: Vec<&Scope> = activity.operations.iter().map(|o| &o.scope).collect();
         let nid = Scope::Nid("10.0.0.7@tcp".to_owned());
         assert_eq!(scopes, [&Scope::Target, &nid, &Scope::Job("dd.0".to_owned())]);
@@ -322,7 +336,7 @@ mod tests {
                 Param::gauge(|| 5),
             ),
         ];
-        let activity = collect(&registry);
+        let activity = collect(&registry, false);
         let service = &activity.services["mdt"];
         assert_eq!((service.requests, service.wait), (2, 42));
         assert_eq!((service.waiting, service.active), (5, 1));

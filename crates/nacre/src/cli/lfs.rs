@@ -19,21 +19,15 @@ pub(crate) enum Lfs {
         args: Vec<OsString>,
     },
     /// List the OSTs of a mount
-    Osts {
-        /// A mount point or a path below it [default: every mount]
-        path: Option<PathBuf>,
-    },
+    Osts(ListTargets),
     /// List the MDTs of a mount
-    Mdts {
-        /// A mount point or a path below it [default: every mount]
-        path: Option<PathBuf>,
-    },
+    Mdts(ListTargets),
     /// Show the connections of a mount to its servers
     Check {
         /// Kind of servers
         kind: CheckKind,
-        /// A mount point or a path below it [default: every mount]
-        path: Option<PathBuf>,
+        #[command(flatten)]
+        list: ListTargets,
     },
     /// Show the name and instance of each mount
     Getname(Getname),
@@ -112,6 +106,47 @@ pub(crate) struct Setstripe {
     pub(crate) paths: Vec<PathBuf>,
 }
 
+/// Rewrites the arguments of `lfs getstripe` that clap does not parse: values that follow `-I` and
+/// `-E` without a space, and `!` before `--mirror-id` and `--mirror-index`.
+pub(super) fn rewrite_getstripe(args: &mut Vec<OsString>) {
+    let is_called = |(at, word): (usize, &str)| args.get(at).is_some_and(|arg| arg == word);
+    if ![(1, "lfs"), (2, "getstripe")].into_iter().all(is_called) {
+        return;
+    }
+    let mut rewritten: Vec<OsString> = args.drain(..3).collect();
+    let mut is_option = true;
+    let mut rest = args.drain(..).peekable();
+    while let Some(arg) = rest.next() {
+        is_option &= arg != "--";
+        let text = if is_option {
+            arg.to_str().unwrap_or_default()
+        } else {
+            ""
+        };
+        let negated = rest.peek().and_then(|next| next.to_str()).and_then(|next| {
+            let (name, value) = next.split_once('=')?;
+            let is_mirror = ["--mirror-id", "--mirror-index"].contains(&name);
+            (text == "!" && is_mirror).then(|| format!("{name}=!{value}"))
+        });
+        let attached = [("-I", "--component-id"), ("-E", "--component-end")]
+            .into_iter()
+            .find_map(|(short, long)| match text.strip_prefix(short)? {
+                "" => None,
+                value => Some(format!("{long}={}", value.trim_start_matches('='))),
+            });
+        match (negated, attached) {
+            (Some(negated), _) => {
+                rest.next();
+                rewritten.push(negated.into());
+            }
+            (None, Some(attached)) => rewritten.push(attached.into()),
+            (None, None) => rewritten.push(arg),
+        }
+    }
+    drop(rest);
+    *args = rewritten;
+}
+
 #[derive(Debug, Args)]
 pub(crate) struct Getstripe {
     /// Only the stripe count
@@ -138,21 +173,43 @@ pub(crate) struct Getstripe {
     /// Only the number of mirrors
     #[arg(short = 'N', long)]
     pub(crate) mirror_count: bool,
+    /// Only the index of the MDT
+    #[arg(short, long, visible_alias = "mdt")]
+    pub(crate) mdt_index: bool,
     /// Only the number of components
     #[arg(long, alias = "comp-count")]
     pub(crate) component_count: bool,
-    /// Only the component's id
-    #[arg(short = 'I', long, alias = "comp-id")]
-    pub(crate) component_id: bool,
-    /// Only the component's flags
-    #[arg(long, alias = "comp-flags")]
-    pub(crate) component_flags: bool,
-    /// Only the component's first byte
-    #[arg(long, alias = "comp-start")]
-    pub(crate) component_start: bool,
-    /// Only the component's end
-    #[arg(short = 'E', long, alias = "comp-end")]
-    pub(crate) component_end: bool,
+    /// Only the ids of components; with an id (-I2), only the component with this id
+    #[arg(short = 'I', long, alias = "comp-id", value_name = "ID", num_args = 0..=1, require_equals = true)]
+    pub(crate) component_id: Option<Option<String>>,
+    /// Only the flags of components; with flags, only components with these; ^ before a flag means
+    /// without it
+    #[arg(long, alias = "comp-flags", value_name = "FLAG,..", num_args = 0..=1, require_equals = true)]
+    pub(crate) component_flags: Option<Option<String>>,
+    /// Only the first byte of components; with a position, only components that start there,
+    /// after (+) or before (-) it
+    #[arg(long, alias = "comp-start", value_name = "[+-]N[kMGTPE]", num_args = 0..=1, require_equals = true)]
+    pub(crate) component_start: Option<Option<String>>,
+    /// Only the end of components; with a position (-E64M), only components that end there, after
+    /// (+) or before (-) it
+    #[arg(short = 'E', long, alias = "comp-end", value_name = "[+-]N[kMGTPE]", num_args = 0..=1, require_equals = true)]
+    pub(crate) component_end: Option<Option<String>>,
+    /// Only the extension size of components; 0 without one
+    #[arg(short = 'z', long, visible_alias = "ext-size")]
+    pub(crate) extension_size: bool,
+    /// Only components of this mirror, of those after (+) or before (-) it, or with ! of all
+    /// others; the first mirror has index 1
+    #[arg(
+        long,
+        value_name = "[!][+-]N",
+        allow_hyphen_values = true,
+        conflicts_with = "mirror_id"
+    )]
+    pub(crate) mirror_index: Option<String>,
+    /// Only components of the mirror with this id, with greater (+) or smaller (-) ids, or with !
+    /// of all others
+    #[arg(long, value_name = "[!][+-]ID", allow_hyphen_values = true)]
+    pub(crate) mirror_id: Option<String>,
     /// Only files with an object on this OST, by index or name
     #[arg(short = 'O', long, value_name = "OST", visible_alias = "obd")]
     pub(crate) ost: Option<String>,
@@ -180,9 +237,22 @@ pub(crate) struct Getstripe {
     /// Also show all directories below
     #[arg(short, long)]
     pub(crate) recursive: bool,
+    /// Do not follow a path that is a symbolic link
+    #[arg(long)]
+    pub(crate) no_follow: bool,
     /// Files or directories
     #[arg(required = true)]
     pub(crate) paths: Vec<PathBuf>,
+}
+
+/// Arguments of a list of a mount's servers.
+#[derive(Debug, Args)]
+pub(crate) struct ListTargets {
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// A mount point or a path below it [default: every mount]
+    pub(crate) path: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]
@@ -208,6 +278,9 @@ pub(crate) struct Df {
     /// Show no column names
     #[arg(short = 'N', long)]
     pub(crate) no_header: bool,
+    /// Print JSON, with space in KiB; null for a target that does not answer
+    #[arg(long, conflicts_with_all = ["inodes", "human", "si", "only_summary", "no_header"])]
+    pub(crate) json: bool,
     /// No effect: targets without an answer never block the command
     #[arg(short, long)]
     lazy: bool,
@@ -244,4 +317,35 @@ pub(crate) enum CheckKind {
     Osts,
     #[value(alias = "servers")]
     All,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::rewrite_getstripe;
+    use std::ffi::OsString;
+
+    #[test]
+    fn values_of_getstripe_may_follow_without_a_space() {
+        let rewritten = |line: &str| {
+            let mut args: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+            rewrite_getstripe(&mut args);
+            let args: Vec<_> = args.iter().map(|arg| arg.to_string_lossy()).collect();
+            args.join(" ")
+        };
+        for (line, expected) in [
+            ("n lfs getstripe -I f", "n lfs getstripe -I f"),
+            ("n lfs getstripe -I2 f", "n lfs getstripe --component-id=2 f"),
+            ("n lfs getstripe -E+1M f", "n lfs getstripe --component-end=+1M f"),
+            (
+                "n lfs getstripe ! --mirror-id=-2 f",
+                "n lfs getstripe --mirror-id=!-2 f",
+            ),
+            ("n lfs getstripe -c ! f", "n lfs getstripe -c ! f"),
+            ("n lfs getstripe -- -I2", "n lfs getstripe -- -I2"),
+            ("n lfs find ! -E2", "n lfs find ! -E2"),
+            ("n lfs", "n lfs"),
+        ] {
+            assert_eq!(rewritten(line), expected);
+        }
+    }
 }

@@ -21,7 +21,7 @@ use clap::{Args, Parser, Subcommand};
 pub(crate) use self::bench::{Bench, BenchCommand, Fsx, InodesBench, LnetBench, Load};
 pub(crate) use self::bench_demo::{BenchDemo, DemoPage, DemoRun};
 pub(crate) use self::lctl::{Lctl, LctlCommand};
-pub(crate) use self::lfs::{CheckKind, Df, Getname, Getstripe, Lfs, Setstripe};
+pub(crate) use self::lfs::{CheckKind, Df, Getname, Getstripe, Lfs, ListTargets, Setstripe};
 pub(crate) use self::lst::{AddTest, Lst, LstNode, LstPing, LstQuery, LstStat, NewSession, UpdateGroup};
 pub(crate) use self::mdsrate::Mdsrate;
 pub(crate) use self::mdtest::Mdtest;
@@ -44,7 +44,7 @@ pub(crate) struct Cli {
 impl Cli {
     /// Parses the command line. After help, or an error in the command line, ends the process.
     pub(crate) fn parse_args(args: impl Iterator<Item = OsString>) -> Cli {
-        let (args, is_inserted) = tool_names::insert_subcommand(args);
+        let (mut args, is_inserted) = tool_names::insert_subcommand(args);
         if let Some(names) = lustre::list_commands(&args) {
             crate::output::write(format_args!("{names}"));
             std::process::exit(0);
@@ -53,6 +53,7 @@ impl Cli {
             errln!("nacre: {refusal}");
             std::process::exit(1);
         }
+        lfs::rewrite_getstripe(&mut args);
         let error = match tool_names::parse(&args, is_inserted) {
             Ok(cli) => return cli,
             Err(error) => error,

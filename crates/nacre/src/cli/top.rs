@@ -43,6 +43,8 @@ pub(crate) enum By {
     Uid,
     /// The clients with a NID
     Nid,
+    /// A directory, for operations on its entries; MDTs record them only while they are read
+    Directory,
     /// A target
     Target,
     /// A service of a process, such as mdt or ost_io

@@ -50,7 +50,9 @@ pub(crate) fn run(args: Fsck) -> Result<ExitCode> {
     let watcher = runtime.spawn(async move {
         loop {
             tokio::time::sleep(PROGRESS_INTERVAL).await;
-            shown.lock().update("records examined", seen.seen(), None);
+            let text = format!("targets, {} records examined", seen.seen());
+            let (done, total) = seen.targets();
+            shown.lock().update(&text, done, Some(total));
             if stop.load(Ordering::Relaxed) {
                 seen.stop();
             }

@@ -23,6 +23,7 @@ use serde_json::Value;
 
 use crate::cli::Lfs;
 use crate::control::{self, Request};
+use crate::node_requests::InodeIds;
 use crate::output::{errln, outln};
 use crate::process::{self, MountRecord, ProcessRecord};
 
@@ -40,9 +41,9 @@ pub(crate) fn run(args: Lfs) -> Result<ExitCode> {
         }
         Lfs::Getstripe(args) => return getstripe::run(&args),
         Lfs::Find { args } => return find::run(&args),
-        Lfs::Osts { path } => targets::list(path.as_deref(), "osc")?,
-        Lfs::Mdts { path } => targets::list(path.as_deref(), "mdc")?,
-        Lfs::Check { kind, path } => return targets::check(kind, path.as_deref()),
+        Lfs::Osts(args) => targets::list(&args, "osc")?,
+        Lfs::Mdts(args) => targets::list(&args, "mdc")?,
+        Lfs::Check { kind, list } => return targets::check(kind, &list),
         Lfs::Getname(args) => targets::names(&args)?,
         Lfs::Df(args) => df::run(&args)?,
         Lfs::Path2fid { parents: true, paths } => print_parents(&paths)?,
@@ -144,6 +145,18 @@ fn fid_of(path: &Path) -> Result<String> {
     let mut fids: Vec<String> = ask(&record, &request)?;
     fids.pop()
         .with_context(|| format!("{}: the process of the mount sent no FID", path.display()))
+}
+
+/// The FID, project and MDT of a file; follows symbolic links.
+fn ids_of(path: &Path) -> Result<InodeIds> {
+    let (record, mount) = process::by_path(path)?;
+    let request = Request::Inodes {
+        mountpoint: mount.mountpoint.clone(),
+        paths: vec![relative_to_mount(path, &mount)?],
+    };
+    let mut ids: Vec<InodeIds> = ask(&record, &request)?;
+    ids.pop()
+        .with_context(|| format!("{}: the process of the mount sent no ids", path.display()))
 }
 
 /// The mount at or above a path, or without a path all mounts.

@@ -341,7 +341,7 @@ fn number(value: &Value) -> Option<u64> {
     match value {
         Value::Counter(n) | Value::Gauge(n) => Some(*n),
         Value::Text(text) => text.trim().parse().ok(),
-        Value::Stats(_) | Value::Jobs(_) => None,
+        Value::Stats(_) | Value::Jobs(_) | Value::Directories(_) => None,
     }
 }
 

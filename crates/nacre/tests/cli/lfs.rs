@@ -126,6 +126,33 @@ fn servers_and_names_of_a_mount_are_listed() {
     assert_eq!(nacre_ok(&["lfs", "getname", &mount]), expected);
     assert_eq!(nacre_ok(&["lfs", "getname", "-u", &mount]).trim().len(), 36);
     assert!(nacre_ok(&["lfs", "df", "-vl", "-ih", &mount]).contains("lus-OST0001_UUID"));
+    let json = |args: &[&str]| -> serde_json::Value {
+        let text = nacre_ok(&[&["lfs"], args, &["--json", &mount]].concat());
+        serde_json::from_str(&text).unwrap_or_else(|e| panic!("{e}: {text}"))
+    };
+    let df = json(&["df", "-o"]);
+    assert_eq!(df[0]["mountpoint"], mount.as_str());
+    assert_eq!(df[0]["targets"].as_array().map(Vec::len), Some(2), "{df}");
+    assert_eq!(df[0]["targets"][1]["uuid"], "lus-OST0001_UUID");
+    assert!(
+        df[0]["targets"][1]["space"]["total_kib"].as_u64() > Some(0),
+        "{df}"
+    );
+    for (command, uuid) in [("osts", "lus-OST0000_UUID"), ("mdts", "lus-MDT0000_UUID")] {
+        let listed = json(&[command]);
+        let first = &listed[0]["targets"][0];
+        assert_eq!(
+            (&first["uuid"], &first["index"]),
+            (&uuid.into(), &0.into()),
+            "{listed}"
+        );
+    }
+    let checked = json(&["check", "all"]);
+    let targets = checked[0]["targets"].as_array().expect("a list");
+    assert!(
+        targets.len() == 4 && targets.iter().all(|t| t["connected"] == true),
+        "{checked}"
+    );
 }
 
 #[test]
@@ -258,6 +285,59 @@ fn layouts_are_copied_placed_and_shown_by_field() {
     assert!(
         on_ost.contains("/placed\n") && !on_ost.contains("/dir\n"),
         "{on_ost}"
+    );
+
+    assert_eq!(lfs(&["getstripe", "-m", &path("copy")]), "0\n");
+    assert_eq!(lfs(&["getstripe", "--mdt-index", "-d", &mount]), "0\n");
+    assert_eq!(lfs(&["getstripe", "-z", &path("copy")]), "0\n");
+    assert_eq!(
+        lfs(&["getstripe", "-I", "-E", "--component-flags", &path("copy")]),
+        "lcme_id:             0\nlcme_flags:          init\nlcme_extent.e_end:   EOF\n"
+    );
+    let all = lfs(&["getstripe", &path("copy")]);
+    for selects in [
+        "-I0",
+        "-E+1G",
+        "-EEOF",
+        "--component-start=0",
+        "--mirror-index=1",
+        "--mirror-id=-2",
+    ] {
+        assert_eq!(lfs(&["getstripe", selects, &path("copy")]), all, "{selects}");
+    }
+    for hides in [
+        "-I1",
+        "-E-1G",
+        "--component-start=+0",
+        "--component-flags=^init",
+        "--mirror-id=1",
+    ] {
+        assert_eq!(lfs(&["getstripe", hides, &path("copy")]), "", "{hides}");
+    }
+    assert_eq!(lfs(&["getstripe", "!", "--mirror-index=1", &path("copy")]), "");
+    sh(&format!(
+        "cd {mount}; ln -s copy link; ln -s dir dirlink; mknod bare p"
+    ));
+    let without_path = |text: String| text.split_once('\n').map(|(_, rest)| rest.to_owned());
+    assert_eq!(
+        without_path(lfs(&["getstripe", &path("link")])),
+        without_path(all)
+    );
+    assert_eq!(
+        lfs(&["getstripe", "-d", "--no-follow", &path("link")]),
+        "has no stripe info\n\n"
+    );
+    assert!(lfs(&["getstripe", "-r", &path("dirlink")]).contains("/dirlink/sub/deep\n"));
+    assert!(!lfs(&["getstripe", "-r", "--no-follow", &path("dirlink")]).contains("deep"));
+    let fid = lfs(&["path2fid", &path("bare")]);
+    assert_eq!(
+        lfs(&["getstripe", "-F", "-m", &path("bare")]),
+        format!("lmm_fid:           {fid}mdt_index:         0\n")
+    );
+    let error = nacre_refuses(&["lfs", "getstripe", "-Ix", &path("copy")]);
+    assert!(
+        error.contains("--component-id: 'x' is not the id of a component"),
+        "{error}"
     );
 
     let error = nacre_refuses(&["lfs", "setstripe", "-o", "7", &path("none")]);

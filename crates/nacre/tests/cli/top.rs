@@ -138,6 +138,20 @@ fn intervals_count_the_work_of_a_job_exactly() {
         "{throttled}"
     );
 
+    // The rule holds for no other job.
+    set_param(&dir, "jobid_name=free.%u");
+    sh(&format!(
+        "dd if=/dev/zero of={mount}/h bs=4k count=8 oflag=direct status=none"
+    ));
+    let (job, mut written) = (format!("free.{}", uid()), 0);
+    while written < 8 * 4096 {
+        let row = stream.next_row(&job);
+        written += row["operations"]["total"]["written_bytes"]
+            .as_u64()
+            .expect("a number");
+        assert_eq!(row["throttled"], Value::Null, "{row}");
+    }
+
     // Without processes the command ends.
     nacre_ok(&["down", "--dir", &dir]);
     while stream.next() != Value::Null {}
@@ -147,6 +161,37 @@ fn intervals_count_the_work_of_a_job_exactly() {
     stderr.read_to_string(&mut error).expect("text");
     assert_eq!(status.code(), Some(1), "{error}");
     assert!(error.contains("start targets with nacre up"), "{error}");
+}
+
+#[test]
+fn directories_have_the_operations_on_their_entries() {
+    let mut site = Site::new();
+    let (dir, mount) = file_system(&mut site, "job");
+    sh(&format!("mkdir -p {mount}/deep/er {mount}/idle"));
+    // The first read starts the recording.
+    let mut stream = Stream::start("directory");
+    sh(&format!("cd {mount}/deep/er; touch a b c; mv a d; rm b c"));
+    let mut operations = 0;
+    // Each name is created by an open; three names are renamed or removed.
+    while operations < 6 {
+        let row = stream.next_row("/deep/er");
+        operations += row["operations"]["total"]["metadata"].as_u64().expect("a number");
+    }
+    let shown = nacre_ok(&["lctl", "--dir", &dir, "get_param", "-n", "mdt.*.dir_stats"]);
+    assert!(shown.starts_with("dir_stats:\n- directory:"), "{shown}");
+    let counts: Vec<&str> = shown
+        .split("\n- directory:")
+        .filter(|part| part.contains(" \"/deep/er\"\n"))
+        .flat_map(str::lines)
+        .filter(|line| ["open:", "unlink:", "rename:"].iter().any(|op| line.contains(op)))
+        .collect();
+    let [open, unlink, rename] = counts[..] else {
+        panic!("{shown}");
+    };
+    for (line, samples) in [(open, 3), (unlink, 2), (rename, 1)] {
+        assert!(line.contains(&format!("samples: {samples:>11},")), "{line}");
+    }
+    assert!(!shown.contains("/idle"), "{shown}");
 }
 
 #[test]

@@ -21,7 +21,7 @@ use wire::{
 };
 
 /// Allowance for the network, added to a request's `pb_timeout`.
-const NET_LATENCY: Duration = Duration::from_secs(1);
+pub(super) const NET_LATENCY: Duration = Duration::from_secs(1);
 /// The longest pause, in seconds, before retrying a request that the server answered with
 /// `-EINPROGRESS`.
 const IN_PROGRESS_PAUSE_MAX: u32 = 10;
@@ -264,6 +264,7 @@ impl Call<'_> {
                 arrived = buffer.next() => arrived,
                 end = self.wait_for_interruption(conn) => return self.after_interruption(end),
                 () = sleep_until_deadline(deadline) => {
+                    import.stats.note_timeout();
                     self.report_broken(conn, RpcError::Timeout(self.name()))?;
                     deadline = None;
                     continue;

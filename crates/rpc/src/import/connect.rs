@@ -51,6 +51,7 @@ impl Import {
         let Some(nid) = nid else {
             return self.record_failure(Outcome::Refused, RpcError::NoNids(self.cfg.name.clone()));
         };
+        self.core.lock().note_attempt(nid);
         let limit = self.rpc.config().connect_timeout;
         let no_answer = || RpcError::Net {
             peer: nid.to_string(),
@@ -60,7 +61,10 @@ impl Import {
             .await
             .unwrap_or_else(|_| Err(no_answer()))
         {
-            Ok((msg, body)) => self.process_connect_reply(nid, &msg, &body),
+            Ok((msg, body)) => {
+                self.core.lock().note_attempt_replied(nid);
+                self.process_connect_reply(nid, &msg, &body)
+            }
             Err(e) => self.record_failure(Outcome::Failed, e),
         }
     }

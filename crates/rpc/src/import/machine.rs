@@ -183,6 +183,11 @@ impl Machine {
         self.idle_timeout
     }
 
+    /// When the import connected, the last reply arrived or the last ping ended.
+    pub(crate) fn heard_at(&self) -> Option<Instant> {
+        self.heard_at
+    }
+
     /// Sets the timeout, which starts now.
     pub(crate) fn set_idle_timeout(&mut self, after: Option<Duration>, now: Instant) {
         self.idle_timeout = after;

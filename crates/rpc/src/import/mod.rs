@@ -11,6 +11,7 @@ mod nid_change;
 mod owner;
 mod params;
 mod replay;
+mod show;
 mod silence;
 mod slots;
 
@@ -31,6 +32,7 @@ use machine::{Action, Event, Machine};
 use params::{ImportStats, StateHistory};
 use parking_lot::Mutex;
 use replay::ReplayList;
+use show::NidStats;
 use silence::Silence;
 use slots::Slots;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -70,6 +72,7 @@ struct Core {
     history: StateHistory,
     /// A copy of `unreplied.len()` that others read without the mutex.
     in_flight: Arc<AtomicUsize>,
+    nid_stats: Vec<NidStats>,
 }
 
 impl Core {
@@ -176,6 +179,7 @@ impl Import {
             wake_at: None,
             history: StateHistory::default(),
             in_flight: Arc::default(),
+            nid_stats: Vec::new(),
         };
         let phase = Phase {
             state: ImportState::New,

@@ -6,6 +6,7 @@ use ::params::{Group, Param, Row, Stats, Sums, Tally};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::fmt::Write;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::time::Instant;
@@ -22,6 +23,21 @@ pub(super) struct ImportStats {
     active: Tally,
     /// Times until the reply in microseconds, indexed like `NAMES`.
     operations: Box<[Tally]>,
+    /// Requested bytes of reads and of writes.
+    data: [Tally; 2],
+    /// Requests without a reply in time.
+    timeouts: AtomicU64,
+}
+
+/// The operations of [`ImportStats::data`]: name for the averages, name of the operation.
+const DATA_OPERATIONS: [(&str, &str); 2] = [("read", "ost_read"), ("write", "ost_write")];
+
+/// Means of the requests that transfer data.
+pub(super) struct DataAverages {
+    /// Requested bytes.
+    pub(super) bytes: u64,
+    /// Time until the reply, in microseconds.
+    pub(super) usecs: u64,
 }
 
 impl ImportStats {
@@ -31,6 +47,8 @@ impl ImportStats {
             wait: Tally::default(),
             active: Tally::default(),
             operations: NAMES.iter().map(|_| Tally::default()).collect(),
+            data: Default::default(),
+            timeouts: AtomicU64::new(0),
         }
     }
 
@@ -46,7 +64,8 @@ impl ImportStats {
     fn clear(&self) {
         *self.since.lock() = SystemTime::now();
         [&self.wait, &self.active].into_iter().for_each(Tally::clear);
-        self.operations.iter().for_each(Tally::clear);
+        self.operations.iter().chain(&self.data).for_each(Tally::clear);
+        self.timeouts.store(0, Ordering::Relaxed);
     }
 
     fn stats(&self) -> Stats {
@@ -69,8 +88,33 @@ impl ImportStats {
     }
 
     /// Mean time until the reply, in microseconds.
-    fn mean_wait(&self) -> u64 {
+    pub(super) fn mean_wait(&self) -> u64 {
         self.wait.sums().mean()
+    }
+
+    /// Records a request without a reply in time.
+    pub(super) fn note_timeout(&self) {
+        self.timeouts.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Requests without a reply in time.
+    pub(super) fn timeouts(&self) -> u64 {
+        self.timeouts.load(Ordering::Relaxed)
+    }
+
+    /// The means of reads and of writes, each only if there were any.
+    pub(super) fn data_averages(&self) -> Vec<(&'static str, DataAverages)> {
+        let mut found = Vec::new();
+        for ((name, operation), data) in DATA_OPERATIONS.into_iter().zip(&self.data) {
+            let sums = data.sums();
+            let index = NAMES.iter().position(|(_, named)| *named == operation);
+            if let Some(index) = index.filter(|_| sums.count > 0) {
+                let usecs = self.operations[index].sums().mean();
+                let bytes = sums.mean();
+                found.push((name, DataAverages { bytes, usecs }));
+            }
+        }
+        found
     }
 }
 
@@ -99,7 +143,7 @@ impl StateHistory {
 }
 
 /// Lustre's name of a state.
-fn state_name(state: ImportState) -> &'static str {
+pub(super) fn state_name(state: ImportState) -> &'static str {
     match state {
         ImportState::New => "NEW",
         ImportState::Connecting => "CONNECTING",
@@ -112,6 +156,16 @@ fn state_name(state: ImportState) -> &'static str {
 }
 
 impl Import {
+    /// Records the bytes that a read asks for, for the averages of the parameter `import`.
+    pub fn note_read(&self, bytes: u64) {
+        self.stats.data[0].add(bytes);
+    }
+
+    /// Records the bytes that a write sends, for the averages of the parameter `import`.
+    pub fn note_write(&self, bytes: u64) {
+        self.stats.data[1].add(bytes);
+    }
+
     /// Adds the import's parameters to a group: `stats`, `import` and `state`.
     pub fn add_params(self: &Arc<Self>, group: &mut Group) {
         let shown = |show: fn(&Import) -> String| {
@@ -139,38 +193,6 @@ impl Import {
                 "state",
                 shown(Import::show_state).about("the state of the connection, and its last changes"),
             );
-    }
-
-    fn show(&self) -> String {
-        let core = self.core.lock();
-        let nids: Vec<String> = core.nids.iter().map(|nid| format!("\"{nid}\"")).collect();
-        let data = self.connect_data();
-        let mut out = String::from("import:\n");
-        // Writing to a string does not fail.
-        let _ = write!(
-            out,
-            "    name: {name}\n    target: {target}\n    state: {state}\n    \
-             connect_data:\n       flags: {flags:#x}\n       instance: {instance}\n       \
-             initial_grant: {grant}\n       max_brw_size: {brw_size}\n    \
-             connection:\n       failover_nids: [ {nids} ]\n       current_connection: \"{peer}\"\n       \
-             connection_attempts: {attempts}\n    \
-             rpcs:\n       inflight: {in_flight}\n       avg_waittime: {wait} usecs\n    \
-             transactions:\n       peer_committed: {committed}\n",
-            name = self.cfg.name,
-            target = self.cfg.target_uuid,
-            state = state_name(core.machine.state()),
-            flags = data.ocd_connect_flags,
-            instance = data.ocd_instance,
-            grant = data.ocd_grant,
-            brw_size = data.ocd_brw_size,
-            nids = nids.join(", "),
-            peer = core.peer(),
-            attempts = core.machine.conn_cnt(),
-            in_flight = core.unreplied.len(),
-            wait = self.stats.mean_wait(),
-            committed = core.replay.last_committed(),
-        );
-        out
     }
 
     fn show_state(&self) -> String {

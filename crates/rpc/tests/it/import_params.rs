@@ -32,11 +32,30 @@ async fn import_shows_its_state_and_requests() {
         "import:\n",
         "    target: testfs-MDT0000_UUID\n",
         "    state: FULL\n",
+        ", bulk_mbits, second_flags, reply_mbits ]\n",
+        "    import_flags: [ IMPF_PINGABLE, IMPF_CONNECT_TRIED ]\n",
+        "       failover_nids: [ \"0@lo\" ]\n",
+        "          \"0@lo\": { connects: 1, replied: 1, sec_ago: 0 }\n",
         "       current_connection: \"0@lo\"\n",
-        "       inflight: 0\n",
+        "       connection_attempts: 1\n       generation: 1\n       in-progress_invalidations: 0\n",
+        "       idle: 0 sec\n",
+        "       inflight: 0\n       timeouts: 0\n",
+        "       network: 1 sec\n",
+        "       peer_committed: 0\n       last_checked: 0\n",
     ] {
         assert!(shown.contains(line), "{line}{shown}");
     }
+    assert!(!shown.contains("data_averages"), "{shown}");
+    import.note_write(4096);
+    import
+        .call(Request::new(wire::OST_WRITE, Vec::new()))
+        .await
+        .unwrap();
+    let shown = get("import");
+    assert!(
+        shown.contains("    write_data_averages:\n       bytes_per_rpc: 4096\n       usecs_per_rpc: "),
+        "{shown}"
+    );
     import.disconnect().await;
     let state = get("state");
     assert!(

@@ -226,6 +226,10 @@ impl Osc {
             start = start.or(Some(range.start));
             bytes += range.end - range.start;
         }
+        match direction {
+            Direction::Read => self.import().note_read(bytes),
+            Direction::Write => self.import().note_write(bytes),
+        }
         self.rpc_stats.begin(direction, start.unwrap_or(0), bytes)
     }
 }

@@ -53,17 +53,7 @@ const GROUPS: &[Group] = &[
     ),
     differs(
         &["getstripe"],
-        "the entries of a directory are sorted; switches for components take no value",
-    ),
-    refused(
-        &["getstripe -m", "getstripe --mdt", "getstripe --mdt-index"],
-        ONE_MDT,
-        "every file is on MDT0000",
-    ),
-    refused(
-        &["getstripe -z", "getstripe --extension-size"],
-        "Nacre's layouts have no extensions",
-        "leave the option out",
+        "the entries of a directory are sorted; a plain layout counts as one component of one mirror",
     ),
     differs(&["df"], "also has -H, which shows powers of 1000"),
     refused(

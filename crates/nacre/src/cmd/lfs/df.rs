@@ -3,7 +3,8 @@
 use std::path::PathBuf;
 
 use anyhow::{Result, bail};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
 
 use super::{ask, mounts_at};
 use crate::cli::Df;
@@ -11,7 +12,7 @@ use crate::control::Request;
 use crate::output::outln;
 
 /// Space of one target, in the answer of the process of the mount.
-#[derive(Deserialize)]
+#[derive(Deserialize, Serialize)]
 pub(crate) struct Target {
     pub(crate) uuid: String,
     kind: String,
@@ -21,7 +22,7 @@ pub(crate) struct Target {
 }
 
 /// The space of a target; 0 inodes: the target does not count them.
-#[derive(Clone, Copy, Default, Deserialize)]
+#[derive(Clone, Copy, Default, Deserialize, Serialize)]
 pub(crate) struct Space {
     pub(crate) total_kib: u64,
     used_kib: u64,
@@ -74,17 +75,37 @@ impl Selection {
     }
 }
 
+impl View {
+    /// Whether a target is selected.
+    fn shows(&self, target: &Target) -> bool {
+        let selection = match target.kind == "MDT" {
+            true => self.mdts,
+            false => self.osts,
+        };
+        selection.contains(target.index)
+    }
+}
+
 /// Prints the table of the mount at or above the path, or the tables of all mounts.
 pub(super) fn run(args: &Df) -> Result<()> {
     let (view, path) = view(args)?;
+    let mut answers = Vec::new();
     for (record, mount) in mounts_at(path.as_deref())? {
         let request = Request::Df {
             mountpoint: mount.mountpoint.clone(),
         };
-        let targets: Vec<Target> = ask(&record, &request)?;
+        let mut targets: Vec<Target> = ask(&record, &request)?;
+        if args.json {
+            targets.retain(|target| view.shows(target));
+            answers.push(json!({ "mountpoint": mount.mountpoint, "targets": targets }));
+            continue;
+        }
         let mountpoint = mount.mountpoint.display().to_string();
         // The table ends with an empty line.
         outln!("{}\n", table(&mountpoint, &targets, view).trim_end_matches('\n'));
+    }
+    if args.json {
+        outln!("{}", serde_json::to_string_pretty(&answers)?);
     }
     Ok(())
 }
@@ -142,11 +163,11 @@ fn table(mountpoint: &str, targets: &[Target], view: View) -> String {
     let mut sum_of_mdts: Row = (0, 0, 0);
     for target in targets {
         let is_mdt = target.kind == "MDT";
-        let (selection, sum) = match is_mdt {
-            true => (view.mdts, &mut sum_of_mdts),
-            false => (view.osts, &mut sum_of_osts),
+        let sum = match is_mdt {
+            true => &mut sum_of_mdts,
+            false => &mut sum_of_osts,
         };
-        if !selection.contains(target.index) {
+        if !view.shows(target) {
             continue;
         }
         let mounted_on = format!(" {mountpoint}[{}:{}] ", target.kind, target.index);

@@ -5,9 +5,10 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
+use serde_json::json;
 
 use super::{ask, mounts_at};
-use crate::cli::{CheckKind, Getname};
+use crate::cli::{CheckKind, Getname, ListTargets};
 use crate::control::Request;
 use crate::node_requests::Device;
 use crate::output::{errln, outln};
@@ -38,14 +39,42 @@ fn mount_devices(path: Option<&Path>) -> Result<Vec<MountDevices>> {
 
 /// Lists the targets of one kind of imports, `osc` or `mdc`. All are active: Nacre's imports cannot
 /// be deactivated.
-pub(super) fn list(path: Option<&Path>, kind: &str) -> Result<()> {
-    for mount in mount_devices(path)? {
+pub(super) fn list(args: &ListTargets, kind: &str) -> Result<()> {
+    let mounts = mount_devices(args.path.as_deref())?;
+    if args.json {
+        return print_json(&mounts, &[kind]);
+    }
+    for mount in mounts {
         outln!("{}", if kind == "osc" { "OBDS:" } else { "MDTS:" });
         for device in mount.devices.iter().filter(|d| d.kind == kind) {
             let uuid = device.target.as_ref().map_or("", |t| &t.uuid);
             outln!("{}: {uuid} ACTIVE", target_index(uuid).unwrap_or(0));
         }
     }
+    Ok(())
+}
+
+/// Prints the imports of these kinds as JSON, by mount.
+fn print_json(mounts: &[MountDevices], kinds: &[&str]) -> Result<()> {
+    let target = |device: &Device| {
+        let target = device.target.as_ref()?;
+        Some(json!({
+            "device": device.name,
+            "uuid": target.uuid,
+            "index": target_index(&target.uuid),
+            "nid": target.nid,
+            "connected": target.connected,
+        }))
+    };
+    let mount = |mount: &MountDevices| {
+        let of_kinds = mount.devices.iter().filter(|d| kinds.contains(&d.kind.as_str()));
+        json!({
+            "mountpoint": mount.mountpoint,
+            "targets": of_kinds.filter_map(target).collect::<Vec<_>>(),
+        })
+    };
+    let mounts: Vec<_> = mounts.iter().map(mount).collect();
+    outln!("{}", serde_json::to_string_pretty(&mounts)?);
     Ok(())
 }
 
@@ -57,7 +86,7 @@ fn target_index(uuid: &str) -> Option<u32> {
 }
 
 /// Prints a line for each connected import, and an error for each other one.
-pub(super) fn check(kind: CheckKind, path: Option<&Path>) -> Result<ExitCode> {
+pub(super) fn check(kind: CheckKind, list: &ListTargets) -> Result<ExitCode> {
     let kinds: &[&str] = match kind {
         CheckKind::Osts => &["osc"],
         CheckKind::Mdts => &["mdc"],
@@ -65,14 +94,20 @@ pub(super) fn check(kind: CheckKind, path: Option<&Path>) -> Result<ExitCode> {
         CheckKind::All => &["osc", "mdc", "mgc"],
     };
     let mut outcome = ExitCode::SUCCESS;
-    for mount in mount_devices(path)? {
+    let mounts = mount_devices(list.path.as_deref())?;
+    if list.json {
+        print_json(&mounts, kinds)?;
+    }
+    for mount in mounts {
         for kind in kinds {
             for device in mount.devices.iter().filter(|d| d.kind == *kind) {
                 let Some(target) = &device.target else {
                     continue;
                 };
                 if target.connected {
-                    outln!("{} active.", device.name);
+                    if !list.json {
+                        outln!("{} active.", device.name);
+                    }
                     continue;
                 }
                 errln!(

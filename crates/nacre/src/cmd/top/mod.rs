@@ -1,4 +1,5 @@
-//! `nacre top`: rates of the targets on this machine, by job, user, client, target or service.
+//! `nacre top`: rates of the targets on this machine, by job, user, client, directory, target or
+//! service.
 //!
 //! The command reads the counts of all processes with targets twice and subtracts ([`rates`]). On
 //! a terminal it shows a full screen ([`screen`]), elsewhere a table ([`table`]) or JSON.
@@ -15,14 +16,14 @@ use std::time::SystemTime;
 use anyhow::Result;
 use serde_json::json;
 
-use crate::cli::Top;
+use crate::cli::{By, Top};
 use crate::output::{errln, outln};
 use sample::Sample;
 use table::Table;
 
 /// Runs the command.
 pub(crate) fn run(args: &Top) -> Result<ExitCode> {
-    let first = sample::take()?;
+    let first = sample::take(args.by == By::Directory)?;
     let is_terminal = std::io::stdout().is_terminal() && std::io::stdin().is_terminal();
     if is_terminal && !args.once && !args.json && args.count.is_none() {
         return screen::run(args, first);
@@ -34,7 +35,7 @@ pub(crate) fn run(args: &Top) -> Result<ExitCode> {
     let mut before = first;
     for interval in 0..count {
         std::thread::sleep(args.interval);
-        let after = sample::take()?;
+        let after = sample::take(args.by == By::Directory)?;
         if args.json {
             print_json(args, &before, &after)?;
         } else {

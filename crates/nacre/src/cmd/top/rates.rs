@@ -237,6 +237,7 @@ fn operations_key(by: By, counts: &OperationCounts) -> Option<String> {
         (By::Target, Scope::Target) => Some(counts.target.clone()),
         (By::Nid, Scope::Nid(nid)) => Some(nid.clone()),
         (By::Job, Scope::Job(job)) => Some(job.clone()),
+        (By::Directory, Scope::Directory(path)) => Some(path.clone()),
         (By::Uid, Scope::Job(job)) => Some(uid_of_job(job).map_or(NO_UID.to_owned(), |uid| uid.to_string())),
         _ => None,
     }
@@ -249,7 +250,7 @@ fn throttle_key(by: By, counts: &ThrottleCounts) -> Option<String> {
         By::Nid => class.nid.map(str::to_owned),
         By::Job => class.job.map(str::to_owned),
         By::Uid => class.uid.map(|uid| uid.to_string()),
-        By::Target => None,
+        By::Target | By::Directory => None,
     }
 }
 

@@ -52,12 +52,13 @@ impl Sample {
     }
 }
 
-/// Reads the counts of the processes that `nacre status` shows.
+/// Reads the counts of the processes that `nacre status` shows, and on request those of
+/// directories.
 ///
 /// # Errors
 ///
 /// No process runs, none has targets, or none answers.
-pub(super) fn take() -> Result<Sample> {
+pub(super) fn take(directories: bool) -> Result<Sample> {
     let processes = status::all_processes();
     if processes.is_empty() {
         bail!("no process of nacre runs here: start targets with nacre up or nacre serve");
@@ -67,7 +68,7 @@ pub(super) fn take() -> Result<Sample> {
         bail!("no process of nacre here has targets: run nacre top on a host with targets");
     }
     let mut sample = Sample::default();
-    for (process, answer) in servers.iter().zip(ask_all(&servers)) {
+    for (process, answer) in servers.iter().zip(ask_all(&servers, directories)) {
         match answer {
             Ok(activity) => {
                 let key = (process.pid, process.start_ticks, process.boot_id.clone());
@@ -90,9 +91,13 @@ pub(super) fn take() -> Result<Sample> {
 }
 
 /// Asks the processes at the same time, so that one without an answer does not delay the others.
-fn ask_all(processes: &[ProcessRecord]) -> Vec<Result<Activity>> {
+fn ask_all(processes: &[ProcessRecord], directories: bool) -> Vec<Result<Activity>> {
     let ask = |process: &ProcessRecord| -> Result<Activity> {
-        control::decode(control::call(&process.control, &Request::Activity, ANSWER_MAX)?)
+        control::decode(control::call(
+            &process.control,
+            &Request::Activity { directories },
+            ANSWER_MAX,
+        )?)
     };
     std::thread::scope(|scope| {
         let threads: Vec<_> = processes.iter().map(|p| scope.spawn(move || ask(p))).collect();

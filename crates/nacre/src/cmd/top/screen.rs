@@ -4,6 +4,7 @@
 //! Ratatui restores the terminal after a panic; this module restores it in all other cases.
 
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::time::Duration;
@@ -40,11 +41,12 @@ enum End {
 /// Runs until the user or a signal ends the command. `first` is the first read.
 pub(super) fn run(args: &Top, first: Sample) -> Result<ExitCode> {
     let stop = interrupt::stop_flag()?;
-    let reads = start_reads(args.interval)?;
+    let directories = Arc::new(AtomicBool::new(args.by == By::Directory));
+    let reads = start_reads(args.interval, directories.clone())?;
     let mut view = View::new(args, has_color(&std::io::stdout()), first);
     let terminal = ratatui::try_init().inspect_err(|_| ratatui::restore());
     let mut terminal = terminal.context("cannot use the terminal as a full screen")?;
-    let end = show(&mut terminal, &mut view, &reads, &stop);
+    let end = show(&mut terminal, &mut view, &reads, &directories, &stop);
     ratatui::restore();
     Ok(match end? {
         End::Quit => ExitCode::SUCCESS,
@@ -52,15 +54,19 @@ pub(super) fn run(args: &Top, first: Sample) -> Result<ExitCode> {
     })
 }
 
-/// Starts the thread that reads the processes after each interval.
-fn start_reads(interval: Duration) -> Result<Receiver<Result<Sample>>> {
+/// Starts the thread that reads the processes after each interval, with the counts of directories
+/// while `directories` is set.
+fn start_reads(interval: Duration, directories: Arc<AtomicBool>) -> Result<Receiver<Result<Sample>>> {
     let (sender, receiver) = sync_channel(1);
     std::thread::Builder::new()
         .name("reads".to_owned())
         .spawn(move || {
             loop {
                 std::thread::sleep(interval);
-                if sender.send(sample::take()).is_err() {
+                if sender
+                    .send(sample::take(directories.load(Ordering::Relaxed)))
+                    .is_err()
+                {
                     break;
                 }
             }
@@ -73,6 +79,7 @@ fn show(
     terminal: &mut DefaultTerminal,
     view: &mut View,
     reads: &Receiver<Result<Sample>>,
+    directories: &AtomicBool,
     stop: &AtomicBool,
 ) -> Result<End> {
     loop {
@@ -89,6 +96,7 @@ fn show(
         {
             return Ok(end);
         }
+        directories.store(view.by == By::Directory, Ordering::Relaxed);
         for read in reads.try_iter() {
             view.add_read(read);
         }

@@ -72,6 +72,7 @@ impl Table {
         let groups: &[&[Column]] = match by {
             By::Target => &[OPERATIONS, LOCKS],
             By::Service => &[QUEUE, THROTTLED],
+            By::Directory => &[OPERATIONS],
             By::Job | By::Uid | By::Nid => &[OPERATIONS, THROTTLED],
         };
         let columns: Vec<&Column> = groups.iter().copied().flatten().collect();
@@ -126,6 +127,7 @@ pub(super) fn empty_text(by: By) -> &'static str {
             "no job sent requests; clients name jobs with the parameter jobid_var, such as jobid_var=procname_uid"
         }
         By::Nid => "no client sent requests",
+        By::Directory => "no operations on names in directories of this machine's MDTs in this interval",
         By::Target | By::Service => "no counts yet",
     }
 }

@@ -4,13 +4,14 @@ use mdt::layout::{DEFAULT_STRIPE_COUNT, DEFAULT_STRIPE_SIZE};
 use wire::striping::{CompositeLayout, LovLayout, PlainLayout};
 use wire::{
     Fid, LCME_FL_EXTENSION, LCME_FL_INIT, LCME_FL_NOSYNC, LCME_FL_OFFLINE, LCME_FL_PREF_RD, LCME_FL_PREF_WR,
-    LCME_FL_STALE, LOV_PATTERN_MDT, LOV_PATTERN_RAID0, LovCompMdEntryV1,
+    LCME_FL_STALE, LOV_PATTERN_MDT, LOV_PATTERN_RAID0, LovCompMdEntryV1, SEL_UNIT_SIZE,
 };
 
 use super::super::layout::signed;
+use super::filter::{Filter, mirror_id, whole_file};
 
 /// The names of component flags.
-const FLAG_NAMES: [(u32, &str); 7] = [
+pub(super) const FLAG_NAMES: [(u32, &str); 7] = [
     (LCME_FL_INIT, "init"),
     (LCME_FL_STALE, "stale"),
     (LCME_FL_PREF_RD, "prefrd"),
@@ -35,6 +36,8 @@ pub(super) struct View {
     pub(super) hex: bool,
     /// Only files and objects on this OST.
     pub(super) ost: Option<u32>,
+    /// Only these components.
+    pub(super) filter: Filter,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,12 +52,22 @@ pub(super) enum Field {
     ComponentFlags,
     ComponentStart,
     ComponentEnd,
+    ExtensionSize,
     StripeCount,
     StripeSize,
     Pattern,
     Generation,
     StripeOffset,
     Pool,
+    MdtIndex,
+}
+
+/// What the layout of a file does not have.
+#[derive(Default)]
+pub(super) struct InodeLines {
+    /// Replaces the FID in the layout.
+    pub(super) fid: Option<String>,
+    pub(super) mdt: Option<u32>,
 }
 
 /// A line of the output: field, name with padding, value.
@@ -70,10 +83,10 @@ pub(super) fn has_object_on(layout: &LovLayout, ost: u32) -> bool {
     }
 }
 
-/// The text of a layout. `fid` replaces the FID in the layout.
-pub(super) fn layout_text(layout: &LovLayout, is_dir: bool, fid: Option<String>, view: &View) -> String {
+/// The text of a layout, from which the filter has removed components.
+pub(super) fn layout_text(layout: &LovLayout, is_dir: bool, inode: &InodeLines, view: &View) -> String {
     if !view.selected.is_empty() {
-        return selected_text(layout, is_dir, fid, view);
+        return selected_text(layout, is_dir, inode, view);
     }
     let end = if view.yaml { "" } else { "\n" };
     match layout {
@@ -87,39 +100,61 @@ pub(super) fn layout_text(layout: &LovLayout, is_dir: bool, fid: Option<String>,
     }
 }
 
-/// The selected fields.
-fn selected_text(layout: &LovLayout, is_dir: bool, fid: Option<String>, view: &View) -> String {
-    // A plain layout as the only component: with id 0, for the whole file.
-    let mut whole = LovCompMdEntryV1 {
-        lcme_flags: if is_dir { 0 } else { LCME_FL_INIT },
-        ..Default::default()
-    };
-    whole.lcme_extent.e_end = u64::MAX;
+/// The selected fields, of each component that a filter left. Without a filter, of the last
+/// component with objects.
+fn selected_text(layout: &LovLayout, is_dir: bool, inode: &InodeLines, view: &View) -> String {
+    let whole = whole_file(is_dir);
     // A composite layout has a generation of its own.
-    let (composite, entry, plain, generation_prefix) = match layout {
-        LovLayout::Plain(plain) => (None, &whole, plain, "lmm_"),
+    let (composite, entries, generation_prefix) = match layout {
+        LovLayout::Plain(plain) => (None, vec![(&whole, plain)], "lmm_"),
         LovLayout::Composite(composite) => {
-            let has_objects = |(entry, _): &&(LovCompMdEntryV1, _)| entry.lcme_flags & LCME_FL_INIT != 0;
-            let last = composite.components.iter().rfind(has_objects);
-            match last.or(composite.components.last()) {
-                Some((entry, plain)) => (Some(composite), entry, plain, "lcm_"),
-                None => return String::new(),
+            let mut entries: Vec<_> = composite.components.iter().map(|(e, plain)| (e, plain)).collect();
+            if view.filter.is_empty() {
+                let has_objects = |(entry, _): &(&LovCompMdEntryV1, _)| entry.lcme_flags & LCME_FL_INIT != 0;
+                let last = entries
+                    .iter()
+                    .rposition(has_objects)
+                    .or(entries.len().checked_sub(1));
+                entries = last.map(|at| entries[at]).into_iter().collect();
             }
+            (Some(composite), entries, "lcm_")
         }
         LovLayout::Foreign(..) => return "0\n".to_owned(),
     };
-    let mut lines = head_lines(composite);
-    lines.extend(entry_lines(entry));
-    lines.extend(plain_lines(plain, true, is_dir, view));
-    let is_wanted = |field, name: &str| field != Field::Generation || name.starts_with(generation_prefix);
-    lines.retain(|(field, name, _)| view.selected.contains(field) && is_wanted(*field, name));
-    if let Some(fid) = fid {
-        let lines = lines.iter_mut().filter(|(field, ..)| *field == Field::Fid);
-        lines.for_each(|line| line.2.clone_from(&fid));
-    }
     let shows_names = view.selected.len() > 1;
-    let line = |(_, name, value): &Line| format!("{}{value}\n", if shows_names { name } else { "" });
-    lines.iter().map(line).collect()
+    let is_wanted = |field, name: &str| field != Field::Generation || name.starts_with(generation_prefix);
+    let of_file = [
+        Field::Generation,
+        Field::MirrorCount,
+        Field::ComponentCount,
+        Field::MdtIndex,
+    ];
+    let mut out = String::new();
+    for (number, (entry, plain)) in entries.into_iter().enumerate() {
+        let mut lines = head_lines(composite);
+        lines.extend(entry_lines(entry, plain));
+        lines.extend(plain_lines(plain, true, is_dir, view));
+        lines.extend(
+            inode
+                .mdt
+                .map(|mdt| (Field::MdtIndex, "mdt_index:         ", mdt.to_string())),
+        );
+        for (field, name, value) in lines {
+            // The first component shows the values of the file.
+            let is_repeated = number > 0 && of_file.contains(&field);
+            if !view.selected.contains(&field) || !is_wanted(field, name) || is_repeated {
+                continue;
+            }
+            let value = match (&inode.fid, field) {
+                (Some(fid), Field::Fid) => fid.clone(),
+                _ => value,
+            };
+            out += if shows_names { name } else { "" };
+            out += &value;
+            out.push('\n');
+        }
+    }
+    out
 }
 
 /// The line of a directory's default layout.
@@ -153,7 +188,7 @@ fn composite_text(composite: &CompositeLayout, is_dir: bool, view: &View) -> Str
     };
     for (entry, plain) in composite.components.iter().filter(|(_, p)| on_ost(p)) {
         let has_objects = entry.lcme_flags & LCME_FL_INIT != 0 && !is_dir;
-        let mut lines = lines_text(&entry_lines(entry), inner, view);
+        let mut lines = lines_text(&entry_lines(entry, plain), inner, view);
         if view.yaml {
             lines.replace_range(..4, "  - ");
             lines += "    sub_layout:\n";
@@ -176,6 +211,7 @@ fn lines_text(lines: &[Line], indent: &str, view: &View) -> String {
     }
     let is_shown = |(field, _, value): &&Line| match field {
         Field::Detail | Field::Fid => view.verbose,
+        Field::ExtensionSize => value != "0",
         _ => !value.is_empty(),
     };
     let line = |(_, name, value): &Line| format!("{indent}{name}{value}\n");
@@ -187,7 +223,7 @@ fn lines_text(lines: &[Line], indent: &str, view: &View) -> String {
 fn head_lines(composite: Option<&CompositeLayout>) -> Vec<Line> {
     let generation = composite.map_or(0, |c| c.head.lcm_layout_gen);
     let mirrors = composite.map_or(1, |c| c.head.lcm_mirror_count + 1);
-    let entries = composite.map_or(0, |c| c.components.len());
+    let entries = composite.map_or(0, |c| c.head.lcm_entry_count);
     vec![
         (Field::Generation, "lcm_layout_gen:    ", generation.to_string()),
         (Field::MirrorCount, "lcm_mirror_count:  ", mirrors.to_string()),
@@ -195,8 +231,11 @@ fn head_lines(composite: Option<&CompositeLayout>) -> Vec<Line> {
     ]
 }
 
-/// The lines of a component.
-fn entry_lines(entry: &LovCompMdEntryV1) -> Vec<Line> {
+/// The lines of a component. Only a component for extension has a size of extension, in its stripe
+/// size.
+fn entry_lines(entry: &LovCompMdEntryV1, plain: &PlainLayout) -> Vec<Line> {
+    let is_extension = entry.lcme_flags & LCME_FL_EXTENSION != 0;
+    let extension = u64::from(plain.stripe_size) * u64::from(SEL_UNIT_SIZE) * u64::from(is_extension);
     let offset = |at: u64| match at {
         u64::MAX => "EOF".to_owned(),
         at => at.to_string(),
@@ -215,11 +254,10 @@ fn entry_lines(entry: &LovCompMdEntryV1) -> Vec<Line> {
             "lcme_id:             ",
             entry.lcme_id.to_string(),
         ),
-        // The upper half of a component's id is the id of its mirror.
         (
             Field::MirrorId,
             "lcme_mirror_id:      ",
-            (entry.lcme_id >> 16).to_string(),
+            mirror_id(entry).to_string(),
         ),
         (Field::ComponentFlags, "lcme_flags:          ", flags),
         (
@@ -228,6 +266,11 @@ fn entry_lines(entry: &LovCompMdEntryV1) -> Vec<Line> {
             offset(extent.e_start),
         ),
         (Field::ComponentEnd, "lcme_extent.e_end:   ", offset(extent.e_end)),
+        (
+            Field::ExtensionSize,
+            "lcme_extension_size: ",
+            extension.to_string(),
+        ),
     ]
 }
 
@@ -376,7 +419,7 @@ mod tests {
                         \t     0\t           996\t        0x3e4\t   0x240000400\n\
                         \t     1\t           997\t        0x3e5\t   0x2c0000401\n\n";
         assert_eq!(
-            layout_text(&two_stripes(), false, None, &View::default()),
+            layout_text(&two_stripes(), false, &InodeLines::default(), &View::default()),
             expected
         );
         let on_ost_1 = View {
@@ -385,7 +428,10 @@ mod tests {
             ..View::default()
         };
         let expected = "\tobdidx\t\t objid\t\t objid\t\t group\n\t     1\t           997\t        0x3e5\t   0x2c0000401 *\n\n";
-        assert_eq!(layout_text(&two_stripes(), false, None, &on_ost_1), expected);
+        assert_eq!(
+            layout_text(&two_stripes(), false, &InodeLines::default(), &on_ost_1),
+            expected
+        );
     }
 
     #[test]
@@ -395,7 +441,7 @@ mod tests {
                 selected: fields.to_vec(),
                 ..View::default()
             };
-            layout_text(&two_stripes(), false, None, &view)
+            layout_text(&two_stripes(), false, &InodeLines::default(), &view)
         };
         assert_eq!(show(&[Field::StripeCount]), "2\n");
         assert_eq!(show(&[Field::Fid]), "[0x200000401:0x5:0x0]\n");
@@ -418,7 +464,7 @@ mod tests {
                 raw,
                 ..View::default()
             };
-            layout_text(&none, true, None, &view)
+            layout_text(&none, true, &InodeLines::default(), &view)
         };
         assert_eq!(
             show(false),
@@ -441,6 +487,7 @@ mod tests {
         let composite = LovLayout::Composite(CompositeLayout {
             head: LovCompMdV1 {
                 lcm_layout_gen: 3,
+                lcm_entry_count: 2,
                 ..Default::default()
             },
             components: vec![
@@ -482,12 +529,15 @@ mod tests {
       lmm_stripe_offset: -1
 
 ";
-        assert_eq!(layout_text(&composite, false, None, &View::default()), expected);
+        assert_eq!(
+            layout_text(&composite, false, &InodeLines::default(), &View::default()),
+            expected
+        );
         let yaml = View {
             yaml: true,
             ..View::default()
         };
-        let text = layout_text(&composite, false, None, &yaml);
+        let text = layout_text(&composite, false, &InodeLines::default(), &yaml);
         assert!(text.starts_with("lcm_layout_gen:    3\n"), "{text}");
         assert!(
             text.contains("components:\n  - lcme_id:             1\n    lcme_mirror_id:      0\n"),
@@ -502,7 +552,7 @@ mod tests {
             ..View::default()
         };
         assert_eq!(
-            layout_text(&composite, false, None, &stripe_size),
+            layout_text(&composite, false, &InodeLines::default(), &stripe_size),
             "1048576\n",
             "the last one with objects"
         );
