@@ -4,7 +4,7 @@
 use bytes::Bytes;
 use wire::dirpage::DirPage;
 use wire::{
-    Fid, LuSeqRange, MdtBody, MdtRecCreate, MdtRecUnlink, Message, SEQ_ALLOC_META, WireStruct, nul_terminated,
+    Errno, Fid, LuSeqRange, MdtBody, MdtRecCreate, MdtRecUnlink, Message, SEQ_ALLOC_META, WireStruct, nul_terminated,
 };
 
 use crate::client::Client;
@@ -57,12 +57,22 @@ impl Orderly {
         reply.get::<LuSeqRange>(1).expect("a sequence").lsr_start
     }
 
-    /// Sends a request to the MDT. Returns the reply.
+    /// Sends a request. Returns the reply. A server evicts the client during inputs of some minutes,
+    /// because the client sends no pings; then it connects again.
     async fn ask(&mut self, portal: u32, opc: u32, bufs: Vec<Bytes>) -> Message {
         let to_ost = opc == wire::OST_STATFS;
         let request = Request { to_ost, portal, opc, bufs };
-        let body = self.0.body(&request);
-        let xid = self.0.send(&request, body).await.expect("the orderly client can send");
+        let reply = self.ask_once(&request).await;
+        if reply.body().map(|body| body.pb_status) != Ok(Errno::ENOTCONN.status()) {
+            return reply;
+        }
+        assert_eq!(self.0.connect(to_ost, true).await, Some(0), "the orderly client connects again");
+        self.ask_once(&request).await
+    }
+
+    async fn ask_once(&mut self, request: &Request) -> Message {
+        let body = self.0.body(request);
+        let xid = self.0.send(request, body).await.expect("the orderly client can send");
         let reply = self.0.reply(xid).await;
         reply.expect("the orderly client gets a reply").message
     }
