@@ -156,6 +156,11 @@ impl Client {
         }
     }
 
+    /// The client's UUID.
+    pub fn uuid(&self) -> &str {
+        self.uuid
+    }
+
     /// Whether the client has a connection to a target, as far as it knows.
     pub fn is_connected(&self, to_ost: bool) -> bool {
         self.inbox.handles.lock()[usize::from(to_ost)] != 0

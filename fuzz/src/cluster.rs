@@ -223,13 +223,25 @@ impl Nodes {
             }
         }
         self.wait_until_idle("after the clients have disconnected").await;
-        let left = |(_, client, _): &(String, String, usize)| ["a", "b", "server"].contains(&client.as_str());
-        let clients = self.node.rpc().clients();
-        let left: Vec<_> = clients.into_iter().filter(left).collect();
+        // The reply to a connect may be lost, so a client may not know its connection.
+        for (target, uuid) in self.connections() {
+            let client = self.clients.iter_mut().find(|client| client.uuid() == uuid);
+            let client = client.expect("one of the clients");
+            client.connect(target == OST, true).await;
+            client.disconnect(target == OST).await;
+        }
+        let left = self.connections();
         assert!(left.is_empty(), "clients that have disconnected remain: {left:?}");
         let locks = self.locks();
         assert_eq!(locks, own_locks, "locks that no client holds remain");
         self.clients.iter_mut().for_each(Client::forget);
+    }
+
+    /// The connections of the misbehaving clients: target and client.
+    fn connections(&self) -> Vec<(String, String)> {
+        let is_theirs = |uuid: &str| self.clients.iter().any(|client| client.uuid() == uuid);
+        let all = self.node.rpc().clients().into_iter();
+        all.filter(|(_, uuid, _)| is_theirs(uuid)).map(|(target, uuid, _)| (target, uuid)).collect()
     }
 
     /// Waits until the servers execute no request.
