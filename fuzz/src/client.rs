@@ -385,7 +385,11 @@ impl Inbox {
     }
 
     async fn put(&self, portal: u32, xid: u64, message: Bytes) -> bool {
-        let put = self.lnet.put(self.server, portal, xid, 0, 0, message.into(), false);
+        self.put_at(portal, xid, 0, message).await
+    }
+
+    async fn put_at(&self, portal: u32, xid: u64, offset: u32, message: Bytes) -> bool {
+        let put = self.lnet.put(self.server, portal, xid, offset, 0, message.into(), false);
         put.await.is_ok()
     }
 
@@ -404,7 +408,8 @@ impl Inbox {
             Answer::Garbage => Bytes::from_static(&[7; 40]),
             _ => Message::new(&reply, []).build(),
         };
-        self.put(wire::LDLM_CB_REPLY_PORTAL, xid, reply).await;
+        // The space for early replies precedes the reply.
+        self.put_at(wire::LDLM_CB_REPLY_PORTAL, xid, message.repsize, reply).await;
         if answer == Answer::Cancel {
             self.cancel(&body, &message).await;
         }

@@ -30,7 +30,7 @@ pub const MDT: &str = "testfs-MDT0000_UUID";
 /// UUID of the OST.
 pub const OST: &str = "testfs-OST0000_UUID";
 /// Virtual time in which all requests of an input must end: longer than all timeouts of a server.
-const END_MAX: Duration = Duration::from_secs(2000);
+const END_MAX: Duration = Duration::from_secs(4000);
 /// Number of misbehaving clients.
 const CLIENTS: usize = 3;
 

@@ -9,6 +9,7 @@
 pub mod client;
 pub mod cluster;
 mod history;
+mod log;
 pub mod memory;
 pub mod mutator;
 pub mod orderly;

@@ -5,7 +5,7 @@ use std::cell::RefCell;
 
 use crate::cluster::Cluster;
 use crate::steps::Step;
-use crate::{history, memory};
+use crate::{history, log, memory};
 
 /// Number of inputs that one cluster serves.
 const INPUTS_MAX: usize = 256;
@@ -34,6 +34,7 @@ pub fn serve(input: &[u8]) {
     }
     CURRENT.with_borrow_mut(|current| {
         let session = current.get_or_insert_with(|| {
+            log::start();
             history::clear();
             Session {
                 cluster: Cluster::start(),
