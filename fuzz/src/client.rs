@@ -19,7 +19,7 @@ use wire::{
 };
 
 use crate::cluster::{MDT, OST};
-use crate::requests::{FIRST_LOCK_COOKIE, Known, Request};
+use crate::requests::{Known, Request};
 
 /// How long a client waits for a reply before its next step: until nothing else can run.
 const MOMENT: Duration = Duration::from_millis(1);
@@ -421,8 +421,6 @@ impl Inbox {
         if callback.pb_opc != wire::LDLM_BL_CALLBACK {
             return;
         }
-        let slot = request.lock_handle[0].wrapping_sub(FIRST_LOCK_COOKIE) as usize;
-        let handle = self.known.lock().locks.get(slot).copied().unwrap_or(0);
         let cancel = LdlmRequest { lock_count: 1, ..LdlmRequest::default() };
         let side = usize::from(callback.pb_handle.cookie == 6);
         let body = PtlrpcBody {
@@ -434,7 +432,7 @@ impl Inbox {
             pb_timeout: 100,
             ..PtlrpcBody::default()
         };
-        let message = Message::new(&body, [cancel.to_bytes_with(&[handle])]);
+        let message = Message::new(&body, [cancel.to_bytes_with(&request.lock_handle[1..])]);
         let xid = self.next_xid();
         self.put(wire::LDLM_CANCEL_REQUEST_PORTAL, xid, message.build()).await;
     }

@@ -1,7 +1,10 @@
 //! The client that does nothing wrong: it makes the directory of an input, removes the files that
 //! the input left, and must always get its replies.
 
+use std::time::Duration;
+
 use bytes::Bytes;
+use tokio::time::sleep;
 use wire::dirpage::DirPage;
 use wire::{
     Errno, Fid, LuSeqRange, MdtBody, MdtRecCreate, MdtRecUnlink, Message, SEQ_ALLOC_META, WireStruct, nul_terminated,
@@ -14,6 +17,8 @@ use crate::requests::Request;
 const DIR: &[u8] = b"input";
 /// Type of a directory in `st_mode`.
 const S_IFDIR: u32 = 0o040000;
+/// Time after which the objects of removed files are destroyed.
+const DESTROY_TIME: Duration = Duration::from_millis(100);
 /// Maximum depth of the directories that are removed.
 const DEPTH_MAX: u32 = 20;
 
@@ -104,6 +109,8 @@ impl Orderly {
         assert_eq!(space.body().map(|b| b.pb_status), Ok(0), "the OST answers");
         let is_clean = Box::pin(self.empty(Fid::ROOT, DEPTH_MAX)).await;
         self.0.forget_requests();
+        // The MDT destroys objects in the background.
+        sleep(DESTROY_TIME).await;
         is_clean
     }
 

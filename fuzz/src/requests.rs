@@ -11,7 +11,7 @@ use wire::{
 use crate::steps::{Action, Mutation, Step};
 
 /// The first number of a lock in the client's name space; the others follow.
-pub const FIRST_LOCK_COOKIE: u64 = 0x7700;
+const FIRST_LOCK_COOKIE: u64 = 0x7700;
 /// Number of FIDs that a step can name.
 pub const FIDS: usize = 16;
 
