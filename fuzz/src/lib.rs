@@ -6,7 +6,16 @@
 //! No input may cause a panic, a hang or excessive memory use. After the input the servers must
 //! still answer another client.
 
+pub mod client;
+pub mod cluster;
+mod history;
+mod log;
+pub mod memory;
+pub mod mutator;
+pub mod orderly;
 pub mod parsers;
+pub mod requests;
 pub mod seeds;
 pub mod selftest;
 pub mod server;
+pub mod steps;

@@ -1,5 +1,5 @@
-//! Initial inputs of the fuzz targets: captured traffic, divided by target, and recorded requests
-//! that form useful scenarios (such as creating, opening, writing and closing a file).
+//! Initial inputs of the fuzz targets: captured traffic, divided by target, and sequences built by
+//! hand (such as creating, opening, writing and closing a file).
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -13,9 +13,11 @@ use capture::{
     pcap::Capture,
     trace::{MessageKind, Tracker},
 };
-use wire::Message;
+use wire::{Fid, Message, WireStruct};
 
-use crate::server::{FuzzRequest, KEEP_BODY, TO_OST};
+use crate::cluster::Cluster;
+use crate::requests::FIDS;
+use crate::steps::{STEPS_MAX, Step, options};
 
 mod scenarios;
 
@@ -26,6 +28,8 @@ pub struct Seeds {
     /// Kinds of captured messages and frames seen: opcode, buffer lengths rounded up to 16, first
     /// byte of the first buffer that is not empty.
     kinds: BTreeSet<(u32, Vec<usize>, u8)>,
+    /// The FIDs of inputs.
+    fids: [Fid; FIDS],
 }
 
 /// Maximum length of a seed, bytes: longer inputs slow fuzzing down without benefit.
@@ -45,7 +49,10 @@ impl Seeds {
     ///
     /// A test file cannot be read.
     pub fn all(tests: &Path) -> std::io::Result<Seeds> {
-        let mut seeds = Seeds::default();
+        let mut seeds = Seeds {
+            fids: Cluster::start().fids(),
+            ..Seeds::default()
+        };
         for entry in std::fs::read_dir(tests.join("captures"))? {
             seeds.add_capture(read_unzipped(&entry?.path())?);
         }
@@ -99,6 +106,7 @@ impl Seeds {
         let mut tracker = Tracker::new();
         self.add("lnet", file.to_vec());
         let Ok(capture) = Capture::open(file) else { return };
+        let mut sequences = Sequences::default();
         let events: Vec<_> = capture.flat_map(|segment| flows.feed(segment)).collect();
         for event in events {
             match &event.item {
@@ -110,7 +118,7 @@ impl Seeds {
             }
             match tracker.classify(&event) {
                 Some(MessageKind::Request(r)) => {
-                    self.add_request(r.portal, r.body.pb_opc, &r.msg);
+                    self.add_request(r.portal, r.body.pb_opc, &r.msg, &mut sequences);
                 }
                 Some(MessageKind::Reply { msg, .. }) => {
                     self.add_contents(&msg);
@@ -138,32 +146,41 @@ impl Seeds {
         self.kinds.insert((opc, lens, first_byte.unwrap_or(0)))
     }
 
-    /// Adds a message as input of the parsers, and as a request to the server of its portal.
-    fn add_request(&mut self, portal: u32, opc: u32, msg: &Message) {
+    /// Adds a message as input of the parsers, and as a request to the server of its portal: alone,
+    /// and in a sequence of the capture's requests to that server.
+    fn add_request(&mut self, portal: u32, opc: u32, msg: &Message, sequences: &mut Sequences) {
         self.add_contents(msg);
-        if !self.add_kind(opc, msg.bufs.iter().skip(1)) {
-            return;
+        let is_new = self.add_kind(opc, msg.bufs.iter().skip(1));
+        if is_new {
+            self.add("ptlrpc", msg.build().to_vec());
         }
-        self.add("ptlrpc", msg.build().to_vec());
         let to_ost = matches!(
             portal,
             wire::OST_REQUEST_PORTAL | wire::OST_IO_PORTAL | wire::OST_CREATE_PORTAL
         );
-        let target = match opc {
-            wire::LDLM_ENQUEUE..=wire::LDLM_SET_INFO if msg.buf(2).is_empty() => "ldlm",
-            _ if to_ost => "ost",
-            _ => "mdt",
+        let is_lock =
+            matches!(opc, wire::LDLM_ENQUEUE..=wire::LDLM_SET_INFO) && msg.buf(2).is_empty();
+        let message = sequences.with_fids_of_inputs(&msg.build(), &self.fids);
+        if message.len() >= LEN_MAX || is_connection(opc) {
+            return;
+        }
+        let step = Step::raw(to_ost, portal as u8, message);
+        let target = match (is_lock, to_ost) {
+            (true, _) => "ldlm",
+            (false, true) => "ost",
+            (false, false) => "mdt",
         };
-        for options in [0, KEEP_BODY] {
-            let sent = FuzzRequest {
-                options: options | if to_ost { TO_OST } else { 0 },
-                portal: portal as u8,
-                message: msg.build(),
-            };
-            if sent.message.len() < LEN_MAX {
-                let mut input = Vec::new();
-                sent.write(&mut input);
-                self.add(target, input);
+        if is_new {
+            for options in [0, options::KEEP_BODY] {
+                self.add(target, Step::write_all(&[step.clone().by(options)]));
+            }
+        }
+        let steps = sequences.by_target.entry(target).or_default();
+        steps.push((step, is_new));
+        if steps.len() == STEPS_MAX {
+            let (steps, news): (Vec<_>, Vec<_>) = std::mem::take(steps).into_iter().unzip();
+            if news.contains(&true) {
+                self.add(target, Step::write_all(&steps));
             }
         }
     }
@@ -179,6 +196,55 @@ impl Seeds {
                 self.add("layout", buf.to_vec());
             }
         }
+    }
+}
+
+/// Whether an operation opens, closes or keeps a connection, which inputs do with other steps.
+fn is_connection(opc: u32) -> bool {
+    matches!(
+        opc,
+        wire::MDS_CONNECT
+            | wire::MDS_DISCONNECT
+            | wire::OST_CONNECT
+            | wire::OST_DISCONNECT
+            | wire::MGS_CONNECT
+            | wire::OBD_PING
+    )
+}
+
+/// The requests of one capture.
+#[derive(Default)]
+struct Sequences {
+    /// The next steps of each target, and whether each is of a new kind.
+    by_target: BTreeMap<&'static str, Vec<(Step, bool)>>,
+    /// The captured FIDs, in the order of their appearance.
+    fids: Vec<[u8; 16]>,
+}
+
+impl Sequences {
+    /// Replaces the FIDs in a message by those that exist in an input: equal ones by equal ones.
+    fn with_fids_of_inputs(&mut self, message: &[u8], fids: &[Fid]) -> Bytes {
+        /// FIDs of the first client's sequence.
+        const OWN: usize = 6;
+        let mut message = message.to_vec();
+        for at in (0..message.len().saturating_sub(15)).step_by(8) {
+            let Ok(bytes) = <[u8; 16]>::try_from(&message[at..at + 16]) else { continue };
+            let Ok(fid) = Fid::from_bytes(&bytes) else { continue };
+            let slot = if fid == Fid::ROOT {
+                0
+            } else if (0x2_0000_0400..0x2_4000_0000).contains(&fid.f_seq) && fid.f_ver == 0 {
+                let known = self.fids.iter().position(|known| *known == bytes);
+                let index = known.unwrap_or_else(|| {
+                    self.fids.push(bytes);
+                    self.fids.len() - 1
+                });
+                1 + index % OWN
+            } else {
+                continue;
+            };
+            message[at..at + 16].copy_from_slice(&fids[slot].to_bytes());
+        }
+        message.into()
     }
 }
 

@@ -14,8 +14,6 @@ use wire::{
     SRPC_SERVICE_MAKE_SESSION, Selftest, SrpcBody, SrpcMksnReqst, SrpcMsg, WireStruct,
 };
 
-use crate::server::run;
-
 /// Maximum number of messages in an input.
 const MESSAGES_MAX: usize = 16;
 /// Maximum time that the other console waits for the reply: longer than all timeouts of a node.
@@ -61,6 +59,16 @@ pub fn serve(input: &[u8]) {
         drop(node);
         lnet.shutdown().await;
     });
+}
+
+/// Runs a future with virtual time.
+fn run<T>(work: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .start_paused(true)
+        .build()
+        .expect("a runtime");
+    runtime.block_on(work)
 }
 
 /// The match entry for a reply or bulk data.

@@ -150,7 +150,7 @@ impl Namespace {
         let mut touched: Vec<LdlmResId> = Vec::new();
         for id in &ids {
             let Some(lock) = self.forget(*id) else { continue };
-            self.timers.stop(*id, now);
+            self.timers.discard(*id);
             if !lock.granted && lock.waiter == Waiter::Local {
                 out.push(Action::Wake {
                     id: *id,

@@ -294,6 +294,17 @@ fn a_holder_is_evicted_after_the_timeout() {
 }
 
 #[test]
+fn an_eviction_does_not_extend_the_time_to_cancel() {
+    let mut shard = Shard::new();
+    shard.grant(1, Ex, Policy::Plain);
+    shard.queue(2, Ex, Policy::Plain);
+    // A callback without a reply may evict the client before its timer expires.
+    shard.now += TIMEOUT;
+    shard.ns.drop_holder(shard.now, Holder(1), &mut shard.out);
+    assert_eq!(shard.ns.cancel_timeout(), TIMEOUT);
+}
+
+#[test]
 fn a_resource_has_locks_of_one_type() {
     let mut shard = Shard::new();
     shard.grant(1, Pr, Policy::Plain);

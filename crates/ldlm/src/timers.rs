@@ -1,12 +1,16 @@
 //! Deadlines for cancelling revoked locks.
 //!
 //! A holder has one and a half times the longest recent cancel time, and at least the configured
-//! minimum (`ldlm_enqueue_min`).
+//! minimum (`ldlm_enqueue_min`). Only cancels count: if the end of an eviction counted, each client
+//! that is evicted for being late would give the next one half as much time again.
 
 use crate::lock::LockId;
 use cpt::{HashSeed, SeededMap};
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
+
+/// Maximum of the cancel time that counts, as Lustre's `at_max`.
+const ESTIMATE_MAX: Duration = Duration::from_secs(600);
 
 #[derive(Debug)]
 struct RevokeTimer {
@@ -85,13 +89,17 @@ impl Timers {
         }
     }
 
-    /// Stops the timer of a lock that was cancelled, converted or dropped, and updates the
-    /// estimate.
+    /// Stops the timer of a lock that its holder cancelled or converted, and updates the estimate.
     pub(crate) fn stop(&mut self, id: LockId, now: Instant) {
         if let Some(timer) = self.remove(id) {
             let elapsed = now.saturating_duration_since(timer.revoked_at);
-            self.estimate = elapsed.max(self.estimate.mul_f32(0.9));
+            self.estimate = elapsed.max(self.estimate.mul_f32(0.9)).min(ESTIMATE_MAX);
         }
+    }
+
+    /// Stops the timer of a lock that the server drops together with its holder.
+    pub(crate) fn discard(&mut self, id: LockId) {
+        self.remove(id);
     }
 
     /// The locks that were revoked before `cutoff` and have running timers.
@@ -170,5 +178,17 @@ mod tests {
         timers.start(LockId(1), started_at);
         timers.stop(LockId(1), started_at + Duration::from_secs(90));
         assert_eq!(timers.cancel_timeout(), Duration::from_secs(135));
+    }
+
+    #[test]
+    fn the_timeout_has_a_maximum() {
+        let mut timers = Timers::new(MIN, HashSeed::fixed(0));
+        let mut now = Instant::now();
+        for _ in 0..20 {
+            timers.start(LockId(1), now);
+            now += timers.cancel_timeout();
+            timers.stop(LockId(1), now);
+        }
+        assert_eq!(timers.cancel_timeout(), Duration::from_secs(900));
     }
 }

@@ -207,6 +207,12 @@ impl Ost {
         &self.svname
     }
 
+    /// The statistics of the locks.
+    #[cfg(feature = "sim")]
+    pub fn lock_stats(&self) -> ldlm::LockStats {
+        self.locks.stats()
+    }
+
     /// Pairs of granted locks of different clients that conflict; there must be none.
     #[cfg(feature = "sim")]
     pub fn granted_conflicts(&self) -> Vec<String> {

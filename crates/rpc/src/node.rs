@@ -146,6 +146,19 @@ impl Ptlrpc {
             .sum()
     }
 
+    /// The clients of all targets: the target's UUID and the client's, and the number of requests in
+    /// execution for the client.
+    #[cfg(feature = "sim")]
+    pub fn clients(&self) -> Vec<(String, String, usize)> {
+        let of_target = |target: Arc<TargetExports>| target.all();
+        let exports = self.targets.all().into_iter().flat_map(of_target);
+        let show = |export: Arc<crate::Export>| {
+            let (target, client) = (export.target_uuid().to_owned(), export.client_uuid.clone());
+            (target, client, export.active_requests())
+        };
+        exports.map(show).collect()
+    }
+
     /// Stops all targets and services. The owners of imports must disconnect them first.
     pub async fn shutdown(&self) {
         for target in self.targets.take_all() {

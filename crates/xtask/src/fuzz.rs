@@ -26,7 +26,7 @@ const LIMITS: [&str; 2] = ["-timeout=60", "-rss_limit_mb=2048"];
 enum Job<'a> {
     /// Run these targets.
     Run { targets: Vec<&'a str>, seconds: u32 },
-    /// Run one input again.
+    /// Run one input again, or the inputs in a directory one after the other.
     Rerun { target: &'a str, input: &'a str },
 }
 
@@ -37,7 +37,8 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
     match job {
         Job::Rerun { target, input } => {
             let mut rerun = Command::new(binary_path(target));
-            Stage::new("fuzz: the input").run(rerun.args(LIMITS).arg(input))
+            let inputs = inputs_at(Path::new(input))?;
+            Stage::new("fuzz: the input").run(rerun.args(LIMITS).args(inputs))
         }
         Job::Run { targets, seconds } => {
             let seeds = root().join("fuzz/target/release/examples/seeds");
@@ -76,6 +77,17 @@ fn parse(args: &[String]) -> Result<Job<'_>, String> {
         }),
         _ => Err(format!("expected targets: {}", TARGETS.join(", "))),
     }
+}
+
+/// The input, or the inputs in the directory, in order.
+fn inputs_at(path: &Path) -> Result<Vec<PathBuf>, String> {
+    if !path.is_dir() {
+        return Ok(vec![path.to_owned()]);
+    }
+    let entries = fs::read_dir(path).map_err(|e| format!("{}: {e}", path.display()))?;
+    let mut inputs: Vec<_> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
+    inputs.sort();
+    Ok(inputs)
 }
 
 fn fuzz_path(name: &str) -> PathBuf {
@@ -127,17 +139,28 @@ fn run_targets(targets: &[&str], seconds: u32) -> Result<(), String> {
     Err(format!("!!! fuzz failed: {}", failed.join(", ")))
 }
 
+/// The directory for the inputs of a failure that the servers had served before.
+fn history_path(target: &str) -> PathBuf {
+    fuzz_path("artifacts").join(format!("{target}-history"))
+}
+
 /// Runs one target. Returns its final statistics, or a description of the failure.
 fn run_target(target: &str, seconds: u32) -> Result<String, String> {
     let corpus = fuzz_path("corpus").join(target);
     let log = fuzz_path("artifacts").join(format!("{target}.log"));
     let artifact_prefix = fuzz_path("artifacts").join(format!("{target}-"));
+    let history = history_path(target);
     let cannot_run = |e: std::io::Error| format!("cannot be run: {e}");
+    if history.exists() {
+        fs::remove_dir_all(&history).map_err(cannot_run)?;
+    }
+    fs::create_dir_all(&history).map_err(cannot_run)?;
     let out = fs::File::create(&log).map_err(cannot_run)?;
     let status = Command::new(binary_path(target))
         .args(LIMITS)
         .arg(format!("-max_total_time={seconds}"))
         .arg(format!("-artifact_prefix={}", artifact_prefix.display()))
+        .env("NACRE_FUZZ_HISTORY", history)
         .arg(corpus)
         .stdout(Stdio::null())
         .stderr(out)
@@ -171,8 +194,16 @@ fn describe_failure(target: &str, output: &str) -> String {
         |_| String::new(),
         |o| String::from_utf8_lossy(&o.stdout).into_owned(),
     );
+    let history = history_path(target);
+    let before = match fs::read_dir(&history).is_ok_and(|mut files| files.next().is_some()) {
+        true => {
+            let dir = history.strip_prefix(root()).unwrap_or(&history);
+            format!("\nif that does not fail, with the inputs before it: cargo xtask fuzz {target} {}", dir.display())
+        }
+        false => String::new(),
+    };
     format!(
-        "failed\n{end}\nrun again: cargo xtask fuzz {target} {name}\non another machine: base64 -d > {name} <<< {base64}"
+        "failed\n{end}\nrun again: cargo xtask fuzz {target} {name}{before}\non another machine: base64 -d > {name} <<< {base64}"
     )
 }
 

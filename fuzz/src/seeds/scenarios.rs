@@ -1,641 +1,319 @@
-//! Scenarios of requests. They are recorded while they run against servers with the same seeds as
-//! in the fuzz targets, so values from replies (handles, layouts) stay valid in later requests when
-//! a fuzz target sends the input.
+//! Inputs built by hand: useful sequences of requests, and sequences that name the same object
+//! twice where a request expects two.
 
-use bytes::Bytes;
-use wire::{
-    FLD_LOOKUP, Fid, GetinfoFid2path, LDLM_FL_HAS_INTENT, LdlmLockDesc, LdlmPolicyData, LdlmReply,
-    LdlmRequest, LdlmResId, LdlmResourceDesc, LuSeqRange, MdtBody, MdtIoepoch, MdtRecCreate, MdtRecLink,
-    MdtRecRename, MdtRecSetattr, MdtRecSetxattr, MdtRecUnlink, Message, NiobufRemote, ObdIoobj, Obdo,
-    OstBody, OstId, PtlrpcBody, SEQ_ALLOC_META, SEQ_ALLOC_SUPER, WireStruct, nul_terminated,
-    striping::PlainLayout,
-};
+use crate::steps::{Action, Step, options};
 
-use crate::server::{FLAGS, FuzzRequest, MISBEHAVING_UUID, Peer, Servers, TO_OST, run};
+/// The second client, and the client with the rights of a server.
+const B: u8 = 1;
+const SERVER: u8 = 2;
+/// FIDs: the input's directory, the first FID of the second client, the root.
+const DIR: u8 = 0;
+const OF_B: u8 = 7;
+const ROOT: u8 = 12;
+/// Kinds of new inodes.
+const DIRECTORY: u8 = 0;
+const FILE: u8 = 1;
+const SYMLINK: u8 = 2;
+const FIFO: u8 = 3;
+/// Flags of an open: read and write (`z`), create (`y`).
+const READ_WRITE: u8 = 3;
+const CREATE: u8 = 1;
 
-/// A client that records its requests.
-struct Recorder {
-    peer: Peer,
-    sent: Vec<FuzzRequest>,
-    /// Sequence of new FIDs.
-    seq: u64,
-    /// Object id of the last new FID.
-    oid: u32,
-}
-
-/// All scenarios by target.
+/// All inputs by target.
 pub(super) fn all() -> Vec<(&'static str, Vec<u8>)> {
     let mut inputs = Vec::new();
-    let mut play =
-        |target, scenario: fn(&mut Recorder) -> std::pin::Pin<Box<dyn Future<Output = ()> + '_>>| {
-            let sent = run(async {
-                let servers = Servers::start().await;
-                let mut recorder = Recorder {
-                    peer: Peer::connect(&servers.rpc, MISBEHAVING_UUID, FLAGS).await,
-                    sent: Vec::new(),
-                    seq: 0,
-                    oid: 0,
-                };
-                recorder.take_sequence().await;
-                scenario(&mut recorder).await;
-                recorder.sent
-            });
-            let mut scenario_input = Vec::new();
-            sent.iter().for_each(|request| request.write(&mut scenario_input));
-            inputs.push((target, scenario_input));
-            // Each single request is also a seed.
-            for request in sent {
-                let mut input = Vec::new();
-                request.write(&mut input);
-                inputs.push((target, input));
-            }
-        };
-    play("mdt", |p| Box::pin(p.directories()));
-    play("mdt", |p| Box::pin(p.files()));
-    play("mdt", |p| Box::pin(p.attributes()));
-    play("mdt", |p| Box::pin(p.queries()));
-    play("ldlm", |p| Box::pin(p.inode_locks()));
-    play("ldlm", |p| Box::pin(p.flocks()));
-    play("ldlm", |p| Box::pin(p.extents()));
-    play("ost", |p| Box::pin(p.data()));
-    play("ost", |p| Box::pin(p.objects()));
-    play("ost", |p| Box::pin(p.transfers()));
+    let mut add = |target, steps: &[Step]| {
+        inputs.push((target, Step::write_all(steps)));
+        // Each single step is also a seed.
+        inputs.extend(steps.iter().map(|step| (target, Step::write_all(std::slice::from_ref(step)))));
+    };
+    for steps in [directories(), files(), attributes(), queries(), leases()] {
+        add("mdt", &steps);
+    }
+    for steps in equal_fids().into_iter().chain(resends()) {
+        add("mdt", &steps);
+    }
+    for steps in [inode_locks(), flocks(), extents()].into_iter().chain(callbacks()) {
+        add("ldlm", &steps);
+    }
+    for steps in [data(), objects(), shared_data()] {
+        add("ost", &steps);
+    }
     inputs
 }
 
-fn extent_policy(start: u64, end: u64) -> LdlmPolicyData {
-    LdlmPolicyData::extent(start, end, 0)
+fn make(dir: u8, fid: u8, name: u8, kind: u8) -> Step {
+    Step::new(Action::Create).on(dir, fid).with(name, kind, 0)
 }
 
-impl Recorder {
-    async fn send(&mut self, to_ost: bool, portal: u32, opc: u32, bufs: Vec<Bytes>) -> Message {
-        let body = PtlrpcBody {
-            pb_version: wire::format::service_version(opc) | 3,
-            pb_opc: opc,
-            ..PtlrpcBody::default()
-        };
-        let sent = FuzzRequest {
-            options: if to_ost { TO_OST } else { 0 },
-            portal: portal as u8,
-            message: Message::new(&body, bufs).build(),
-        };
-        let reply = self.peer.send(&sent).await.unwrap_or_default();
-        self.sent.push(sent);
-        reply
-    }
+fn open(dir: u8, fid: u8, name: u8) -> Step {
+    Step::new(Action::Open).on(dir, fid).with(name, CREATE, READ_WRITE)
+}
 
-    async fn mdt(&mut self, opc: u32, bufs: Vec<Bytes>) -> Message {
-        self.send(false, wire::MDS_REQUEST_PORTAL, opc, bufs).await
-    }
+fn rename(from: u8, to: u8, name: u8, new_name: u8) -> Step {
+    Step::new(Action::Rename).on(from, to).with(name, new_name, 0)
+}
 
-    async fn ost(&mut self, portal: u32, opc: u32, bufs: Vec<Bytes>) -> Message {
-        self.send(true, portal, opc, bufs).await
-    }
+fn link(fid: u8, dir: u8, name: u8) -> Step {
+    Step::new(Action::Link).on(fid, dir).with(name, 0, 0)
+}
 
-    /// Requests a sequence for new FIDs. The first client always gets the same sequence.
-    async fn take_sequence(&mut self) {
-        let bufs = vec![
-            Bytes::copy_from_slice(&SEQ_ALLOC_META.to_le_bytes()),
-            LuSeqRange::default().to_bytes(),
-        ];
-        let reply = self
-            .send(false, wire::SEQ_METADATA_PORTAL, wire::SEQ_QUERY, bufs)
-            .await;
-        self.seq = reply.get::<LuSeqRange>(1).map_or(0, |r| r.lsr_start);
-    }
+fn unlink(dir: u8, fid: u8, name: u8, is_dir: bool) -> Step {
+    Step::new(Action::Unlink).on(dir, fid).with(name, 0, is_dir.into())
+}
 
-    fn new_fid(&mut self) -> Fid {
-        self.oid += 1;
-        Fid::new(self.seq, self.oid, 0)
-    }
+fn lock_inode(fid: u8, mode: u8) -> Step {
+    Step::new(Action::LockInode).on(fid, 0).with(mode, 3, 0)
+}
 
-    fn body(&self, fid: Fid) -> MdtBody {
-        MdtBody {
-            mbo_fid1: fid,
-            mbo_valid: 0x1140_0084_9103_6fdf,
-            mbo_capability: u32::MAX,
-            mbo_eadatasize: 4096,
-            ..MdtBody::default()
-        }
-    }
+fn answer(n: u8) -> Step {
+    Step::new(Action::Answer).with(n, 0, 0)
+}
 
-    /// Creates a directory, symbolic link or special file. Returns its FID.
-    async fn make(&mut self, parent: Fid, name: &str, mode: u32, target: &str) -> Fid {
-        let fid = self.new_fid();
-        let rec = MdtRecCreate {
-            cr_opcode: wire::REINT_CREATE,
-            cr_cap: u32::MAX,
-            cr_fid1: parent,
-            cr_fid2: fid,
-            cr_time: 1000,
-            cr_mode: mode,
-            ..MdtRecCreate::default()
-        };
-        let bufs = vec![
-            rec.to_bytes(),
-            Bytes::new(),
-            nul_terminated(name.as_bytes()),
-            nul_terminated(target.as_bytes()),
-        ];
-        self.mdt(wire::MDS_REINT, bufs).await;
-        fid
-    }
+fn wait(exponent: u8) -> Step {
+    Step::new(Action::Wait).with(exponent, 0, 0)
+}
 
-    /// A lock request; `ty` is `LDLM_*`, `mode` is `LCK_*`.
-    fn lock(fid: LdlmResId, ty: u32, mode: u32, policy: LdlmPolicyData, flags: u64) -> LdlmRequest {
-        LdlmRequest {
-            lock_flags: flags as u32,
-            lock_count: 1,
-            lock_desc: LdlmLockDesc {
-                l_resource: LdlmResourceDesc {
-                    lr_type: ty,
-                    lr_name: fid,
-                    ..LdlmResourceDesc::default()
-                },
-                l_req_mode: mode,
-                l_granted_mode: 0,
-                l_policy_data: policy,
-            },
-            ..LdlmRequest::default()
-        }
-    }
+fn directories() -> Vec<Step> {
+    vec![
+        make(DIR, 1, 0, DIRECTORY),
+        make(1, 2, 1, SYMLINK),
+        make(1, 3, 0, FIFO),
+        link(3, DIR, 2),
+        rename(1, DIR, 0, 1),
+        Step::new(Action::ReadPage).on(1, 0).with(12, 0, 0),
+        unlink(1, 2, 1, false),
+        unlink(DIR, 1, 0, true),
+        make(DIR, OF_B, 0, DIRECTORY).by(B),
+    ]
+}
 
-    async fn enqueue(&mut self, to_ost: bool, lock: LdlmRequest, more: Vec<Bytes>) -> Message {
-        let mut bufs = vec![lock.to_bytes_with(&[0x77])];
-        bufs.extend(more);
-        let portal = if to_ost {
-            wire::OST_REQUEST_PORTAL
-        } else {
-            wire::MDS_REQUEST_PORTAL
-        };
-        self.send(to_ost, portal, wire::LDLM_ENQUEUE, bufs).await
-    }
+fn files() -> Vec<Step> {
+    let mut steps = vec![
+        open(DIR, 1, 0),
+        Step::new(Action::Close).on(1, 1),
+        Step::new(Action::Open).on(DIR, 2).with(1, CREATE | 0x40, READ_WRITE | 0x10),
+        Step::new(Action::Close).on(2, 2),
+        unlink(DIR, 1, 0, false),
+    ];
+    let intents = [(DIR, 0, 0), (DIR, 2, 1), (1, 0, 2), (1, 0, 3), (DIR, 0, 4)];
+    steps.extend(intents.map(|(fid, name, kind)| Step::new(Action::Intent).on(fid, 0).with(name, kind, 0)));
+    steps
+}
 
-    async fn intent(&mut self, fid: Fid, opc: u64, more: Vec<Bytes>) -> Message {
-        let policy = LdlmPolicyData::inodebits(2, 0);
-        let lock = Self::lock(
-            fid.res_id(),
-            wire::LDLM_IBITS,
-            wire::LCK_CR,
-            policy,
-            LDLM_FL_HAS_INTENT,
-        );
-        let mut bufs = vec![Bytes::copy_from_slice(&opc.to_le_bytes())];
-        bufs.extend(more);
-        self.enqueue(false, lock, bufs).await
-    }
+fn leases() -> Vec<Step> {
+    vec![
+        open(DIR, 1, 0),
+        // A lease, and an open by FID of another client.
+        Step::new(Action::Open).on(1, 1).with(3, 0x90, READ_WRITE),
+        Step::new(Action::Open).on(1, 1).with(3, 0x80, READ_WRITE).by(B),
+        // A volatile file.
+        Step::new(Action::Open).on(DIR, 2).with(0, CREATE | 0x20, READ_WRITE),
+        Step::new(Action::SwapLayouts).on(1, 2),
+        Step::new(Action::Close).on(1, 2).with(1, 0, 4),
+        Step::new(Action::Hsm).on(1, 0).with(1, 1, 7),
+        Step::new(Action::Hsm).on(1, 0),
+    ]
+}
 
-    async fn open(&mut self, parent: Fid, name: &str, flags: u64, ea: Bytes) -> Message {
-        let rec = MdtRecCreate {
-            cr_opcode: wire::REINT_OPEN,
-            cr_cap: u32::MAX,
-            cr_fid1: parent,
-            cr_fid2: self.new_fid(),
-            cr_time: 1000,
-            cr_mode: 0o100666,
-            cr_flags_l: flags as u32,
-            cr_flags_h: (flags >> 32) as u32,
-            ..MdtRecCreate::default()
-        };
-        let bufs = vec![
-            rec.to_bytes(),
-            Bytes::new(),
-            Bytes::new(),
-            nul_terminated(name.as_bytes()),
-            ea,
-        ];
-        self.intent(parent, wire::IT_OPEN | wire::IT_CREAT, bufs).await
-    }
+fn attributes() -> Vec<Step> {
+    let mut steps = vec![
+        make(DIR, 1, 0, DIRECTORY),
+        Step::new(Action::SetAttr).on(1, 0).with(0x47, 0xed, 0),
+        Step::new(Action::SetAttr).on(1, 0).with(0x78, 4, 0),
+    ];
+    let xattrs = [(0, 100), (1, 0), (2, 1), (3, 1), (4, 3)];
+    steps.extend(xattrs.map(|(name, value)| Step::new(Action::SetXattr).on(1, 0).with(name, value, 0)));
+    steps.extend([5, 6].map(|kind| Step::new(Action::Query).on(1, 0).with(2, kind, 0)));
+    steps.push(open(1, 2, 1));
+    steps
+}
 
-    async fn close(&mut self, opened: &MdtBody) {
-        let epoch = MdtIoepoch {
-            mio_open_handle: opened.mbo_open_handle,
-            ..MdtIoepoch::default()
-        };
-        let rec = MdtRecSetattr {
-            sa_opcode: wire::REINT_SETATTR,
-            sa_fid: opened.mbo_fid1,
-            sa_valid: wire::MDS_ATTR_MTIME
-                | wire::MDS_ATTR_CTIME
-                | wire::MDS_ATTR_LSIZE
-                | wire::MDS_ATTR_LBLOCKS,
-            sa_size: 7,
-            ..MdtRecSetattr::default()
-        };
-        self.mdt(
-            wire::MDS_CLOSE,
-            vec![epoch.to_bytes(), rec.to_bytes(), Bytes::new()],
-        )
-        .await;
-    }
+fn queries() -> Vec<Step> {
+    let queries = (0..9).map(|kind| Step::new(Action::Query).on(DIR, ROOT).with(5, kind, 0));
+    let sequences = [(0, 2, 0), (1, 1, 0), (2, 1, 3)];
+    let sequences = sequences.map(|(x, y, z)| Step::new(Action::Sequence).on(1, 0).with(x, y, z));
+    let batch = Step::new(Action::Batch).on(DIR, 1).with(0, 0, 2);
+    let read_only = Step::new(Action::SetInfo).with(1, 0, 0);
+    queries.chain(sequences).chain([batch, read_only]).collect()
+}
 
-    async fn directories(&mut self) {
-        let dir = self.make(Fid::ROOT, "dir", 0o040777, "").await;
-        self.make(dir, "link", 0o120777, "../somewhere").await;
-        let fifo = self.make(dir, "fifo", 0o010666, "").await;
-        let link = MdtRecLink {
-            lk_opcode: wire::REINT_LINK,
-            lk_cap: u32::MAX,
-            lk_fid1: fifo,
-            lk_fid2: Fid::ROOT,
-            ..MdtRecLink::default()
-        };
-        let empty = Bytes::new;
-        self.mdt(
-            wire::MDS_REINT,
-            vec![
-                link.to_bytes(),
-                empty(),
-                empty(),
-                nul_terminated(b"other"),
-                empty(),
+/// Requests whose FIDs are equal, or above one another.
+fn equal_fids() -> Vec<Vec<Step>> {
+    let dirs = [make(DIR, 1, 0, DIRECTORY), make(1, 2, 1, DIRECTORY)];
+    let file = [make(DIR, 1, 0, FILE), link(1, DIR, 1)];
+    let after = |first: &[Step], more: &[Step]| [first, more].concat();
+    let hurried = |step: Step, client| step.by(client | options::NO_WAIT);
+    vec![
+        // Links: of a directory in itself, of a file in itself.
+        after(&dirs, &[link(DIR, DIR, 0), link(1, 1, 2), link(2, 1, 1)]),
+        after(&file, &[link(1, 1, 2), link(1, DIR, 0)]),
+        // Renames onto itself: the same name, and another name of the same file.
+        after(&file, &[rename(DIR, DIR, 0, 0), rename(DIR, DIR, 0, 1)]),
+        after(&dirs, &[rename(1, 1, 1, 1), rename(DIR, DIR, 0, 0)]),
+        // Renames of a directory into itself, into one below, and over one above.
+        after(&dirs, &[rename(DIR, 1, 0, 0), rename(DIR, 2, 0, 0), rename(1, DIR, 1, 0)]),
+        after(&dirs, &[rename(DIR, 1, 0, 4), rename(1, 1, 5, 4), rename(2, 2, 5, 0)]),
+        // New inodes with the FID of their directory, or one in use.
+        after(&dirs, &[make(1, 1, 2, DIRECTORY), make(1, DIR, 2, FILE), open(1, 1, 2)]),
+        after(&dirs, &[unlink(1, 1, 1, true), unlink(DIR, DIR, 0, true), unlink(2, 1, 5, true)]),
+        after(
+            &file,
+            &[
+                Step::new(Action::SwapLayouts).on(1, 1),
+                Step::new(Action::RemoveFids).on(1, 1),
+                Step::new(Action::RemoveFids).on(DIR, 1),
             ],
-        )
-        .await;
-        let rename = MdtRecRename {
-            rn_opcode: wire::REINT_RENAME,
-            rn_cap: u32::MAX,
-            rn_fid1: dir,
-            rn_fid2: Fid::ROOT,
-            ..MdtRecRename::default()
-        };
-        let names = [nul_terminated(b"fifo"), nul_terminated(b"moved")];
-        let mut bufs = vec![rename.to_bytes(), empty(), empty()];
-        bufs.extend(names);
-        bufs.push(empty());
-        self.mdt(wire::MDS_REINT, bufs).await;
-        let pages = MdtBody {
-            mbo_nlink: 4096,
-            ..self.body(dir)
-        };
-        self.send(
-            false,
-            wire::MDS_READPAGE_PORTAL,
-            wire::MDS_READPAGE,
-            vec![pages.to_bytes(), empty()],
-        )
-        .await;
-        let unlink = MdtRecUnlink {
-            ul_opcode: wire::REINT_UNLINK,
-            ul_cap: u32::MAX,
-            ul_fid1: dir,
-            ..MdtRecUnlink::default()
-        };
-        self.mdt(
-            wire::MDS_REINT,
-            vec![unlink.to_bytes(), empty(), nul_terminated(b"link"), empty()],
-        )
-        .await;
-        let rmdir = MdtRecUnlink {
-            ul_fid1: Fid::ROOT,
-            ul_mode: 0o040000,
-            ..unlink
-        };
-        self.mdt(
-            wire::MDS_REINT,
-            vec![rmdir.to_bytes(), empty(), nul_terminated(b"dir"), empty()],
-        )
-        .await;
-    }
+        ),
+        // Two clients move directories into each other.
+        after(
+            &[make(DIR, 1, 0, DIRECTORY), make(DIR, 2, 1, DIRECTORY)],
+            &[
+                lock_inode(1, 0).by(B),
+                hurried(rename(DIR, 1, 1, 0), 0),
+                hurried(rename(DIR, 2, 0, 0), B),
+                wait(1),
+            ],
+        ),
+    ]
+}
 
-    async fn files(&mut self) {
-        let flags = wire::MDS_FMODE_READ | wire::MDS_FMODE_WRITE | wire::MDS_OPEN_CREAT;
-        let reply = self.open(Fid::ROOT, "file", flags, Bytes::new()).await;
-        let opened: MdtBody = reply.get(2).unwrap_or_default();
-        self.close(&opened).await;
-        let layout = PlainLayout::parse(reply.buf(3))
-            .map(|l| l.build())
-            .unwrap_or_default();
-        let striped = self
-            .open(Fid::ROOT, "striped", flags | wire::MDS_OPEN_HAS_EA, layout)
-            .await;
-        self.close(&striped.get(2).unwrap_or_default()).await;
-        let body = self.body(Fid::ROOT).to_bytes();
-        self.intent(
-            Fid::ROOT,
-            wire::IT_GETATTR,
-            vec![body.clone(), Bytes::new(), nul_terminated(b"file")],
-        )
-        .await;
-        self.intent(
-            Fid::ROOT,
-            wire::IT_LOOKUP,
-            vec![body.clone(), Bytes::new(), nul_terminated(b"none")],
-        )
-        .await;
-        self.intent(
-            opened.mbo_fid1,
-            wire::IT_LAYOUT,
-            vec![Bytes::from_static(&[0; 24]), Bytes::new()],
-        )
-        .await;
-        let body = self.body(opened.mbo_fid1).to_bytes();
-        self.intent(
-            opened.mbo_fid1,
-            wire::IT_GETXATTR,
-            vec![body, Bytes::new(), Bytes::new()],
-        )
-        .await;
-        self.intent(Fid::ROOT, wire::IT_READDIR, Vec::new()).await;
+/// Lost messages, requests that are sent again, connections that are opened again.
+fn resends() -> Vec<Vec<Step>> {
+    let lose = |fate| Step::new(Action::Network).with(fate, 0, 0);
+    let resend = Step::new(Action::Resend);
+    let reconnect = Step::new(Action::Connect).with(0, 1, 0);
+    let restart = Step::new(Action::Connect).with(0, 0, 0);
+    let mut all = Vec::new();
+    for fate in 1..=5 {
+        all.push(vec![
+            make(DIR, 1, 0, DIRECTORY).by(options::TAG),
+            lose(fate),
+            make(1, 2, 0, FILE).by(options::TAG),
+            reconnect.clone(),
+            resend.clone(),
+            resend.clone().with(1, 2, 0),
+            unlink(1, 2, 0, false),
+        ]);
     }
+    all.push(vec![
+        open(DIR, 1, 0),
+        lock_inode(1, 0),
+        Step::new(Action::Disconnect),
+        resend.clone(),
+        restart,
+        resend,
+        open(DIR, 2, 1),
+        Step::new(Action::Disconnect).with(1, 0, 0),
+    ]);
+    all
+}
 
-    async fn attributes(&mut self) {
-        let dir = self.make(Fid::ROOT, "dir", 0o040777, "").await;
-        let set = MdtRecSetattr {
-            sa_opcode: wire::REINT_SETATTR,
-            sa_cap: u32::MAX,
-            sa_fid: dir,
-            sa_valid: wire::MDS_ATTR_MODE | wire::MDS_ATTR_UID | wire::MDS_ATTR_GID | wire::MDS_ATTR_CTIME,
-            sa_mode: 0o042755,
-            sa_uid: 7,
-            sa_gid: 8,
-            ..MdtRecSetattr::default()
-        };
-        let empty = Bytes::new;
-        self.mdt(
-            wire::MDS_REINT,
-            vec![set.to_bytes(), empty(), empty(), empty(), empty(), empty()],
-        )
-        .await;
-        let acl = wire::acl::PosixAcl {
-            entries: [
-                (1, 7, u32::MAX),
-                (2, 5, 9),
-                (4, 5, u32::MAX),
-                (16, 5, u32::MAX),
-                (32, 0, u32::MAX),
-            ]
-            .map(|(e_tag, e_perm, e_id)| wire::PosixAclXattrEntry { e_tag, e_perm, e_id })
-            .to_vec(),
-        };
-        for (name, value) in [
-            ("user.a", Bytes::from_static(b"value")),
-            ("trusted.b", Bytes::from_static(b"")),
-            ("system.posix_acl_access", acl.build()),
-            ("system.posix_acl_default", acl.build()),
-            (
-                "trusted.lov",
-                PlainLayout::raid0(Fid::ZERO, 1 << 20, Vec::new()).build(),
-            ),
-        ] {
-            let rec = MdtRecSetxattr {
-                sx_opcode: wire::REINT_SETXATTR,
-                sx_cap: u32::MAX,
-                sx_fid: dir,
-                sx_valid: wire::OBD_MD_FLXATTR,
-                sx_size: value.len() as u32,
-                ..MdtRecSetxattr::default()
-            };
-            let bufs = vec![
-                rec.to_bytes(),
-                empty(),
-                nul_terminated(name.as_bytes()),
-                value,
-                empty(),
-            ];
-            self.mdt(wire::MDS_REINT, bufs).await;
-        }
-        for valid in [wire::OBD_MD_FLXATTR, wire::OBD_MD_FLXATTRLS] {
-            let body = MdtBody {
-                mbo_valid: valid,
-                ..self.body(dir)
-            };
-            let bufs = vec![
-                body.to_bytes(),
-                empty(),
-                nul_terminated(b"system.posix_acl_access"),
-            ];
-            self.mdt(wire::MDS_GETXATTR, bufs).await;
-        }
+fn inode_locks() -> Vec<Step> {
+    let mut steps = Vec::new();
+    for (slot, mode) in [0, 4, 2].into_iter().enumerate() {
+        steps.push(lock_inode(DIR, mode));
+        steps.push(Step::new(Action::Convert).on(DIR, mode).with(slot as u8, 1, 0));
+        steps.push(Step::new(Action::Cancel).on(DIR, mode).with(slot as u8, 0, 0));
     }
+    steps.push(lock_inode(DIR, 2));
+    steps.push(lock_inode(DIR, 2).by(B));
+    steps
+}
 
-    async fn queries(&mut self) {
-        let root = self.body(Fid::ROOT).to_bytes();
-        self.mdt(wire::MDS_GETATTR, vec![root.clone(), Bytes::new()])
-            .await;
-        self.mdt(
-            wire::MDS_GETATTR_NAME,
-            vec![root.clone(), Bytes::new(), nul_terminated(b"..")],
-        )
-        .await;
-        self.mdt(wire::MDS_GET_ROOT, vec![root.clone(), nul_terminated(b"/a/b")])
-            .await;
-        self.mdt(wire::MDS_STATFS, vec![root.clone()]).await;
-        self.mdt(wire::MDS_SYNC, vec![root, Bytes::new()]).await;
-        let gf = GetinfoFid2path {
-            gf_fid: Fid::ROOT,
-            gf_recno: 0,
-            gf_linkno: 0,
-            gf_pathlen: 4096,
-        };
-        let key = [
-            &b"fid2path\0\0\0\0\0\0\0\0"[..],
-            &gf.to_bytes(),
-            &Fid::ROOT.to_bytes(),
-        ]
-        .concat();
-        self.mdt(wire::MDS_GET_INFO, vec![key.into(), Bytes::from_static(&[0; 4])])
-            .await;
-        let range = LuSeqRange {
-            lsr_start: self.seq,
-            lsr_flags: 3,
-            ..LuSeqRange::default()
-        };
-        for (portal, opc, operation) in [
-            (wire::FLD_REQUEST_PORTAL, wire::FLD_QUERY, FLD_LOOKUP),
-            (wire::SEQ_METADATA_PORTAL, wire::SEQ_QUERY, SEQ_ALLOC_META),
-            (wire::SEQ_CONTROLLER_PORTAL, wire::SEQ_QUERY, SEQ_ALLOC_SUPER),
-        ] {
-            let bufs = vec![Bytes::copy_from_slice(&operation.to_le_bytes()), range.to_bytes()];
-            self.send(false, portal, opc, bufs).await;
-        }
-    }
+fn flocks() -> Vec<Step> {
+    let flock = |client, fid, mode, start, end, owner_and_flags| {
+        Step::new(Action::Flock).on(fid, start).with(mode, end, owner_and_flags).by(client)
+    };
+    vec![
+        flock(0, DIR, 1, 0, 99, 0x10),
+        flock(0, DIR, 0, 100, 0xff, 0x10),
+        flock(B, DIR, 1, 50, 60, 0x21),
+        flock(B, DIR, 1, 50, 60, 0x22),
+        // A deadlock of two owners.
+        flock(B, ROOT, 1, 0, 99, 0x20),
+        flock(B, DIR, 1, 0, 99, 0x20),
+        flock(0, ROOT, 1, 0, 99, 0x10),
+        flock(0, DIR, 5, 10, 20, 0x10),
+        flock(0, DIR, 5, 0, 0xff, 0x10),
+    ]
+}
 
-    async fn inode_locks(&mut self) {
-        for mode in [wire::LCK_PR, wire::LCK_CW, wire::LCK_EX] {
-            let policy = LdlmPolicyData::inodebits(3, 0);
-            let lock = Self::lock(Fid::ROOT.res_id(), wire::LDLM_IBITS, mode, policy, 0);
-            let reply = self.enqueue(false, lock, Vec::new()).await;
-            let handle = reply.get::<LdlmReply>(1).map_or(0, |r| r.lock_handle.cookie);
-            let convert = LdlmRequest {
-                lock_desc: LdlmLockDesc {
-                    l_policy_data: LdlmPolicyData::inodebits(1, 0),
-                    ..lock.lock_desc
-                },
-                ..lock
-            };
-            self.mdt(wire::LDLM_CONVERT, vec![convert.to_bytes_with(&[handle])])
-                .await;
-            let bufs = vec![lock.to_bytes_with(&[handle])];
-            self.send(false, wire::LDLM_CANCEL_REQUEST_PORTAL, wire::LDLM_CANCEL, bufs)
-                .await;
-        }
-    }
+fn lock_extent(client: u8, mode: u8, start: u8, end: u8, flags: u8) -> Step {
+    Step::new(Action::LockExtent).on(0, start).with(mode, end, flags).by(client)
+}
 
-    async fn flocks(&mut self) {
-        for (mode, start, end, owner, flags) in [
-            (wire::LCK_PW, 0, 99, 1, 0),
-            (wire::LCK_PR, 100, u64::MAX, 1, 0),
-            (wire::LCK_PW, 50, 60, 2, wire::LDLM_FL_BLOCK_NOWAIT),
-            (wire::LCK_PW, 50, 60, 2, wire::LDLM_FL_TEST_LOCK),
-            (wire::LCK_NL, 10, 20, 1, 0),
-        ] {
-            let policy = LdlmPolicyData::flock(start, end, owner, 7);
-            let lock = Self::lock(Fid::ROOT.res_id(), wire::LDLM_FLOCK, mode, policy, flags);
-            self.enqueue(false, lock, Vec::new()).await;
-        }
-    }
+fn extents() -> Vec<Step> {
+    vec![
+        open(DIR, 1, 0),
+        lock_extent(0, 0, 0, 2, 0),
+        lock_extent(B, 1, 4, 0xff, 0),
+        lock_extent(0, 0, 0, 0xff, 4),
+        lock_extent(B, 1, 0, 0xff, 0),
+        lock_extent(0, 6, 0, 0xff, 0),
+        Step::new(Action::Cancel).with(1, 0x80, 1),
+        lock_extent(B, 0, 0, 0xff, 8),
+    ]
+}
 
-    async fn extents(&mut self) {
-        let object = self.object().await;
-        for (mode, start, end, flags) in [
-            (wire::LCK_PR, 0, 4095, 0),
-            (wire::LCK_PW, 8192, u64::MAX, 0),
-            (wire::LCK_PR, 0, u64::MAX, LDLM_FL_HAS_INTENT),
-        ] {
-            let policy = extent_policy(start, end);
-            let lock = Self::lock(object.res_id(), wire::LDLM_EXTENT, mode, policy, flags);
-            let intent = match flags {
-                0 => Vec::new(),
-                _ => vec![Bytes::copy_from_slice(&wire::IT_GLIMPSE.to_le_bytes())],
-            };
-            let reply = self.enqueue(true, lock, intent).await;
-            let handle = reply.get::<LdlmReply>(1).map_or(0, |r| r.lock_handle.cookie);
-            let bufs = vec![lock.to_bytes_with(&[handle])];
-            self.send(true, wire::LDLM_CANCEL_REQUEST_PORTAL, wire::LDLM_CANCEL, bufs)
-                .await;
-        }
-        let policy = LdlmPolicyData::default();
-        let plain = Self::lock(object.res_id(), wire::LDLM_PLAIN, wire::LCK_PR, policy, 0);
-        self.enqueue(true, plain, Vec::new()).await;
-    }
-
-    /// Creates a file, and returns its first object.
-    async fn object(&mut self) -> OstId {
-        let flags = wire::MDS_FMODE_WRITE | wire::MDS_OPEN_CREAT;
-        let reply = self.open(Fid::ROOT, "file", flags, Bytes::new()).await;
-        let layout = PlainLayout::parse(reply.buf(3)).expect("a file has a layout");
-        layout.objects.first().expect("a file has an object").l_ost_oi
-    }
-
-    fn oa(object: OstId, valid: u64) -> Obdo {
-        Obdo {
-            o_oi: object,
-            o_valid: valid | wire::OBD_MD_FLID | wire::OBD_MD_FLGROUP,
-            ..Obdo::default()
-        }
-    }
-
-    async fn transfer(&mut self, opc: u32, object: OstId, at: u64, len: u32, short: Option<Bytes>) {
-        let mut oa = Self::oa(
-            object,
-            wire::OBD_MD_FLFLAGS | wire::OBD_MD_FLBLOCKS | wire::OBD_MD_FLGRANT,
-        );
-        if short.is_some() {
-            oa.o_flags = wire::OBD_FL_SHORT_IO;
-        }
-        let whole = ObdIoobj {
-            ioo_oid: object,
-            ioo_max_brw: 0,
-            ioo_bufcnt: 1,
-        };
-        let range = NiobufRemote {
-            rnb_offset: at,
-            rnb_len: len,
-            rnb_flags: wire::OBD_BRW_FROM_GRANT,
-        };
-        let data = short.unwrap_or_default();
-        let bufs = vec![
-            OstBody { oa }.to_bytes(),
-            whole.to_bytes(),
-            range.to_bytes(),
-            Bytes::new(),
-            data,
+/// A client holds a lock that another one needs, with each kind of answer to the callback.
+fn callbacks() -> Vec<Vec<Step>> {
+    let kinds = (0..6).flat_map(|kind| {
+        let held = [answer(kind), lock_inode(DIR, 2)];
+        let wanted = [make(DIR, OF_B, 0, DIRECTORY).by(B), lock_inode(DIR, 0).by(B)];
+        let conflict = [&held[..], &wanted, &[wait(10)]].concat();
+        let object = [
+            answer(kind),
+            open(DIR, 1, 0),
+            lock_extent(0, 1, 0, 0xff, 0),
+            lock_extent(B, 0, 0, 0xff, 4),
+            lock_extent(B, 1, 0, 0xff, 0),
+            wait(10),
         ];
-        self.ost(wire::OST_IO_PORTAL, opc, bufs).await;
-    }
+        [conflict, object.into()]
+    });
+    // The client that waits disconnects, or the holder does.
+    let waits = make(DIR, OF_B, 0, DIRECTORY).by(B | options::NO_WAIT);
+    let leaves = [0, B].map(|client| {
+        let leave = Step::new(Action::Disconnect).by(client);
+        vec![answer(4), lock_inode(DIR, 2), waits.clone(), leave, wait(2), lock_inode(DIR, 2).by(B)]
+    });
+    kinds.chain(leaves).collect()
+}
 
-    async fn data(&mut self) {
-        let object = self.object().await;
-        self.transfer(wire::OST_WRITE, object, 0, 5, Some(Bytes::from_static(b"hello")))
-            .await;
-        self.transfer(wire::OST_READ, object, 0, 4096, Some(Bytes::new()))
-            .await;
-        self.transfer(wire::OST_READ, object, 1, 8192, None).await;
-        for (opc, size, blocks, mode) in [
-            (wire::OST_GETATTR, 0, 0, 0),
-            (wire::OST_PUNCH, 3, u64::MAX, 0),
-            (wire::OST_FALLOCATE, 0, 1 << 20, 0),
-            (wire::OST_SEEK, 0, 0, 3),
-            (wire::OST_SETATTR, 0, 0, 0),
-            (wire::OST_SYNC, 0, u64::MAX, 0),
-        ] {
-            let oa = Obdo {
-                o_size: size,
-                o_blocks: blocks,
-                o_mode: mode,
-                ..Self::oa(
-                    object,
-                    wire::OBD_MD_FLSIZE | wire::OBD_MD_FLBLOCKS | wire::OBD_MD_FLMTIME,
-                )
-            };
-            self.ost(
-                wire::OST_REQUEST_PORTAL,
-                opc,
-                vec![OstBody { oa }.to_bytes(), Bytes::new()],
-            )
-            .await;
-        }
-    }
+fn transfer(client: u8, position: u8, len: u8, flags: u8) -> Step {
+    Step::new(Action::Transfer).with(position, len, flags).by(client)
+}
 
-    async fn transfers(&mut self) {
-        let object = self.object().await;
-        self.transfer(wire::OST_WRITE, object, 0, 1 << 16, None).await;
-        self.transfer(wire::OST_READ, object, 0, 1 << 16, None).await;
-    }
+fn data() -> Vec<Step> {
+    let operations = [0, 1, 2, 3, 4, 5];
+    let operations = operations.map(|kind| Step::new(Action::Object).on(0, 3).with(0, 0xf0, kind));
+    [
+        vec![open(DIR, 1, 0), transfer(0, 0, 5, 0), transfer(0, 0, 0x80, 1), transfer(0, 1, 0x80, 7)],
+        operations.into(),
+        vec![transfer(0, 0, 0x80, 0x2e), transfer(0, 0, 0x80, 0x2f)],
+    ]
+    .concat()
+}
 
-    async fn objects(&mut self) {
-        let object = self.object().await;
-        self.ost(wire::OST_CREATE_PORTAL, wire::OST_STATFS, Vec::new())
-            .await;
-        for (key, value) in [
-            (&b"last_id\0"[..], Bytes::new()),
-            (b"last_fid\0", object.fid().to_bytes()),
-            (b"fiemap\0", Bytes::from_static(&[0; 64])),
-        ] {
-            self.ost(
-                wire::OST_REQUEST_PORTAL,
-                wire::OST_GET_INFO,
-                vec![Bytes::from_static(key), value],
-            )
-            .await;
-        }
-        let oa = Self::oa(object, wire::OBD_MD_FLGRANT);
-        for (key, value) in [
-            (&b"grant_shrink\0"[..], OstBody { oa }.to_bytes()),
-            (b"checksum\0", Bytes::new()),
-        ] {
-            self.ost(
-                wire::OST_REQUEST_PORTAL,
-                wire::OST_SET_INFO,
-                vec![Bytes::from_static(key), value],
-            )
-            .await;
-        }
-        let next = Fid::new(object.fid().f_seq, object.fid().f_oid + 100, 0);
-        for (opc, oa) in [
-            (wire::OST_CREATE, Self::oa(next.into(), 0)),
-            (wire::OST_DESTROY, Self::oa(object, 0)),
-        ] {
-            self.ost(
-                wire::OST_CREATE_PORTAL,
-                opc,
-                vec![OstBody { oa }.to_bytes(), Bytes::new()],
-            )
-            .await;
-        }
-        let range = LuSeqRange::default().to_bytes();
-        let bufs = vec![Bytes::copy_from_slice(&SEQ_ALLOC_META.to_le_bytes()), range];
-        self.ost(wire::SEQ_DATA_PORTAL, wire::SEQ_QUERY, bufs).await;
-    }
+fn shared_data() -> Vec<Step> {
+    vec![
+        open(DIR, 1, 0),
+        lock_extent(0, 1, 0, 0xff, 0),
+        transfer(0, 0, 200, 2),
+        lock_extent(B, 0, 0, 0xff, 0),
+        transfer(B, 0, 200, 3),
+        Step::new(Action::Object).with(0, 0xff, 1).by(B),
+        Step::new(Action::ObjectInfo).with(3, 0, 0),
+        unlink(DIR, 1, 0, false),
+        transfer(0, 0, 200, 2),
+    ]
+}
+
+fn objects() -> Vec<Step> {
+    let info = (0..5).map(|kind| Step::new(Action::ObjectInfo).with(kind, 0, 0));
+    let operation = |kind, b| Step::new(Action::Object).on(0, b).with(0, 0, kind).by(SERVER);
+    let more = [operation(6, 100), operation(7, 0), operation(7, 0), operation(8, 0)];
+    let sequence = Step::new(Action::Sequence).with(3, 2, 0).by(SERVER);
+    std::iter::once(open(DIR, 1, 0)).chain(info).chain(more).chain([sequence]).collect()
 }

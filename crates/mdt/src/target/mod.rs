@@ -120,6 +120,12 @@ pub struct Mdt {
 const MIN_MDSIZE: usize = 128;
 
 impl Mdt {
+    /// The statistics of the locks.
+    #[cfg(feature = "sim")]
+    pub fn lock_stats(&self) -> ldlm::LockStats {
+        self.locks.server().stats()
+    }
+
     /// Pairs of granted locks of different clients that conflict; there must be none.
     #[cfg(feature = "sim")]
     pub fn granted_conflicts(&self) -> Vec<String> {

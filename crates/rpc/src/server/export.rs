@@ -470,6 +470,12 @@ impl Export {
         }
     }
 
+    /// Number of requests in execution.
+    #[cfg(feature = "sim")]
+    pub(crate) fn active_requests(&self) -> usize {
+        self.active.count()
+    }
+
     /// Begins to handle a request, which the export and the target count until the guards are
     /// dropped. `None` if the client has disconnected or was evicted.
     pub(crate) fn begin(&self) -> Option<(ActiveGuard, ActiveGuard)> {

@@ -1,0 +1,17 @@
+//! The log of the servers, for the search of a cause: with `NACRE_FUZZ_LOG=1` on standard error.
+
+use std::sync::Once;
+
+/// Starts to log, if the user asks for it.
+pub fn start() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        if std::env::var_os("NACRE_FUZZ_LOG").is_some() {
+            let log = tracing_subscriber::fmt()
+                .with_max_level(tracing_subscriber::filter::LevelFilter::DEBUG)
+                .without_time()
+                .with_writer(std::io::stderr);
+            log.init();
+        }
+    });
+}
