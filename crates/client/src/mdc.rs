@@ -171,12 +171,12 @@ impl Mdc {
 
     /// The precision of times agreed with the target.
     pub(crate) fn precision(&self) -> Precision {
-        Precision::agreed(&self.import.connect_data())
+        self.import.precision()
     }
 
     /// The lock terms agreed with the target.
     pub(crate) fn lock_terms(&self) -> LockTerms {
-        LockTerms::agreed(&self.import.connect_data())
+        self.import.lock_terms()
     }
 
     /// Allocates a FID for a new file on this target; requests more sequences if necessary.

@@ -53,7 +53,7 @@ impl ObjectRequest {
 
 /// The precision of times negotiated with the client.
 pub(crate) fn precision(req: &ServerRequest) -> Precision {
-    Precision::agreed(&req.export.data())
+    req.export.precision()
 }
 
 fn body_reply(oa: Obdo) -> Reply {

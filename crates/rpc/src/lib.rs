@@ -18,6 +18,7 @@ mod error;
 mod exchange;
 #[cfg(feature = "faults")]
 mod faults;
+mod granted;
 mod import;
 pub mod job;
 mod node;

@@ -259,7 +259,7 @@ impl Osc {
 
     /// The precision of times agreed with the target.
     pub(super) fn precision(&self) -> Precision {
-        Precision::agreed(&self.import().connect_data())
+        self.import().precision()
     }
 
     /// The time of day at the target's precision.

@@ -27,7 +27,7 @@ impl LockServer {
 
 /// Reduces the times to the precision that the client supports.
 pub(super) fn with_client_precision(export: &Export, lvb: Bytes) -> Bytes {
-    match (Precision::agreed(&export.data()), OstLvb::from_bytes(&lvb)) {
+    match (export.precision(), OstLvb::from_bytes(&lvb)) {
         (Precision::Seconds, Ok(mut whole)) => {
             whole.set_times(whole.times().at(Precision::Seconds));
             whole.to_bytes()

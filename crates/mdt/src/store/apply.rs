@@ -11,7 +11,10 @@ use std::{
 use osd::{Batch, SpacePurpose, TransactionGuard};
 use wire::{Errno, Fid, Transno};
 
-use super::{Change, Inode, Mutation, OpenCounts, Stamp, Store, keys, shard_of};
+use super::{
+    Change, Inode, Mutation, OpenCounts, SHARDS_OF_MOST, Stamp, Store, keys, shard_of, shards_in_lock_order,
+};
+use smallvec::SmallVec;
 
 /// Maximum number of directories that the operations on names of one change change: those of a
 /// rename.
@@ -109,7 +112,7 @@ impl Store {
                 .check(SpacePurpose::Growth)
                 .map_err(Errno::from)?;
         }
-        let mut shards: Vec<_> = stamp
+        let mut shards: SmallVec<[_; SHARDS_OF_MOST]> = stamp
             .shards
             .iter()
             .map(|(shard, _)| (*shard, self.shards[*shard].lock()))
@@ -133,11 +136,9 @@ impl Store {
 
     /// Applies a change; the caller has locked the stamped shards.
     fn apply_locked(&self, stamp: &Stamp, change: Change) -> Result<Applied, ApplyError> {
-        let mut turns: Vec<usize> = change.dir_changes().map(|(dir, _)| shard_of(dir)).collect();
-        let changes_one_dir = turns.len() == 1 && change.replaced_dirs().next().is_none();
-        turns.extend(change.replaced_dirs().map(shard_of));
-        turns.sort_unstable();
-        turns.dedup();
+        let dirs = change.dir_changes().map(|(dir, _)| dir);
+        let changes_one_dir = change.dirs_changed() == 1 && change.replaced_dirs().next().is_none();
+        let turns = shards_in_lock_order(dirs.chain(change.replaced_dirs()));
         let pending = PendingChange {
             change,
             outcome: Arc::default(),

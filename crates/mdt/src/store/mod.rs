@@ -31,6 +31,7 @@ use bytes::Bytes;
 use dirs::DirTurns;
 use osd::{Index, Transactions, prefix_end};
 use parking_lot::Mutex;
+use smallvec::SmallVec;
 use tokio::sync::watch;
 use wire::{Errno, Fid, Transno};
 
@@ -49,6 +50,8 @@ pub use work::Work;
 
 /// Number of shards of inodes: of their mutexes, of the turns of directories, and of the cache.
 const SHARDS: usize = 256;
+/// Most operations depend on at most this number of shards.
+const SHARDS_OF_MOST: usize = 2;
 /// Maximum number of records that one scan of extended attributes or orphans returns.
 const ROWS_MAX: usize = 65536;
 
@@ -87,7 +90,7 @@ pub struct Store {
 #[derive(Clone, Debug)]
 pub struct Stamp {
     /// The shards in lock order, each with its number of changes.
-    shards: Vec<(usize, u64)>,
+    shards: SmallVec<[(usize, u64); SHARDS_OF_MOST]>,
 }
 
 /// A FID that no inode had when it was looked up ([`Store::unused_fid`]).
@@ -105,8 +108,8 @@ fn shard_of(fid: Fid) -> usize {
 }
 
 /// The indices of the shards of inodes, in lock order.
-fn shards_in_lock_order(fids: &[Fid]) -> Vec<usize> {
-    let mut shards: Vec<usize> = fids.iter().map(|f| shard_of(*f)).collect();
+fn shards_in_lock_order(fids: impl IntoIterator<Item = Fid>) -> SmallVec<[usize; SHARDS_OF_MOST]> {
+    let mut shards: SmallVec<[usize; SHARDS_OF_MOST]> = fids.into_iter().map(shard_of).collect();
     shards.sort_unstable();
     shards.dedup();
     shards
@@ -156,7 +159,10 @@ impl Store {
     pub fn stamp(&self, fids: &[Fid]) -> Stamp {
         let changes = |shard: usize| (shard, self.changes[shard].load(Ordering::Acquire));
         Stamp {
-            shards: shards_in_lock_order(fids).into_iter().map(changes).collect(),
+            shards: shards_in_lock_order(fids.iter().copied())
+                .into_iter()
+                .map(changes)
+                .collect(),
         }
     }
 

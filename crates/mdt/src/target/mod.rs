@@ -263,12 +263,12 @@ pub(crate) fn wall_clock() -> Time {
 
 /// The precision of times that the client and this target negotiated.
 pub(crate) fn precision(req: &ServerRequest) -> Precision {
-    Precision::agreed(&req.export.data())
+    req.export.precision()
 }
 
 /// The lock terms that the client negotiated.
 pub(crate) fn lock_terms(req: &ServerRequest) -> LockTerms {
-    LockTerms::agreed(&req.export.data())
+    req.export.lock_terms()
 }
 
 impl Mdt {

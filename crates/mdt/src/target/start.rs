@@ -233,7 +233,7 @@ async fn follow_config(
 /// client that finds a file on an unknown OST reads the configuration; a Lustre client fails.
 fn new_ost_delay(mdt: &Mdt, exports: &TargetExports) -> Duration {
     let is_lustre_client =
-        |e: &Arc<Export>| LockTerms::agreed(&e.data()) != LockTerms::Nacre && !e.has(OBD_CONNECT_LIGHTWEIGHT);
+        |e: &Arc<Export>| e.lock_terms() != LockTerms::Nacre && !e.has(OBD_CONNECT_LIGHTWEIGHT);
     match exports.all().iter().any(is_lustre_client) {
         true => Duration::from_secs(mdt.osts.new_ost_delay().load(Ordering::Relaxed)),
         false => Duration::ZERO,

@@ -23,9 +23,9 @@ pub use silence::PendingRequests;
 pub(crate) use connect::{OWN_FLAGS, OWN_FLAGS2, parse_connect_data};
 
 use crate::at::{Estimate, timeout_secs};
+use crate::granted::Granted;
 use crate::xids::{UnrepliedXids, Xids};
 use crate::{Ptlrpc, ReplyMsg, Request, RpcError};
-use arc_swap::ArcSwap;
 use bytes::Bytes;
 use cpt::HashMap;
 use machine::{Action, Event, Machine};
@@ -39,7 +39,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 use tokio::sync::{Notify, watch};
-use wire::{Nid, OBD_CONNECT_FLAGS2, OBD_CONNECT_MULTIMODRPCS, ObdConnectData, Transno, Xid};
+use wire::{LockTerms, Nid, OBD_CONNECT_MULTIMODRPCS, ObdConnectData, Precision, Transno, Xid};
 
 /// The state that calls in flight watch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -141,7 +141,7 @@ pub struct Import {
     cookie: u64,
     core: Mutex<Core>,
     /// The granted connect data.
-    granted: ArcSwap<ObdConnectData>,
+    granted: Granted,
     /// Number of requests without a reply.
     in_flight: Arc<AtomicUsize>,
     phase: watch::Sender<Phase>,
@@ -195,7 +195,7 @@ impl Import {
             stats: Arc::new(ImportStats::new()),
             cfg,
             cookie,
-            granted: ArcSwap::default(),
+            granted: Granted::default(),
             in_flight: core.in_flight.clone(),
             core: Mutex::new(core),
             phase: watch::Sender::new(phase),
@@ -292,18 +292,27 @@ impl Import {
 
     /// The connect data that the server granted.
     pub fn connect_data(&self) -> ObdConnectData {
-        **self.granted.load()
+        self.granted.data()
+    }
+
+    /// The precision of times that the server agreed to.
+    pub fn precision(&self) -> Precision {
+        self.granted.precision()
+    }
+
+    /// The terms of this client's locks that the server agreed to.
+    pub fn lock_terms(&self) -> LockTerms {
+        self.granted.lock_terms()
     }
 
     /// Whether `flag` of `ocd_connect_flags` is granted.
     pub fn has(&self, flag: u64) -> bool {
-        self.granted.load().ocd_connect_flags & flag == flag
+        self.granted.flags() & flag == flag
     }
 
     /// Whether `flag` of `ocd_connect_flags2` is granted.
     pub fn has2(&self, flag: u64) -> bool {
-        let data = self.granted.load();
-        data.ocd_connect_flags & OBD_CONNECT_FLAGS2 != 0 && data.ocd_connect_flags2 & flag == flag
+        self.granted.flags2() & flag == flag
     }
 
     /// The state, as calls see it.
@@ -436,7 +445,7 @@ impl Import {
     /// Records the connect data that the server granted, and sets the limit of modifying requests
     /// in flight that follows from it.
     fn set_granted(&self, data: ObdConnectData) {
-        self.granted.store(Arc::new(data));
+        self.granted.set(data);
         self.silence.note_heard();
         let modifying = match data.ocd_connect_flags & OBD_CONNECT_MULTIMODRPCS {
             0 => 1,

@@ -6,6 +6,7 @@ use super::request::Execution;
 use super::target_stats::TargetStats;
 use super::{Role, Target, TargetExports};
 use crate::exchange::{ReplyBuffer, ReplyEvent, request_body};
+use crate::granted::Granted;
 use crate::{Ptlrpc, RpcError, at, opcode};
 use arc_swap::ArcSwap;
 use bytes::Bytes;
@@ -21,8 +22,8 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 use wire::{
-    Errno, LustreHandle, MSG_RESENT, MSGHDR_AT_SUPPORT, MSGHDR_CKSUM_INCOMPAT18, Message, Nid,
-    OBD_CONNECT_FLAGS2, OBD_CONNECT_RDONLY, ObdConnectData, PtlrpcBody,
+    Errno, LockTerms, LustreHandle, MSG_RESENT, MSGHDR_AT_SUPPORT, MSGHDR_CKSUM_INCOMPAT18, Message, Nid,
+    OBD_CONNECT_RDONLY, ObdConnectData, Precision, PtlrpcBody,
 };
 
 /// Pause before a callback is sent again because the client was unreachable or its connection was
@@ -40,7 +41,6 @@ const CALLBACK_REPLY_MAX: u32 = 1024;
 struct Connection {
     peer: Nid,
     role: Role,
-    data: ObdConnectData,
     /// The client's import handle, for callbacks.
     cookie: u64,
     /// Identifies the boot of the client's node; 0 if unknown.
@@ -69,6 +69,7 @@ pub struct Export {
     nid_stats: Arc<StatsTable>,
     exports: Arc<TargetExports>,
     connection: ArcSwap<Connection>,
+    granted: Granted,
     state_tx: watch::Sender<ConnectionState>,
     /// Whether the client has disconnected or was evicted: its requests are refused.
     gone: AtomicBool,
@@ -110,10 +111,10 @@ impl Export {
             origin,
             nid_stats,
             exports: exports.clone(),
+            granted: Granted::default(),
             connection: ArcSwap::from_pointee(Connection {
                 peer: Nid::LO,
                 role: Role::Client,
-                data: ObdConnectData::default(),
                 cookie: 0,
                 incarnation: 0,
             }),
@@ -147,10 +148,10 @@ impl Export {
         self.connection.store(Arc::new(Connection {
             peer,
             role,
-            data,
             cookie,
             incarnation: link.map_or(0, |link| link.incarnation),
         }));
+        self.granted.set(data);
         self.replies.lock().reset_last_xid();
         self.note_heard();
         self.state_tx.send_modify(|g| g.conn_cnt = conn_cnt);
@@ -168,22 +169,27 @@ impl Export {
 
     /// The granted connect data.
     pub fn data(&self) -> ObdConnectData {
-        self.connection.load().data
+        self.granted.data()
     }
 
     /// Granted `ocd_connect_flags`.
     pub fn flags(&self) -> u64 {
-        self.connection.load().data.ocd_connect_flags
+        self.granted.flags()
     }
 
     /// Granted `ocd_connect_flags2`.
     pub fn flags2(&self) -> u64 {
-        let data = &self.connection.load().data;
-        if data.ocd_connect_flags & OBD_CONNECT_FLAGS2 == 0 {
-            0
-        } else {
-            data.ocd_connect_flags2
-        }
+        self.granted.flags2()
+    }
+
+    /// The precision of times that the client and the target agreed on.
+    pub fn precision(&self) -> Precision {
+        self.granted.precision()
+    }
+
+    /// The terms of the client's locks that the client and the target agreed on.
+    pub fn lock_terms(&self) -> LockTerms {
+        self.granted.lock_terms()
     }
 
     /// Whether `flag` of `ocd_connect_flags` is granted.
@@ -198,15 +204,13 @@ impl Export {
 
     /// Changes whether the client is mounted read-only (`OBD_CONNECT_RDONLY`).
     pub fn set_read_only(&self, read_only: bool) {
-        self.connection.rcu(|connection| {
-            let mut connection = Connection::clone(connection);
-            let flags = &mut connection.data.ocd_connect_flags;
-            match read_only {
-                true => *flags |= OBD_CONNECT_RDONLY,
-                false => *flags &= !OBD_CONNECT_RDONLY,
-            }
-            connection
-        });
+        let mut data = self.granted.data();
+        let flags = &mut data.ocd_connect_flags;
+        match read_only {
+            true => *flags |= OBD_CONNECT_RDONLY,
+            false => *flags &= !OBD_CONNECT_RDONLY,
+        }
+        self.granted.set(data);
     }
 
     /// The target's UUID.
