@@ -222,7 +222,6 @@ impl Nodes {
                 }
             }
         }
-        self.wait_until_idle("after the clients have disconnected").await;
         // The reply to a connect may be lost, so a client may not know its connection.
         for (target, uuid) in self.connections() {
             let client = self.clients.iter_mut().find(|client| client.uuid() == uuid);
@@ -230,6 +229,7 @@ impl Nodes {
             client.connect(target == OST, true).await;
             client.disconnect(target == OST).await;
         }
+        self.wait_until_idle("after the clients have disconnected").await;
         let left = self.connections();
         assert!(left.is_empty(), "clients that have disconnected remain: {left:?}");
         let locks = self.locks();
@@ -249,6 +249,7 @@ impl Nodes {
         let began = Instant::now();
         let mut pause = Duration::from_millis(1);
         loop {
+            // Nothing else can run when the time goes on.
             sleep(pause).await;
             let stats = self.node.rpc().stats();
             let active: Vec<_> = stats.iter().filter(|s| s.active > 0 || s.queued > 0).collect();

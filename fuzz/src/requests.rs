@@ -507,7 +507,7 @@ fn object_request(step: &Step, known: &Known) -> Request {
             let count = 1 + u32::from(z >> 4) % 3;
             let whole = ObdIoobj { ioo_oid: object, ioo_max_brw: 0, ioo_bufcnt: count };
             let range = |i: u32| NiobufRemote {
-                rnb_offset: position(x).wrapping_add(u64::from(i) * position(b)),
+                rnb_offset: position(x).wrapping_add(u64::from(i).wrapping_mul(position(b))),
                 rnb_len: u32::from(y) << (z >> 2 & 3),
                 rnb_flags: wire::OBD_BRW_FROM_GRANT,
             };

@@ -17,7 +17,7 @@ use wire::{Fid, Message, WireStruct};
 
 use crate::cluster::Cluster;
 use crate::requests::FIDS;
-use crate::steps::{STEPS_MAX, Step, options};
+use crate::steps::{Step, options};
 
 mod scenarios;
 
@@ -32,6 +32,8 @@ pub struct Seeds {
     fids: [Fid; FIDS],
 }
 
+/// Number of captured requests in a sequence: longer ones slow the servers' targets down.
+const SEQUENCE: usize = 6;
 /// Maximum length of a seed, bytes: longer inputs slow fuzzing down without benefit.
 const LEN_MAX: usize = 16 << 10;
 
@@ -177,7 +179,7 @@ impl Seeds {
         }
         let steps = sequences.by_target.entry(target).or_default();
         steps.push((step, is_new));
-        if steps.len() == STEPS_MAX {
+        if steps.len() == SEQUENCE {
             let (steps, news): (Vec<_>, Vec<_>) = std::mem::take(steps).into_iter().unzip();
             if news.contains(&true) {
                 self.add(target, Step::write_all(&steps));
