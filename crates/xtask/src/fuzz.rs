@@ -203,7 +203,10 @@ fn describe_failure(target: &str, output: &str) -> String {
     let before = match fs::read_dir(&history).is_ok_and(|mut files| files.next().is_some()) {
         true => {
             let dir = history.strip_prefix(root()).unwrap_or(&history);
-            format!("\nif that does not fail, with the inputs before it: cargo xtask fuzz {target} {}", dir.display())
+            format!(
+                "\nif that does not fail, with the inputs before it: cargo xtask fuzz {target} {}",
+                dir.display()
+            )
         }
         false => String::new(),
     };
