@@ -2,8 +2,8 @@
 //! answers to lock callbacks.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Arc, Weak};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -196,13 +196,24 @@ impl Client {
         let bufs = vec![
             wire::nul_terminated(target.as_bytes()),
             wire::nul_terminated(self.uuid.as_bytes()),
-            LustreHandle { cookie: 5 + side as u64 }.to_bytes(),
+            LustreHandle {
+                cookie: 5 + side as u64,
+            }
+            .to_bytes(),
             data.to_bytes(),
             Bytes::new(),
         ];
-        let request = Request { to_ost, portal, opc, bufs };
+        let request = Request {
+            to_ost,
+            portal,
+            opc,
+            bufs,
+        };
         let op_flags = if initial { wire::MSG_CONNECT_INITIAL } else { 0 };
-        let body = PtlrpcBody { pb_op_flags: op_flags, ..self.body(&request) };
+        let body = PtlrpcBody {
+            pb_op_flags: op_flags,
+            ..self.body(&request)
+        };
         let xid = self.send(&request, body).await?;
         let reply = self.reply(xid).await?.message.body().ok()?;
         if reply.pb_status == 0 {
@@ -217,7 +228,12 @@ impl Client {
             false => (wire::MDS_REQUEST_PORTAL, wire::MDS_DISCONNECT),
             true => (wire::OST_REQUEST_PORTAL, wire::OST_DISCONNECT),
         };
-        let request = Request { to_ost, portal, opc, bufs: Vec::new() };
+        let request = Request {
+            to_ost,
+            portal,
+            opc,
+            bufs: Vec::new(),
+        };
         let body = self.body(&request);
         let xid = self.send(&request, body).await?;
         self.inbox.handles.lock()[usize::from(to_ost)] = 0;
@@ -232,7 +248,9 @@ impl Client {
             pb_version: wire::format::service_version(request.opc) | 3,
             pb_opc: request.opc,
             pb_type: PTL_RPC_MSG_REQUEST,
-            pb_handle: LustreHandle { cookie: self.inbox.handles.lock()[side] },
+            pb_handle: LustreHandle {
+                cookie: self.inbox.handles.lock()[side],
+            },
             pb_conn_cnt: self.conn_cnt[side],
             pb_timeout: 100,
             ..PtlrpcBody::default()
@@ -242,7 +260,8 @@ impl Client {
     /// Sends a request. Returns its xid; `None` if it cannot be sent.
     pub async fn send(&mut self, request: &Request, body: PtlrpcBody) -> Option<u64> {
         let message = Message::new(&body, request.bufs.iter().cloned());
-        self.send_message(request.to_ost, request.portal, message, body).await
+        self.send_message(request.to_ost, request.portal, message, body)
+            .await
     }
 
     /// Sends a whole message. Its body has the right handle and, unless `keep_body`, times and
@@ -290,7 +309,13 @@ impl Client {
         if self.sent.len() == REMEMBERED {
             self.sent.pop_front();
         }
-        let sent = Sent { xid, to_ost, portal, message, body };
+        let sent = Sent {
+            xid,
+            to_ost,
+            portal,
+            message,
+            body,
+        };
         self.sent.push_back(sent.clone());
         self.transmit(&sent).await.then_some(xid)
     }
@@ -308,15 +333,24 @@ impl Client {
     }
 
     async fn transmit(&mut self, sent: &Sent) -> bool {
-        let at = |portal| MatchEntry { portal, match_bits: sent.xid, from: None };
+        let at = |portal| MatchEntry {
+            portal,
+            match_bits: sent.xid,
+            from: None,
+        };
         let lnet = &self.inbox.lnet;
         match sent.body.pb_opc {
             wire::OST_WRITE => {
                 let zeros = Payload::from(vec![0; 1 << 16]);
-                self.sources.push(lnet.attach(at(wire::OST_BULK_PORTAL), Md::Source(zeros)));
+                self.sources
+                    .push(lnet.attach(at(wire::OST_BULK_PORTAL), Md::Source(zeros)));
             }
-            wire::OST_READ => self.sources.push(lnet.attach(at(wire::OST_BULK_PORTAL), Md::Sink { max_len: 1 << 20 })),
-            wire::MDS_READPAGE => self.sources.push(lnet.attach(at(wire::MDS_BULK_PORTAL), Md::Sink { max_len: 1 << 20 })),
+            wire::OST_READ => self
+                .sources
+                .push(lnet.attach(at(wire::OST_BULK_PORTAL), Md::Sink { max_len: 1 << 20 })),
+            wire::MDS_READPAGE => self
+                .sources
+                .push(lnet.attach(at(wire::MDS_BULK_PORTAL), Md::Sink { max_len: 1 << 20 })),
             _ => {}
         }
         self.put(sent.portal, sent.xid, sent.message.build()).await
@@ -359,7 +393,9 @@ impl Client {
     /// The replies that have arrived in the meantime.
     pub fn late_replies(&mut self) -> Vec<Reply> {
         let all = std::mem::take(&mut *self.inbox.replies.lock());
-        all.into_iter().filter_map(|(xid, message)| self.take(xid, message)).collect()
+        all.into_iter()
+            .filter_map(|(xid, message)| self.take(xid, message))
+            .collect()
     }
 
     /// Forgets the requests that were sent.
@@ -389,27 +425,36 @@ impl Inbox {
     }
 
     async fn put_at(&self, portal: u32, xid: u64, offset: u32, message: Bytes) -> bool {
-        let put = self.lnet.put(self.server, portal, xid, offset, 0, message.into(), false);
+        let put = self
+            .lnet
+            .put(self.server, portal, xid, offset, 0, message.into(), false);
         put.await.is_ok()
     }
 
     /// Answers a lock callback.
     async fn answer(self: Arc<Inbox>, xid: u64, callback: Bytes) {
-        let Ok(message) = Message::parse(&callback) else { return };
+        let Ok(message) = Message::parse(&callback) else {
+            return;
+        };
         let Ok(body) = message.body() else { return };
         let answer = *self.answer.lock();
         if answer == Answer::CancelFirst {
             self.cancel(&body, &message).await;
         }
         let status = if answer == Answer::Refuse { -22 } else { 0 };
-        let reply = PtlrpcBody { pb_type: PTL_RPC_MSG_REPLY, pb_status: status, ..body };
+        let reply = PtlrpcBody {
+            pb_type: PTL_RPC_MSG_REPLY,
+            pb_status: status,
+            ..body
+        };
         let reply = match answer {
             Answer::Silence => return,
             Answer::Garbage => Bytes::from_static(&[7; 40]),
             _ => Message::new(&reply, []).build(),
         };
         // The space for early replies precedes the reply.
-        self.put_at(wire::LDLM_CB_REPLY_PORTAL, xid, message.repsize, reply).await;
+        self.put_at(wire::LDLM_CB_REPLY_PORTAL, xid, message.repsize, reply)
+            .await;
         if answer == Answer::Cancel {
             self.cancel(&body, &message).await;
         }
@@ -417,24 +462,32 @@ impl Inbox {
 
     /// Cancels the lock of a blocking callback.
     async fn cancel(&self, callback: &PtlrpcBody, message: &Message) {
-        let Ok(request) = message.get::<LdlmRequest>(1) else { return };
+        let Ok(request) = message.get::<LdlmRequest>(1) else {
+            return;
+        };
         if callback.pb_opc != wire::LDLM_BL_CALLBACK {
             return;
         }
-        let cancel = LdlmRequest { lock_count: 1, ..LdlmRequest::default() };
+        let cancel = LdlmRequest {
+            lock_count: 1,
+            ..LdlmRequest::default()
+        };
         let side = usize::from(callback.pb_handle.cookie == 6);
         let body = PtlrpcBody {
             pb_version: wire::format::service_version(wire::LDLM_CANCEL) | 3,
             pb_opc: wire::LDLM_CANCEL,
             pb_type: PTL_RPC_MSG_REQUEST,
-            pb_handle: LustreHandle { cookie: self.handles.lock()[side] },
+            pb_handle: LustreHandle {
+                cookie: self.handles.lock()[side],
+            },
             pb_conn_cnt: u32::MAX,
             pb_timeout: 100,
             ..PtlrpcBody::default()
         };
         let message = Message::new(&body, [cancel.to_bytes_with(&request.lock_handle[1..])]);
         let xid = self.next_xid();
-        self.put(wire::LDLM_CANCEL_REQUEST_PORTAL, xid, message.build()).await;
+        self.put(wire::LDLM_CANCEL_REQUEST_PORTAL, xid, message.build())
+            .await;
     }
 }
 

@@ -82,11 +82,19 @@ fn nid(host: usize) -> Nid {
 impl Cluster {
     /// Starts the servers and the clients.
     pub fn start() -> Cluster {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .start_paused(true)
+            .build();
         let runtime = runtime.expect("a runtime");
         let nodes = runtime.block_on(Nodes::start());
         let own_locks = nodes.locks();
-        Cluster { runtime, nodes, own_locks, is_dirty: false }
+        Cluster {
+            runtime,
+            nodes,
+            own_locks,
+            is_dirty: false,
+        }
     }
 
     /// Plays an input.
@@ -95,7 +103,12 @@ impl Cluster {
     ///
     /// The servers break a promise.
     pub fn play(&mut self, steps: &[Step]) {
-        let Cluster { runtime, nodes, own_locks, is_dirty } = self;
+        let Cluster {
+            runtime,
+            nodes,
+            own_locks,
+            is_dirty,
+        } = self;
         runtime.block_on(async {
             nodes.begin().await;
             for step in steps {
@@ -128,7 +141,11 @@ impl Nodes {
         let uuids = ["a", "b", "server", "orderly"];
         for (i, uuid) in uuids.into_iter().enumerate() {
             let lnet = open_network(fabric.clone(), nid(1 + i)).await;
-            let role = if uuid == "server" { Role::Server } else { Role::Mount };
+            let role = if uuid == "server" {
+                Role::Server
+            } else {
+                Role::Mount
+            };
             all.push(Client::new(uuid, role, lnet, nid(0), known.clone()));
         }
         let client = all.pop().expect("the last client");
@@ -140,17 +157,39 @@ impl Nodes {
         fids[12] = Fid::ROOT;
         fids[13] = Fid::DOT_LUSTRE;
         fids[14] = Fid::new(a, 1, 1);
-        Nodes { fabric, fate, node, clients: all, orderly, known, fids }
+        Nodes {
+            fabric,
+            fate,
+            node,
+            clients: all,
+            orderly,
+            known,
+            fids,
+        }
     }
 
     /// Number of locks at all targets, granted and waiting.
     fn locks(&self) -> usize {
-        let of_mdts = self.node.mdts().iter().map(|mdt| mdt.lock_stats().locks).sum::<usize>();
-        of_mdts + self.node.osts().iter().map(|ost| ost.lock_stats().locks).sum::<usize>()
+        let of_mdts = self
+            .node
+            .mdts()
+            .iter()
+            .map(|mdt| mdt.lock_stats().locks)
+            .sum::<usize>();
+        of_mdts
+            + self
+                .node
+                .osts()
+                .iter()
+                .map(|ost| ost.lock_stats().locks)
+                .sum::<usize>()
     }
 
     async fn begin(&mut self) {
-        *self.known.lock() = Known { fids: self.fids, ..Known::default() };
+        *self.known.lock() = Known {
+            fids: self.fids,
+            ..Known::default()
+        };
         self.orderly.make_dir(self.fids[0]).await;
     }
 
@@ -188,7 +227,9 @@ impl Nodes {
                 let to_ost = step.b & 1 != 0;
                 connect(client, to_ost).await;
                 let keep_body = step.options & options::KEEP_BODY != 0;
-                client.send_raw(to_ost, step.a.into(), &step.message, keep_body).await
+                client
+                    .send_raw(to_ost, step.a.into(), &step.message, keep_body)
+                    .await
             }
             _ => {
                 let request = requests::build(step, &self.known.lock());
@@ -205,14 +246,19 @@ impl Nodes {
             learn(&self.known, &reply);
         }
         for client in &mut self.clients {
-            client.late_replies().iter().for_each(|reply| learn(&self.known, reply));
+            client
+                .late_replies()
+                .iter()
+                .for_each(|reply| learn(&self.known, reply));
         }
     }
 
     /// Ends an input: all requests must end, and nothing may remain of the clients.
     async fn finish(&mut self, own_locks: usize) {
         self.fate.store(0, Relaxed);
-        self.clients.iter().for_each(|client| client.set_answer(Answer::Cancel));
+        self.clients
+            .iter()
+            .for_each(|client| client.set_answer(Answer::Cancel));
         self.wait_until_idle("before the clients disconnect").await;
         self.check_locks();
         for client in &mut self.clients {
@@ -222,7 +268,6 @@ impl Nodes {
                 }
             }
         }
-        self.wait_until_idle("after the clients have disconnected").await;
         // The reply to a connect may be lost, so a client may not know its connection.
         for (target, uuid) in self.connections() {
             let client = self.clients.iter_mut().find(|client| client.uuid() == uuid);
@@ -230,6 +275,7 @@ impl Nodes {
             client.connect(target == OST, true).await;
             client.disconnect(target == OST).await;
         }
+        self.wait_until_idle("after the clients have disconnected").await;
         let left = self.connections();
         assert!(left.is_empty(), "clients that have disconnected remain: {left:?}");
         let locks = self.locks();
@@ -241,7 +287,9 @@ impl Nodes {
     fn connections(&self) -> Vec<(String, String)> {
         let is_theirs = |uuid: &str| self.clients.iter().any(|client| client.uuid() == uuid);
         let all = self.node.rpc().clients().into_iter();
-        all.filter(|(_, uuid, _)| is_theirs(uuid)).map(|(target, uuid, _)| (target, uuid)).collect()
+        all.filter(|(_, uuid, _)| is_theirs(uuid))
+            .map(|(target, uuid, _)| (target, uuid))
+            .collect()
     }
 
     /// Waits until the servers execute no request.
@@ -249,6 +297,7 @@ impl Nodes {
         let began = Instant::now();
         let mut pause = Duration::from_millis(1);
         loop {
+            // Nothing else can run when the time goes on.
             sleep(pause).await;
             let stats = self.node.rpc().stats();
             let active: Vec<_> = stats.iter().filter(|s| s.active > 0 || s.queued > 0).collect();
@@ -256,7 +305,10 @@ impl Nodes {
                 return;
             }
             let clients = self.node.rpc().clients();
-            assert!(began.elapsed() < END_MAX, "requests are active for ever {when}: {active:?}, {clients:?}");
+            assert!(
+                began.elapsed() < END_MAX,
+                "requests are active for ever {when}: {active:?}, {clients:?}"
+            );
             pause = (pause * 2).min(Duration::from_secs(10));
         }
     }
@@ -277,7 +329,10 @@ impl Nodes {
 async fn start_servers(fabric: Arc<Fabric>) -> Arc<Node> {
     let lnet = open_network(fabric, nid(0)).await;
     let config = NodeConfig {
-        clock: WallClock::new(|| Time { sec: 1_767_225_600, ns: 0 }),
+        clock: WallClock::new(|| Time {
+            sec: 1_767_225_600,
+            ns: 0,
+        }),
         ..NodeConfig::new(RandomSource::seeded(7))
     };
     let node = Node::start(lnet, config).expect("the node starts");
@@ -343,7 +398,9 @@ fn learn(known: &Mutex<Known>, reply: &Reply) {
             known.opens.push(opened.mbo_open_handle);
         }
         if let Ok(layout) = PlainLayout::parse(message.buf(3)) {
-            known.objects.extend(layout.objects.iter().map(|object| object.l_ost_oi));
+            known
+                .objects
+                .extend(layout.objects.iter().map(|object| object.l_ost_oi));
         }
     }
 }

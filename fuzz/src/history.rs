@@ -18,7 +18,10 @@ pub fn clear() {
 
 /// Adds an input.
 pub fn add(input: &[u8]) {
-    INPUTS.lock().unwrap_or_else(PoisonError::into_inner).push(input.to_vec());
+    INPUTS
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .push(input.to_vec());
 }
 
 /// Makes a panic write the inputs before libFuzzer's hook ends the process.

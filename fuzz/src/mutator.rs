@@ -43,7 +43,12 @@ fn change(steps: &mut Vec<Step>, random: &mut Random) {
             let value = random.field(1 + field);
             let Some(step) = steps.get_mut(at) else { return };
             let fields = [
-                &mut step.options, &mut step.a, &mut step.b, &mut step.x, &mut step.y, &mut step.z,
+                &mut step.options,
+                &mut step.a,
+                &mut step.b,
+                &mut step.x,
+                &mut step.y,
+                &mut step.z,
             ];
             // The length of a message is in `y` and `z`.
             if step.message.is_empty() || field < 4 {

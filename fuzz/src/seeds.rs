@@ -17,7 +17,7 @@ use wire::{Fid, Message, WireStruct};
 
 use crate::cluster::Cluster;
 use crate::requests::FIDS;
-use crate::steps::{STEPS_MAX, Step, options};
+use crate::steps::{Step, options};
 
 mod scenarios;
 
@@ -32,6 +32,8 @@ pub struct Seeds {
     fids: [Fid; FIDS],
 }
 
+/// Number of captured requests in a sequence: longer ones slow the servers' targets down.
+const SEQUENCE: usize = 6;
 /// Maximum length of a seed, bytes: longer inputs slow fuzzing down without benefit.
 const LEN_MAX: usize = 16 << 10;
 
@@ -158,8 +160,7 @@ impl Seeds {
             portal,
             wire::OST_REQUEST_PORTAL | wire::OST_IO_PORTAL | wire::OST_CREATE_PORTAL
         );
-        let is_lock =
-            matches!(opc, wire::LDLM_ENQUEUE..=wire::LDLM_SET_INFO) && msg.buf(2).is_empty();
+        let is_lock = matches!(opc, wire::LDLM_ENQUEUE..=wire::LDLM_SET_INFO) && msg.buf(2).is_empty();
         let message = sequences.with_fids_of_inputs(&msg.build(), &self.fids);
         if message.len() >= LEN_MAX || is_connection(opc) {
             return;
@@ -177,7 +178,7 @@ impl Seeds {
         }
         let steps = sequences.by_target.entry(target).or_default();
         steps.push((step, is_new));
-        if steps.len() == STEPS_MAX {
+        if steps.len() == SEQUENCE {
             let (steps, news): (Vec<_>, Vec<_>) = std::mem::take(steps).into_iter().unzip();
             if news.contains(&true) {
                 self.add(target, Step::write_all(&steps));
@@ -228,8 +229,12 @@ impl Sequences {
         const OWN: usize = 6;
         let mut message = message.to_vec();
         for at in (0..message.len().saturating_sub(15)).step_by(8) {
-            let Ok(bytes) = <[u8; 16]>::try_from(&message[at..at + 16]) else { continue };
-            let Ok(fid) = Fid::from_bytes(&bytes) else { continue };
+            let Ok(bytes) = <[u8; 16]>::try_from(&message[at..at + 16]) else {
+                continue;
+            };
+            let Ok(fid) = Fid::from_bytes(&bytes) else {
+                continue;
+            };
             let slot = if fid == Fid::ROOT {
                 0
             } else if (0x2_0000_0400..0x2_4000_0000).contains(&fid.f_seq) && fid.f_ver == 0 {

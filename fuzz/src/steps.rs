@@ -178,7 +178,9 @@ impl Step {
 
     /// The step that sends a message to a portal of a target.
     pub fn raw(to_ost: bool, portal: u8, message: Bytes) -> Step {
-        let len = u16::try_from(message.len()).expect("seeds are short").to_le_bytes();
+        let len = u16::try_from(message.len())
+            .expect("seeds are short")
+            .to_le_bytes();
         let step = Step::new(Action::Raw).on(portal, to_ost.into());
         Step {
             message,
@@ -196,7 +198,12 @@ impl Step {
             let (changed, rest) = rest.split_at(rest.len().min(usize::from(changes & 3) * 4));
             let mutation = |m: &[u8; 4]| {
                 let [buffer, at, how, value] = *m;
-                Mutation { buffer, at, how, value }
+                Mutation {
+                    buffer,
+                    at,
+                    how,
+                    value,
+                }
             };
             let len = match action {
                 Action::Raw => usize::from(u16::from_le_bytes([y, z])).min(rest.len()),
@@ -224,7 +231,16 @@ impl Step {
         let action = Action::ALL.iter().position(|action| *action == self.action);
         let action = action.unwrap_or(0) as u8;
         let changes = self.mutations.len().min(3);
-        input.extend([action, self.options, self.a, self.b, self.x, self.y, self.z, changes as u8]);
+        input.extend([
+            action,
+            self.options,
+            self.a,
+            self.b,
+            self.x,
+            self.y,
+            self.z,
+            changes as u8,
+        ]);
         for m in &self.mutations[..changes] {
             input.extend([m.buffer, m.at, m.how, m.value]);
         }

@@ -25,7 +25,11 @@ pub(super) fn all() -> Vec<(&'static str, Vec<u8>)> {
     let mut add = |target, steps: &[Step]| {
         inputs.push((target, Step::write_all(steps)));
         // Each single step is also a seed.
-        inputs.extend(steps.iter().map(|step| (target, Step::write_all(std::slice::from_ref(step)))));
+        inputs.extend(
+            steps
+                .iter()
+                .map(|step| (target, Step::write_all(std::slice::from_ref(step)))),
+        );
     };
     for steps in [directories(), files(), attributes(), queries(), leases()] {
         add("mdt", &steps);
@@ -33,7 +37,10 @@ pub(super) fn all() -> Vec<(&'static str, Vec<u8>)> {
     for steps in equal_fids().into_iter().chain(resends()) {
         add("mdt", &steps);
     }
-    for steps in [inode_locks(), flocks(), extents()].into_iter().chain(callbacks()) {
+    for steps in [inode_locks(), flocks(), extents()]
+        .into_iter()
+        .chain(callbacks())
+    {
         add("ldlm", &steps);
     }
     for steps in [data(), objects(), shared_data()] {
@@ -47,7 +54,9 @@ fn make(dir: u8, fid: u8, name: u8, kind: u8) -> Step {
 }
 
 fn open(dir: u8, fid: u8, name: u8) -> Step {
-    Step::new(Action::Open).on(dir, fid).with(name, CREATE, READ_WRITE)
+    Step::new(Action::Open)
+        .on(dir, fid)
+        .with(name, CREATE, READ_WRITE)
 }
 
 fn rename(from: u8, to: u8, name: u8, new_name: u8) -> Step {
@@ -59,7 +68,9 @@ fn link(fid: u8, dir: u8, name: u8) -> Step {
 }
 
 fn unlink(dir: u8, fid: u8, name: u8, is_dir: bool) -> Step {
-    Step::new(Action::Unlink).on(dir, fid).with(name, 0, is_dir.into())
+    Step::new(Action::Unlink)
+        .on(dir, fid)
+        .with(name, 0, is_dir.into())
 }
 
 fn lock_inode(fid: u8, mode: u8) -> Step {
@@ -92,7 +103,9 @@ fn files() -> Vec<Step> {
     let mut steps = vec![
         open(DIR, 1, 0),
         Step::new(Action::Close).on(1, 1),
-        Step::new(Action::Open).on(DIR, 2).with(1, CREATE | 0x40, READ_WRITE | 0x10),
+        Step::new(Action::Open)
+            .on(DIR, 2)
+            .with(1, CREATE | 0x40, READ_WRITE | 0x10),
         Step::new(Action::Close).on(2, 2),
         unlink(DIR, 1, 0, false),
     ];
@@ -108,7 +121,9 @@ fn leases() -> Vec<Step> {
         Step::new(Action::Open).on(1, 1).with(3, 0x90, READ_WRITE),
         Step::new(Action::Open).on(1, 1).with(3, 0x80, READ_WRITE).by(B),
         // A volatile file.
-        Step::new(Action::Open).on(DIR, 2).with(0, CREATE | 0x20, READ_WRITE),
+        Step::new(Action::Open)
+            .on(DIR, 2)
+            .with(0, CREATE | 0x20, READ_WRITE),
         Step::new(Action::SwapLayouts).on(1, 2),
         Step::new(Action::Close).on(1, 2).with(1, 0, 4),
         Step::new(Action::Hsm).on(1, 0).with(1, 1, 7),
@@ -152,11 +167,27 @@ fn equal_fids() -> Vec<Vec<Step>> {
         after(&file, &[rename(DIR, DIR, 0, 0), rename(DIR, DIR, 0, 1)]),
         after(&dirs, &[rename(1, 1, 1, 1), rename(DIR, DIR, 0, 0)]),
         // Renames of a directory into itself, into one below, and over one above.
-        after(&dirs, &[rename(DIR, 1, 0, 0), rename(DIR, 2, 0, 0), rename(1, DIR, 1, 0)]),
-        after(&dirs, &[rename(DIR, 1, 0, 4), rename(1, 1, 5, 4), rename(2, 2, 5, 0)]),
+        after(
+            &dirs,
+            &[rename(DIR, 1, 0, 0), rename(DIR, 2, 0, 0), rename(1, DIR, 1, 0)],
+        ),
+        after(
+            &dirs,
+            &[rename(DIR, 1, 0, 4), rename(1, 1, 5, 4), rename(2, 2, 5, 0)],
+        ),
         // New inodes with the FID of their directory, or one in use.
-        after(&dirs, &[make(1, 1, 2, DIRECTORY), make(1, DIR, 2, FILE), open(1, 1, 2)]),
-        after(&dirs, &[unlink(1, 1, 1, true), unlink(DIR, DIR, 0, true), unlink(2, 1, 5, true)]),
+        after(
+            &dirs,
+            &[make(1, 1, 2, DIRECTORY), make(1, DIR, 2, FILE), open(1, 1, 2)],
+        ),
+        after(
+            &dirs,
+            &[
+                unlink(1, 1, 1, true),
+                unlink(DIR, DIR, 0, true),
+                unlink(2, 1, 5, true),
+            ],
+        ),
         after(
             &file,
             &[
@@ -223,7 +254,10 @@ fn inode_locks() -> Vec<Step> {
 
 fn flocks() -> Vec<Step> {
     let flock = |client, fid, mode, start, end, owner_and_flags| {
-        Step::new(Action::Flock).on(fid, start).with(mode, end, owner_and_flags).by(client)
+        Step::new(Action::Flock)
+            .on(fid, start)
+            .with(mode, end, owner_and_flags)
+            .by(client)
     };
     vec![
         flock(0, DIR, 1, 0, 99, 0x10),
@@ -240,7 +274,10 @@ fn flocks() -> Vec<Step> {
 }
 
 fn lock_extent(client: u8, mode: u8, start: u8, end: u8, flags: u8) -> Step {
-    Step::new(Action::LockExtent).on(0, start).with(mode, end, flags).by(client)
+    Step::new(Action::LockExtent)
+        .on(0, start)
+        .with(mode, end, flags)
+        .by(client)
 }
 
 fn extents() -> Vec<Step> {
@@ -276,7 +313,14 @@ fn callbacks() -> Vec<Vec<Step>> {
     let waits = make(DIR, OF_B, 0, DIRECTORY).by(B | options::NO_WAIT);
     let leaves = [0, B].map(|client| {
         let leave = Step::new(Action::Disconnect).by(client);
-        vec![answer(4), lock_inode(DIR, 2), waits.clone(), leave, wait(2), lock_inode(DIR, 2).by(B)]
+        vec![
+            answer(4),
+            lock_inode(DIR, 2),
+            waits.clone(),
+            leave,
+            wait(2),
+            lock_inode(DIR, 2).by(B),
+        ]
     });
     kinds.chain(leaves).collect()
 }
@@ -289,7 +333,12 @@ fn data() -> Vec<Step> {
     let operations = [0, 1, 2, 3, 4, 5];
     let operations = operations.map(|kind| Step::new(Action::Object).on(0, 3).with(0, 0xf0, kind));
     [
-        vec![open(DIR, 1, 0), transfer(0, 0, 5, 0), transfer(0, 0, 0x80, 1), transfer(0, 1, 0x80, 7)],
+        vec![
+            open(DIR, 1, 0),
+            transfer(0, 0, 5, 0),
+            transfer(0, 0, 0x80, 1),
+            transfer(0, 1, 0x80, 7),
+        ],
         operations.into(),
         vec![transfer(0, 0, 0x80, 0x2e), transfer(0, 0, 0x80, 0x2f)],
     ]
@@ -313,7 +362,16 @@ fn shared_data() -> Vec<Step> {
 fn objects() -> Vec<Step> {
     let info = (0..5).map(|kind| Step::new(Action::ObjectInfo).with(kind, 0, 0));
     let operation = |kind, b| Step::new(Action::Object).on(0, b).with(0, 0, kind).by(SERVER);
-    let more = [operation(6, 100), operation(7, 0), operation(7, 0), operation(8, 0)];
+    let more = [
+        operation(6, 100),
+        operation(7, 0),
+        operation(7, 0),
+        operation(8, 0),
+    ];
     let sequence = Step::new(Action::Sequence).with(3, 2, 0).by(SERVER);
-    std::iter::once(open(DIR, 1, 0)).chain(info).chain(more).chain([sequence]).collect()
+    std::iter::once(open(DIR, 1, 0))
+        .chain(info)
+        .chain(more)
+        .chain([sequence])
+        .collect()
 }
