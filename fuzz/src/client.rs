@@ -76,7 +76,7 @@ pub struct Reply {
     pub message: Message,
 }
 
-/// What the client's network delivers.
+/// The messages that the client's network delivers.
 struct Inbox {
     lnet: Arc<Lnet>,
     server: Nid,

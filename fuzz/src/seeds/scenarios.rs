@@ -153,7 +153,7 @@ fn queries() -> Vec<Step> {
     queries.chain(sequences).chain([batch, read_only]).collect()
 }
 
-/// Requests whose FIDs are equal, or above one another.
+/// Requests with equal FIDs, or with FIDs above one another.
 fn equal_fids() -> Vec<Vec<Step>> {
     let dirs = [make(DIR, 1, 0, DIRECTORY), make(1, 2, 1, DIRECTORY)];
     let file = [make(DIR, 1, 0, FILE), link(1, DIR, 1)];

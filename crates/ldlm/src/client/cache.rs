@@ -345,8 +345,8 @@ impl LockClient {
         }
     }
 
-    /// Ends the searches for a lock whose data the owner has dropped. If work under the lock has
-    /// begun meanwhile ([`LockClient::find_even_revoked`]), waits for it and returns false: the
+    /// Ends the searches for a lock after the owner has dropped its data. If work under the lock
+    /// has begun meanwhile ([`LockClient::find_even_revoked`]), waits for it and returns false: the
     /// owner must drop the data again.
     pub(super) async fn end(&self, res: &LdlmResId, cookie: LockCookie) -> bool {
         let mut is_first_look = true;

@@ -76,7 +76,7 @@ impl From<Errno> for ApplyError {
 }
 
 impl Store {
-    /// Applies a change whose inodes no other operation changes now.
+    /// Applies a change; no other operation changes its inodes now.
     ///
     /// # Errors
     ///

@@ -259,7 +259,7 @@ impl Change {
         })
     }
 
-    /// The existing directories whose records the change replaces or removes.
+    /// The existing directories of which the change replaces or removes the record.
     pub(super) fn replaced_dirs(&self) -> impl Iterator<Item = Fid> + '_ {
         self.mutations.iter().filter_map(|mutation| match mutation {
             Mutation::InodeChanged { fid, inode } if inode.is_dir() => Some(*fid),
@@ -290,7 +290,7 @@ impl Mutation {
         }
     }
 
-    /// Adds the records to a batch, except the record of a directory whose names change
+    /// Adds the records to a batch, except the record of a directory with changed names
     /// ([`Mutation::DirChanged`]).
     pub(super) fn add_records(&self, transno: Transno, batch: &mut Batch) {
         match self {

@@ -1,6 +1,6 @@
 //! The text of the parameter `import`, in Lustre's format (docs/manual/metrics.md, "Imports").
 //!
-//! Lines of Lustre whose values this implementation does not have are left out.
+//! Lines of Lustre are left out if this implementation has no value for them.
 
 use super::call::NET_LATENCY;
 use super::params::state_name;
@@ -334,7 +334,7 @@ mod tests {
 
     #[test]
     fn flags_of_a_real_server_have_the_names_of_lustre() {
-        // What lctl of a client of version 2.17.57 shows of an OSC and its connect flags.
+        // The output of lctl on a client of version 2.17.57, for an OSC and its connect flags.
         let data = ObdConnectData {
             ocd_connect_flags: 0xa042_7af2_e344_0038,
             ocd_connect_flags2: 0x4_0014_8202,

@@ -159,7 +159,7 @@ impl FlagTest {
     }
 }
 
-/// The flags whose names start like this.
+/// The flags with this prefix in their names.
 fn flags_of(prefix: &str) -> u32 {
     let flags = FLAG_NAMES.iter().filter(|(_, name)| name.starts_with(prefix));
     flags.fold(0, |all, (flag, _)| all | flag)

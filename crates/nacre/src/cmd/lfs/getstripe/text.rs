@@ -62,7 +62,7 @@ pub(super) enum Field {
     MdtIndex,
 }
 
-/// What the layout of a file does not have.
+/// The parts of the output that the layout of a file lacks.
 #[derive(Default)]
 pub(super) struct InodeLines {
     /// Replaces the FID in the layout.
