@@ -1,7 +1,7 @@
 //! Fuzz targets: parsers, which parse an input and rebuild it ([`parsers`]), and servers in memory,
 //! which receive the input as requests ([`server`], [`selftest`]). `cargo xtask fuzz` builds and
-//! runs them. [`seeds`] creates the initial inputs from captured traffic and from sequences built by
-//! hand.
+//! runs them. [`seeds`] creates the initial inputs from captured traffic and from sequences built
+//! by hand.
 //!
 //! No input may cause a panic, a hang or excessive memory use. After the input the servers must
 //! still answer another client. The targets `mdt`, `ldlm` and `ost` also fail if a request stays

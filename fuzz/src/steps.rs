@@ -11,7 +11,7 @@ const STEP_BYTES: usize = 8;
 
 macro_rules! actions {
     ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
-        /// What a step does.
+        /// The action of a step.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum Action { $($(#[$doc])* $name),* }
 
@@ -104,7 +104,7 @@ pub struct Mutation {
 /// One step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Step {
-    /// What to do.
+    /// The action.
     pub action: Action,
     /// A combination of [`options`], and the client in the lowest two bits.
     pub options: u8,

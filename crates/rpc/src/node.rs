@@ -141,8 +141,8 @@ impl Ptlrpc {
             .sum()
     }
 
-    /// The clients of all targets: the target's UUID and the client's, and the number of requests in
-    /// execution for the client.
+    /// The clients of all targets: the target's UUID and the client's, and the number of requests
+    /// in execution for the client.
     #[cfg(feature = "sim")]
     pub fn clients(&self) -> Vec<(String, String, usize)> {
         let of_target = |target: Arc<TargetExports>| target.all();

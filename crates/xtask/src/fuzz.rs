@@ -21,8 +21,8 @@ const TAIL_LINES: usize = 60;
 /// Limits for one input: 60 s and 2 GiB of memory.
 const LIMITS: [&str; 2] = ["-timeout=60", "-rss_limit_mb=2048"];
 
-/// Options of a run. libFuzzer's weights of inputs by the rareness of their features cost a fifth of
-/// the time of the targets that start servers.
+/// Options of a run. libFuzzer's weights of inputs by the rareness of their features cost a fifth
+/// of the time of the targets that start servers.
 const RUN: [&str; 1] = ["-entropic=0"];
 
 /// The action that the command line requests.
