@@ -76,7 +76,7 @@ pub struct Reply {
     pub message: Message,
 }
 
-/// The messages that the client's network delivers.
+/// The messages for a client.
 struct Inbox {
     lnet: Arc<Lnet>,
     server: Nid,

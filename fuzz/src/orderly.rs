@@ -67,7 +67,7 @@ impl Orderly {
         reply.get::<LuSeqRange>(1).expect("a sequence").lsr_start
     }
 
-    /// Sends a request and returns the reply. A server evicts the client during inputs of some
+    /// Sends a request. Returns the reply. A server evicts the client during inputs of some
     /// minutes, because the client sends no pings; then it connects again.
     async fn ask(&mut self, portal: u32, opc: u32, bufs: Vec<Bytes>) -> Message {
         let to_ost = opc == wire::OST_STATFS;

@@ -15,7 +15,7 @@ const FIRST_LOCK_COOKIE: u64 = 0x7700;
 /// Number of FIDs that a step can name.
 pub const FIDS: usize = 16;
 
-/// A client's knowledge of the servers.
+/// The knowledge of the clients about the servers.
 #[derive(Debug, Default)]
 pub struct Known {
     /// The FIDs that steps name.

@@ -24,7 +24,7 @@ thread_local! {
     static CURRENT: RefCell<Option<Session>> = const { RefCell::new(None) };
 }
 
-/// A cluster and what is known of it.
+/// A cluster and its history.
 struct Session {
     cluster: Cluster,
     /// Number of inputs that it has served.

@@ -80,13 +80,14 @@ impl Index for MemoryIndex {
         if from >= to {
             return Ok(Vec::new());
         }
-        let range = self
-            .map
-            .range::<[u8], _>((Bound::Included(from), Bound::Excluded(to)));
-        Ok(range
-            .take(limit)
-            .map(|e| (e.key().clone(), e.value().read().clone()))
-            .collect())
+        // The map's iterators leak the entries that they pass (crossbeam, pull request 1217).
+        let mut rows = Vec::new();
+        let mut next = self.map.lower_bound::<[u8]>(Bound::Included(from));
+        while let Some(entry) = next.filter(|e| rows.len() < limit && e.key()[..] < *to) {
+            rows.push((entry.key().clone(), entry.value().read().clone()));
+            next = entry.next();
+        }
+        Ok(rows)
     }
 
     fn apply(&self, mut batch: Batch) -> Result<(), OsdError> {
