@@ -6,6 +6,7 @@
 
 #![cfg(feature = "sim")]
 
+pub mod attrs;
 pub mod cluster;
 pub mod data;
 pub mod faults;
@@ -14,6 +15,7 @@ pub mod history;
 pub mod kernel;
 pub mod linear;
 pub mod names;
+pub mod register;
 pub mod run;
 pub mod scenario;
 pub mod shrink;

@@ -11,13 +11,14 @@ use fastrand::Rng;
 use lnet::sim::Fabric;
 use osd::Stores;
 use parking_lot::Mutex;
-use wire::Fid;
+use wire::{Errno, Fid};
 
 use crate::cluster::{Cluster, Host};
 use crate::data::ClientId;
 use crate::faults::{Faults, Plan, client_id};
-use crate::history::History;
+use crate::history::{History, Outcome};
 use crate::kernel::KernelModel;
+use crate::names;
 use crate::system;
 use crate::verify::{Findings, Losses, verify};
 use crate::weather::{Climate, Counts, Digest, SeededWeather};
@@ -177,14 +178,18 @@ impl Simulation {
     }
 
     async fn run(mut self) -> Report {
-        match self.prepare().await {
+        let dirs = match self.prepare().await {
             Ok(dirs) => {
                 self.work(&dirs).await;
                 self.observe(&dirs).await;
                 self.check_idle().await;
+                dirs
             }
-            Err(e) => self.broken.push(e),
-        }
+            Err(e) => {
+                self.broken.push(e);
+                Vec::new()
+            }
+        };
         let evicted = self.note_evictions();
         if evicted > 0 && self.settings.plan.is_calm() {
             self.broken
@@ -193,7 +198,7 @@ impl Simulation {
         self.stop().await;
         self.check_stores().await;
         let losses = self.losses.lock().clone();
-        let mut findings = verify(&self.history.entries(), &losses);
+        let mut findings = verify(&self.history.entries(), &losses, &dirs);
         findings.broken.splice(0..0, self.broken);
         Report {
             settings: self.settings.clone(),
@@ -349,6 +354,9 @@ impl Simulation {
                 self.broken
                     .push(format!("a call took {time:?} without a fault: {entry}"));
             }
+            if self.settings.plan.is_calm() && entry.outcome.as_ref().is_some_and(needs_fault) {
+                self.broken.push(format!("a call failed without a fault: {entry}"));
+            }
         }
     }
 
@@ -379,6 +387,16 @@ impl Simulation {
                 self.broken.push(e);
             }
         }
+    }
+}
+
+/// Whether only a fault explains an outcome.
+fn needs_fault(outcome: &Outcome) -> bool {
+    match outcome {
+        Outcome::Name(names::Outcome::Unclear(_)) => true,
+        // A file that was removed, or a lock of another client.
+        Outcome::Failed(errno) => !matches!(*errno, Errno::ENOENT | Errno::ESTALE | Errno::EAGAIN),
+        _ => false,
     }
 }
 

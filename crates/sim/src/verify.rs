@@ -1,5 +1,7 @@
 //! Compares a history with the promises of the file system.
 
+mod attrs;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use wire::Fid;
@@ -9,6 +11,7 @@ use crate::flocks::{self, FlockSpec};
 use crate::history::{Call, Entry, Outcome};
 use crate::linear::{Spec, Timed, Verdict, check};
 use crate::names::{self, NameSpec};
+use crate::workload::BLOCK;
 
 /// Number of states at which a check gives up.
 const STATES_MAX: usize = 30_000;
@@ -58,17 +61,20 @@ fn instant<C>(order: u64, call: C) -> Timed<C> {
     }
 }
 
-/// Checks all promises.
-pub fn verify(entries: &[Entry], losses: &Losses) -> Findings {
+/// Checks all promises. `dirs`: the directories in which the calls work.
+pub fn verify(entries: &[Entry], losses: &Losses, dirs: &[Fid]) -> Findings {
     let mut findings = Findings::default();
     for entry in entries {
-        if let Some(Outcome::Torn(how)) = &entry.outcome {
-            findings
-                .broken
-                .push(format!("a block with two values: {entry}: {how}"));
-        }
+        let problem = match &entry.outcome {
+            Some(Outcome::Torn(how)) => format!("a block with two values: {entry}: {how}"),
+            Some(Outcome::Wrong(_)) => format!("a wrong answer: {entry}"),
+            _ => continue,
+        };
+        findings.broken.push(problem);
     }
     check_names(entries, losses, &mut findings);
+    check_open_files(entries, losses, &mut findings);
+    attrs::check_all(entries, losses, dirs, &mut findings);
     let mut blocks: BTreeSet<(Fid, u8)> = BTreeSet::new();
     for entry in entries {
         if let Call::Read(fid, block) = entry.call {
@@ -117,6 +123,10 @@ fn record<S: Spec>(
 fn check_names(entries: &[Entry], losses: &Losses, findings: &mut Findings) {
     let mut history = Vec::new();
     for entry in entries {
+        if let Some((fid, links)) = links_seen(entry).filter(|_| !losses.clients.contains(&entry.client)) {
+            let read = (names::Call::Links(fid, links), names::Outcome::Done);
+            history.push((timed(entry, read, true), entry.to_string()));
+        }
         let Call::Name(call) = &entry.call else { continue };
         let outcome = match &entry.outcome {
             Some(Outcome::Name(outcome)) => outcome.clone(),
@@ -150,6 +160,71 @@ fn check_names(entries: &[Entry], losses: &Losses, findings: &mut Findings) {
         crashes: !losses.mds.is_empty(),
     };
     record("names", &spec, names::State::default(), history, findings);
+}
+
+/// The number of names that a call found.
+fn links_seen(entry: &Entry) -> Option<(Fid, u32)> {
+    match (&entry.call, &entry.outcome) {
+        (Call::Stat(fid), Some(Outcome::Stat(stat))) if !stat.is_dir => Some((*fid, stat.links)),
+        _ => None,
+    }
+}
+
+/// The file that a call uses, if the call is not on names.
+fn file_of(call: &Call) -> Option<Fid> {
+    match *call {
+        Call::Name(_) | Call::Statfs => None,
+        Call::Write(fid, ..)
+        | Call::Store(fid, ..)
+        | Call::Append(fid, _)
+        | Call::Read(fid, _)
+        | Call::Allocate(fid, _)
+        | Call::Punch(fid, _)
+        | Call::Truncate(fid, _)
+        | Call::Fsync(fid)
+        | Call::Flock(fid, _)
+        | Call::Close(fid)
+        | Call::Stat(fid)
+        | Call::Perm(fid, _)
+        | Call::GetAcl(fid)
+        | Call::SetTime(fid, _)
+        | Call::Xattr(fid, ..) => Some(fid),
+    }
+}
+
+/// Checks that files exist as long as a client has them open, also after their removal.
+fn check_open_files(entries: &[Entry], losses: &Losses, findings: &mut Findings) {
+    // A restart of the metadata server forgets open files.
+    if !losses.mds.is_empty() {
+        return;
+    }
+    let mut opens: BTreeMap<(ClientId, Fid), u32> = BTreeMap::new();
+    for entry in entries {
+        let opened = match (&entry.call, &entry.outcome) {
+            (Call::Name(names::Call::Open(_)), Some(Outcome::Name(outcome))) => match outcome {
+                names::Outcome::Made(fid) | names::Outcome::Found(fid, _) => Some(*fid),
+                _ => None,
+            },
+            _ => None,
+        };
+        if let Some(fid) = opened {
+            *opens.entry((entry.client, fid)).or_default() += 1;
+        }
+        let Some(fid) = file_of(&entry.call) else { continue };
+        let Some(count) = opens.get_mut(&(entry.client, fid)) else {
+            continue;
+        };
+        let gone = matches!(
+            entry.outcome,
+            Some(Outcome::Failed(wire::Errno::ENOENT | wire::Errno::ESTALE))
+        );
+        if gone && *count > 0 && !losses.clients.contains(&entry.client) {
+            findings.broken.push(format!("an open file is gone: {entry}"));
+        }
+        if matches!(entry.call, Call::Close(_)) {
+            *count = count.saturating_sub(1);
+        }
+    }
 }
 
 fn check_flock(entries: &[Entry], losses: &Losses, fid: Fid, findings: &mut Findings) {
@@ -189,7 +264,8 @@ fn check_flock(entries: &[Entry], losses: &Losses, fid: Fid, findings: &mut Find
     record(&format!("flock of {fid}"), &FlockSpec, None, history, findings);
 }
 
-fn check_block(entries: &[Entry], losses: &Losses, (fid, block): (Fid, u8), findings: &mut Findings) {
+/// The start of each client's last successful fsync of a file.
+fn last_syncs<'a>(entries: impl IntoIterator<Item = &'a Entry>, fid: Fid) -> BTreeMap<ClientId, u64> {
     let mut synced: BTreeMap<ClientId, u64> = BTreeMap::new();
     for entry in entries {
         if entry.call == Call::Fsync(fid) && entry.outcome == Some(Outcome::Done) {
@@ -197,18 +273,29 @@ fn check_block(entries: &[Entry], losses: &Losses, (fid, block): (Fid, u8), find
             *last = entry.start.max(*last);
         }
     }
+    synced
+}
+
+fn check_block(entries: &[Entry], losses: &Losses, (fid, block): (Fid, u8), findings: &mut Findings) {
+    let synced = last_syncs(entries, fid);
     let mut history = Vec::new();
     for entry in entries {
         let (client, done) = (entry.client, entry.outcome == Some(Outcome::Done));
         let lost = losses.clients.contains(&client);
+        let safe = !lost || synced.get(&client).is_some_and(|sync| *sync > entry.end);
         let call = match &entry.call {
-            Call::Write(file, at, value) if (*file, *at) == (fid, block) => {
-                let safe = !lost || synced.get(&client).is_some_and(|sync| *sync > entry.end);
+            Call::Write(file, at, value) | Call::Store(file, at, value) if (*file, *at) == (fid, block) => {
                 timed(entry, data::Call::Write(client, *value), done && safe)
             }
+            Call::Append(file, value) if *file == fid => match entry.outcome {
+                Some(Outcome::At(at)) if at != u64::from(block) * BLOCK as u64 => continue,
+                Some(Outcome::At(_)) => timed(entry, data::Call::Write(client, *value), safe),
+                _ => timed(entry, data::Call::Write(client, *value), false),
+            },
             Call::Truncate(file, blocks) if *file == fid && *blocks <= block => {
                 timed(entry, data::Call::Cut, done)
             }
+            Call::Punch(file, at) if (*file, *at) == (fid, block) => timed(entry, data::Call::Cut, done),
             Call::Fsync(file) if *file == fid && done => timed(entry, data::Call::Fsync(client), true),
             Call::Read(file, at) if (*file, *at) == (fid, block) && !lost => match entry.outcome {
                 Some(Outcome::Value(value)) => timed(entry, data::Call::Read(value), true),
