@@ -187,7 +187,9 @@ impl History {
         entry.end = end;
         entry.at.1 = crate::system::elapsed();
         entry.outcome = Some(outcome.clone());
-        self.digest.add(entry.to_string().as_bytes());
+        let text = entry.to_string();
+        self.digest.add(text.as_bytes());
+        crate::watchdog::note(&text);
         outcome
     }
 
@@ -195,6 +197,7 @@ impl History {
     pub fn note(&self, what: impl Into<String>) -> u64 {
         let what = what.into();
         self.digest.add(what.as_bytes());
+        crate::watchdog::note(&what);
         let mut state = self.state.lock();
         state.clock += 1;
         let order = state.clock;

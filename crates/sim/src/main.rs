@@ -1,4 +1,5 @@
-//! Runs simulations: many seeds, or one with its history.
+//! Runs simulations: many seeds, or one with its history. With `--whole`, a failing history is not
+//! shrunk.
 
 use std::process::ExitCode;
 use std::time::Instant;
@@ -15,7 +16,7 @@ fn show(report: &Report) -> String {
     let counts = &report.counts;
     let load = |n: &std::sync::atomic::AtomicU64| n.load(std::sync::atomic::Ordering::Relaxed);
     format!(
-        "seed {} digest {:016x}: {:.0} s, {} frames ({} disturbed), {} callbacks, {} evicted, {} undecided, {}",
+        "seed {} digest {:016x}: {:.0} s, {} frames ({} disturbed), {} callbacks, {} evicted, {} MiB, {} undecided, {}",
         report.settings.seed,
         report.digest,
         report.time.as_secs_f64(),
@@ -23,6 +24,7 @@ fn show(report: &Report) -> String {
         load(&counts.disturbed),
         load(&counts.callbacks),
         report.evicted,
+        report.memory >> 20,
         report.findings.undecided,
         match report.findings.broken.len() {
             0 => "clean".to_owned(),
@@ -96,7 +98,7 @@ fn main() -> ExitCode {
             ..Settings::of(seed)
         };
         let mut report = run(&settings);
-        if !report.findings.broken.is_empty() {
+        if !report.findings.broken.is_empty() && !report.is_stuck && !args.iter().any(|arg| arg == "--whole") {
             println!("{}; shrinking", show(&report));
             report = shrink(&settings, (1 + OSTS..1 + OSTS + CLIENTS).map(|id| id as u8));
         }

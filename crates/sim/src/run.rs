@@ -3,6 +3,7 @@
 use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::sync::mpsc::RecvTimeoutError;
 use std::time::Duration;
 
 use client::Cred;
@@ -10,17 +11,20 @@ use cpt::Bug;
 use fastrand::Rng;
 use lnet::sim::Fabric;
 use osd::Stores;
+use osd::check::Finding;
 use parking_lot::Mutex;
-use wire::{Errno, Fid};
+use wire::{Errno, Fid, OstIndex};
 
 use crate::cluster::{Cluster, Host};
 use crate::data::ClientId;
 use crate::faults::{Faults, Plan, client_id};
 use crate::history::{History, Outcome};
 use crate::kernel::KernelModel;
+use crate::memory;
 use crate::names;
 use crate::system;
 use crate::verify::{Findings, Losses, verify};
+use crate::watchdog::Progress;
 use crate::weather::{Climate, Counts, Digest, SeededWeather};
 use crate::workload::{DIRS, Workload, dir_name};
 
@@ -34,6 +38,13 @@ const CALLS_MAX: Duration = Duration::from_secs(900);
 const LOCKS_INTERVAL: Duration = Duration::from_millis(5);
 /// Time of a call in a run without faults.
 const CALM_CALL_MAX: Duration = Duration::from_secs(10);
+/// Real time without an event after which a simulation counts as stuck.
+pub const STUCK_AFTER: Duration = Duration::from_secs(60);
+/// Memory that a run may use, bytes. Much more than any run needs, and much less than a cache
+/// without a bound would take.
+const MEMORY_MAX: usize = 256 << 20;
+/// Locks of all clients at a server's target after the end of all calls.
+const LOCKS_MAX: u64 = 1_000;
 /// Stack of a simulation's thread, bytes: unoptimised futures are large.
 const STACK: usize = 64 << 20;
 
@@ -81,24 +92,75 @@ pub struct Report {
     pub counts: Arc<Counts>,
     /// Number of clients that a server evicted.
     pub evicted: usize,
+    /// The most memory that the cluster and its history used, bytes.
+    pub memory: usize,
+    /// Whether the run stood still in real time.
+    pub is_stuck: bool,
 }
 
-/// Runs `work` on a fresh thread, in a runtime with virtual time, from a seed. Returns the panic if
-/// it panics.
+/// The end of a simulation without a result.
+#[derive(Debug)]
+pub enum Failure {
+    /// It panicked.
+    Panic(Box<dyn Any + Send>),
+    /// It stood still in real time; the last event.
+    Stuck(String),
+}
+
+impl std::fmt::Display for Failure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Failure::Panic(panic) => {
+                let text = panic.downcast_ref::<String>().map(String::as_str);
+                let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
+                write!(f, "panic: {}", text.unwrap_or("without a text"))
+            }
+            Failure::Stuck(last) => write!(
+                f,
+                "a thread blocks, or loops without an await point; the last event: {last}"
+            ),
+        }
+    }
+}
+
+/// Runs `work` on a fresh thread, in a runtime with virtual time, from a seed.
 ///
 /// # Errors
 ///
-/// The payload of the panic.
+/// The simulation panics, or has no event for [`STUCK_AFTER`] of real time. Its thread stays then.
 ///
 /// # Panics
 ///
 /// If no thread can be started.
-pub fn in_simulation<T, W>(seed: u64, work: W) -> Result<T, Box<dyn Any + Send>>
+pub fn in_simulation<T, W>(seed: u64, work: W) -> Result<T, Failure>
 where
     T: Send + 'static,
     W: AsyncFnOnce() -> T + Send + 'static,
 {
+    in_simulation_within(STUCK_AFTER, seed, work)
+}
+
+/// As [`in_simulation`], with another limit of real time without an event.
+///
+/// # Errors
+///
+/// As [`in_simulation`].
+///
+/// # Panics
+///
+/// If no thread can be started.
+pub fn in_simulation_within<T, W>(stuck_after: Duration, seed: u64, work: W) -> Result<T, Failure>
+where
+    T: Send + 'static,
+    W: AsyncFnOnce() -> T + Send + 'static,
+{
+    let progress = Arc::<Progress>::default();
+    let (ended, end) = std::sync::mpsc::channel::<()>();
+    let own = progress.clone();
     let simulation = move || {
+        // Dropped at the end of the thread's work, also by a panic.
+        let _ended = ended;
+        own.attach();
         system::begin(seed);
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_time()
@@ -111,34 +173,39 @@ where
         })
     };
     let thread = std::thread::Builder::new().stack_size(STACK).spawn(simulation);
-    thread.expect("a thread").join()
+    let thread = thread.expect("a thread");
+    let mut events = None;
+    while end.recv_timeout(stuck_after) == Err(RecvTimeoutError::Timeout) {
+        let now = Some(progress.events());
+        if events == now {
+            return Err(Failure::Stuck(progress.last()));
+        }
+        events = now;
+    }
+    thread.join().map_err(Failure::Panic)
 }
 
 /// Runs a simulation.
 pub fn run(settings: &Settings) -> Report {
     let own = settings.clone();
-    let report = in_simulation(settings.seed, async move || {
+    let result = in_simulation(settings.seed, async move || {
         cpt::plant(own.bug);
         Simulation::new(own).run().await
     });
-    report.unwrap_or_else(|panic| Report {
+    result.unwrap_or_else(|failure| Report {
         settings: settings.clone(),
         digest: 0,
         findings: Findings {
-            broken: vec![format!("panic: {}", panic_text(&*panic))],
+            broken: vec![failure.to_string()],
             undecided: 0,
         },
         history: String::new(),
         time: Duration::ZERO,
         counts: Arc::default(),
         evicted: 0,
+        memory: 0,
+        is_stuck: matches!(failure, Failure::Stuck(_)),
     })
-}
-
-fn panic_text(panic: &(dyn Any + Send)) -> String {
-    let text = panic.downcast_ref::<String>().cloned();
-    let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
-    text.unwrap_or_else(|| "without a text".into())
 }
 
 struct Simulation {
@@ -197,6 +264,10 @@ impl Simulation {
         }
         self.stop().await;
         self.check_stores().await;
+        let memory = usize::try_from(memory::peak()).unwrap_or_default();
+        if memory > MEMORY_MAX {
+            self.broken.push(format!("the run used {} MiB", memory >> 20));
+        }
         let losses = self.losses.lock().clone();
         let mut findings = verify(&self.history.entries(), &losses, &dirs);
         findings.broken.splice(0..0, self.broken);
@@ -208,6 +279,8 @@ impl Simulation {
             time: system::elapsed(),
             counts: self.counts,
             evicted,
+            memory,
+            is_stuck: false,
         }
     }
 
@@ -343,6 +416,7 @@ impl Simulation {
                 let what = format!("node {} keeps {uncommitted} requests as not committed", host.id);
                 self.broken.push(what);
             }
+            self.broken.extend(find_leftovers(host));
             if node.osts().iter().any(|ost| !ost.grants_are_consistent()) {
                 self.broken
                     .push(format!("node {}: the grants have another sum", host.id));
@@ -362,14 +436,23 @@ impl Simulation {
 
     /// Checks the stores after the stop.
     async fn check_stores(&mut self) {
-        let mds = self.cluster.servers[0].clone();
         for host in &self.cluster.servers {
             for disk in host.disks() {
                 self.broken.extend(disk.take_broken_promises());
             }
         }
-        let checked = mds.scope().run(async move { check_names(&mds).await }).await;
-        self.broken.extend(checked);
+        let cluster = self.cluster.clone();
+        let mds = cluster.servers[0].clone();
+        let checked = mds.scope().run(async move { check_file_system(&cluster).await });
+        let losses = self.losses.lock().clone();
+        match checked.await {
+            Ok(found) => {
+                let kept = found.into_iter().filter(|found| !losses.explain(found.1.kind));
+                let texts = kept.map(|(target, finding)| format!("{target}: {finding:?}"));
+                self.broken.extend(texts);
+            }
+            Err(e) => self.broken.push(format!("the stores cannot be checked: {e}")),
+        }
     }
 
     async fn stop(&mut self) {
@@ -415,30 +498,46 @@ async fn find_conflict(cluster: Arc<Cluster>) -> String {
     }
 }
 
-/// The findings of a check of the metadata target's store.
-async fn check_names(mds: &Host) -> Vec<String> {
-    let Some(disk) = mds.disks().nth(1) else {
-        return Vec::new();
-    };
-    let index = match disk.stores().open_index().await {
-        Ok(index) => index,
-        Err(e) => return vec![format!("the store of the MDT does not open: {e}")],
-    };
-    let store = mdt::store::Store::new(index);
-    match mdt::check::examine(&store, 0, &osd::check::Progress::default()) {
-        Ok(found) => found
-            .problems
-            .iter()
-            .map(|p| format!("{:?}", p.finding(&store)))
-            .collect(),
-        Err(e) => vec![format!("the store of the MDT cannot be checked: {e}")],
+/// The findings of a check of all stores, each with its target.
+async fn check_file_system(cluster: &Cluster) -> Result<Vec<(String, Finding)>, String> {
+    let show = |e: &dyn std::fmt::Display| e.to_string();
+    let (mut mdt, mut osts) = (None, Vec::new());
+    for (name, index, disk) in cluster.servers.iter().flat_map(|host| host.targets()) {
+        if name.contains("MGS") {
+            continue;
+        }
+        let stores = disk.stores();
+        let entries = stores.open_index().await.map_err(|e| show(&e))?;
+        if name.contains("MDT") {
+            mdt = Some((name, index, Arc::new(mdt::store::Store::new(entries))));
+            continue;
+        }
+        let objects = stores.open_objects(&entries).await.map_err(|e| show(&e))?;
+        let (ost, files) = (OstIndex(index), disk.object_files());
+        osts.push((name, ost, ost::check::Store::on(ost, entries, objects, files)));
     }
+    let mdt = mdt.ok_or("there is no MDT")?;
+    fsck::examine(mdt, osts).await.map_err(|e| show(&e))
 }
 
 async fn until_dead(scope: &Arc<cpt::NodeScope>) {
     while !scope.is_dead() {
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
+}
+
+/// State of a node that should be gone or few after the end of all calls.
+fn find_leftovers(host: &Host) -> Vec<String> {
+    let Some(node) = host.node() else { return Vec::new() };
+    let mut found = Vec::new();
+    for (pattern, most) in [("osc.*.cur_dirty_bytes", 0), ("ldlm.namespaces.*.lock_count", LOCKS_MAX)] {
+        for (name, value) in node.registry().get(pattern) {
+            if value.trim().parse::<u64>().is_ok_and(|value| value > most) {
+                found.push(format!("node {}: {name} is {}, after all calls", host.id, value.trim()));
+            }
+        }
+    }
+    found
 }
 
 /// Whether a server evicted the client: its imports remember it.

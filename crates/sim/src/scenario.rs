@@ -9,7 +9,7 @@ use lnet::sim::{Fabric, Fate, FrameInfo, Weather};
 use parking_lot::Mutex;
 
 use crate::cluster::{Cluster, Host};
-use crate::run::{CLIENTS, OSTS, in_simulation};
+use crate::run::{CLIENTS, Failure, OSTS, in_simulation};
 
 /// The time of a frame.
 const LATENCY: Duration = Duration::from_millis(1);
@@ -59,8 +59,10 @@ where
         }
         scenario(Scenario { cluster, rule }).await;
     });
-    if let Err(panic) = played {
-        std::panic::resume_unwind(panic);
+    match played {
+        Ok(()) => {}
+        Err(Failure::Panic(panic)) => std::panic::resume_unwind(panic),
+        Err(stuck) => panic!("{stuck}"),
     }
 }
 
