@@ -165,13 +165,17 @@ fn label(kind: TargetKind, index: u32, osts: u32) -> TargetLabel {
 
 impl Cluster {
     /// Hosts without nodes: a metadata server, object servers with an OST each, and clients.
-    pub fn new(seed: u64, fabric: Arc<Fabric>, osts: u32, clients: u32) -> Cluster {
+    /// `ost_bytes`: the capacity of each OST's disk, if not the ordinary one.
+    pub fn new(seed: u64, fabric: Arc<Fabric>, osts: u32, clients: u32, ost_bytes: Option<u64>) -> Cluster {
         let target = |kind: TargetKind, index: u32| {
             let label = label(kind, index, osts);
-            let config = DiskConfig {
+            let mut config = DiskConfig {
                 name: label.svname(),
                 ..DiskConfig::default()
             };
+            if let Some(bytes) = ost_bytes.filter(|_| kind == TargetKind::Ost) {
+                config.capacity = bytes;
+            }
             let purpose = 1 + kind as u64 * 100 + u64::from(index);
             Target {
                 label,

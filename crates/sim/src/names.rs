@@ -141,6 +141,8 @@ impl Spec for NameSpec {
                 let unknown = tree.values().filter(|(file, _)| *file == Fid::ZERO).count();
                 same((known..=known + unknown).contains(&(*links as usize)))
             }
+            // A target may lack space at any time.
+            _ if *outcome == Outcome::Failed(Errno::ENOSPC) => same(true),
             change => match (plan(tree, change, outcome), outcome) {
                 (Ok(_), Outcome::Failed(_)) => Vec::new(),
                 (Ok(tree), _) => self.changed(state, tree),

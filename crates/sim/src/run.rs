@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::Duration;
 
-use client::Cred;
+use client::{Client, Cred, OpenFlags};
 use cpt::Bug;
 use fastrand::Rng;
 use lnet::sim::Fabric;
@@ -26,7 +26,7 @@ use crate::system;
 use crate::verify::{Findings, Losses, verify};
 use crate::watchdog::Progress;
 use crate::weather::{Climate, Counts, Digest, SeededWeather};
-use crate::workload::{DIRS, Workload, dir_name};
+use crate::workload::{DIRS, Workload, block_of, dir_name};
 
 /// Number of object servers.
 pub const OSTS: u32 = 2;
@@ -38,6 +38,8 @@ const CALLS_MAX: Duration = Duration::from_secs(900);
 const LOCKS_INTERVAL: Duration = Duration::from_millis(5);
 /// Time of a call in a run without faults.
 const CALM_CALL_MAX: Duration = Duration::from_secs(10);
+/// The capacity of a small disk, bytes.
+const SMALL_DISK: std::ops::Range<u64> = 1 << 20..3 << 20;
 /// Real time without an event after which a simulation counts as stuck.
 pub const STUCK_AFTER: Duration = Duration::from_secs(60);
 /// Memory that a run may use, bytes. Much more than any run needs, and much less than a cache
@@ -230,14 +232,20 @@ impl Simulation {
         let weather = SeededWeather::new(rng.u64(..), climate.clone(), digest.clone(), counts.clone());
         let fabric = Fabric::new(Box::new(weather));
         tokio::spawn(fabric.clone().run());
+        let seed = rng.u64(..);
+        let small = settings.plan.small_disks;
+        let ost_bytes = small.then(|| rng.u64(SMALL_DISK));
         Simulation {
             settings,
-            cluster: Arc::new(Cluster::new(rng.u64(..), fabric, OSTS, CLIENTS)),
+            cluster: Arc::new(Cluster::new(seed, fabric, OSTS, CLIENTS, ost_bytes)),
             history: History::new(digest.clone()),
             digest,
             counts,
             climate,
-            losses: Arc::default(),
+            losses: Arc::new(Mutex::new(Losses {
+                small_disks: small,
+                ..Losses::default()
+            })),
             kernels: BTreeMap::new(),
             rng,
             broken: Vec::new(),
@@ -250,6 +258,7 @@ impl Simulation {
                 self.work(&dirs).await;
                 self.observe(&dirs).await;
                 self.check_idle().await;
+                self.check_service().await;
                 dirs
             }
             Err(e) => {
@@ -384,10 +393,7 @@ impl Simulation {
 
     /// Reads everything with a client that lives.
     async fn observe(&mut self, dirs: &[Fid]) {
-        let living = self.cluster.clients.iter().rfind(|host| host.is_up()).cloned();
-        let Some((host, client)) = living.and_then(|host| Some((host.clone(), host.client()?))) else {
-            return;
-        };
+        let Some((host, client)) = self.observer() else { return };
         let id = client_id(&host);
         let kernel = self.kernels.get(&id).cloned().flatten();
         let observer = Workload::new(id, client, kernel, dirs.to_vec(), self.history.clone(), 0);
@@ -412,7 +418,7 @@ impl Simulation {
         for host in self.cluster.hosts().filter(|host| host.is_up()) {
             let Some(node) = host.node() else { continue };
             let uncommitted = node.rpc().uncommitted_requests();
-            if uncommitted > 0 {
+            if uncommitted > 0 && !self.settings.plan.small_disks {
                 let what = format!("node {} keeps {uncommitted} requests as not committed", host.id);
                 self.broken.push(what);
             }
@@ -428,10 +434,42 @@ impl Simulation {
                 self.broken
                     .push(format!("a call took {time:?} without a fault: {entry}"));
             }
-            if self.settings.plan.is_calm() && entry.outcome.as_ref().is_some_and(needs_fault) {
+            let is_full = self.settings.plan.small_disks && lacks_space(entry.outcome.as_ref());
+            if self.settings.plan.is_calm() && !is_full && entry.outcome.as_ref().is_some_and(needs_fault) {
                 self.broken.push(format!("a call failed without a fault: {entry}"));
             }
         }
+    }
+
+    /// Checks that the servers work after all faults: a new file on each OST takes data.
+    async fn check_service(&mut self) {
+        let Some((host, client)) = self.observer() else { return };
+        let work = host.scope().run(async move {
+            let (cred, root) = (Cred::root(), client.root());
+            for number in 0..2 * OSTS {
+                let name = format!("probe{number}");
+                let flags = OpenFlags::READ_WRITE;
+                let (_, file) = client.create(&cred, root, name.as_bytes(), 0o600, flags).await?;
+                client.write(&file, 0, block_of(1)).await?;
+                client.fsync(&file, false).await?;
+                client.release(&file).await?;
+                client.unlink(&cred, root, name.as_bytes()).await?;
+            }
+            Ok::<(), Errno>(())
+        });
+        match tokio::time::timeout(CALLS_MAX, work).await {
+            Ok(Ok(())) => {}
+            Ok(Err(Errno::ENOSPC)) if self.settings.plan.small_disks => {}
+            Ok(Err(errno)) => self.broken.push(format!("no new files after all faults: {errno}")),
+            Err(_) => self.broken.push("new files do not end after all faults".into()),
+        }
+    }
+
+    /// The last client that lives, and its mount.
+    fn observer(&self) -> Option<(Arc<Host>, Arc<Client>)> {
+        let host = self.cluster.clients.iter().rfind(|host| host.is_up())?.clone();
+        let client = host.client()?;
+        Some((host, client))
     }
 
     /// Checks the stores after the stop.
@@ -447,7 +485,7 @@ impl Simulation {
         let losses = self.losses.lock().clone();
         match checked.await {
             Ok(found) => {
-                let kept = found.into_iter().filter(|found| !losses.explain(found.1.kind));
+                let kept = found.into_iter().filter(|found| !losses.explains(found.1.kind));
                 let texts = kept.map(|(target, finding)| format!("{target}: {finding:?}"));
                 self.broken.extend(texts);
             }
@@ -471,6 +509,17 @@ impl Simulation {
             }
         }
     }
+}
+
+/// Whether a call failed for lack of space.
+fn lacks_space(outcome: Option<&Outcome>) -> bool {
+    matches!(
+        outcome,
+        Some(
+            Outcome::Failed(Errno::ENOSPC)
+                | Outcome::Name(names::Outcome::Failed(Errno::ENOSPC) | names::Outcome::Unclear(Errno::ENOSPC))
+        )
+    )
 }
 
 /// Whether only a fault explains an outcome.

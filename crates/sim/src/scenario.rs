@@ -52,7 +52,7 @@ where
         let rule = Arc::<Mutex<Option<Rule>>>::default();
         let fabric = Fabric::new(Box::new(RuledWeather(rule.clone())));
         tokio::spawn(fabric.clone().run());
-        let cluster = Arc::new(Cluster::new(seed, fabric, OSTS, CLIENTS));
+        let cluster = Arc::new(Cluster::new(seed, fabric, OSTS, CLIENTS, None));
         for host in cluster.hosts() {
             let started = cluster.start(host).await;
             assert_eq!(started, Ok(()), "node {}", host.id);

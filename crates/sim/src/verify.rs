@@ -23,6 +23,12 @@ const STATES_MAX: usize = 30_000;
 ///   ones: clients do not replay.
 /// - An object server that crashes forgets the data that no fsync covers, and evicts its clients:
 ///   their dirty data is lost.
+/// - An OST that cannot write, or has less space than it granted, loses data that a client's write
+///   has passed to the client's cache. `fsync` and the file's descriptors report that; without an
+///   `fsync`, the write counts as lost.
+/// - A store through a mapping reserves no space. If the OST has none, the store is lost; `fsync`,
+///   `close` or the next fault reports that.
+/// - An OST without space for its records does not commit, so its clients keep their requests.
 /// - A client that a server evicts may answer calls from its caches until it notices.
 #[derive(Clone, Debug, Default)]
 pub struct Losses {
@@ -32,11 +38,36 @@ pub struct Losses {
     pub mds: Vec<u64>,
     /// The order of each death of an object server.
     pub oss: Vec<u64>,
+    /// The order of the begin of each fault of an OST's disk: changes fail, or space is missing.
+    pub disks: Vec<u64>,
+    /// Whether the disks of the OSTs are so small that the calls fill them.
+    pub small_disks: bool,
 }
 
+/// Number of losses of a file's data that the checks try, for each fault of a disk.
+const LOSSES_OF_FAULT: usize = 2;
+
 impl Losses {
+    /// The losses of data by faults of disks: each takes effect at any time after its fault, or never.
+    fn of_disks<C: Clone>(&self, call: C) -> impl Iterator<Item = (Timed<C>, String)> {
+        // No call or other event has these two starts.
+        let starts = self
+            .disks
+            .iter()
+            .flat_map(|order| std::iter::repeat_n(2 * *order, LOSSES_OF_FAULT));
+        starts.enumerate().map(move |(n, start)| {
+            let lost = Timed {
+                call: call.clone(),
+                start: start + (n % LOSSES_OF_FAULT) as u64,
+                end: u64::MAX,
+                definite: false,
+            };
+            (lost, "a disk fails or is full".into())
+        })
+    }
+
     /// Whether an event explains a finding of a check of the stores.
-    pub fn explain(&self, _kind: &str) -> bool {
+    pub fn explains(&self, _kind: &str) -> bool {
         false
     }
 }
@@ -88,7 +119,11 @@ pub fn verify(entries: &[Entry], losses: &Losses, dirs: &[Fid]) -> Findings {
             blocks.insert((fid, block));
         }
     }
+    let stored: BTreeSet<Fid> = entries.iter().filter_map(stored_file).collect();
     for (fid, block) in blocks {
+        if losses.small_disks && stored.contains(&fid) {
+            continue;
+        }
         check_block(entries, losses, (fid, block), &mut findings);
     }
     let locked = entries.iter().filter_map(|entry| match entry.call {
@@ -167,6 +202,14 @@ fn check_names(entries: &[Entry], losses: &Losses, findings: &mut Findings) {
         crashes: !losses.mds.is_empty(),
     };
     record("names", &spec, names::State::default(), history, findings);
+}
+
+/// The file of a store through a mapping.
+fn stored_file(entry: &Entry) -> Option<Fid> {
+    match entry.call {
+        Call::Store(fid, ..) => Some(fid),
+        _ => None,
+    }
 }
 
 /// The number of names that a call found.
@@ -291,7 +334,10 @@ fn check_block(entries: &[Entry], losses: &Losses, (fid, block): (Fid, u8), find
         let lost = losses.clients.contains(&client);
         let safe = !lost || synced.get(&client).is_some_and(|sync| *sync > entry.end);
         let call = match &entry.call {
-            Call::Write(file, at, value) | Call::Store(file, at, value) if (*file, *at) == (fid, block) => {
+            Call::Write(file, at, value) if (*file, *at) == (fid, block) => {
+                timed(entry, data::Call::Write(client, *value), done && safe)
+            }
+            Call::Store(file, at, value) if (*file, *at) == (fid, block) => {
                 timed(entry, data::Call::Write(client, *value), done && safe)
             }
             Call::Append(file, value) if *file == fid => match entry.outcome {
@@ -329,6 +375,7 @@ fn check_block(entries: &[Entry], losses: &Losses, (fid, block): (Fid, u8), find
         let crash = instant(order, data::Call::ServerCrash);
         history.push((crash, "an object server dies".into()));
     }
+    history.extend(losses.of_disks(data::Call::ServerCrash));
     let what = format!("block {block} of {fid}");
     record(&what, &BlockSpec, data::State::default(), history, findings);
 }

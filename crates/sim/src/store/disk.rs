@@ -53,6 +53,8 @@ pub struct SimDisk(Arc<Mutex<Disk>>);
 /// The state of a disk.
 pub(super) struct Disk {
     pub(super) config: DiskConfig,
+    /// The capacity of the new disk, bytes.
+    first_capacity: u64,
     pub(super) rng: Rng,
     /// Added to the time of each commit and sync.
     delay: Duration,
@@ -135,6 +137,7 @@ impl SimDisk {
     pub fn new(config: DiskConfig, seed: u64) -> SimDisk {
         let mut disk = Disk {
             space: Space::of_memory(config.capacity),
+            first_capacity: config.capacity,
             config,
             rng: Rng::with_seed(seed),
             delay: Duration::ZERO,
@@ -229,6 +232,17 @@ impl SimDisk {
         sizes
             .filter_map(|(path, size)| Some((object(path)?, size)))
             .collect()
+    }
+
+    /// Whether commits and syncs fail.
+    pub fn is_failing(&self) -> bool {
+        self.0.lock().is_failing
+    }
+
+    /// Gives the disk its first capacity again.
+    pub fn reset_capacity(&self) {
+        let first = self.0.lock().first_capacity;
+        self.set_capacity(first);
     }
 
     /// Changes the capacity, bytes. Changes fail while less space than their purpose needs is free.

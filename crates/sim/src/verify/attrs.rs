@@ -75,7 +75,8 @@ pub(super) fn check_all(entries: &[Entry], losses: &Losses, dirs: &[Fid], findin
         if file.kind == Kind::Dir {
             continue;
         }
-        let crashes = crashes || !losses.oss.is_empty() || !losses.clients.is_empty();
+        let crashes =
+            crashes || !(losses.oss.is_empty() && losses.clients.is_empty() && losses.disks.is_empty());
         let calls = finish_data(losses, time_calls(&file, losses));
         let what = format!("modification time of {fid}");
         check(&what, TimeSpec, None, calls, crashes, findings);
@@ -142,10 +143,11 @@ fn finish_mdt<C>(file: &File<'_>, losses: &Losses, syncs: &[&Entry], mut calls: 
 }
 
 /// Adds all crashes to a history.
-fn finish_data<C>(losses: &Losses, mut calls: Calls<C>) -> Calls<C> {
+fn finish_data<C: Clone>(losses: &Losses, mut calls: Calls<C>) -> Calls<C> {
     for &order in losses.mds.iter().chain(&losses.oss) {
         calls.push((instant(order, Event::Crash), "a server dies".into()));
     }
+    calls.extend(losses.of_disks(Event::Crash));
     for (n, client) in losses.clients.iter().enumerate() {
         let lost = Timed {
             call: Event::Crash,

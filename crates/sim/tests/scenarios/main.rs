@@ -5,6 +5,8 @@
 
 use bytes::Bytes;
 use lnet::sim::FrameKind;
+use sim::history::History;
+use sim::run::{Failure, in_simulation_within};
 use sim::scenario::play;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -57,4 +59,16 @@ fn a_blocking_callback_that_the_network_loses_is_sent_again() {
         let synced = s.on(0, async |mount| mount.fsync(&a, false).await).await;
         assert_eq!(synced, Ok(()), "the client was not evicted");
     });
+}
+
+#[test]
+fn a_thread_that_blocks_fails_with_the_last_event() {
+    let (unblock, blocked) = std::sync::mpsc::channel::<()>();
+    let result = in_simulation_within(Duration::from_millis(100), 1, async move || {
+        History::default().note("about to block");
+        // Lasts until the other end is dropped.
+        blocked.recv().unwrap_err();
+    });
+    drop(unblock);
+    assert!(matches!(&result, Err(Failure::Stuck(last)) if last == "about to block"), "{result:?}");
 }
