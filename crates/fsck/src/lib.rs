@@ -180,7 +180,9 @@ pub async fn examine(
     osts: impl IntoIterator<Item = (String, OstIndex, ost::check::Store)>,
 ) -> Result<Vec<(String, Finding)>, FsckError> {
     let stores = targets::Stores::on(mdt, osts);
-    let found = stores.examine(&Progress::default(), &mut Summary::default()).await?;
+    let found = stores
+        .examine(&Progress::default(), &mut Summary::default())
+        .await?;
     Ok(found
         .into_iter()
         .map(|problem| (problem.target, problem.finding))

@@ -27,7 +27,13 @@ const NO_ID: u32 = u32::MAX;
 impl Acl {
     /// The extended attribute of a file with this ACL and mode.
     pub fn encode(self, mode: u32) -> Vec<u8> {
-        let perms = [mode >> 6 & 7, self.perm.into(), self.group.into(), mode >> 3 & 7, mode & 7];
+        let perms = [
+            mode >> 6 & 7,
+            self.perm.into(),
+            self.group.into(),
+            mode >> 3 & 7,
+            mode & 7,
+        ];
         let mut bytes = ACL_VERSION.to_le_bytes().to_vec();
         for (tag, perm) in TAGS.into_iter().zip(perms) {
             let id = if tag == TAGS[1] { self.user } else { NO_ID };
@@ -215,7 +221,9 @@ impl Spec for XattrSpec {
         use XattrOutcome::{Done, Failed, Listed, Value};
         let planned = match *call {
             XattrCall::Set(Condition::Missing, _) if state.is_some() => Err(Errno::EEXIST),
-            XattrCall::Set(Condition::Present, _) | XattrCall::Remove if state.is_none() => Err(Errno::ENODATA),
+            XattrCall::Set(Condition::Present, _) | XattrCall::Remove if state.is_none() => {
+                Err(Errno::ENODATA)
+            }
             XattrCall::Set(_, value) => Ok(Some(value)),
             XattrCall::Remove => Ok(None),
             XattrCall::Get | XattrCall::List => Ok(*state),
@@ -275,7 +283,10 @@ mod tests {
         for (calls, expected) in [
             (vec![Stat(0o644, (0, 0)), GetAcl(None)], true),
             (vec![SetAcl(ACL, 0o750), Stat(0o750, (0, 0))], true),
-            (vec![SetAcl(ACL, 0o750), Chmod(0o700), GetAcl(Some((ACL, 0o700)))], true),
+            (
+                vec![SetAcl(ACL, 0o750), Chmod(0o700), GetAcl(Some((ACL, 0o700)))],
+                true,
+            ),
             (vec![SetAcl(ACL, 0o750), GetAcl(None)], false),
             (vec![SetAcl(ACL, 0o750), RemoveAcl, Stat(0o644, (0, 0))], false),
         ] {
@@ -318,8 +329,14 @@ mod tests {
         let listed = |listed| Event::Call((XattrCall::List, Listed(listed)));
         let replaced = set(Condition::Present, Failed(Errno::ENODATA));
         for (events, expected) in [
-            (vec![set(Condition::Always, Done), get(Some(7)), listed(true)], true),
-            (vec![replaced.clone(), set(Condition::Missing, Done), listed(true)], true),
+            (
+                vec![set(Condition::Always, Done), get(Some(7)), listed(true)],
+                true,
+            ),
+            (
+                vec![replaced.clone(), set(Condition::Missing, Done), listed(true)],
+                true,
+            ),
             (vec![set(Condition::Missing, Done), replaced], false),
             (vec![set(Condition::Always, Done), get(None)], false),
             (vec![listed(true)], false),

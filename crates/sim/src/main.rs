@@ -124,7 +124,8 @@ fn main() -> std::io::Result<ExitCode> {
     if let Some(seed) = number("--seed") {
         let settings = settings_of(seed);
         let mut report = run(&settings);
-        if !report.findings.broken.is_empty() && !report.is_stuck && !args.iter().any(|arg| arg == "--whole") {
+        if !report.findings.broken.is_empty() && !report.is_stuck && !args.iter().any(|arg| arg == "--whole")
+        {
             println!("{}; shrinking", show(&report));
             report = shrink(&settings, (1 + OSTS..1 + OSTS + CLIENTS).map(|id| id as u8));
         }

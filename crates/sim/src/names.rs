@@ -236,12 +236,7 @@ fn plan(tree: &Tree, change: &Call, outcome: &Outcome) -> Result<Tree, Errno> {
                 (true, false) => drop(tree.insert(*place, (*fid, Kind::File))),
             }
         }
-        Call::Lookup(_)
-        | Call::List(_)
-        | Call::Links(..)
-        | Call::LinkDir(_)
-        | Call::Sync
-        | Call::Crash => {}
+        Call::Lookup(_) | Call::List(_) | Call::Links(..) | Call::LinkDir(_) | Call::Sync | Call::Crash => {}
     }
     Ok(tree)
 }

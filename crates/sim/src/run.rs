@@ -10,18 +10,18 @@ use client::{Client, Cred, OpenFlags};
 use cpt::Bug;
 use fastrand::Rng;
 use lnet::sim::Fabric;
-use osd::Stores;
-use osd::check::Finding;
 use parking_lot::Mutex;
-use wire::{Errno, Fid, OstIndex};
+use wire::{Errno, Fid};
 
+use crate::checks::{
+    check_file_system, find_conflict, find_leftovers, lacks_space, needs_fault, was_evicted,
+};
 use crate::cluster::{Cluster, Host};
 use crate::data::ClientId;
 use crate::faults::{Faults, Plan, client_id};
-use crate::history::{History, Outcome};
+use crate::history::History;
 use crate::kernel::KernelModel;
 use crate::memory;
-use crate::names;
 use crate::system;
 use crate::verify::{Findings, Losses, verify};
 use crate::watchdog::Progress;
@@ -34,8 +34,6 @@ pub const OSTS: u32 = 2;
 pub const CLIENTS: u32 = 4;
 /// Time after the end of all faults in which all calls must end.
 const CALLS_MAX: Duration = Duration::from_secs(900);
-/// Interval of the checks of locks.
-const LOCKS_INTERVAL: Duration = Duration::from_millis(5);
 /// Time of a call in a run without faults.
 const CALM_CALL_MAX: Duration = Duration::from_secs(10);
 /// The capacity of a small disk, bytes.
@@ -45,8 +43,6 @@ pub const STUCK_AFTER: Duration = Duration::from_secs(60);
 /// Memory that a run may use, bytes. Much more than any run needs, and much less than a cache
 /// without a bound would take.
 const MEMORY_MAX: usize = 256 << 20;
-/// Locks of all clients at a server's target after the end of all calls.
-const LOCKS_MAX: u64 = 1_000;
 /// Stack of a simulation's thread, bytes: unoptimised futures are large.
 const STACK: usize = 64 << 20;
 
@@ -393,7 +389,9 @@ impl Simulation {
 
     /// Reads everything with a client that lives.
     async fn observe(&mut self, dirs: &[Fid]) {
-        let Some((host, client)) = self.observer() else { return };
+        let Some((host, client)) = self.observer() else {
+            return;
+        };
         let id = client_id(&host);
         let kernel = self.kernels.get(&id).cloned().flatten();
         let observer = Workload::new(id, client, kernel, dirs.to_vec(), self.history.clone(), 0);
@@ -436,14 +434,17 @@ impl Simulation {
             }
             let is_full = self.settings.plan.small_disks && lacks_space(entry.outcome.as_ref());
             if self.settings.plan.is_calm() && !is_full && entry.outcome.as_ref().is_some_and(needs_fault) {
-                self.broken.push(format!("a call failed without a fault: {entry}"));
+                self.broken
+                    .push(format!("a call failed without a fault: {entry}"));
             }
         }
     }
 
     /// Checks that the servers work after all faults: a new file on each OST takes data.
     async fn check_service(&mut self) {
-        let Some((host, client)) = self.observer() else { return };
+        let Some((host, client)) = self.observer() else {
+            return;
+        };
         let work = host.scope().run(async move {
             let (cred, root) = (Cred::root(), client.root());
             for number in 0..2 * OSTS {
@@ -460,7 +461,9 @@ impl Simulation {
         match tokio::time::timeout(CALLS_MAX, work).await {
             Ok(Ok(())) => {}
             Ok(Err(Errno::ENOSPC)) if self.settings.plan.small_disks => {}
-            Ok(Err(errno)) => self.broken.push(format!("no new files after all faults: {errno}")),
+            Ok(Err(errno)) => self
+                .broken
+                .push(format!("no new files after all faults: {errno}")),
             Err(_) => self.broken.push("new files do not end after all faults".into()),
         }
     }
@@ -511,87 +514,8 @@ impl Simulation {
     }
 }
 
-/// Whether a call failed for lack of space.
-fn lacks_space(outcome: Option<&Outcome>) -> bool {
-    matches!(
-        outcome,
-        Some(
-            Outcome::Failed(Errno::ENOSPC)
-                | Outcome::Name(names::Outcome::Failed(Errno::ENOSPC) | names::Outcome::Unclear(Errno::ENOSPC))
-        )
-    )
-}
-
-/// Whether only a fault explains an outcome.
-fn needs_fault(outcome: &Outcome) -> bool {
-    match outcome {
-        Outcome::Name(names::Outcome::Unclear(_)) => true,
-        // A file that was removed, or a lock of another client.
-        Outcome::Failed(errno) => !matches!(*errno, Errno::ENOENT | Errno::ESTALE | Errno::EAGAIN),
-        _ => false,
-    }
-}
-
-/// Looks at the locks of all servers until two conflict.
-async fn find_conflict(cluster: Arc<Cluster>) -> String {
-    loop {
-        tokio::time::sleep(LOCKS_INTERVAL).await;
-        for host in cluster.servers.iter().filter(|host| host.is_up()) {
-            let Some(node) = host.node() else { continue };
-            let of_osts = node.osts().into_iter().flat_map(|ost| ost.granted_conflicts());
-            let of_mdts = node.mdts().into_iter().flat_map(|mdt| mdt.granted_conflicts());
-            if let Some(conflict) = of_mdts.chain(of_osts).next() {
-                return format!("node {}: conflicting locks are granted: {conflict}", host.id);
-            }
-        }
-    }
-}
-
-/// The findings of a check of all stores, each with its target.
-async fn check_file_system(cluster: &Cluster) -> Result<Vec<(String, Finding)>, String> {
-    let show = |e: &dyn std::fmt::Display| e.to_string();
-    let (mut mdt, mut osts) = (None, Vec::new());
-    for (name, index, disk) in cluster.servers.iter().flat_map(|host| host.targets()) {
-        if name.contains("MGS") {
-            continue;
-        }
-        let stores = disk.stores();
-        let entries = stores.open_index().await.map_err(|e| show(&e))?;
-        if name.contains("MDT") {
-            mdt = Some((name, index, Arc::new(mdt::store::Store::new(entries))));
-            continue;
-        }
-        let objects = stores.open_objects(&entries).await.map_err(|e| show(&e))?;
-        let (ost, files) = (OstIndex(index), disk.object_files());
-        osts.push((name, ost, ost::check::Store::on(ost, entries, objects, files)));
-    }
-    let mdt = mdt.ok_or("there is no MDT")?;
-    fsck::examine(mdt, osts).await.map_err(|e| show(&e))
-}
-
 async fn until_dead(scope: &Arc<cpt::NodeScope>) {
     while !scope.is_dead() {
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
-}
-
-/// State of a node that should be gone or few after the end of all calls.
-fn find_leftovers(host: &Host) -> Vec<String> {
-    let Some(node) = host.node() else { return Vec::new() };
-    let mut found = Vec::new();
-    for (pattern, most) in [("osc.*.cur_dirty_bytes", 0), ("ldlm.namespaces.*.lock_count", LOCKS_MAX)] {
-        for (name, value) in node.registry().get(pattern) {
-            if value.trim().parse::<u64>().is_ok_and(|value| value > most) {
-                found.push(format!("node {}: {name} is {}, after all calls", host.id, value.trim()));
-            }
-        }
-    }
-    found
-}
-
-/// Whether a server evicted the client: its imports remember it.
-fn was_evicted(host: &Host) -> bool {
-    let Some(node) = host.node() else { return false };
-    let states = node.registry().get("*.*.state");
-    states.iter().any(|(_, text)| text.contains("EVICTED"))
 }

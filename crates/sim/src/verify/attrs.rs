@@ -61,7 +61,14 @@ pub(super) fn check_all(entries: &[Entry], losses: &Losses, dirs: &[Fid], findin
         let crashes = !losses.mds.is_empty();
         let what = format!("owner, mode and ACL of {fid}");
         let (spec, initial) = (PermSpec, initial_perm(file.kind));
-        check(&what, spec, initial, of_mdt(perm_calls(&file, losses)), crashes, findings);
+        check(
+            &what,
+            spec,
+            initial,
+            of_mdt(perm_calls(&file, losses)),
+            crashes,
+            findings,
+        );
         let numbers = file.entries.iter().filter_map(|entry| match entry.call {
             Call::Xattr(_, number, _) => Some(number),
             _ => None,
@@ -126,7 +133,10 @@ fn finish_mdt<C>(file: &File<'_>, losses: &Losses, syncs: &[&Entry], mut calls: 
     if losses.mds.is_empty() {
         return calls;
     }
-    let own = file.entries.iter().filter(|entry| matches!(entry.call, Call::Fsync(_)));
+    let own = file
+        .entries
+        .iter()
+        .filter(|entry| matches!(entry.call, Call::Fsync(_)));
     for entry in syncs.iter().chain(own) {
         let is_done = matches!(
             entry.outcome,
@@ -194,7 +204,9 @@ fn of_mdt_xattr(
             continue;
         };
         let reads = matches!(xattr, XattrCall::Get | XattrCall::List);
-        if reads && losses.clients.contains(&entry.client) || !matches!(xattr, XattrCall::List) && of != number {
+        if reads && losses.clients.contains(&entry.client)
+            || !matches!(xattr, XattrCall::List) && of != number
+        {
             continue;
         }
         match &entry.outcome {

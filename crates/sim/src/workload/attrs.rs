@@ -24,9 +24,7 @@ const XATTR_WORDS_MAX: u64 = 200;
 
 /// The bytes of a value of an extended attribute. Its length depends on the value.
 fn xattr_bytes(value: u64) -> Vec<u8> {
-    value
-        .to_le_bytes()
-        .repeat(1 + (value % XATTR_WORDS_MAX) as usize)
+    value.to_le_bytes().repeat(1 + (value % XATTR_WORDS_MAX) as usize)
 }
 
 /// The value of an extended attribute; `None` if no call sets such bytes.

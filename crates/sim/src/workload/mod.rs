@@ -188,7 +188,6 @@ impl Workload {
             }
         }
     }
-
 }
 
 impl Workload {

@@ -70,5 +70,8 @@ fn a_thread_that_blocks_fails_with_the_last_event() {
         blocked.recv().unwrap_err();
     });
     drop(unblock);
-    assert!(matches!(&result, Err(Failure::Stuck(last)) if last == "about to block"), "{result:?}");
+    assert!(
+        matches!(&result, Err(Failure::Stuck(last)) if last == "about to block"),
+        "{result:?}"
+    );
 }
