@@ -95,7 +95,7 @@ fn next_seed() -> u64 {
 fn shared_seed() -> &'static SharedSeed {
     #[cfg(not(feature = "sim"))]
     static SHARED: OnceLock<SharedSeed> = OnceLock::new();
-    // Also for tables outside of nodes: the first run of a process must not decide about later ones.
+    // Also for tables outside of nodes: a run must not decide about later ones of its process.
     #[cfg(feature = "sim")]
     return SharedSeed::global_fixed();
     #[cfg(not(feature = "sim"))]

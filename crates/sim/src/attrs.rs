@@ -44,7 +44,7 @@ impl Acl {
         bytes
     }
 
-    /// The ACL and the mode of an extended attribute; `None` if [`Acl::encode`] gives no such bytes.
+    /// The ACL and the mode of an extended attribute; `None` for bytes of another form.
     pub fn decode(bytes: &[u8]) -> Option<(Acl, u32)> {
         let (_, entries) = bytes.split_at_checked(4)?;
         let (entries, _) = entries.as_chunks::<8>();

@@ -52,7 +52,7 @@ impl Plan {
 }
 
 impl Plan {
-    /// The plan of a seed: two of twelve runs have many faults at once, the others one or two kinds.
+    /// The plan of a seed: two of twelve runs have many kinds of faults, the others at most two.
     pub fn of(seed: u64) -> Plan {
         let none = Plan::default();
         let all = Plan {

@@ -48,7 +48,8 @@ pub struct Losses {
 const LOSSES_OF_FAULT: usize = 2;
 
 impl Losses {
-    /// The losses of data by faults of disks: each takes effect at any time after its fault, or never.
+    /// The losses of data by faults of disks. Each takes effect at any time after its fault, or
+    /// never.
     fn of_disks<C: Clone>(&self, call: C) -> impl Iterator<Item = (Timed<C>, String)> {
         // No call or other event has these two starts.
         let starts = self
