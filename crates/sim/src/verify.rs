@@ -66,11 +66,6 @@ impl Losses {
             (lost, "a disk fails or is full".into())
         })
     }
-
-    /// Whether an event explains a finding of a check of the stores.
-    pub fn explains(&self, _kind: &str) -> bool {
-        false
-    }
 }
 
 /// The result of the checks.
