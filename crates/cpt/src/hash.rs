@@ -12,10 +12,8 @@ use foldhash::SharedSeed;
 use foldhash::fast::{FoldHasher, SeedableRandomState};
 use std::cell::Cell;
 use std::hash::{BuildHasher, RandomState};
+#[cfg(not(feature = "sim"))]
 use std::sync::OnceLock;
-
-#[cfg(feature = "sim")]
-use crate::NodeScope;
 
 /// A map with a seed from [`HashState::default`].
 pub type HashMap<K, V> = std::collections::HashMap<K, V, HashState>;
@@ -95,11 +93,12 @@ fn next_seed() -> u64 {
 /// The part of the secret that all tables share. In a simulation it is the same for each run.
 #[inline]
 fn shared_seed() -> &'static SharedSeed {
+    #[cfg(not(feature = "sim"))]
     static SHARED: OnceLock<SharedSeed> = OnceLock::new();
+    // Also for tables outside of nodes: a run must not decide about later ones of its process.
     #[cfg(feature = "sim")]
-    if NodeScope::current().is_some() {
-        return SharedSeed::global_fixed();
-    }
+    return SharedSeed::global_fixed();
+    #[cfg(not(feature = "sim"))]
     SHARED.get_or_init(|| SharedSeed::from_u64(random_number()))
 }
 

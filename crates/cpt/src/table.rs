@@ -109,6 +109,31 @@ impl CptTable {
         Arc::new(CptTable::new(vec![cpt], Vec::new(), 0, siblings, true))
     }
 
+    /// A table with `count` partitions, all on the runtime of the caller: the partitions of a node
+    /// in a simulation, which has one thread. The thread belongs to none of them.
+    ///
+    /// # Panics
+    ///
+    /// Outside of a tokio runtime.
+    #[cfg(feature = "sim")]
+    pub fn simulated(count: usize) -> Arc<CptTable> {
+        let cpt = |id| Cpt {
+            id: CptId(id),
+            cpus: vec![id],
+            nodes: vec![0],
+            distances: vec![10; count],
+            handle: Handle::current(),
+        };
+        let tag = NEXT_TAG.fetch_add(1, Ordering::Relaxed);
+        Arc::new(CptTable::new(
+            (0..count).map(cpt).collect(),
+            Vec::new(),
+            tag,
+            1,
+            false,
+        ))
+    }
+
     /// The partitions that `cfg` describes on this machine, each with a runtime of workers pinned
     /// to its CPUs.
     ///

@@ -9,13 +9,14 @@ mod cross;
 mod repair;
 mod targets;
 
-use std::{collections::HashMap, path::PathBuf};
+use std::{collections::HashMap, path::PathBuf, sync::Arc};
 
 use osd::{
     OsdError,
     check::{Finding, Progress},
     target::TargetError,
 };
+use wire::OstIndex;
 
 pub use targets::Targets;
 
@@ -166,6 +167,26 @@ pub async fn check(
     summary.left = found.len() as u64;
     summary.found += summary.left;
     Ok(summary)
+}
+
+/// Checks the stores of an MDT and of OSTs, and changes nothing. Each store has its target's name
+/// and index. Returns each finding with the name of its target.
+///
+/// # Errors
+///
+/// [`FsckError::Store`] if a store cannot be read.
+pub async fn examine(
+    mdt: (String, u32, Arc<mdt::store::Store>),
+    osts: impl IntoIterator<Item = (String, OstIndex, ost::check::Store)>,
+) -> Result<Vec<(String, Finding)>, FsckError> {
+    let stores = targets::Stores::on(mdt, osts);
+    let found = stores
+        .examine(&Progress::default(), &mut Summary::default())
+        .await?;
+    Ok(found
+        .into_iter()
+        .map(|problem| (problem.target, problem.finding))
+        .collect())
 }
 
 fn interrupted(_: OsdError) -> FsckError {

@@ -174,6 +174,23 @@ impl Targets {
 }
 
 impl Stores {
+    /// Open stores of an MDT and OSTs that are not in directories. Each has its name and its index.
+    pub(crate) fn on(
+        (svname, index, store): (String, u32, Arc<mdt::store::Store>),
+        osts: impl IntoIterator<Item = (String, OstIndex, ost::check::Store)>,
+    ) -> Stores {
+        let fsname = svname.split('-').next().unwrap_or_default().to_owned();
+        Stores {
+            mgs: None,
+            mdt: Some(MdtStore { svname, index, store }),
+            osts: osts
+                .into_iter()
+                .map(|(svname, index, store)| (index, OstStore { svname, store }))
+                .collect(),
+            fsname,
+        }
+    }
+
     /// Examines each store, and compares each OST with the MDT. Fills in `summary`.
     pub(crate) async fn examine(
         &self,

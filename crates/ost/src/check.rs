@@ -142,6 +142,8 @@ pub struct Store {
     index: Arc<dyn Index>,
     /// `None` if the target never ran.
     objects: Option<Arc<dyn Objects>>,
+    /// The objects' files by sequence and id, with their sizes in bytes; `None`: those in `root`.
+    files: Option<BTreeMap<(u64, u32), u64>>,
 }
 
 impl Store {
@@ -166,7 +168,46 @@ impl Store {
             ost_index,
             index,
             objects,
+            files: None,
         })
+    }
+
+    /// The store of a target whose objects are not in a directory. `files`: the sequence and id of
+    /// each object that has a file, and the file's size in bytes.
+    pub fn on(
+        ost_index: OstIndex,
+        index: Arc<dyn Index>,
+        objects: Arc<dyn Objects>,
+        files: BTreeMap<(u64, u32), u64>,
+    ) -> Store {
+        Store {
+            root: PathBuf::from(osd::target::OBJECTS),
+            ost_index,
+            index,
+            objects: Some(objects),
+            files: Some(files),
+        }
+    }
+
+    /// The files of the objects.
+    fn object_files(&self, progress: &Progress) -> Result<ObjectFiles, OsdError> {
+        match &self.files {
+            Some(files) => Ok(ObjectFiles {
+                objects: files.keys().copied().collect(),
+                strays: Vec::new(),
+            }),
+            None => ObjectFiles::read(&self.root, progress),
+        }
+    }
+
+    /// The size of an object's file, bytes.
+    fn file_size(&self, fid: &Fid) -> Result<u64, OsdError> {
+        if let Some(files) = &self.files {
+            return Ok(files.get(&(fid.f_seq, fid.f_oid)).copied().unwrap_or_default());
+        }
+        let path = object_file(&self.root, fid);
+        let metadata = fs::metadata(&path).map_err(OsdError::io("stat", &path))?;
+        Ok(metadata.len())
     }
 
     /// Reads the target's sequences. Adds unreadable and unknown records to `problems`.
@@ -224,7 +265,7 @@ impl Store {
         problems: &mut Vec<Problem>,
         mut f: impl FnMut(ObjectEntry),
     ) -> Result<(), OsdError> {
-        let files = ObjectFiles::read(&self.root, progress)?;
+        let files = self.object_files(progress)?;
         problems.extend(files.strays.into_iter().map(Problem::Stray));
         let without_record = |(seq, oid): (u64, u32)| ObjectEntry {
             fid: Fid::new(seq, oid, 0),
@@ -247,7 +288,7 @@ impl Store {
             if let Some(expected) = record.durable_size {
                 let path = object_file(&self.root, &fid);
                 let found = match has_file {
-                    true => Some(fs::metadata(&path).map_err(OsdError::io("stat", &path))?.len()),
+                    true => Some(self.file_size(&fid)?),
                     false => None,
                 };
                 if found.is_none_or(|size| size < expected) {

@@ -21,6 +21,9 @@ pub const FSNAME: &str = "sim";
 /// How long a target waits for the MGS, and a mount for the servers.
 const START_MAX: Duration = Duration::from_secs(300);
 
+/// The largest number of CPU partitions of a server.
+const CPTS_MAX: u64 = 3;
+
 /// How a node dies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Death {
@@ -115,6 +118,12 @@ impl Host {
         self.targets.iter().map(|target| &target.disk)
     }
 
+    /// The name of each target, with its index and disk.
+    pub(crate) fn targets(&self) -> impl Iterator<Item = (String, u32, &SimDisk)> {
+        let targets = self.targets.iter();
+        targets.map(|target| (target.label.svname(), target.label.index, &target.disk))
+    }
+
     /// Whether the last start has ended. A start is cut short if its caller drops it.
     pub fn has_started(&self) -> bool {
         self.state.lock().started
@@ -156,13 +165,17 @@ fn label(kind: TargetKind, index: u32, osts: u32) -> TargetLabel {
 
 impl Cluster {
     /// Hosts without nodes: a metadata server, object servers with an OST each, and clients.
-    pub fn new(seed: u64, fabric: Arc<Fabric>, osts: u32, clients: u32) -> Cluster {
+    /// `ost_bytes`: the capacity of each OST's disk, if not the ordinary one.
+    pub fn new(seed: u64, fabric: Arc<Fabric>, osts: u32, clients: u32, ost_bytes: Option<u64>) -> Cluster {
         let target = |kind: TargetKind, index: u32| {
             let label = label(kind, index, osts);
-            let config = DiskConfig {
+            let mut config = DiskConfig {
                 name: label.svname(),
                 ..DiskConfig::default()
             };
+            if let Some(bytes) = ost_bytes.filter(|_| kind == TargetKind::Ost) {
+                config.capacity = bytes;
+            }
             let purpose = 1 + kind as u64 * 100 + u64::from(index);
             Target {
                 label,
@@ -212,9 +225,21 @@ impl Cluster {
         }
     }
 
+    /// The partitions of a host: on servers up to three, by the seed.
+    fn cpts(&self, host: &Host) -> Arc<CptTable> {
+        let count = match host.targets.is_empty() {
+            true => 1,
+            false => 1 + derive(self.seed, 2_000_000 + u64::from(host.id)) % CPTS_MAX,
+        };
+        match count {
+            1 => CptTable::single_current(),
+            _ => CptTable::simulated(count as usize),
+        }
+    }
+
     async fn start_node(&self, host: Arc<Host>, boots: u64) -> Result<(), String> {
         let lnet = Lnet::simulated(
-            CptTable::single_current(),
+            self.cpts(&host),
             LnetConfig::default(),
             self.fabric.clone(),
             boots,

@@ -9,6 +9,7 @@ use parking_lot::Mutex;
 use crate::cluster::{Cluster, Death, Host};
 use crate::data::ClientId;
 use crate::history::History;
+use crate::store::SimDisk;
 use crate::verify::Losses;
 use crate::weather::Climate;
 
@@ -29,6 +30,12 @@ pub struct Plan {
     pub oss_deaths: bool,
     /// Syncs take seconds.
     pub slow_disks: bool,
+    /// The disks of the OSTs are so small that the calls fill them.
+    pub small_disks: bool,
+    /// Changes of objects fail for a while, or other users of a disk fill it.
+    pub disk_faults: bool,
+    /// Syncs of a disk fail; its server loses power some time later.
+    pub disk_deaths: bool,
     /// The clocks of the nodes differ.
     pub clocks: bool,
 }
@@ -38,16 +45,28 @@ impl Plan {
     pub fn is_calm(self) -> bool {
         Plan {
             clocks: false,
+            small_disks: false,
             ..self
         } == Plan::default()
     }
 }
 
 impl Plan {
-    /// The plan of a seed: every eighth run has all faults, the others one or two kinds.
+    /// The plan of a seed: two of twelve runs have many kinds of faults, the others at most two.
     pub fn of(seed: u64) -> Plan {
         let none = Plan::default();
-        match seed % 8 {
+        let all = Plan {
+            storms: true,
+            partitions: true,
+            freezes: true,
+            client_deaths: true,
+            mds_deaths: true,
+            oss_deaths: true,
+            slow_disks: true,
+            clocks: true,
+            ..none
+        };
+        match seed % 12 {
             0 => Plan { clocks: true, ..none },
             1 => Plan { storms: true, ..none },
             2 => Plan {
@@ -72,15 +91,23 @@ impl Plan {
                 oss_deaths: true,
                 ..none
             },
+            7 => all,
+            8 => Plan {
+                small_disks: true,
+                ..none
+            },
+            9 => Plan {
+                disk_faults: true,
+                ..none
+            },
+            10 => Plan {
+                disk_deaths: true,
+                ..none
+            },
             _ => Plan {
-                storms: true,
-                partitions: true,
-                freezes: true,
-                client_deaths: true,
-                mds_deaths: true,
-                oss_deaths: true,
-                slow_disks: true,
-                clocks: true,
+                disk_faults: true,
+                disk_deaths: true,
+                ..all
             },
         }
     }
@@ -106,6 +133,8 @@ pub struct Faults {
 const SHARE_MAX: u32 = 60_000;
 /// Number of steps until a node dies, at most.
 const STEPS_MAX: u64 = 3_000;
+/// Space that the other users of a full disk leave, at most, bytes.
+const SPACE_LEFT_MAX: u64 = 2 << 20;
 /// Time after which a node that takes no more steps is killed anyway.
 const DEATH_MAX: Duration = Duration::from_secs(5);
 
@@ -115,7 +144,7 @@ impl Faults {
         loop {
             let pause = Duration::from_millis(self.rng.u64(50..2_000));
             tokio::time::sleep(pause).await;
-            let kinds: [(bool, u8); 7] = [
+            let kinds: [(bool, u8); 9] = [
                 (self.plan.storms, 0),
                 (self.plan.partitions, 1),
                 (self.plan.freezes, 2),
@@ -123,6 +152,8 @@ impl Faults {
                 (self.plan.mds_deaths, 4),
                 (self.plan.oss_deaths, 5),
                 (self.plan.slow_disks, 6),
+                (self.plan.disk_faults, 7),
+                (self.plan.disk_deaths, 8),
             ];
             let planned: Vec<u8> = kinds
                 .iter()
@@ -139,7 +170,12 @@ impl Faults {
                     let oss = self.rng.usize(1..self.cluster.servers.len());
                     self.server_death(oss).await;
                 }
-                Some(_) => self.slow_disk().await,
+                Some(6) => self.slow_disk().await,
+                Some(7) => match self.rng.bool() {
+                    true => self.failing_changes().await,
+                    false => self.full_disk().await,
+                },
+                Some(_) => self.disk_death().await,
                 None => {}
             }
         }
@@ -289,6 +325,61 @@ impl Faults {
         self.history.note(format!("syncs of node {} are fast", host.id));
     }
 
+    /// Lets changes of objects of an OST fail for a while.
+    async fn failing_changes(&mut self) {
+        let oss = self.rng.usize(1..self.cluster.servers.len());
+        let host = self.cluster.servers[oss].clone();
+        let share = self.rng.u32(50..1_000);
+        self.begin_disk_fault(
+            &host,
+            format!("{share} of 1000 changes of objects of node {} fail", host.id),
+        );
+        host.disks().for_each(|disk| disk.set_failing_changes(share));
+        let time = self.seconds(1..10);
+        tokio::time::sleep(time).await;
+        host.disks().for_each(|disk| disk.set_failing_changes(0));
+        self.history
+            .note(format!("changes of objects of node {} succeed", host.id));
+    }
+
+    /// Lets other users of a disk take almost all of its space for a while.
+    async fn full_disk(&mut self) {
+        let Some(host) = self.rng.choice(&self.cluster.servers).cloned() else {
+            return;
+        };
+        let left = self.rng.u64(0..SPACE_LEFT_MAX);
+        self.begin_disk_fault(&host, format!("node {} has {left} bytes of space left", host.id));
+        for disk in host.disks() {
+            disk.set_capacity(disk.used_bytes() + left);
+        }
+        let time = self.seconds(1..20);
+        tokio::time::sleep(time).await;
+        host.disks().for_each(SimDisk::reset_capacity);
+        self.history.note(format!("node {} has space again", host.id));
+    }
+
+    fn begin_disk_fault(&self, host: &Host, what: String) {
+        let order = self.history.note(what);
+        if host.id != self.cluster.servers[0].id {
+            self.losses.lock().disks.push(order);
+        }
+    }
+
+    /// Lets the syncs of a server's disks fail, until the server loses power.
+    async fn disk_death(&mut self) {
+        let server = self.rng.usize(..self.cluster.servers.len());
+        let host = self.cluster.servers[server].clone();
+        self.history.note(format!("syncs of node {} fail", host.id));
+        host.disks().for_each(|disk| disk.set_failing(true));
+        let time = self.seconds(0..10);
+        tokio::time::sleep(time).await;
+        self.finish_death(&host, Death::PowerCut).await;
+        host.disks().for_each(|disk| disk.set_failing(false));
+        let time = self.seconds(0..10);
+        tokio::time::sleep(time).await;
+        self.restart(&host).await;
+    }
+
     /// Ends all faults, and starts the servers that are down.
     pub async fn heal(&self) {
         *self.climate.lock() = Climate::default();
@@ -300,7 +391,16 @@ impl Faults {
                 self.finish_death(from, Death::Process).await;
             }
             from.scope().thaw();
-            from.disks().for_each(|disk| disk.set_delay(Duration::ZERO));
+            // A store whose sync has failed takes no changes until its server starts again.
+            if from.disks().any(SimDisk::is_failing) {
+                self.finish_death(from, Death::PowerCut).await;
+            }
+            for disk in from.disks() {
+                disk.set_delay(Duration::ZERO);
+                disk.set_failing(false);
+                disk.set_failing_changes(0);
+                disk.reset_capacity();
+            }
             for to in &hosts {
                 self.cluster.fabric.block(from.nid, to.nid, false);
             }

@@ -1,5 +1,6 @@
 //! The calls of a run with their results and times.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,6 +8,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use wire::Fid;
 
+use crate::attrs::{Acl, PermCall, XattrCall, XattrOutcome};
 use crate::data::ClientId;
 use crate::names;
 use crate::weather::Digest;
@@ -18,16 +20,53 @@ pub enum Call {
     Name(names::Call),
     /// Writes a value of its own to a block.
     Write(Fid, u8, u64),
+    /// Writes a value of its own to a block, through a mapping.
+    Store(Fid, u8, u64),
+    /// Appends a block with a value of its own.
+    Append(Fid, u64),
     /// Reads a block.
     Read(Fid, u8),
+    /// Allocates a number of bytes beyond the end of all data.
+    Allocate(Fid, u32),
     /// Truncates a file to a number of blocks.
     Truncate(Fid, u8),
+    /// Punches a hole in place of a block.
+    Punch(Fid, u8),
     /// Makes the caller's writes durable.
     Fsync(Fid),
     /// Locks (or unlocks) a whole file.
     Flock(Fid, bool),
     /// Closes a file.
     Close(Fid),
+    /// Reads the attributes.
+    Stat(Fid),
+    /// Changes owner, mode or ACL.
+    Perm(Fid, PermCall),
+    /// Reads the access ACL.
+    GetAcl(Fid),
+    /// Sets the modification time, seconds since 1970.
+    SetTime(Fid, u64),
+    /// Uses the extended attribute with a number, or all for a list.
+    Xattr(Fid, u8, XattrCall),
+    /// Reads space and inodes of the file system.
+    Statfs,
+}
+
+/// The attributes of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stat {
+    /// Whether the file is a directory.
+    pub is_dir: bool,
+    /// The permission bits of the mode.
+    pub mode: u32,
+    /// User and group.
+    pub owner: (u32, u32),
+    /// Number of names.
+    pub links: u32,
+    /// Bytes.
+    pub size: u64,
+    /// The modification time, if a program has set it.
+    pub mtime: Option<u64>,
 }
 
 /// The result of a call.
@@ -41,6 +80,18 @@ pub enum Outcome {
     Value(u64),
     /// The block's bytes are not of one value.
     Torn(String),
+    /// The position of an append, bytes.
+    At(u64),
+    /// Attributes.
+    Stat(Stat),
+    /// An access ACL and the mode in it.
+    Acl(Option<(Acl, u32)>),
+    /// Of a call on an extended attribute.
+    Xattr(XattrOutcome),
+    /// The numbers of a file's extended attributes.
+    Xattrs(BTreeSet<u8>),
+    /// An answer that contradicts itself.
+    Wrong(String),
     /// An error; the call may or may not have had an effect.
     Failed(wire::Errno),
 }
@@ -136,7 +187,9 @@ impl History {
         entry.end = end;
         entry.at.1 = crate::system::elapsed();
         entry.outcome = Some(outcome.clone());
-        self.digest.add(entry.to_string().as_bytes());
+        let text = entry.to_string();
+        self.digest.add(text.as_bytes());
+        crate::watchdog::note(&text);
         outcome
     }
 
@@ -144,6 +197,7 @@ impl History {
     pub fn note(&self, what: impl Into<String>) -> u64 {
         let what = what.into();
         self.digest.add(what.as_bytes());
+        crate::watchdog::note(&what);
         let mut state = self.state.lock();
         state.clock += 1;
         let order = state.clock;

@@ -2,6 +2,7 @@
 //! invalidates them. Rules for keeping pages can be tried in it.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::sync::{Arc, Weak};
 
 use bytes::Bytes;
@@ -13,6 +14,15 @@ use wire::{Errno, Fid};
 
 use crate::names::Kind;
 use crate::workload::BLOCK;
+
+/// Size of a page, bytes.
+const PAGE: usize = 4096;
+
+/// The page of a block, and the block's bytes in it.
+fn place_of(block: u8) -> (u64, Range<usize>) {
+    let start = usize::from(block) * BLOCK;
+    ((start / PAGE) as u64, start % PAGE..start % PAGE + BLOCK)
+}
 
 /// A page of a mapping.
 struct Page {
@@ -67,49 +77,50 @@ impl KernelModel {
         self.caches.lock().entries.remove(&key);
     }
 
-    /// Reads a page of a mapping.
+    /// Reads a block through a mapping.
     ///
     /// # Errors
     ///
     /// The client's error: the program gets SIGBUS.
     pub async fn load(&self, file: &Arc<OpenFile>, block: u8) -> Result<Bytes, Errno> {
-        let page = u64::from(block);
+        let (page, bytes) = place_of(block);
         if let Some(page) = self.caches.lock().pages.get(&(file.fid, page)) {
-            return Ok(page.data.clone());
+            return Ok(page.data.slice(bytes));
         }
-        self.fault(file, page).await
+        self.fault(file, page).await.map(|data| data.slice(bytes))
     }
 
     /// Reads a page from the client. Like the kernel, the model holds the page locked meanwhile:
     /// the client knows that and does not invalidate it.
     async fn fault(&self, file: &Arc<OpenFile>, page: u64) -> Result<Bytes, Errno> {
         let client = self.client.upgrade().ok_or(Errno::ENOTCONN)?;
-        let data = client.read_mapped(file, page * BLOCK as u64, BLOCK).await?;
+        let data = client.read_mapped(file, page * PAGE as u64, PAGE).await?;
         let mut data = data.concat();
-        data.resize(BLOCK, 0);
-        let data = Bytes::from(data);
+        data.resize(PAGE, 0);
         // No await point since the client's answer: an invalidation finds the page.
         let clean = Page {
-            data: data.clone(),
+            data: Bytes::from(data),
             dirty: None,
         };
-        self.caches.lock().pages.entry((file.fid, page)).or_insert(clean);
-        Ok(data)
+        let mut caches = self.caches.lock();
+        let page = caches.pages.entry((file.fid, page)).or_insert(clean);
+        Ok(page.data.clone())
     }
 
-    /// Stores a whole page through a mapping.
+    /// Stores a block through a mapping.
     ///
     /// # Errors
     ///
     /// The client's error: the program gets SIGBUS.
     pub async fn store(&self, file: &Arc<OpenFile>, block: u8, data: Bytes) -> Result<(), Errno> {
-        let key = (file.fid, u64::from(block));
-        self.fault(file, key.1).await?;
-        let page = Page {
-            data,
+        let (page, bytes) = place_of(block);
+        let mut content = self.fault(file, page).await?.to_vec();
+        content[bytes].copy_from_slice(&data);
+        let dirty = Page {
+            data: Bytes::from(content),
             dirty: Some(file.clone()),
         };
-        self.caches.lock().pages.insert(key, page);
+        self.caches.lock().pages.insert((file.fid, page), dirty);
         Ok(())
     }
 
@@ -136,7 +147,7 @@ impl KernelModel {
         let mut result = Ok(());
         for ((_, page), Page { data, dirty }) in pages {
             if let Some(file) = dirty {
-                let written = client.write_mapped(&file, page * BLOCK as u64, data).await;
+                let written = client.write_mapped(&file, page * PAGE as u64, data).await;
                 result = result.and(written.map(drop));
             }
         }
@@ -154,9 +165,16 @@ impl KernelModel {
         let mut caches = self.caches.lock();
         caches.truncating.remove(&fid);
         if let Some(left) = left {
+            let size = u64::from(left) * BLOCK as u64;
             caches
                 .pages
-                .retain(|(file, page), _| *file != fid || *page < u64::from(left));
+                .retain(|(file, page), _| *file != fid || page * (PAGE as u64) < size);
+            // The rest of the last page becomes zero.
+            if let Some(page) = caches.pages.get_mut(&(fid, size / PAGE as u64)) {
+                let mut content = page.data.to_vec();
+                content[size as usize % PAGE..].fill(0);
+                page.data = Bytes::from(content);
+            }
         }
         drop(caches);
         self.truncated.notify_waiters();
@@ -188,7 +206,7 @@ impl KernelCache for KernelModel {
             if let Ok(offset) = u64::try_from(offset) {
                 self.wait_for_truncation(fid).await;
                 // The client reports what it cannot write.
-                let _ = self.write_back_and_drop(fid, offset / BLOCK as u64).await;
+                let _ = self.write_back_and_drop(fid, offset / PAGE as u64).await;
             }
         })
     }

@@ -6,6 +6,8 @@
 
 #![cfg(feature = "sim")]
 
+pub mod attrs;
+mod checks;
 pub mod cluster;
 pub mod data;
 pub mod faults;
@@ -13,12 +15,15 @@ pub mod flocks;
 pub mod history;
 pub mod kernel;
 pub mod linear;
+pub mod memory;
 pub mod names;
+pub mod register;
 pub mod run;
 pub mod scenario;
 pub mod shrink;
 pub mod store;
 pub mod system;
 pub mod verify;
+pub mod watchdog;
 pub mod weather;
 pub mod workload;

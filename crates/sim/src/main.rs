@@ -1,6 +1,7 @@
-//! Runs simulations: many seeds, or one with its history.
+//! Runs simulations: many seeds, or one with its history. With `--whole`, a failing history is not
+//! shrunk.
 
-use std::process::ExitCode;
+use std::process::{Command, ExitCode, Stdio};
 use std::time::Instant;
 
 use cpt::Bug;
@@ -15,7 +16,7 @@ fn show(report: &Report) -> String {
     let counts = &report.counts;
     let load = |n: &std::sync::atomic::AtomicU64| n.load(std::sync::atomic::Ordering::Relaxed);
     format!(
-        "seed {} digest {:016x}: {:.0} s, {} frames ({} disturbed), {} callbacks, {} evicted, {} undecided, {}",
+        "seed {} digest {:016x}: {:.0} s, {} frames ({} disturbed), {} callbacks, {} evicted, {} MiB, {} undecided, {}",
         report.settings.seed,
         report.digest,
         report.time.as_secs_f64(),
@@ -23,6 +24,7 @@ fn show(report: &Report) -> String {
         load(&counts.disturbed),
         load(&counts.callbacks),
         report.evicted,
+        report.memory >> 20,
         report.findings.undecided,
         match report.findings.broken.len() {
             0 => "clean".to_owned(),
@@ -47,21 +49,35 @@ impl FormatTime for VirtualTime {
 /// Number of seeds in which each planted bug must be found.
 const PLANTED_SEEDS: u64 = 100;
 
+/// Runs a seed in a process of its own, so that no earlier run has an influence: tokio counts the
+/// runtimes of a process, and its random numbers depend on the count. Returns the output, and
+/// whether the run broke a promise.
+fn run_apart(seed: u64, bug: Option<Bug>) -> std::io::Result<(String, bool)> {
+    let mut run = Command::new(std::env::current_exe()?);
+    run.args(["--run", &seed.to_string()]).stderr(Stdio::inherit());
+    if let Some(bug) = bug {
+        run.args(["--bug", &bug.to_string()]);
+    }
+    let output = run.output()?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    Ok((text, !output.status.success()))
+}
+
 /// Plants each bug, and looks for it.
-fn planted() -> ExitCode {
+fn planted() -> std::io::Result<ExitCode> {
     let mut missed = 0;
     for bug in Bug::ALL {
-        let found = (1..=PLANTED_SEEDS).find_map(|seed| {
-            let report = run(&Settings {
-                bug: Some(bug),
-                ..Settings::of(seed)
-            });
-            let broken = report.findings.broken.first()?.clone();
-            Some((seed, broken))
-        });
+        let mut found = None;
+        for seed in 1..=PLANTED_SEEDS {
+            let (text, broken) = run_apart(seed, Some(bug))?;
+            if broken {
+                found = Some((seed, text));
+                break;
+            }
+        }
         match found {
-            Some((seed, broken)) => {
-                let line = broken.lines().next().unwrap_or_default();
+            Some((seed, text)) => {
+                let line = text.lines().nth(1).unwrap_or(&text).trim();
                 println!("{bug}: found by seed {seed}: {line}");
             }
             None => {
@@ -70,10 +86,10 @@ fn planted() -> ExitCode {
             }
         }
     }
-    ExitCode::from(u8::from(missed > 0))
+    Ok(ExitCode::from(u8::from(missed > 0)))
 }
 
-fn main() -> ExitCode {
+fn main() -> std::io::Result<ExitCode> {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let word = |name: &str| {
         let at = args.iter().position(|arg| arg == name)?;
@@ -90,20 +106,33 @@ fn main() -> ExitCode {
         .with_timer(VirtualTime)
         .with_ansi(false)
         .init();
+    let bug = word("--bug").and_then(|name| Bug::ALL.into_iter().find(|bug| bug.to_string() == *name));
+    let settings_of = |seed| Settings {
+        bug,
+        ..Settings::of(seed)
+    };
+    if let Some(seed) = number("--run") {
+        let report = run(&settings_of(seed));
+        println!("{}", show(&report));
+        report
+            .findings
+            .broken
+            .iter()
+            .for_each(|text| println!("  {text}"));
+        return Ok(ExitCode::from(u8::from(!report.findings.broken.is_empty())));
+    }
     if let Some(seed) = number("--seed") {
-        let settings = Settings {
-            bug: word("--bug").and_then(|name| Bug::ALL.into_iter().find(|bug| bug.to_string() == *name)),
-            ..Settings::of(seed)
-        };
+        let settings = settings_of(seed);
         let mut report = run(&settings);
-        if !report.findings.broken.is_empty() {
+        if !report.findings.broken.is_empty() && !report.is_stuck && !args.iter().any(|arg| arg == "--whole")
+        {
             println!("{}; shrinking", show(&report));
             report = shrink(&settings, (1 + OSTS..1 + OSTS + CLIENTS).map(|id| id as u8));
         }
         print!("{}", report.history);
         println!("{}", show(&report));
         report.findings.broken.iter().for_each(|text| println!("{text}"));
-        return ExitCode::from(u8::from(!report.findings.broken.is_empty()));
+        return Ok(ExitCode::from(u8::from(!report.findings.broken.is_empty())));
     }
     if args.iter().any(|arg| arg == "--planted") {
         return planted();
@@ -113,16 +142,13 @@ fn main() -> ExitCode {
     let begin = Instant::now();
     let mut broken = 0;
     for seed in first..first + seeds {
-        let report = run(&Settings::of(seed));
-        if !quiet || !report.findings.broken.is_empty() {
-            println!("{}", show(&report));
+        let (text, is_broken) = run_apart(seed, bug)?;
+        if !quiet || is_broken {
+            print!("{text}");
         }
-        for text in &report.findings.broken {
-            println!("  {text}");
-        }
-        broken += u32::from(!report.findings.broken.is_empty());
+        broken += u32::from(is_broken);
     }
     let rate = seeds as f64 / begin.elapsed().as_secs_f64();
     println!("{seeds} seeds, {broken} broken, {rate:.2} seeds per second");
-    ExitCode::from(u8::from(broken > 0))
+    Ok(ExitCode::from(u8::from(broken > 0)))
 }

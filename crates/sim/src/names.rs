@@ -16,18 +16,22 @@ pub enum Kind {
     File,
     /// An empty directory.
     Dir,
+    /// A named pipe.
+    Fifo,
+    /// A symbolic link, with the number in its target.
+    Symlink(u16),
 }
 
 /// A call on names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Call {
-    /// Creates a file exclusively, or a directory.
+    /// Creates a file, exclusively.
     Make(Place, Kind),
     /// Opens a file, and creates it if it is missing.
     Open(Place),
     /// Looks up a name.
     Lookup(Place),
-    /// Removes a name of a file, or a directory.
+    /// Removes a directory, or the name of another file.
     Remove(Place, Kind),
     /// Renames.
     Rename(Place, Place),
@@ -37,6 +41,8 @@ pub enum Call {
     LinkDir(Place),
     /// Lists a directory.
     List(u8),
+    /// Reads the number of names of a file.
+    Links(Fid, u32),
     /// Waits until all earlier calls are on disk.
     Sync,
     /// The metadata server crashes: it may lose the calls since the last sync.
@@ -130,6 +136,13 @@ impl Spec for NameSpec {
                 }
                 _ => same(matches!(outcome, Outcome::Unclear(_))),
             },
+            Call::Links(fid, links) => {
+                let known = tree.values().filter(|(file, _)| file == fid).count();
+                let unknown = tree.values().filter(|(file, _)| *file == Fid::ZERO).count();
+                same((known..=known + unknown).contains(&(*links as usize)))
+            }
+            // A target may lack space at any time.
+            _ if *outcome == Outcome::Failed(Errno::ENOSPC) => same(true),
             change => match (plan(tree, change, outcome), outcome) {
                 (Ok(_), Outcome::Failed(_)) => Vec::new(),
                 (Ok(tree), _) => self.changed(state, tree),
@@ -181,6 +194,7 @@ fn plan(tree: &Tree, change: &Call, outcome: &Outcome) -> Result<Tree, Errno> {
         }
         Call::Open(place) => match (tree.get(place), outcome) {
             (Some((_, Kind::Dir)), _) => return Err(Errno::EISDIR),
+            (Some((_, Kind::Symlink(_) | Kind::Fifo)), _) => return Err(Errno::EOPNOTSUPP),
             (Some(_), Outcome::Made(_)) => return Err(Errno::EEXIST),
             (Some(_), Outcome::Found(found, _)) => {
                 return bind(&tree, [(*place, *found)]).ok_or(Errno::EIO);
@@ -192,8 +206,9 @@ fn plan(tree: &Tree, change: &Call, outcome: &Outcome) -> Result<Tree, Errno> {
         },
         Call::Remove(place, kind) => match (tree.get(place), kind) {
             (None, _) => return Err(Errno::ENOENT),
-            (Some((_, Kind::Dir)), Kind::File) => return Err(Errno::EISDIR),
-            (Some((_, Kind::File)), Kind::Dir) => return Err(Errno::ENOTDIR),
+            (Some((_, Kind::Dir)), Kind::Dir) => drop(tree.remove(place)),
+            (Some((_, Kind::Dir)), _) => return Err(Errno::EISDIR),
+            (Some(_), Kind::Dir) => return Err(Errno::ENOTDIR),
             _ => drop(tree.remove(place)),
         },
         Call::Rename(from, to) => {
@@ -202,8 +217,9 @@ fn plan(tree: &Tree, change: &Call, outcome: &Outcome) -> Result<Tree, Errno> {
             };
             match (source, tree.get(to)) {
                 ((fid, _), Some(&(target, _))) if fid == target && fid != Fid::ZERO => return Ok(tree),
-                ((_, Kind::File), Some((_, Kind::Dir))) => return Err(Errno::EISDIR),
-                ((_, Kind::Dir), Some((_, Kind::File))) => return Err(Errno::ENOTDIR),
+                ((_, Kind::Dir), Some((_, Kind::Dir))) => {}
+                ((_, Kind::Dir), Some(_)) => return Err(Errno::ENOTDIR),
+                (_, Some((_, Kind::Dir))) => return Err(Errno::EISDIR),
                 _ => {}
             }
             tree.remove(from);
@@ -220,7 +236,7 @@ fn plan(tree: &Tree, change: &Call, outcome: &Outcome) -> Result<Tree, Errno> {
                 (true, false) => drop(tree.insert(*place, (*fid, Kind::File))),
             }
         }
-        Call::Lookup(_) | Call::List(_) | Call::LinkDir(_) | Call::Sync | Call::Crash => {}
+        Call::Lookup(_) | Call::List(_) | Call::Links(..) | Call::LinkDir(_) | Call::Sync | Call::Crash => {}
     }
     Ok(tree)
 }

@@ -3,25 +3,30 @@
 use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::sync::mpsc::RecvTimeoutError;
 use std::time::Duration;
 
-use client::Cred;
+use client::{Client, Cred, OpenFlags};
 use cpt::Bug;
 use fastrand::Rng;
 use lnet::sim::Fabric;
-use osd::Stores;
 use parking_lot::Mutex;
-use wire::Fid;
+use wire::{Errno, Fid};
 
+use crate::checks::{
+    check_file_system, find_conflict, find_leftovers, lacks_space, needs_fault, was_evicted,
+};
 use crate::cluster::{Cluster, Host};
 use crate::data::ClientId;
 use crate::faults::{Faults, Plan, client_id};
 use crate::history::History;
 use crate::kernel::KernelModel;
+use crate::memory;
 use crate::system;
 use crate::verify::{Findings, Losses, verify};
+use crate::watchdog::Progress;
 use crate::weather::{Climate, Counts, Digest, SeededWeather};
-use crate::workload::{DIRS, Workload, dir_name};
+use crate::workload::{DIRS, Workload, block_of, dir_name};
 
 /// Number of object servers.
 pub const OSTS: u32 = 2;
@@ -29,10 +34,15 @@ pub const OSTS: u32 = 2;
 pub const CLIENTS: u32 = 4;
 /// Time after the end of all faults in which all calls must end.
 const CALLS_MAX: Duration = Duration::from_secs(900);
-/// Interval of the checks of locks.
-const LOCKS_INTERVAL: Duration = Duration::from_millis(5);
 /// Time of a call in a run without faults.
 const CALM_CALL_MAX: Duration = Duration::from_secs(10);
+/// The capacity of a small disk, bytes.
+const SMALL_DISK: std::ops::Range<u64> = 1 << 20..3 << 20;
+/// Real time without an event after which a simulation counts as stuck.
+pub const STUCK_AFTER: Duration = Duration::from_secs(60);
+/// Memory that a run may use, bytes. Much more than any run needs, and much less than a cache
+/// without a bound would take.
+const MEMORY_MAX: usize = 256 << 20;
 /// Stack of a simulation's thread, bytes: unoptimised futures are large.
 const STACK: usize = 64 << 20;
 
@@ -80,24 +90,75 @@ pub struct Report {
     pub counts: Arc<Counts>,
     /// Number of clients that a server evicted.
     pub evicted: usize,
+    /// The most memory that the cluster and its history used, bytes.
+    pub memory: usize,
+    /// Whether the run stood still in real time.
+    pub is_stuck: bool,
 }
 
-/// Runs `work` on a fresh thread, in a runtime with virtual time, from a seed. Returns the panic if
-/// it panics.
+/// The end of a simulation without a result.
+#[derive(Debug)]
+pub enum Failure {
+    /// It panicked.
+    Panic(Box<dyn Any + Send>),
+    /// It stood still in real time; the last event.
+    Stuck(String),
+}
+
+impl std::fmt::Display for Failure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Failure::Panic(panic) => {
+                let text = panic.downcast_ref::<String>().map(String::as_str);
+                let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
+                write!(f, "panic: {}", text.unwrap_or("without a text"))
+            }
+            Failure::Stuck(last) => write!(
+                f,
+                "a thread blocks, or loops without an await point; the last event: {last}"
+            ),
+        }
+    }
+}
+
+/// Runs `work` on a fresh thread, in a runtime with virtual time, from a seed.
 ///
 /// # Errors
 ///
-/// The payload of the panic.
+/// The simulation panics, or has no event for [`STUCK_AFTER`] of real time. Its thread stays then.
 ///
 /// # Panics
 ///
 /// If no thread can be started.
-pub fn in_simulation<T, W>(seed: u64, work: W) -> Result<T, Box<dyn Any + Send>>
+pub fn in_simulation<T, W>(seed: u64, work: W) -> Result<T, Failure>
 where
     T: Send + 'static,
     W: AsyncFnOnce() -> T + Send + 'static,
 {
+    in_simulation_within(STUCK_AFTER, seed, work)
+}
+
+/// As [`in_simulation`], with another limit of real time without an event.
+///
+/// # Errors
+///
+/// As [`in_simulation`].
+///
+/// # Panics
+///
+/// If no thread can be started.
+pub fn in_simulation_within<T, W>(stuck_after: Duration, seed: u64, work: W) -> Result<T, Failure>
+where
+    T: Send + 'static,
+    W: AsyncFnOnce() -> T + Send + 'static,
+{
+    let progress = Arc::<Progress>::default();
+    let (ended, end) = std::sync::mpsc::channel::<()>();
+    let own = progress.clone();
     let simulation = move || {
+        // Dropped at the end of the thread's work, also by a panic.
+        let _ended = ended;
+        own.attach();
         system::begin(seed);
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_time()
@@ -110,34 +171,39 @@ where
         })
     };
     let thread = std::thread::Builder::new().stack_size(STACK).spawn(simulation);
-    thread.expect("a thread").join()
+    let thread = thread.expect("a thread");
+    let mut events = None;
+    while end.recv_timeout(stuck_after) == Err(RecvTimeoutError::Timeout) {
+        let now = Some(progress.events());
+        if events == now {
+            return Err(Failure::Stuck(progress.last()));
+        }
+        events = now;
+    }
+    thread.join().map_err(Failure::Panic)
 }
 
 /// Runs a simulation.
 pub fn run(settings: &Settings) -> Report {
     let own = settings.clone();
-    let report = in_simulation(settings.seed, async move || {
+    let result = in_simulation(settings.seed, async move || {
         cpt::plant(own.bug);
         Simulation::new(own).run().await
     });
-    report.unwrap_or_else(|panic| Report {
+    result.unwrap_or_else(|failure| Report {
         settings: settings.clone(),
         digest: 0,
         findings: Findings {
-            broken: vec![format!("panic: {}", panic_text(&*panic))],
+            broken: vec![failure.to_string()],
             undecided: 0,
         },
         history: String::new(),
         time: Duration::ZERO,
         counts: Arc::default(),
         evicted: 0,
+        memory: 0,
+        is_stuck: matches!(failure, Failure::Stuck(_)),
     })
-}
-
-fn panic_text(panic: &(dyn Any + Send)) -> String {
-    let text = panic.downcast_ref::<String>().cloned();
-    let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
-    text.unwrap_or_else(|| "without a text".into())
 }
 
 struct Simulation {
@@ -162,14 +228,20 @@ impl Simulation {
         let weather = SeededWeather::new(rng.u64(..), climate.clone(), digest.clone(), counts.clone());
         let fabric = Fabric::new(Box::new(weather));
         tokio::spawn(fabric.clone().run());
+        let seed = rng.u64(..);
+        let small = settings.plan.small_disks;
+        let ost_bytes = small.then(|| rng.u64(SMALL_DISK));
         Simulation {
             settings,
-            cluster: Arc::new(Cluster::new(rng.u64(..), fabric, OSTS, CLIENTS)),
+            cluster: Arc::new(Cluster::new(seed, fabric, OSTS, CLIENTS, ost_bytes)),
             history: History::new(digest.clone()),
             digest,
             counts,
             climate,
-            losses: Arc::default(),
+            losses: Arc::new(Mutex::new(Losses {
+                small_disks: small,
+                ..Losses::default()
+            })),
             kernels: BTreeMap::new(),
             rng,
             broken: Vec::new(),
@@ -177,14 +249,19 @@ impl Simulation {
     }
 
     async fn run(mut self) -> Report {
-        match self.prepare().await {
+        let dirs = match self.prepare().await {
             Ok(dirs) => {
                 self.work(&dirs).await;
                 self.observe(&dirs).await;
                 self.check_idle().await;
+                self.check_service().await;
+                dirs
             }
-            Err(e) => self.broken.push(e),
-        }
+            Err(e) => {
+                self.broken.push(e);
+                Vec::new()
+            }
+        };
         let evicted = self.note_evictions();
         if evicted > 0 && self.settings.plan.is_calm() {
             self.broken
@@ -192,8 +269,12 @@ impl Simulation {
         }
         self.stop().await;
         self.check_stores().await;
+        let memory = usize::try_from(memory::peak()).unwrap_or_default();
+        if memory > MEMORY_MAX {
+            self.broken.push(format!("the run used {} MiB", memory >> 20));
+        }
         let losses = self.losses.lock().clone();
-        let mut findings = verify(&self.history.entries(), &losses);
+        let mut findings = verify(&self.history.entries(), &losses, &dirs);
         findings.broken.splice(0..0, self.broken);
         Report {
             settings: self.settings.clone(),
@@ -203,6 +284,8 @@ impl Simulation {
             time: system::elapsed(),
             counts: self.counts,
             evicted,
+            memory,
+            is_stuck: false,
         }
     }
 
@@ -306,8 +389,7 @@ impl Simulation {
 
     /// Reads everything with a client that lives.
     async fn observe(&mut self, dirs: &[Fid]) {
-        let living = self.cluster.clients.iter().rfind(|host| host.is_up()).cloned();
-        let Some((host, client)) = living.and_then(|host| Some((host.clone(), host.client()?))) else {
+        let Some((host, client)) = self.observer() else {
             return;
         };
         let id = client_id(&host);
@@ -334,10 +416,11 @@ impl Simulation {
         for host in self.cluster.hosts().filter(|host| host.is_up()) {
             let Some(node) = host.node() else { continue };
             let uncommitted = node.rpc().uncommitted_requests();
-            if uncommitted > 0 {
+            if uncommitted > 0 && !self.settings.plan.small_disks {
                 let what = format!("node {} keeps {uncommitted} requests as not committed", host.id);
                 self.broken.push(what);
             }
+            self.broken.extend(find_leftovers(host));
             if node.osts().iter().any(|ost| !ost.grants_are_consistent()) {
                 self.broken
                     .push(format!("node {}: the grants have another sum", host.id));
@@ -349,19 +432,68 @@ impl Simulation {
                 self.broken
                     .push(format!("a call took {time:?} without a fault: {entry}"));
             }
+            let is_full = self.settings.plan.small_disks && lacks_space(entry.outcome.as_ref());
+            if self.settings.plan.is_calm() && !is_full && entry.outcome.as_ref().is_some_and(needs_fault) {
+                self.broken
+                    .push(format!("a call failed without a fault: {entry}"));
+            }
         }
+    }
+
+    /// Checks that the servers work after all faults: a new file on each OST takes data.
+    async fn check_service(&mut self) {
+        let Some((host, client)) = self.observer() else {
+            return;
+        };
+        let work = host.scope().run(async move {
+            let (cred, root) = (Cred::root(), client.root());
+            for number in 0..2 * OSTS {
+                let name = format!("probe{number}");
+                let flags = OpenFlags::READ_WRITE;
+                let (_, file) = client.create(&cred, root, name.as_bytes(), 0o600, flags).await?;
+                client.write(&file, 0, block_of(1)).await?;
+                client.fsync(&file, false).await?;
+                client.release(&file).await?;
+                client.unlink(&cred, root, name.as_bytes()).await?;
+            }
+            Ok::<(), Errno>(())
+        });
+        match tokio::time::timeout(CALLS_MAX, work).await {
+            Ok(Ok(())) => {}
+            Ok(Err(Errno::ENOSPC)) if self.settings.plan.small_disks => {}
+            Ok(Err(errno)) => self
+                .broken
+                .push(format!("no new files after all faults: {errno}")),
+            Err(_) => self.broken.push("new files do not end after all faults".into()),
+        }
+    }
+
+    /// The last client that lives, and its mount.
+    fn observer(&self) -> Option<(Arc<Host>, Arc<Client>)> {
+        let host = self.cluster.clients.iter().rfind(|host| host.is_up())?.clone();
+        let client = host.client()?;
+        Some((host, client))
     }
 
     /// Checks the stores after the stop.
     async fn check_stores(&mut self) {
-        let mds = self.cluster.servers[0].clone();
         for host in &self.cluster.servers {
             for disk in host.disks() {
                 self.broken.extend(disk.take_broken_promises());
             }
         }
-        let checked = mds.scope().run(async move { check_names(&mds).await }).await;
-        self.broken.extend(checked);
+        let cluster = self.cluster.clone();
+        let mds = cluster.servers[0].clone();
+        let checked = mds.scope().run(async move { check_file_system(&cluster).await });
+        match checked.await {
+            Ok(found) => {
+                let texts = found
+                    .into_iter()
+                    .map(|(target, finding)| format!("{target}: {finding:?}"));
+                self.broken.extend(texts);
+            }
+            Err(e) => self.broken.push(format!("the stores cannot be checked: {e}")),
+        }
     }
 
     async fn stop(&mut self) {
@@ -382,50 +514,8 @@ impl Simulation {
     }
 }
 
-/// Looks at the locks of all servers until two conflict.
-async fn find_conflict(cluster: Arc<Cluster>) -> String {
-    loop {
-        tokio::time::sleep(LOCKS_INTERVAL).await;
-        for host in cluster.servers.iter().filter(|host| host.is_up()) {
-            let Some(node) = host.node() else { continue };
-            let of_osts = node.osts().into_iter().flat_map(|ost| ost.granted_conflicts());
-            let of_mdts = node.mdts().into_iter().flat_map(|mdt| mdt.granted_conflicts());
-            if let Some(conflict) = of_mdts.chain(of_osts).next() {
-                return format!("node {}: conflicting locks are granted: {conflict}", host.id);
-            }
-        }
-    }
-}
-
-/// The findings of a check of the metadata target's store.
-async fn check_names(mds: &Host) -> Vec<String> {
-    let Some(disk) = mds.disks().nth(1) else {
-        return Vec::new();
-    };
-    let index = match disk.stores().open_index().await {
-        Ok(index) => index,
-        Err(e) => return vec![format!("the store of the MDT does not open: {e}")],
-    };
-    let store = mdt::store::Store::new(index);
-    match mdt::check::examine(&store, 0, &osd::check::Progress::default()) {
-        Ok(found) => found
-            .problems
-            .iter()
-            .map(|p| format!("{:?}", p.finding(&store)))
-            .collect(),
-        Err(e) => vec![format!("the store of the MDT cannot be checked: {e}")],
-    }
-}
-
 async fn until_dead(scope: &Arc<cpt::NodeScope>) {
     while !scope.is_dead() {
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
-}
-
-/// Whether a server evicted the client: its imports remember it.
-fn was_evicted(host: &Host) -> bool {
-    let Some(node) = host.node() else { return false };
-    let states = node.registry().get("*.*.state");
-    states.iter().any(|(_, text)| text.contains("EVICTED"))
 }

@@ -9,7 +9,7 @@ use lnet::sim::{Fabric, Fate, FrameInfo, Weather};
 use parking_lot::Mutex;
 
 use crate::cluster::{Cluster, Host};
-use crate::run::{CLIENTS, OSTS, in_simulation};
+use crate::run::{CLIENTS, Failure, OSTS, in_simulation};
 
 /// The time of a frame.
 const LATENCY: Duration = Duration::from_millis(1);
@@ -52,15 +52,17 @@ where
         let rule = Arc::<Mutex<Option<Rule>>>::default();
         let fabric = Fabric::new(Box::new(RuledWeather(rule.clone())));
         tokio::spawn(fabric.clone().run());
-        let cluster = Arc::new(Cluster::new(seed, fabric, OSTS, CLIENTS));
+        let cluster = Arc::new(Cluster::new(seed, fabric, OSTS, CLIENTS, None));
         for host in cluster.hosts() {
             let started = cluster.start(host).await;
             assert_eq!(started, Ok(()), "node {}", host.id);
         }
         scenario(Scenario { cluster, rule }).await;
     });
-    if let Err(panic) = played {
-        std::panic::resume_unwind(panic);
+    match played {
+        Ok(()) => {}
+        Err(Failure::Panic(panic)) => std::panic::resume_unwind(panic),
+        Err(stuck) => panic!("{stuck}"),
     }
 }
 

@@ -1,5 +1,7 @@
 //! Compares a history with the promises of the file system.
 
+mod attrs;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use wire::Fid;
@@ -9,6 +11,7 @@ use crate::flocks::{self, FlockSpec};
 use crate::history::{Call, Entry, Outcome};
 use crate::linear::{Spec, Timed, Verdict, check};
 use crate::names::{self, NameSpec};
+use crate::workload::BLOCK;
 
 /// Number of states at which a check gives up.
 const STATES_MAX: usize = 30_000;
@@ -20,6 +23,12 @@ const STATES_MAX: usize = 30_000;
 ///   ones: clients do not replay.
 /// - An object server that crashes forgets the data that no fsync covers, and evicts its clients:
 ///   their dirty data is lost.
+/// - An OST that cannot write, or has less space than it granted, loses data that a client's write
+///   has passed to the client's cache. `fsync` and the file's descriptors report that; without an
+///   `fsync`, the write counts as lost.
+/// - A store through a mapping reserves no space. If the OST has none, the store is lost; `fsync`,
+///   `close` or the next fault reports that.
+/// - An OST without space for its records does not commit, so its clients keep their requests.
 /// - A client that a server evicts may answer calls from its caches until it notices.
 #[derive(Clone, Debug, Default)]
 pub struct Losses {
@@ -29,6 +38,34 @@ pub struct Losses {
     pub mds: Vec<u64>,
     /// The order of each death of an object server.
     pub oss: Vec<u64>,
+    /// The order of the begin of each fault of an OST's disk: changes fail, or space is missing.
+    pub disks: Vec<u64>,
+    /// Whether the disks of the OSTs are so small that the calls fill them.
+    pub small_disks: bool,
+}
+
+/// Number of losses of a file's data that the checks try, for each fault of a disk.
+const LOSSES_OF_FAULT: usize = 2;
+
+impl Losses {
+    /// The losses of data by faults of disks. Each takes effect at any time after its fault, or
+    /// never.
+    fn of_disks<C: Clone>(&self, call: C) -> impl Iterator<Item = (Timed<C>, String)> {
+        // No call or other event has these two starts.
+        let starts = self
+            .disks
+            .iter()
+            .flat_map(|order| std::iter::repeat_n(2 * *order, LOSSES_OF_FAULT));
+        starts.enumerate().map(move |(n, start)| {
+            let lost = Timed {
+                call: call.clone(),
+                start: start + (n % LOSSES_OF_FAULT) as u64,
+                end: u64::MAX,
+                definite: false,
+            };
+            (lost, "a disk fails or is full".into())
+        })
+    }
 }
 
 /// The result of the checks.
@@ -58,24 +95,31 @@ fn instant<C>(order: u64, call: C) -> Timed<C> {
     }
 }
 
-/// Checks all promises.
-pub fn verify(entries: &[Entry], losses: &Losses) -> Findings {
+/// Checks all promises. `dirs`: the directories in which the calls work.
+pub fn verify(entries: &[Entry], losses: &Losses, dirs: &[Fid]) -> Findings {
     let mut findings = Findings::default();
     for entry in entries {
-        if let Some(Outcome::Torn(how)) = &entry.outcome {
-            findings
-                .broken
-                .push(format!("a block with two values: {entry}: {how}"));
-        }
+        let problem = match &entry.outcome {
+            Some(Outcome::Torn(how)) => format!("a block with two values: {entry}: {how}"),
+            Some(Outcome::Wrong(_)) => format!("a wrong answer: {entry}"),
+            _ => continue,
+        };
+        findings.broken.push(problem);
     }
     check_names(entries, losses, &mut findings);
+    check_open_files(entries, losses, &mut findings);
+    attrs::check_all(entries, losses, dirs, &mut findings);
     let mut blocks: BTreeSet<(Fid, u8)> = BTreeSet::new();
     for entry in entries {
         if let Call::Read(fid, block) = entry.call {
             blocks.insert((fid, block));
         }
     }
+    let stored: BTreeSet<Fid> = entries.iter().filter_map(stored_file).collect();
     for (fid, block) in blocks {
+        if losses.small_disks && stored.contains(&fid) {
+            continue;
+        }
         check_block(entries, losses, (fid, block), &mut findings);
     }
     let locked = entries.iter().filter_map(|entry| match entry.call {
@@ -117,6 +161,10 @@ fn record<S: Spec>(
 fn check_names(entries: &[Entry], losses: &Losses, findings: &mut Findings) {
     let mut history = Vec::new();
     for entry in entries {
+        if let Some((fid, links)) = links_seen(entry).filter(|_| !losses.clients.contains(&entry.client)) {
+            let read = (names::Call::Links(fid, links), names::Outcome::Done);
+            history.push((timed(entry, read, true), entry.to_string()));
+        }
         let Call::Name(call) = &entry.call else { continue };
         let outcome = match &entry.outcome {
             Some(Outcome::Name(outcome)) => outcome.clone(),
@@ -150,6 +198,79 @@ fn check_names(entries: &[Entry], losses: &Losses, findings: &mut Findings) {
         crashes: !losses.mds.is_empty(),
     };
     record("names", &spec, names::State::default(), history, findings);
+}
+
+/// The file of a store through a mapping.
+fn stored_file(entry: &Entry) -> Option<Fid> {
+    match entry.call {
+        Call::Store(fid, ..) => Some(fid),
+        _ => None,
+    }
+}
+
+/// The number of names that a call found.
+fn links_seen(entry: &Entry) -> Option<(Fid, u32)> {
+    match (&entry.call, &entry.outcome) {
+        (Call::Stat(fid), Some(Outcome::Stat(stat))) if !stat.is_dir => Some((*fid, stat.links)),
+        _ => None,
+    }
+}
+
+/// The file that a call uses, if the call is not on names.
+fn file_of(call: &Call) -> Option<Fid> {
+    match *call {
+        Call::Name(_) | Call::Statfs => None,
+        Call::Write(fid, ..)
+        | Call::Store(fid, ..)
+        | Call::Append(fid, _)
+        | Call::Read(fid, _)
+        | Call::Allocate(fid, _)
+        | Call::Punch(fid, _)
+        | Call::Truncate(fid, _)
+        | Call::Fsync(fid)
+        | Call::Flock(fid, _)
+        | Call::Close(fid)
+        | Call::Stat(fid)
+        | Call::Perm(fid, _)
+        | Call::GetAcl(fid)
+        | Call::SetTime(fid, _)
+        | Call::Xattr(fid, ..) => Some(fid),
+    }
+}
+
+/// Checks that files exist as long as a client has them open, also after their removal.
+fn check_open_files(entries: &[Entry], losses: &Losses, findings: &mut Findings) {
+    // A restart of the metadata server forgets open files.
+    if !losses.mds.is_empty() {
+        return;
+    }
+    let mut opens: BTreeMap<(ClientId, Fid), u32> = BTreeMap::new();
+    for entry in entries {
+        let opened = match (&entry.call, &entry.outcome) {
+            (Call::Name(names::Call::Open(_)), Some(Outcome::Name(outcome))) => match outcome {
+                names::Outcome::Made(fid) | names::Outcome::Found(fid, _) => Some(*fid),
+                _ => None,
+            },
+            _ => None,
+        };
+        if let Some(fid) = opened {
+            *opens.entry((entry.client, fid)).or_default() += 1;
+        }
+        let Some(fid) = file_of(&entry.call) else { continue };
+        let Some(count) = opens.get_mut(&(entry.client, fid)) else {
+            continue;
+        };
+        let gone = matches!(
+            entry.outcome,
+            Some(Outcome::Failed(wire::Errno::ENOENT | wire::Errno::ESTALE))
+        );
+        if gone && *count > 0 && !losses.clients.contains(&entry.client) {
+            findings.broken.push(format!("an open file is gone: {entry}"));
+        }
+        if matches!(entry.call, Call::Close(_)) {
+            *count = count.saturating_sub(1);
+        }
+    }
 }
 
 fn check_flock(entries: &[Entry], losses: &Losses, fid: Fid, findings: &mut Findings) {
@@ -189,7 +310,8 @@ fn check_flock(entries: &[Entry], losses: &Losses, fid: Fid, findings: &mut Find
     record(&format!("flock of {fid}"), &FlockSpec, None, history, findings);
 }
 
-fn check_block(entries: &[Entry], losses: &Losses, (fid, block): (Fid, u8), findings: &mut Findings) {
+/// The start of each client's last successful fsync of a file.
+fn last_syncs<'a>(entries: impl IntoIterator<Item = &'a Entry>, fid: Fid) -> BTreeMap<ClientId, u64> {
     let mut synced: BTreeMap<ClientId, u64> = BTreeMap::new();
     for entry in entries {
         if entry.call == Call::Fsync(fid) && entry.outcome == Some(Outcome::Done) {
@@ -197,18 +319,32 @@ fn check_block(entries: &[Entry], losses: &Losses, (fid, block): (Fid, u8), find
             *last = entry.start.max(*last);
         }
     }
+    synced
+}
+
+fn check_block(entries: &[Entry], losses: &Losses, (fid, block): (Fid, u8), findings: &mut Findings) {
+    let synced = last_syncs(entries, fid);
     let mut history = Vec::new();
     for entry in entries {
         let (client, done) = (entry.client, entry.outcome == Some(Outcome::Done));
         let lost = losses.clients.contains(&client);
+        let safe = !lost || synced.get(&client).is_some_and(|sync| *sync > entry.end);
         let call = match &entry.call {
             Call::Write(file, at, value) if (*file, *at) == (fid, block) => {
-                let safe = !lost || synced.get(&client).is_some_and(|sync| *sync > entry.end);
                 timed(entry, data::Call::Write(client, *value), done && safe)
             }
+            Call::Store(file, at, value) if (*file, *at) == (fid, block) => {
+                timed(entry, data::Call::Write(client, *value), done && safe)
+            }
+            Call::Append(file, value) if *file == fid => match entry.outcome {
+                Some(Outcome::At(at)) if at != u64::from(block) * BLOCK as u64 => continue,
+                Some(Outcome::At(_)) => timed(entry, data::Call::Write(client, *value), safe),
+                _ => timed(entry, data::Call::Write(client, *value), false),
+            },
             Call::Truncate(file, blocks) if *file == fid && *blocks <= block => {
                 timed(entry, data::Call::Cut, done)
             }
+            Call::Punch(file, at) if (*file, *at) == (fid, block) => timed(entry, data::Call::Cut, done),
             Call::Fsync(file) if *file == fid && done => timed(entry, data::Call::Fsync(client), true),
             Call::Read(file, at) if (*file, *at) == (fid, block) && !lost => match entry.outcome {
                 Some(Outcome::Value(value)) => timed(entry, data::Call::Read(value), true),
@@ -235,6 +371,7 @@ fn check_block(entries: &[Entry], losses: &Losses, (fid, block): (Fid, u8), find
         let crash = instant(order, data::Call::ServerCrash);
         history.push((crash, "an object server dies".into()));
     }
+    history.extend(losses.of_disks(data::Call::ServerCrash));
     let what = format!("block {block} of {fid}");
     record(&what, &BlockSpec, data::State::default(), history, findings);
 }

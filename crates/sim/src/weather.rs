@@ -37,6 +37,7 @@ pub struct Digest(Arc<Mutex<Xxh3>>);
 impl Digest {
     /// Adds an event with its time.
     pub fn add(&self, event: &[u8]) {
+        crate::watchdog::count();
         let mut digest = self.0.lock();
         digest.update(&crate::system::elapsed().as_micros().to_le_bytes());
         digest.update(event);
@@ -92,7 +93,7 @@ impl SeededWeather {
 }
 
 impl Weather for SeededWeather {
-    fn fate(&mut self, _: &FrameInfo) -> Fate {
+    fn fate(&mut self, frame: &FrameInfo) -> Fate {
         let climate = *self.climate.lock();
         let latency = self.latency();
         let late = Duration::from_millis(self.rng.u64(LATE));
@@ -115,11 +116,13 @@ impl Weather for SeededWeather {
         } else {
             return Fate::Deliver(latency);
         };
+        tracing::debug!(?frame, ?fate, "disturbed");
         self.counts.disturbed.fetch_add(1, Ordering::Relaxed);
         fate
     }
 
     fn arrived(&mut self, frame: &FrameInfo) {
+        tracing::trace!(?frame, "arrived");
         self.counts.frames.fetch_add(1, Ordering::Relaxed);
         if frame.kind == FrameKind::Put && frame.portal == LDLM_CB_REQUEST_PORTAL {
             self.counts.callbacks.fetch_add(1, Ordering::Relaxed);

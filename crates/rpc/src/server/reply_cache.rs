@@ -61,6 +61,9 @@ pub(crate) struct ReplyCache<R> {
     cached: BTreeMap<Xid, CachedReply>,
     /// The cached reply of each slot.
     by_tag: BTreeMap<u16, Xid>,
+    /// The last request of each slot, also while it runs. It outlives the request: the network may
+    /// deliver a duplicate of an earlier one late.
+    newest: BTreeMap<u16, Xid>,
     /// Number of cached replies without a slot.
     untagged: usize,
 }
@@ -72,6 +75,7 @@ impl<R> Default for ReplyCache<R> {
             running: BTreeMap::default(),
             cached: BTreeMap::new(),
             by_tag: BTreeMap::default(),
+            newest: BTreeMap::default(),
             untagged: 0,
         }
     }
@@ -107,14 +111,16 @@ impl<R> ReplyCache<R> {
                 false => Admission::Refuse(Errno::ENOTCONN),
             };
         }
-        if key.tag != 0
-            && let Some(&other) = self.by_tag.get(&key.tag)
-        {
-            if other > key.xid {
+        if key.tag != 0 {
+            let newest = self.newest.entry(key.tag).or_insert(key.xid);
+            if *newest > key.xid && !key.replay {
                 // The client has used the slot since then, so it no longer waits for this request.
                 return Admission::Drop;
             }
-            self.forget(other);
+            *newest = key.xid.max(*newest);
+            if let Some(&other) = self.by_tag.get(&key.tag) {
+                self.forget(other);
+            }
         }
         Admission::Run
     }
@@ -252,6 +258,19 @@ mod tests {
         assert!(matches!(cache.admit(&resent(128, 0, 0)), Admission::Join(_)));
         cache.end(Xid(128), 0, None);
         assert!(matches!(cache.admit(&resent(128, 0, 0)), Admission::Run));
+    }
+
+    #[test]
+    fn a_late_duplicate_is_dropped_while_a_later_request_of_its_slot_runs() {
+        let mut cache = ReplyCache::default();
+        run(&mut cache, &key(128, 1, 0), 7);
+        assert!(matches!(cache.admit(&key(256, 1, 0)), Admission::Run));
+        cache.begin(Xid(256), Arc::new(2));
+        assert!(matches!(cache.admit(&key(128, 1, 0)), Admission::Drop));
+        // Not cached, such as a reply with bulk.
+        cache.end(Xid(256), 1, None);
+        assert!(matches!(cache.admit(&key(128, 1, 0)), Admission::Drop));
+        assert!(matches!(cache.admit(&resent(256, 1, 0)), Admission::Run));
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! The disk of one target, its crashes and faults, and the factory of its stores.
 
+use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -52,11 +53,17 @@ pub struct SimDisk(Arc<Mutex<Disk>>);
 /// The state of a disk.
 pub(super) struct Disk {
     pub(super) config: DiskConfig,
+    /// The capacity of the new disk, bytes.
+    first_capacity: u64,
     pub(super) rng: Rng,
     /// Added to the time of each commit and sync.
     delay: Duration,
     /// Commits and syncs fail.
     pub(super) is_failing: bool,
+    /// Changes of a thousand of objects' files that fail.
+    failing_changes: u32,
+    /// Number of changes of objects' files that failed.
+    failed_changes: u64,
     /// Number of crashes.
     crashes: u64,
     /// Number of openings of the index and crashes. Handles with an earlier number are dead.
@@ -103,6 +110,18 @@ impl Disk {
         self.delay + Duration::from_micros(self.rng.u64(least..=most.max(least)))
     }
 
+    /// Whether the next change of an object's file fails.
+    pub(super) fn draw_failure(&mut self) -> bool {
+        let fails = self.failing_changes > 0 && self.rng.u32(0..1_000) < self.failing_changes;
+        self.failed_changes += u64::from(fails);
+        fails
+    }
+
+    /// Counts a change of an object's file that failed for lack of space.
+    pub(super) fn count_failure(&mut self) {
+        self.failed_changes += 1;
+    }
+
     /// The name in errors.
     pub(super) fn path(&self) -> PathBuf {
         PathBuf::from(&self.config.name)
@@ -118,10 +137,13 @@ impl SimDisk {
     pub fn new(config: DiskConfig, seed: u64) -> SimDisk {
         let mut disk = Disk {
             space: Space::of_memory(config.capacity),
+            first_capacity: config.capacity,
             config,
             rng: Rng::with_seed(seed),
             delay: Duration::ZERO,
             is_failing: false,
+            failing_changes: 0,
+            failed_changes: 0,
             crashes: 0,
             opening: 0,
             boot_id: BootId::default(),
@@ -184,6 +206,43 @@ impl SimDisk {
     /// more changes until it is opened again.
     pub fn set_failing(&self, failing: bool) {
         self.0.lock().is_failing = failing;
+    }
+
+    /// Lets a share of the changes of objects' files fail, in changes of a thousand. A failed write
+    /// may have written a part.
+    pub fn set_failing_changes(&self, share: u32) {
+        self.0.lock().failing_changes = share;
+    }
+
+    /// Number of changes of objects' files that failed, also for lack of space.
+    pub fn failed_changes(&self) -> u64 {
+        self.0.lock().failed_changes
+    }
+
+    /// The objects that have a file, by sequence and id, with the size of the file in bytes.
+    pub fn object_files(&self) -> BTreeMap<(u64, u32), u64> {
+        let disk = self.0.lock();
+        let sizes = disk.files.sizes();
+        let object = |path: &Path| {
+            let mut parts = path.strip_prefix(osd::target::OBJECTS).ok()?.iter();
+            let (seq, _, id) = (parts.next()?, parts.next()?, parts.next()?);
+            let seq = u64::from_str_radix(seq.to_str()?, 16).ok()?;
+            Some((seq, u32::from_str_radix(id.to_str()?, 16).ok()?))
+        };
+        sizes
+            .filter_map(|(path, size)| Some((object(path)?, size)))
+            .collect()
+    }
+
+    /// Whether commits and syncs fail.
+    pub fn is_failing(&self) -> bool {
+        self.0.lock().is_failing
+    }
+
+    /// Gives the disk its first capacity again.
+    pub fn reset_capacity(&self) {
+        let first = self.0.lock().first_capacity;
+        self.set_capacity(first);
     }
 
     /// Changes the capacity, bytes. Changes fail while less space than their purpose needs is free.

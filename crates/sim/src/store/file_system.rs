@@ -8,7 +8,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use cpt::BoxFuture;
 use fastrand::Rng;
-use osd::{FileSystem, ObjectFile, Seek};
+use osd::{FileSystem, ObjectFile, Seek, SparseData};
 
 use super::disk::{Disk, Handle};
 use super::files::{File, FileId};
@@ -117,23 +117,40 @@ impl OpenFile {
     }
 
     /// Changes the file. The change may allocate only in `growth`, and fails without space for it.
-    fn change(&self, growth: Range<u64>, f: impl FnOnce(&mut File, &mut Rng)) -> io::Result<()> {
+    /// If the disk fails, `torn` leaves a part of the change.
+    fn change(
+        &self,
+        growth: Range<u64>,
+        f: impl FnOnce(&mut File, &mut Rng),
+        torn: impl FnOnce(&mut File, &mut Rng),
+    ) -> io::Result<()> {
         with_disk(&self.handle, |disk| {
+            let fails = disk.draw_failure();
             let file = disk.files.file(self.id).ok_or_else(|| error(libc::ESTALE))?;
             let before = file.data().allocated();
+            let reserved = file.data().missing(&growth);
             // A range that cannot fit is rejected before its pages are visited.
-            if (growth.end - growth.start).saturating_sub(before) > disk.config.capacity {
+            let is_too_large = (growth.end - growth.start).saturating_sub(before) > disk.config.capacity;
+            if is_too_large || disk.space.reserve(reserved).is_err() {
+                disk.count_failure();
                 return Err(error(libc::ENOSPC));
             }
-            let reserved = file.data().missing(&growth);
-            disk.space.reserve(reserved).map_err(|_| error(libc::ENOSPC))?;
-            f(file, &mut disk.rng);
+            match fails {
+                true => torn(file, &mut disk.rng),
+                false => f(file, &mut disk.rng),
+            }
             let unused = (before + reserved).saturating_sub(file.data().allocated());
             disk.space.release(unused);
-            Ok(())
+            match fails {
+                true => Err(error(libc::EIO)),
+                false => Ok(()),
+            }
         })
     }
 }
+
+/// A change that fails without an effect.
+fn nothing(_: &mut File, _: &mut Rng) {}
 
 impl ObjectFile for OpenFile {
     fn measure(&self) -> io::Result<(u64, u64)> {
@@ -149,21 +166,32 @@ impl ObjectFile for OpenFile {
 
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
         let range = offset..offset + data.len() as u64;
-        self.change(range, |file, rng| file.write(offset, data, rng))
+        let torn = |file: &mut File, rng: &mut Rng| {
+            // Whole pages are on disk, or not.
+            let pages = rng.usize(0..=data.len() / SparseData::PAGE as usize);
+            if pages > 0 {
+                file.write(offset, &data[..pages * SparseData::PAGE as usize], rng);
+            }
+        };
+        self.change(range, |file, rng| file.write(offset, data, rng), torn)
     }
 
     fn set_size(&self, size: u64) -> io::Result<()> {
-        self.change(0..0, |file, rng| file.set_size(size, rng))
+        self.change(0..0, |file, rng| file.set_size(size, rng), nothing)
     }
 
     fn punch(&self, offset: u64, len: u64) -> io::Result<()> {
         let range = offset..offset.saturating_add(len);
-        self.change(0..0, |file, rng| file.punch(range, rng))
+        self.change(0..0, |file, rng| file.punch(range, rng), nothing)
     }
 
     fn allocate(&self, offset: u64, len: u64, keep_size: bool) -> io::Result<()> {
         let range = offset..offset.saturating_add(len);
-        self.change(range.clone(), |file, rng| file.allocate(range, keep_size, rng))
+        self.change(
+            range.clone(),
+            |file, rng| file.allocate(range, keep_size, rng),
+            nothing,
+        )
     }
 
     fn seek(&self, offset: u64, kind: Seek) -> io::Result<u64> {

@@ -2,9 +2,10 @@
 //! Before that, the kernel writes any page, size or entry back at any time, and a power cut shows
 //! which ones.
 //!
-//! A page that a sync does not cover reaches the disk or not, independently of others. A file's
-//! size on disk is one that it had since its last sync. A truncation is on disk before any page
-//! that was allocated after it, as in file systems with a journal.
+//! A page that a sync does not cover reaches the disk, or its first half does, or nothing,
+//! independently of others. A file's size on disk is one that it had since its last sync. A
+//! truncation is on disk before any page that was allocated after it, as in file systems with a
+//! journal.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{Bound, Range};
@@ -194,8 +195,21 @@ impl File {
         }
         for page in std::mem::take(&mut self.dirty).into_iter().rev() {
             if survival.is_kept(rng) && !self.needs_size(page) {
-                self.write_back_page(page);
+                match rng.u8(0..8) {
+                    0 => self.tear_page(page),
+                    _ => self.write_back_page(page),
+                }
             }
+        }
+    }
+
+    /// Writes the first half of a page back, as a write does that a power cut interrupts.
+    fn tear_page(&mut self, page: u64) {
+        let (start, half) = (page * PAGE, PAGE / 2);
+        // Beyond the size on disk there is nothing that a later size may show.
+        if start + half <= self.on_disk.size() {
+            let bytes = self.visible.read(start, half).concat();
+            self.on_disk.write(start, &bytes);
         }
     }
 
@@ -240,6 +254,12 @@ impl Files {
             self.files.remove(&id);
         }
         Some(freed)
+    }
+
+    /// Each visible file with its size, bytes.
+    pub(super) fn sizes(&self) -> impl Iterator<Item = (&Path, u64)> {
+        let files = self.visible.iter();
+        files.filter_map(|(path, id)| Some((path.as_path(), self.files.get(id)?.visible.size())))
     }
 
     /// Space of all visible files, bytes.

@@ -6,7 +6,9 @@
 use bytes::Bytes;
 use client::{Cred, SetAttr};
 use lnet::sim::FrameKind;
+use sim::history::History;
 use sim::kernel::KernelModel;
+use sim::run::{Failure, in_simulation_within};
 use sim::scenario::play;
 use sim::workload::BLOCK;
 use std::time::Duration;
@@ -97,4 +99,19 @@ fn a_reader_sees_the_mapped_page_of_a_client_that_truncates() {
             "the reader sees the data from before the store"
         );
     });
+}
+
+#[test]
+fn a_thread_that_blocks_fails_with_the_last_event() {
+    let (unblock, blocked) = std::sync::mpsc::channel::<()>();
+    let result = in_simulation_within(Duration::from_millis(100), 1, async move || {
+        History::default().note("about to block");
+        // Lasts until the other end is dropped.
+        blocked.recv().unwrap_err();
+    });
+    drop(unblock);
+    assert!(
+        matches!(&result, Err(Failure::Stuck(last)) if last == "about to block"),
+        "{result:?}"
+    );
 }
