@@ -71,7 +71,7 @@ impl DirStats {
             .add(cpt.0, &directory, &[op.sample(duration)], SystemTime::now());
     }
 
-    /// The operations by the directory's path, or by its FID if it has none, and starts or continues
+    /// The operations by the directory's path, or by its FID if it has none. Starts or continues
     /// the recording.
     pub(crate) fn read(&self, store: &Store) -> Vec<KeyStats<String>> {
         self.is_recording();
