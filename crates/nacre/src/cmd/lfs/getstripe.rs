@@ -38,7 +38,8 @@ pub(super) fn run(args: &Getstripe) -> Result<ExitCode> {
     let mut errors = 0;
     for path in &args.paths {
         // The slash makes the system follow a link to a directory.
-        let follows = !args.no_follow && path.is_dir() && path.is_symlink();
+        let is = |follows, kind| kind_of(path, follows).is_ok_and(|k| k == kind);
+        let follows = !args.no_follow && is(false, FileType::Symlink) && is(true, FileType::Directory);
         let path = if follows { &path.join("") } else { path };
         errors += walk::walk("lfs getstripe", path, |path, depth| {
             let follows = depth == 0 && !args.no_follow;
