@@ -247,10 +247,10 @@ fn check_open_files(entries: &[Entry], losses: &Losses, findings: &mut Findings)
     let mut opens: BTreeMap<(ClientId, Fid), u32> = BTreeMap::new();
     for entry in entries {
         let opened = match (&entry.call, &entry.outcome) {
-            (Call::Name(names::Call::Open(_)), Some(Outcome::Name(outcome))) => match outcome {
-                names::Outcome::Made(fid) | names::Outcome::Found(fid, _) => Some(*fid),
-                _ => None,
-            },
+            (
+                Call::Name(names::Call::Open(_)),
+                Some(Outcome::Name(names::Outcome::Made(fid) | names::Outcome::Found(fid, _))),
+            ) => Some(*fid),
             _ => None,
         };
         if let Some(fid) = opened {
