@@ -296,8 +296,14 @@ impl ObjectCache {
     pub(super) fn discard(&mut self, range: Range<u64>) -> u64 {
         self.remove_extents(range.clone());
         self.dirty.remove(range.clone());
-        // The first page keeps its reservation if the range starts within it.
-        let inner = range.start.div_ceil(PAGE_SIZE).saturating_mul(PAGE_SIZE)..range.end;
+        // The first and the last page keep their reservation if they have other dirty data.
+        let mut inner = pages(&range);
+        if self.dirty.intersects(inner.start..inner.start + PAGE_SIZE) {
+            inner.start += PAGE_SIZE;
+        }
+        if inner.start < inner.end && self.dirty.intersects(inner.end - PAGE_SIZE..inner.end) {
+            inner.end -= PAGE_SIZE;
+        }
         let freed = self.reserved.overlaps(inner.clone()).map(|r| range_len(&r)).sum();
         self.reserved.remove(inner);
         freed
@@ -342,6 +348,23 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
     use proptest::prelude::*;
+
+    #[test]
+    fn discarded_page_without_dirty_data_keeps_no_reservation() {
+        let mut cache = ObjectCache::default();
+        let half = PAGE_SIZE / 2;
+        let bytes = |len: u64| Bytes::from(vec![1; len as usize]);
+        for (offset, len, discarded, freed) in [
+            (0, half, 0..half, PAGE_SIZE),
+            (half, half, half..u64::MAX, PAGE_SIZE),
+            (0, PAGE_SIZE, half..PAGE_SIZE, 0),
+        ] {
+            cache.write(offset, bytes(len));
+            assert_eq!(cache.discard(discarded.clone()), freed, "{discarded:?}");
+        }
+        assert_eq!(cache.discard(0..half), PAGE_SIZE, "the rest of the page");
+        assert_eq!(cache.reservation(0..PAGE_SIZE), PAGE_SIZE);
+    }
 
     fn bytes(cache: &ObjectCache, range: Range<u64>) -> Vec<Option<u8>> {
         let mut out = Vec::new();
