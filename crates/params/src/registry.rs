@@ -183,8 +183,14 @@ impl Registry {
 
     /// Names and values of the parameters that the pattern matches.
     pub fn values(&self, pattern: &str) -> Vec<(String, Value)> {
+        self.values_where(pattern, |_| true)
+    }
+
+    /// Like [`Registry::values`], but reads only the parameters with names that pass the filter.
+    pub fn values_where(&self, pattern: &str, passes: impl Fn(&str) -> bool) -> Vec<(String, Value)> {
         self.find_matching(pattern)
             .into_iter()
+            .filter(|(name, _)| passes(name))
             .map(|(name, p)| (name, (p.show)()))
             .collect()
     }

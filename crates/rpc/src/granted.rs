@@ -2,6 +2,7 @@
 //! that requests need are read from atomics.
 
 use arc_swap::ArcSwap;
+use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use wire::{LockTerms, OBD_CONNECT_FLAGS2, ObdConnectData, Precision};
@@ -18,10 +19,20 @@ pub(crate) struct Granted {
     flags2: AtomicU64,
     nanoseconds: AtomicBool,
     own_lock_terms: AtomicBool,
+    /// Held by changes.
+    changing: Mutex<()>,
 }
 
 impl Granted {
+    /// Replaces the data.
     pub(crate) fn set(&self, data: ObdConnectData) {
+        self.change(|_| data);
+    }
+
+    /// Changes the data.
+    pub(crate) fn change(&self, change: impl FnOnce(ObdConnectData) -> ObdConnectData) {
+        let _changing = self.changing.lock();
+        let data = change(self.data());
         let flags2 = match data.ocd_connect_flags & OBD_CONNECT_FLAGS2 {
             0 => 0,
             _ => data.ocd_connect_flags2,

@@ -204,13 +204,13 @@ impl Export {
 
     /// Changes whether the client is mounted read-only (`OBD_CONNECT_RDONLY`).
     pub fn set_read_only(&self, read_only: bool) {
-        let mut data = self.granted.data();
-        let flags = &mut data.ocd_connect_flags;
-        match read_only {
-            true => *flags |= OBD_CONNECT_RDONLY,
-            false => *flags &= !OBD_CONNECT_RDONLY,
-        }
-        self.granted.set(data);
+        self.granted.change(|mut data| {
+            match read_only {
+                true => data.ocd_connect_flags |= OBD_CONNECT_RDONLY,
+                false => data.ocd_connect_flags &= !OBD_CONNECT_RDONLY,
+            }
+            data
+        });
     }
 
     /// The target's UUID.
