@@ -5,7 +5,7 @@ use wire::{Errno, Fid, Time};
 
 use super::{
     APPEND, ChangeResult, ENOENT_VERSION, IMMUTABLE, Plan, Resolved, check_may_add, check_name,
-    check_not_dot_lustre, check_searchable, run, searchable_dir,
+    check_not_dot_lustre, check_searchable, run, run_if_needed, searchable_dir,
 };
 use crate::{
     acl,
@@ -144,12 +144,11 @@ pub(crate) fn create_resolved(
     cred: &Cred,
     (parent, name): (Fid, &[u8]),
     resolved: Resolved,
-    unused: Option<UnusedFid>,
+    mut unused: Option<UnusedFid>,
     node: &NewInode,
 ) -> Result<ChangeResult, Errno> {
     check_not_dot_lustre(parent)?;
     check_searchable(cred, &resolved.dir)?;
-    let mut unused = unused;
     loop {
         let view = CreateView {
             dir: &resolved.dir,
@@ -318,15 +317,9 @@ fn plan_link(
 ///
 /// `EINVAL` if the inode is no regular file; `ENOENT` if it is gone; `ENOSPC`.
 pub fn set_layout(store: &Store, file: Fid, lov: Bytes) -> Result<Option<ChangeResult>, Errno> {
-    loop {
-        let stamp = store.stamp(&[file]);
-        let Some(plan) = plan_set_layout(store.inode(file)?, file, lov.clone())? else {
-            return Ok(None);
-        };
-        if let Some(result) = plan.apply(store, &stamp)? {
-            return Ok(Some(result));
-        }
-    }
+    run_if_needed(store, &[file], || {
+        plan_set_layout(store.inode(file)?, file, lov.clone())
+    })
 }
 
 fn plan_set_layout(mut inode: Inode, file: Fid, lov: Bytes) -> Result<Option<Plan>, Errno> {

@@ -19,9 +19,8 @@ pub mod xattr;
 use wire::{Errno, Fid, Time, Transno};
 
 pub use attr::{CloseAttrs, SetattrArgs, apply_close_attrs, setattr};
-pub(crate) use create::check_fid;
-pub(crate) use create::create_resolved;
 pub use create::{NewInode, create, create_volatile, link, set_layout};
+pub(crate) use create::{check_fid, create_resolved};
 pub use open::{
     OpenMode, close, has_executors, has_lease, open, open_with_lease, record_access, release_handle,
 };
@@ -132,6 +131,23 @@ fn run(
         let stamp = store.stamp(fids);
         if let Some(result) = plan()?.apply(store, &stamp)? {
             return Ok(result);
+        }
+    }
+}
+
+/// As [`run`], for an operation that may find nothing to change (`None`).
+fn run_if_needed(
+    store: &Store,
+    fids: &[Fid],
+    mut plan: impl FnMut() -> Result<Option<Plan>, Errno>,
+) -> Result<Option<ChangeResult>, Errno> {
+    loop {
+        let stamp = store.stamp(fids);
+        let Some(plan) = plan()? else {
+            return Ok(None);
+        };
+        if let Some(result) = plan.apply(store, &stamp)? {
+            return Ok(Some(result));
         }
     }
 }

@@ -6,7 +6,7 @@ use wire::{
     MDS_OPEN_LEASE, MDS_OPEN_OWNEROVERRIDE, MDS_OPEN_TRUNC, Time, Transno,
 };
 
-use super::{APPEND, ChangeResult, CloseAttrs, IMMUTABLE, Plan, apply_close_attrs, run};
+use super::{APPEND, ChangeResult, CloseAttrs, IMMUTABLE, Plan, apply_close_attrs, run, run_if_needed};
 use crate::{
     cred::{Cred, MAY_EXEC, MAY_READ, MAY_WRITE},
     store::{Change, Inode, OpenCounts, Store},
@@ -204,22 +204,17 @@ pub fn has_lease(store: &Store, fid: Fid) -> bool {
 ///
 /// The error of reading or changing the store.
 pub fn record_access(store: &Store, fid: Fid, time: Time) -> Result<(), Errno> {
-    loop {
-        let stamp = store.stamp(&[fid]);
+    run_if_needed(store, &[fid], || {
         let mut inode = store.inode(fid)?;
         if time <= inode.atime || time < inode.ctime {
-            return Ok(());
+            return Ok(None);
         }
         inode.atime = time;
         let mut change = Change::new();
         change.change_inode(fid, &inode);
-        if Plan::new(change, fid, inode, [0; 4])
-            .apply(store, &stamp)?
-            .is_some()
-        {
-            return Ok(());
-        }
-    }
+        Ok(Some(Plan::new(change, fid, inode, [0; 4])))
+    })
+    .map(drop)
 }
 
 /// Removes one handle, and applies the attributes sent with the close. The last close of an inode

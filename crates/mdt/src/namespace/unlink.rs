@@ -4,7 +4,7 @@ use wire::{Errno, Fid, LUSTRE_ORPHAN_FL, Time};
 
 use super::{
     ChangeResult, ENOENT_VERSION, Plan, Resolved, check_may_delete, check_name, check_not_dot_lustre,
-    check_searchable, run,
+    check_searchable, run, run_if_needed,
 };
 use crate::{
     cred::Cred,
@@ -245,10 +245,9 @@ impl LinkedInode {
 ///
 /// The error of reading or changing the store.
 pub fn destroy_orphan(store: &Store, fid: Fid) -> Result<(), Errno> {
-    loop {
-        let stamp = store.stamp(&[fid]);
+    run_if_needed(store, &[fid], || {
         if store.open_counts(fid).total > 0 {
-            return Ok(());
+            return Ok(None);
         }
         let mut change = Change::new();
         change.remove_orphan(fid);
@@ -257,11 +256,7 @@ pub fn destroy_orphan(store: &Store, fid: Fid) -> Result<(), Errno> {
         {
             change.destroy_inode(fid, &inode, store.xattr_names(fid, &inode)?)?;
         }
-        if Plan::new(change, fid, Inode::default(), [0; 4])
-            .apply(store, &stamp)?
-            .is_some()
-        {
-            return Ok(());
-        }
-    }
+        Ok(Some(Plan::new(change, fid, Inode::default(), [0; 4])))
+    })
+    .map(drop)
 }
