@@ -124,11 +124,7 @@ impl DataFile {
         self.lock_objects(mode, start, end, false).await
     }
 
-    /// As [`DataFile::lock`], by [`Object::lock_even_revoked`].
-    async fn lock_even_revoked(&self, mode: LockMode, start: u64, end: u64) -> Result<Vec<LockRef>, Errno> {
-        self.lock_objects(mode, start, end, true).await
-    }
-
+    /// As [`DataFile::lock`]; with `even_revoked` by [`Object::lock_even_revoked`].
     async fn lock_objects(
         &self,
         mode: LockMode,

@@ -182,8 +182,9 @@ impl DataFile {
         let _space_change = self.space_changes.begin();
         // The cancellation of a lock waits for the kernel, and the kernel writes no dirty page of a
         // mapping back before a truncate ends.
-        let pw = LockMode::Pw;
-        let locks = self.lock_even_revoked(pw, size, OBD_OBJECT_EOF).await?;
+        let locks = self
+            .lock_objects(LockMode::Pw, size, OBD_OBJECT_EOF, true)
+            .await?;
         if !is_current.await? {
             return Ok(false);
         }
