@@ -136,7 +136,7 @@ impl Player {
 
     async fn send_request(&mut self, label: &str, step: &Step, req: &Arc<Request>, bulk: &Bulk) {
         let name = name_of(req);
-        self.ensure_connected(req).await;
+        self.ensure_connected(label, req).await;
         let (mut msg, fetched) = match self.rewrite_request(req, bulk) {
             Ok(rewritten) => rewritten,
             Err(UnknownId(what)) => {
@@ -170,7 +170,7 @@ impl Player {
     }
 
     /// Repeats the last captured connect to the target if the client reconnected between captures.
-    async fn ensure_connected(&mut self, req: &Arc<Request>) {
+    async fn ensure_connected(&mut self, label: &str, req: &Arc<Request>) {
         let handle = Value::Number(req.body.pb_handle.cookie);
         let known = self.comparer.ids.translate(Kind::Handle, &handle);
         let Err(UnknownId(what)) = known else { return };
@@ -190,7 +190,7 @@ impl Player {
         let (to, portal, xid) = (local_nid(before.server), before.portal, req.xid - 64);
         let node = self.clients.get_mut(&req.client).unwrap();
         node.send(to, portal, xid, &msg, Vec::new()).await;
-        let (reply, _) = self.wait_for_reply("", req.client, xid).await.unwrap();
+        let (reply, _) = self.wait_for_reply(label, req.client, xid).await.unwrap();
         let body = reply.body().unwrap();
         assert_eq!(body.pb_status, 0, "{what}");
         self.comparer
