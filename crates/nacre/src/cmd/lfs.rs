@@ -5,6 +5,7 @@
 //! checks the user's permission. It asks the process of the mount for space, FIDs, paths and names,
 //! and has this process remove files by FID and entries of lost files.
 
+mod amount;
 mod df;
 mod find;
 mod getstripe;
@@ -137,26 +138,25 @@ fn print_fids(paths: &[PathBuf]) -> Result<()> {
 }
 
 fn fid_of(path: &Path) -> Result<String> {
-    let (record, mount) = process::by_path(path)?;
-    let request = Request::Path2fid {
-        mountpoint: mount.mountpoint.clone(),
-        paths: vec![relative_to_mount(path, &mount)?],
-    };
-    let mut fids: Vec<String> = ask(&record, &request)?;
-    fids.pop()
-        .with_context(|| format!("{}: the process of the mount sent no FID", path.display()))
+    ask_about(path, |mountpoint, paths| Request::Path2fid { mountpoint, paths })
 }
 
 /// The FID, project and MDT of a file; follows symbolic links.
 fn ids_of(path: &Path) -> Result<InodeIds> {
+    ask_about(path, |mountpoint, paths| Request::Inodes { mountpoint, paths })
+}
+
+/// Asks the process of the mount about one path.
+fn ask_about<T: DeserializeOwned>(
+    path: &Path,
+    request: impl FnOnce(PathBuf, Vec<PathBuf>) -> Request,
+) -> Result<T> {
     let (record, mount) = process::by_path(path)?;
-    let request = Request::Inodes {
-        mountpoint: mount.mountpoint.clone(),
-        paths: vec![relative_to_mount(path, &mount)?],
-    };
-    let mut ids: Vec<InodeIds> = ask(&record, &request)?;
-    ids.pop()
-        .with_context(|| format!("{}: the process of the mount sent no ids", path.display()))
+    let paths = vec![relative_to_mount(path, &mount)?];
+    let mut answers: Vec<T> = ask(&record, &request(mount.mountpoint.clone(), paths))?;
+    answers
+        .pop()
+        .with_context(|| format!("{}: the process of the mount sent no answer", path.display()))
 }
 
 /// The mount at or above a path, or without a path all mounts.

@@ -12,6 +12,7 @@ use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 use wire::file_mode;
 use wire::striping::PlainLayout;
 
+use super::super::amount::{Amount, Sign, binary_unit};
 use super::super::layout;
 use super::ids::Ids;
 use super::names::Names;
@@ -80,35 +81,14 @@ pub(super) enum Bound {
     Within(i64, i64),
 }
 
-/// A number on the command line: `[+-]N` and the suffix of a unit.
-struct Amount {
-    sign: Option<u8>,
-    /// N times the unit.
-    limit: i64,
-    unit: i64,
-}
-
-impl Amount {
-    fn parse(text: &str, unit_of: impl Fn(&str) -> Option<u64>) -> Result<Amount> {
-        let sign = text.bytes().next().filter(|c| b"+-".contains(c));
-        let digits = &text[usize::from(sign.is_some())..];
-        let split = digits.find(|c: char| !c.is_ascii_digit()).unwrap_or(digits.len());
-        let (number, suffix) = digits.split_at(split);
-        let unit = unit_of(suffix).with_context(|| format!("'{suffix}' is not a unit"))? as i64;
-        let limit = number.parse::<i64>().ok().and_then(|n| n.checked_mul(unit));
-        let limit = limit.with_context(|| format!("'{text}' is not a number"))?;
-        Ok(Amount { sign, limit, unit })
-    }
-}
-
 impl Bound {
     /// The bound of a size or number by the rules of `lfs find`: `+N` means more than N units, `-N`
     /// at most N-1 units, and N alone more than N-1 and at most N units.
     fn new(text: &str, unit_of: impl Fn(&str) -> Option<u64>) -> Result<Bound> {
-        let Amount { sign, limit, unit } = Amount::parse(text, unit_of)?;
+        let (sign, limit, unit) = Amount::parse(text, unit_of)?.signed(text)?;
         Ok(match sign {
-            Some(b'+') => Bound::Above(limit),
-            Some(_) => Bound::UpTo(limit - unit),
+            Some(Sign::Plus) => Bound::Above(limit),
+            Some(Sign::Minus) => Bound::UpTo(limit - unit),
             None => Bound::Within(limit - unit, limit),
         })
     }
@@ -132,11 +112,11 @@ impl Bound {
                 _ => return None,
             })
         };
-        let Amount { sign, limit, unit } = Amount::parse(text, unit_of)?;
+        let (sign, limit, unit) = Amount::parse(text, unit_of)?.signed(text)?;
         let latest = now.saturating_sub(limit);
         Ok(match sign {
-            Some(b'+') => Bound::UpTo(latest - unit),
-            Some(_) => Bound::Above(latest),
+            Some(Sign::Plus) => Bound::UpTo(latest - unit),
+            Some(Sign::Minus) => Bound::Above(latest),
             None => Bound::Within(latest - unit, latest),
         })
     }
@@ -152,17 +132,11 @@ impl Bound {
 
 /// The unit of a size in bytes. A number alone counts blocks, as for find(1).
 fn size_unit(suffix: &str) -> Option<u64> {
-    Some(match suffix.to_ascii_lowercase().as_str() {
-        "c" => 1,
-        "" | "b" => BLOCK_BYTES,
-        "k" => 1 << 10,
-        "m" => 1 << 20,
-        "g" => 1 << 30,
-        "t" => 1 << 40,
-        "p" => 1 << 50,
-        "e" => 1 << 60,
-        _ => return None,
-    })
+    match suffix {
+        "" | "b" | "B" => Some(BLOCK_BYTES),
+        "c" | "C" => Some(1),
+        _ => binary_unit(suffix),
+    }
 }
 
 impl Test {

@@ -6,6 +6,7 @@ use anyhow::{Context, Result, bail};
 use wire::striping::LovLayout;
 use wire::{LCME_FL_INIT, LovCompMdEntryV1};
 
+use super::super::amount::{Amount, Sign, binary_unit};
 use super::text::FLAG_NAMES;
 use crate::cli::Getstripe;
 
@@ -182,25 +183,17 @@ impl Compare {
         if END_NAMES.contains(&text) {
             return Ok(Compare::Equal(u64::MAX));
         }
-        let (kind, digits): (fn(u64) -> Compare, &str) = match text.split_at_checked(1) {
-            Some(("+", digits)) => (Compare::Above, digits),
-            Some(("-", digits)) => (Compare::Below, digits),
-            _ => (Compare::Equal, text),
+        let unit_of = |suffix: &str| match suffix {
+            "" => Some(1),
+            _ => binary_unit(suffix),
         };
-        let number = digits.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-        let shift = match digits[number.len()..].to_ascii_lowercase().as_str() {
-            "" => Some(0),
-            suffix => ["k", "m", "g", "t", "p", "e"]
-                .iter()
-                .position(|unit| *unit == suffix)
-                .map(|power| 10 * (power as u32 + 1)),
-        };
-        let number: Option<u64> = number.parse().ok();
-        number
-            .zip(shift)
-            .and_then(|(number, shift)| number.checked_mul(1 << shift))
-            .map(kind)
-            .with_context(|| format!("'{text}' is not a number such as 64, +64M or -1G"))
+        let Amount { sign, limit, .. } = Amount::parse(text, unit_of)
+            .with_context(|| format!("'{text}' is not a number such as 64, +64M or -1G"))?;
+        Ok(match sign {
+            Some(Sign::Plus) => Compare::Above(limit),
+            Some(Sign::Minus) => Compare::Below(limit),
+            None => Compare::Equal(limit),
+        })
     }
 
     fn holds(&self, value: u64) -> bool {
