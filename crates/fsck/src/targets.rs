@@ -15,6 +15,8 @@ use crate::{FsckError, Summary, cross, repair::Repairer};
 pub struct Targets {
     /// The MGS first, then the MDT, then the OSTs by index.
     dirs: Vec<TargetDir>,
+    /// Whether the check reads all data.
+    data: bool,
 }
 
 /// The open stores of the targets.
@@ -24,6 +26,8 @@ pub(crate) struct Stores {
     pub(crate) mdt: Option<MdtStore>,
     pub(crate) osts: BTreeMap<OstIndex, OstStore>,
     fsname: String,
+    /// Whether the check reads all data.
+    data: bool,
 }
 
 pub(crate) struct MdtStore {
@@ -87,7 +91,12 @@ impl Targets {
             dirs.push(dir);
         }
         dirs.sort_by_key(|d| (d.label().kind as u8, d.label().index));
-        Ok(Targets { dirs })
+        Ok(Targets { dirs, data: false })
+    }
+
+    /// Sets whether the check reads all data of the objects, and compares it with its checksums.
+    pub fn with_data(self, data: bool) -> Targets {
+        Targets { data, ..self }
     }
 
     /// Finds damage in the journals of the targets' indexes.
@@ -134,6 +143,7 @@ impl Targets {
             mdt: None,
             osts: BTreeMap::new(),
             fsname: String::new(),
+            data: self.data,
         };
         for dir in &self.dirs {
             let (label, path) = (dir.label(), dir.path().to_owned());
@@ -188,6 +198,7 @@ impl Stores {
                 .map(|(svname, index, store)| (index, OstStore { svname, store }))
                 .collect(),
             fsname,
+            data: true,
         }
     }
 
@@ -261,11 +272,20 @@ impl Stores {
                 .sequences(progress, &mut ost_problems)
                 .map_err(store_error(&ost.svname))?;
             let mut cross = cross::CrossCheck::new(*index, &sequences, examined.as_ref());
+            let mut with_data = Vec::new();
             let objects = ost.store.for_each_object(progress, &mut ost_problems, |object| {
                 summary.objects += 1;
+                if self.data {
+                    with_data.push(object.fid);
+                }
                 cross.add_object(object);
             });
             objects.map_err(store_error(&ost.svname))?;
+            let data = ost
+                .store
+                .check_data(&with_data, progress, &mut ost_problems)
+                .await;
+            data.map_err(store_error(&ost.svname))?;
             for problem in ost_problems {
                 // A crash can leave the record of a destroyed object without its data file. If no
                 // layout names the object, do not report it.

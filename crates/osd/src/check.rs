@@ -8,14 +8,17 @@ use std::{
     ffi::OsStr,
     fs,
     path::{Path, PathBuf},
-    sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+    },
 };
 
 use bytes::Bytes;
 use wire::Fid;
 
 use crate::{
-    Index, ObjAttr, OsdError,
+    Index, ObjAttr, OsdError, blocking,
     local_objects::{self, record},
     prefix_end,
     target::OBJECTS_MARK,
@@ -157,6 +160,27 @@ pub fn for_each_object_record<E: From<OsdError>>(
             key,
         })
     })
+}
+
+/// Up to `limit` objects with records, in the order of FIDs, after the object `after`.
+///
+/// # Errors
+///
+/// An error of reading the index.
+pub async fn objects_after(
+    index: Arc<dyn Index>,
+    after: Option<Fid>,
+    limit: usize,
+) -> Result<Vec<Fid>, OsdError> {
+    blocking(move || {
+        let from = match after {
+            Some(fid) => [record::key(&fid), vec![0]].concat(),
+            None => record::PREFIX.to_vec(),
+        };
+        let rows = index.scan(&from, &prefix_end(&record::PREFIX), limit)?;
+        Ok(rows.iter().filter_map(|(key, _)| record::fid_of(key)).collect())
+    })
+    .await
 }
 
 /// The path of an object's file below the directory of objects.

@@ -74,6 +74,14 @@ pub enum OsdError {
         /// Expected and found size.
         why: String,
     },
+    /// The data of a block does not have its checksum.
+    #[error("object file {}: the data at byte {offset} does not have its checksum. Check the disk; restore the file from a backup", path.display())]
+    DamagedBlock {
+        /// The object's file.
+        path: PathBuf,
+        /// The first byte of the block of 4 KiB.
+        offset: u64,
+    },
     /// A record of the store is malformed.
     #[error("store {}: bad record {record}: {why}", path.display())]
     Corrupt {
@@ -129,9 +137,10 @@ impl OsdError {
                 _ => Errno::EIO,
             },
             OsdError::Engine { .. } | OsdError::SyncFailed { .. } | OsdError::Corrupt { .. } => Errno::EIO,
-            OsdError::DamagedJournal(_) | OsdError::MissingStore { .. } | OsdError::DamagedObject { .. } => {
-                Errno::EIO
-            }
+            OsdError::DamagedJournal(_)
+            | OsdError::MissingStore { .. }
+            | OsdError::DamagedObject { .. }
+            | OsdError::DamagedBlock { .. } => Errno::EIO,
             OsdError::Target(_) => Errno::EIO,
         }
     }

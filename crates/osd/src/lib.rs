@@ -34,7 +34,7 @@ pub use local_index::{LocalConfig, LocalIndex};
 pub use local_objects::{FileSystem, LocalObjects, ObjectFile};
 pub use memory_index::MemoryIndex;
 pub use memory_objects::MemoryObjects;
-pub use objects::{CachedAttr, Extent, ExtentData, ObjAttr, Objects, Seek, SetAttr};
+pub use objects::{CachedAttr, Extent, ExtentData, ObjAttr, Objects, Scrubbed, Seek, SetAttr};
 pub use space::{DiskShare, Space, SpacePurpose};
 pub use sparse_data::SparseData;
 pub use stores::{LocalStores, MemoryStores, Stores};

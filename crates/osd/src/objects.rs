@@ -156,6 +156,19 @@ pub(crate) fn bytes_of(pieces: &[Bytes]) -> u64 {
     pieces.iter().map(|p| p.len() as u64).sum()
 }
 
+/// The result of [`Objects::scrub`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Scrubbed {
+    /// Where the next part begins; `None` at the end of the object.
+    pub next: Option<u64>,
+    /// Bytes that were read.
+    pub bytes: u64,
+    /// Blocks of 4 KiB that got a checksum.
+    pub filled: u64,
+    /// Offsets of the blocks that do not have their checksum.
+    pub damaged: Vec<u64>,
+}
+
 /// The objects of a target.
 pub trait Objects: Send + Sync {
     /// Reads each extent: up to `len` bytes, fewer at the end of the object, in buffers of at most
@@ -163,7 +176,8 @@ pub trait Objects: Send + Sync {
     ///
     /// # Errors
     ///
-    /// [`OsdError::DamagedObject`] if the object's file is damaged.
+    /// [`OsdError::DamagedObject`] if the object's file is damaged, [`OsdError::DamagedBlock`] if
+    /// data does not have its checksum.
     fn read_extents(
         &self,
         fid: Fid,
@@ -176,7 +190,9 @@ pub trait Objects: Send + Sync {
     /// # Errors
     ///
     /// [`OsdError::NoSpace`] without space, [`OsdError::DamagedObject`] if the object's file is
-    /// damaged, [`OsdError::NotFound`] if the object is destroyed at the same time.
+    /// damaged, [`OsdError::NotFound`] if the object is destroyed at the same time. An extent that
+    /// changes a part of a block fails with [`OsdError::DamagedBlock`] if the block does not have
+    /// its checksum.
     fn write_extents(
         &self,
         fid: Fid,
@@ -261,6 +277,30 @@ pub trait Objects: Send + Sync {
     ///
     /// [`OsdError::NoSpace`] or another error of the index.
     fn setattr(&self, fid: Fid, attr: SetAttr) -> BoxFuture<'_, Result<(), OsdError>>;
+
+    /// Removes marks of changes from parts of objects that have had no changes for a while; `all`:
+    /// from all parts without unsynced changes. After a crash, the checksums of marked parts do not
+    /// count. True if marks stay: then call it again. Call it with `all` before a stop.
+    ///
+    /// # Errors
+    ///
+    /// An error of the index.
+    fn settle(&self, all: bool) -> BoxFuture<'_, Result<bool, OsdError>> {
+        let _ = all;
+        Box::pin(async { Ok(false) })
+    }
+
+    /// Reads the first part of an object with data at or after `offset`, and compares it with its
+    /// checksums. With `fill`, blocks without a checksum get one. A store in memory has no
+    /// checksums.
+    ///
+    /// # Errors
+    ///
+    /// [`OsdError::Io`] if the data cannot be read, or an error of the index.
+    fn scrub(&self, fid: Fid, offset: u64, fill: bool) -> BoxFuture<'_, Result<Scrubbed, OsdError>> {
+        let _ = (fid, offset, fill);
+        Box::pin(async { Ok(Scrubbed::default()) })
+    }
 
     /// Destroys the object; true if it existed.
     ///

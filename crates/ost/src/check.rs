@@ -49,6 +49,15 @@ pub enum Problem {
         /// The actual size, bytes; `None` if the file is missing.
         found: Option<u64>,
     },
+    /// An object with data that does not have its checksum.
+    WrongData {
+        /// The object.
+        fid: Fid,
+        /// The object's file.
+        path: PathBuf,
+        /// The first bytes of the wrong blocks of 4 KiB.
+        offsets: Vec<u64>,
+    },
 }
 
 impl Problem {
@@ -86,6 +95,18 @@ impl Problem {
                 place: path.display().to_string(),
                 expected: format!("at least {expected} bytes"),
                 found: found.map_or_else(|| "no file".into(), |size| format!("{size} bytes")),
+                repair: None,
+            },
+            Problem::WrongData { fid, path, offsets } => Finding {
+                kind: "wrong data",
+                fid: Some(*fid),
+                place: path.display().to_string(),
+                expected: "data with its checksum".into(),
+                found: format!(
+                    "{} blocks of 4 KiB with other data, the first at byte {}",
+                    offsets.len(),
+                    offsets.first().unwrap_or(&0)
+                ),
                 repair: None,
             },
             Problem::Stray(path) => Finding {
@@ -307,6 +328,47 @@ impl Store {
             Ok::<(), OsdError>(())
         })?;
         files.for_each(|file| f(without_record(file)));
+        Ok(())
+    }
+
+    /// Reads the data of objects, and adds those with wrong data to `problems`. Skips objects with
+    /// damaged files, which are in `problems` already.
+    ///
+    /// # Errors
+    ///
+    /// The data or the index cannot be read, or [`OsdError::Stopping`].
+    pub async fn check_data(
+        &self,
+        fids: &[Fid],
+        progress: &Progress,
+        problems: &mut Vec<Problem>,
+    ) -> Result<(), OsdError> {
+        let Some(objects) = &self.objects else {
+            return Ok(());
+        };
+        let damaged: Vec<Fid> = problems
+            .iter()
+            .filter_map(|problem| match problem {
+                Problem::DamagedFile { fid, .. } => Some(*fid),
+                _ => None,
+            })
+            .collect();
+        for fid in fids.iter().filter(|fid| !damaged.contains(fid)) {
+            let (mut next, mut offsets) = (Some(0), Vec::new());
+            while let Some(offset) = next {
+                progress.add(usize::from(offset == 0))?;
+                let scrubbed = objects.scrub(*fid, offset, false).await?;
+                offsets.extend(scrubbed.damaged);
+                next = scrubbed.next;
+            }
+            if !offsets.is_empty() {
+                problems.push(Problem::WrongData {
+                    fid: *fid,
+                    path: object_file(&self.root, fid),
+                    offsets,
+                });
+            }
+        }
         Ok(())
     }
 

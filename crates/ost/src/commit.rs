@@ -180,6 +180,11 @@ impl Committer {
                 };
             self.commits.send_modify(|c| c.begun += 1);
             let result = self.commit_once(last).await;
+            if let Ok(true) = result {
+                // Call `settle` again, also without a change.
+                self.changed.notify_one();
+            }
+            let result = result.map(drop);
             let before = *self.commits.borrow();
             self.commits.send_modify(|c| match &result {
                 Ok(()) => c.done = c.begun,
@@ -207,10 +212,12 @@ impl Committer {
     }
 
     /// Syncs the objects and writes the record. The `last` commit before a stop records no boot id.
-    async fn commit_once(&self, last: bool) -> Result<(), OsdError> {
+    /// True if marks stay ([`Objects::settle`]).
+    async fn commit_once(&self, last: bool) -> Result<bool, OsdError> {
         self.written_bytes.store(0, SeqCst);
         let applied = self.transactions.applied();
         self.objects.sync(None).await?;
+        let marks_stay = self.objects.settle(last).await?;
         // Before the first transaction of this start, the stored committed number stays valid.
         let committed = match applied.0 > self.transactions.epoch() << 32 {
             true => applied,
@@ -225,7 +232,7 @@ impl Committer {
             self.index.sync().await?;
             self.transactions.set_committed(committed);
         }
-        Ok(())
+        Ok(marks_stay)
     }
 
     /// Writes the record to the index.

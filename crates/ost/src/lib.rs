@@ -23,6 +23,7 @@ mod modification_data;
 mod negotiate;
 mod object;
 mod parameters;
+mod scrub;
 mod sequence;
 mod stats;
 mod super_sequence;

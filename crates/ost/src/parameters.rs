@@ -6,7 +6,20 @@ use std::sync::Arc;
 use params::{Group, Param, Registry};
 use rpc::TargetExports;
 
-use crate::Ost;
+use crate::{Ost, scrub::SPEED_MAX};
+
+/// The parameter that limits the scrub.
+fn scrub_speed(ost: &Arc<Ost>) -> Param {
+    let (shown, set) = (ost.scrub.clone(), ost.scrub.clone());
+    Param::read_write(
+        move || shown.speed().to_string(),
+        move |text| {
+            let speed = text.trim().parse().ok().filter(|speed| *speed <= SPEED_MAX);
+            set.set_speed(speed.ok_or_else(|| format!("expected a whole number up to {SPEED_MAX}"))?);
+            Ok(())
+        },
+    )
+}
 
 /// Registers the parameters. They disappear when the returned groups are dropped.
 pub(crate) fn register(ost: &Arc<Ost>, exports: &Arc<TargetExports>, registry: &Registry) -> Vec<Group> {
@@ -50,6 +63,21 @@ pub(crate) fn register(ost: &Arc<Ost>, exports: &Arc<TargetExports>, registry: &
             "last_committed",
             read(|o| o.committer.last_committed().to_string())
                 .about("number of the last transaction on disk"),
+        )
+        .add(
+            "scrub",
+            read(|o| o.scrub.text())
+                .about("counts of the scrub of the objects since the target's start; a block has 4 KiB"),
+        )
+        .add(
+            "scrub_damaged",
+            gauge(|o| o.scrub.damaged()).about(
+                "blocks of 4 KiB that the scrub found without their checksum since the target's start",
+            ),
+        )
+        .add(
+            "scrub_mb_s",
+            scrub_speed(ost).about("bandwidth of the scrub, MiB/s; 0: none"),
         );
     vec![
         exports.register_stats(registry, &format!("obdfilter.{}", ost.svname), "stats"),

@@ -27,6 +27,7 @@ use crate::{
     modification_data::ModificationData,
     negotiate::Offer,
     parameters,
+    scrub::Scrub,
     sequence::Sequences,
     stats, super_sequence,
     tombstones::Tombstones,
@@ -97,6 +98,7 @@ pub struct Ost {
     pub(crate) committer: Arc<Committer>,
     pub(crate) grants: Grants,
     pub(crate) space: Arc<Space>,
+    pub(crate) scrub: Arc<Scrub>,
     /// The share of the disk that statfs reports.
     pub(crate) share: DiskShare,
     pub(crate) locks: Arc<LockServer>,
@@ -171,6 +173,7 @@ impl Ost {
             committer,
             grants: Grants::new(cpt::HashSeed::random()),
             share: space.share(),
+            scrub: Arc::default(),
             space,
             locks,
             offer,
@@ -197,6 +200,12 @@ impl Ost {
         rpc.serve(services::LDLM)?;
         let exports = rpc.add_target(ost.clone());
         *ost.params.lock() = parameters::register(&ost, &exports, &cfg.params);
+        let scrub = {
+            let (scrub, index, objects) = (ost.scrub.clone(), ost.index.clone(), ost.objects.clone());
+            let svname = ost.svname.clone();
+            async move { scrub.run(index, objects, svname).await }
+        };
+        ost.tasks.lock().push(cpt::spawn(scrub));
         let evict = mgc::evict_denied(cfg.nodemaps, Arc::downgrade(&exports));
         ost.tasks.lock().push(cpt::spawn(evict));
         Ok(ost)

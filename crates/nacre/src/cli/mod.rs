@@ -402,6 +402,9 @@ pub(crate) struct Fsck {
     /// Repair errors; lost files are moved to /lost+found
     #[arg(long)]
     pub(crate) repair: bool,
+    /// Also read all data, and compare it with its checksums
+    #[arg(long)]
+    pub(crate) data: bool,
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,

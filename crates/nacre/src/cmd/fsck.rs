@@ -37,7 +37,7 @@ pub(crate) fn run(args: Fsck) -> Result<ExitCode> {
             None => dirs.push(dir),
         }
     }
-    let targets = Targets::open_dirs(&dirs, args.repair)?;
+    let targets = Targets::open_dirs(&dirs, args.repair)?.with_data(args.data);
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()

@@ -94,7 +94,7 @@ fn fsck(site: &Site, options: &[&str]) -> CommandOutput {
 
 /// Kinds of the findings of a check, sorted.
 fn findings(site: &Site) -> Vec<String> {
-    let result = fsck(site, &["--json"]);
+    let result = fsck(site, &["--data", "--json"]);
     let kinds = kinds(&serde_json::from_str(&result.out).unwrap());
     assert_eq!(
         result.code,
@@ -314,6 +314,42 @@ fn damaged_object_file_is_found_and_fails_its_file_only() {
     );
     sh(&format!(
         "rm {mount}/lost {mount}/short; echo again > {mount}/lost; grep -x again {mount}/lost"
+    ));
+    site.down("d");
+    assert_eq!(findings(&site), [] as [&str; 0]);
+}
+
+#[test]
+fn flipped_bit_in_data_is_found_and_never_read() {
+    let mut site = Site::new();
+    let mount = site.up("d", &["--osts", "1"]);
+    sh(&format!(
+        "cd {mount}; for f in flipped good; do {{ echo contents of $f; head -c 20000 /dev/zero; }} > $f; done
+         sync -f {mount}"
+    ));
+    site.down("d");
+    let objects = site.path_str("d/ost0000/objects");
+    let file = sh(&format!("grep -rla 'contents of flipped' {objects}"));
+    let file = file.trim();
+    let mut data = std::fs::read(file).unwrap();
+    data[9000] ^= 4;
+    std::fs::write(file, data).unwrap();
+    assert_eq!(findings(&site), ["wrong data"]);
+    assert!(fsck(&site, &[]).ok, "without --data no data is read");
+    let mount = site.up("d", &[]);
+    // The intact blocks can be read, the damaged one neither read nor changed in part.
+    sh(&format!(
+        "head -c 8192 {mount}/flipped | grep -a 'contents of flipped'; cat {mount}/good > /dev/null
+         (cp {mount}/flipped {mount}/copy 2>&1 || true) | grep 'Input/output error'
+         (dd if=/dev/zero of={mount}/flipped bs=100 seek=82 count=1 conv=notrunc,fsync 2>&1 || true) |
+             grep 'Input/output error'"
+    ));
+    let log = std::fs::read_to_string(site.path("d/nacre.log")).unwrap();
+    let message = format!("object file {file}: the 4096 bytes at 8192 do not have their checksum");
+    assert!(log.contains(&message), "{log}");
+    // New data of the whole block replaces the damage.
+    sh(&format!(
+        "dd if=/dev/zero of={mount}/flipped bs=4096 seek=2 count=1 conv=notrunc,fsync; cat {mount}/flipped > /dev/null"
     ));
     site.down("d");
     assert_eq!(findings(&site), [] as [&str; 0]);

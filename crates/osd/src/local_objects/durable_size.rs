@@ -6,17 +6,15 @@
 //! power cut. A write therefore needs no record before its reply. A truncate waits for the index
 //! only if the recorded size exceeds the new one, or the file is missing.
 
-use std::{path::Path, sync::Arc};
+use std::path::Path;
 
-use bytes::Bytes;
-use cpt::BoxFuture;
 use wire::Fid;
 
 use super::{
-    LocalObjects, ObjectFile, Shared,
+    Shared,
     cache::{DirtyState, Entry, State},
 };
-use crate::{Extent, OsdError, blocking, objects::bytes_of};
+use crate::OsdError;
 
 impl State {
     /// Compares the file with the record, both just read from the disk. Sets `damage` if the file
@@ -47,45 +45,11 @@ impl Entry {
         }
     }
 
-    fn damage_error(&self, why: String) -> OsdError {
+    pub(super) fn damage_error(&self, why: String) -> OsdError {
         OsdError::DamagedObject {
             path: self.path.clone(),
             why,
         }
-    }
-
-    /// The file and the number of bytes that a read must return; `None` if there is nothing to
-    /// read.
-    pub(super) fn readable_part(&self, offset: u64, len: u32) -> Option<(Arc<dyn ObjectFile>, u64)> {
-        let state = self.state.lock();
-        let len = state.attr.size.saturating_sub(offset).min(len.into());
-        state.file.clone().filter(|_| len > 0).map(|file| (file, len))
-    }
-
-    /// Reads extents in their order and adds their data to `read`; with `cached`, only data in the
-    /// page cache, without blocking. Stops at the first extent that it cannot read in whole, and
-    /// returns the extent's offset and the number of bytes that it found.
-    pub(super) fn read(
-        &self,
-        extents: &[Extent],
-        cached: bool,
-        read: &mut Vec<Vec<Bytes>>,
-    ) -> Result<Option<(u64, u64)>, OsdError> {
-        for Extent { offset, len } in extents.iter().copied() {
-            let Some((file, len)) = self.readable_part(offset, len) else {
-                read.push(Vec::new());
-                continue;
-            };
-            let pieces = file.read(offset, len, cached);
-            let pieces = pieces.map_err(OsdError::io("read", &self.path))?;
-            let pieces = pieces.unwrap_or_default();
-            let found = bytes_of(&pieces);
-            if found != len {
-                return Ok(Some((offset, found)));
-            }
-            read.push(pieces);
-        }
-        Ok(None)
     }
 
     /// Records and logs that the file ended after `found` bytes of a read at `offset`: it is
@@ -142,7 +106,7 @@ impl Shared {
 
     /// Lowers the recorded size before a truncate to `size`; true if the record must reach the disk
     /// first. A damaged file counts as undamaged once it is truncated to at most its present size.
-    fn lower_durable_size(&self, entry: &Entry, size: u64) -> Result<bool, OsdError> {
+    pub(super) fn lower_durable_size(&self, entry: &Entry, size: u64) -> Result<bool, OsdError> {
         {
             let mut state = entry.state.lock();
             let found = match &state.file {
@@ -167,32 +131,5 @@ impl Shared {
         }
         self.write_record(entry)?;
         Ok(true)
-    }
-}
-
-impl LocalObjects {
-    /// Runs `f`, which changes an object's file, on a thread for blocking work and with the
-    /// object's write lock. `truncate_to` is the new size of a truncate.
-    pub(super) fn with_write_lock<T: Send + 'static>(
-        &self,
-        fid: Fid,
-        truncate_to: Option<u64>,
-        f: impl FnOnce(&Shared, &Entry) -> Result<T, OsdError> + Send + 'static,
-    ) -> BoxFuture<'_, Result<T, OsdError>> {
-        let shared = self.shared.clone();
-        Box::pin(async move {
-            let entry = self.entry(fid).await?;
-            let write_lock = entry.write_lock.clone().lock_owned().await;
-            if let Some(size) = truncate_to
-                && shared.lower_durable_size(&entry, size)?
-            {
-                shared.index.sync().await?;
-            }
-            blocking(move || {
-                let _write_lock = write_lock;
-                f(&shared, &entry)
-            })
-            .await
-        })
     }
 }

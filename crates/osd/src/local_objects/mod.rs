@@ -8,9 +8,11 @@
 //!
 //! All file I/O runs on threads for blocking work, except reads of data in the page cache. After a
 //! failed sync every later sync fails, and files cannot be changed. [`durable_size`] detects lost
-//! and truncated files.
+//! and truncated files, [`checksums`] wrong data.
 
 mod cache;
+mod checked_io;
+pub(crate) mod checksums;
 mod durable_size;
 mod file_system;
 #[cfg(test)]
@@ -32,9 +34,11 @@ use parking_lot::Mutex;
 use wire::Fid;
 
 use crate::{
-    Batch, CachedAttr, Extent, ExtentData, Index, ObjAttr, Objects, OsdError, Seek, SetAttr, blocking, files,
+    Batch, CachedAttr, Extent, ExtentData, Index, ObjAttr, Objects, OsdError, Scrubbed, Seek, SetAttr,
+    blocking, files,
 };
 use cache::{Cache, DirtyState, Entry, State};
+use checksums::Checksums;
 pub use file_system::{FileSystem, ObjectFile};
 
 /// Above this number of dirty files and directories, one `syncfs` replaces a sync of each.
@@ -50,6 +54,7 @@ struct Shared {
     root: PathBuf,
     index: Arc<dyn Index>,
     cache: Cache,
+    checksums: Arc<Checksums>,
     /// The first failure of a sync.
     sync_failure: Mutex<Option<String>>,
 }
@@ -60,7 +65,7 @@ impl LocalObjects {
     ///
     /// # Errors
     ///
-    /// [`OsdError::Io`] if the directory cannot be created.
+    /// [`OsdError::Io`] if the directory cannot be created, or an error of the index.
     pub fn open(root: &Path, index: Arc<dyn Index>) -> Result<LocalObjects, OsdError> {
         LocalObjects::open_on(Arc::new(file_system::HostFiles), root, index)
     }
@@ -69,7 +74,7 @@ impl LocalObjects {
     ///
     /// # Errors
     ///
-    /// [`OsdError::Io`] if the directory cannot be created.
+    /// As [`LocalObjects::open`].
     pub fn open_on(
         file_system: Arc<dyn FileSystem>,
         root: &Path,
@@ -77,6 +82,7 @@ impl LocalObjects {
     ) -> Result<LocalObjects, OsdError> {
         let shared = Shared {
             cache: Cache::new(file_system.open_files_max()),
+            checksums: Arc::new(Checksums::open(index.clone())?),
             file_system,
             root: root.into(),
             index,
@@ -95,6 +101,25 @@ impl LocalObjects {
         }
         let shared = self.shared.clone();
         blocking(move || shared.load(fid)).await
+    }
+
+    /// Runs `f`, which changes an object's file, on a thread for blocking work with the object's
+    /// write lock.
+    fn with_write_lock<T: Send + 'static>(
+        &self,
+        fid: Fid,
+        f: impl FnOnce(&Shared, &Entry) -> Result<T, OsdError> + Send + 'static,
+    ) -> BoxFuture<'_, Result<T, OsdError>> {
+        let shared = self.shared.clone();
+        Box::pin(async move {
+            let entry = self.entry(fid).await?;
+            let write_lock = entry.write_lock.clone().lock_owned().await;
+            blocking(move || {
+                let _write_lock = write_lock;
+                f(&shared, &entry)
+            })
+            .await
+        })
     }
 
     /// Runs `f` with the object's entry on a thread for blocking work.
@@ -228,28 +253,6 @@ impl Shared {
         Ok((file, true))
     }
 
-    fn write(
-        &self,
-        entry: &Entry,
-        extents: &[ExtentData],
-        attr: &SetAttr,
-    ) -> Result<Vec<Result<(), OsdError>>, OsdError> {
-        let (file, new) = self.open_or_create(entry)?;
-        let write = |extent: &ExtentData| {
-            let mut position = extent.offset;
-            extent.data.iter().try_for_each(|piece| {
-                file.write(position, piece)
-                    .map_err(OsdError::io("write", &entry.path))?;
-                position += piece.len() as u64;
-                Ok(())
-            })
-        };
-        let written = extents.iter().map(write).collect();
-        // A failed write may have changed a part of the range.
-        self.finish_change(entry, new, attr)?;
-        Ok(written)
-    }
-
     /// Ends a change of the file, successful or not: measures the size, sets attributes, marks the
     /// object dirty, and writes the record of a new file.
     fn finish_change(&self, entry: &Entry, new: bool, attr: &SetAttr) -> Result<(), OsdError> {
@@ -296,9 +299,11 @@ impl Shared {
                 why,
             });
         }
+        let now = self.checksums.now();
         self.sync_files(dirty, removed_in)
             .map_err(|e| self.record_sync_failure(e))?;
         self.record_durable_sizes(dirty);
+        self.settle_checksums(dirty, now);
         self.cache.mark_clean(dirty);
         self.cache.mark_dirs_clean(removed_in);
         Ok(())
@@ -333,34 +338,7 @@ impl Objects for LocalObjects {
         fid: Fid,
         extents: Vec<Extent>,
     ) -> BoxFuture<'_, Result<Vec<Vec<Bytes>>, OsdError>> {
-        Box::pin(async move {
-            let entry = self.entry(fid).await?;
-            entry.check_undamaged()?;
-            let mut read = Vec::with_capacity(extents.len());
-            // Data in the page cache needs no other thread.
-            if entry.read(&extents, true, &mut read)?.is_none() {
-                return Ok(read);
-            }
-            let first = entry.clone();
-            let (extents, mut read, early_end) = blocking(move || {
-                let early_end = first.read(&extents[read.len()..], false, &mut read)?;
-                Ok((extents, read, early_end))
-            })
-            .await?;
-            if early_end.is_none() {
-                return Ok(read);
-            }
-            // The file is too short. A truncate may be in progress; it holds the write lock.
-            let write_lock = entry.write_lock.clone().lock_owned().await;
-            blocking(move || {
-                let _write_lock = write_lock;
-                match entry.read(&extents[read.len()..], false, &mut read)? {
-                    None => Ok(read),
-                    Some((offset, found)) => Err(entry.report_early_end(offset, found)),
-                }
-            })
-            .await
-        })
+        Box::pin(self.read_checked(fid, extents))
     }
 
     fn write_extents(
@@ -369,40 +347,11 @@ impl Objects for LocalObjects {
         extents: Vec<ExtentData>,
         attr: SetAttr,
     ) -> BoxFuture<'_, Result<Vec<Result<(), OsdError>>, OsdError>> {
-        let shared = self.shared.clone();
-        Box::pin(async move {
-            let entry = self.entry(fid).await?;
-            let write_lock = entry.write_lock.clone().lock_owned().await;
-            blocking(move || {
-                let _write_lock = write_lock;
-                shared.write(&entry, &extents, &attr)
-            })
-            .await
-        })
+        Box::pin(self.write_checked(fid, extents, attr))
     }
 
     fn punch(&self, fid: Fid, start: u64, end: u64, attr: SetAttr) -> BoxFuture<'_, Result<(), OsdError>> {
-        let truncates = end == u64::MAX;
-        self.with_write_lock(fid, truncates.then_some(start), move |shared, entry| {
-            entry.check_undamaged()?;
-            if entry.state.lock().file.is_none() && (start == 0 || !truncates) {
-                entry.state.lock().set_attr(&attr);
-                return shared.write_record(entry);
-            }
-            let (file, new) = shared.open_or_create(entry)?;
-            let punched = if truncates {
-                file.set_size(start)
-                    .map_err(OsdError::io("truncate", &entry.path))
-            } else if end > start {
-                file.punch(start, end - start)
-                    .map_err(OsdError::io("punch", &entry.path))
-            } else {
-                Ok(())
-            };
-            let attr = if punched.is_ok() { attr } else { SetAttr::default() };
-            shared.finish_change(entry, new, &attr)?;
-            punched
-        })
+        Box::pin(self.punch_checked(fid, start, end, attr))
     }
 
     fn fallocate(
@@ -412,7 +361,7 @@ impl Objects for LocalObjects {
         end: u64,
         keep_size: bool,
     ) -> BoxFuture<'_, Result<(), OsdError>> {
-        self.with_write_lock(fid, None, move |shared, entry| {
+        self.with_write_lock(fid, move |shared, entry| {
             let len = end
                 .checked_sub(start)
                 .filter(|l| *l > 0)
@@ -478,13 +427,13 @@ impl Objects for LocalObjects {
     fn destroy(&self, fid: Fid) -> BoxFuture<'_, Result<bool, OsdError>> {
         self.with_entry(fid, move |shared, entry| {
             let _create_lock = entry.create_lock.lock();
-            let existed = {
+            let (existed, size) = {
                 let mut state = entry.state.lock();
                 state.destroyed = true;
                 state.file = None;
-                state.attr = ObjAttr::default();
+                let size = std::mem::take(&mut state.attr).size;
                 (state.durable_size, state.damage) = (None, None);
-                std::mem::take(&mut state.exists)
+                (std::mem::take(&mut state.exists), size)
             };
             match shared.file_system.remove(&entry.path) {
                 Ok(()) => shared
@@ -496,11 +445,22 @@ impl Objects for LocalObjects {
             if existed {
                 let mut batch = Batch::new();
                 batch.delete(record::key(&entry.fid));
+                shared.checksums.remove(entry.fid, size, &mut batch)?;
                 shared.index.apply(batch)?;
+                shared.checksums.forget_object(entry.fid, size);
             }
             shared.cache.remove(&entry.fid);
             Ok(existed)
         })
+    }
+
+    fn settle(&self, all: bool) -> BoxFuture<'_, Result<bool, OsdError>> {
+        let shared = self.shared.clone();
+        Box::pin(blocking(move || Ok(shared.checksums.settle_marks(all)? > 0)))
+    }
+
+    fn scrub(&self, fid: Fid, offset: u64, fill: bool) -> BoxFuture<'_, Result<Scrubbed, OsdError>> {
+        self.with_write_lock(fid, move |shared, entry| shared.scrub(entry, offset, fill))
     }
 
     fn sync_file_system(&self) -> BoxFuture<'_, Result<(), OsdError>> {

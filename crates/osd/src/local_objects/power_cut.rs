@@ -68,7 +68,7 @@ impl PowerIndex {
 
     /// The index after a power cut that keeps the first `keep % (unsynced + 1)` of the unsynced
     /// batches.
-    fn after_power_cut(&self, keep: usize) -> PowerIndex {
+    pub(super) fn after_power_cut(&self, keep: usize) -> PowerIndex {
         let state = self.state.lock();
         let mut map = state.on_disk.clone();
         let kept = keep % (state.unsynced.len() + 1);

@@ -7,7 +7,7 @@ use wire::Nid;
 use super::{LABEL, LABEL_DESTROYED, LABEL_NEW, TargetError};
 
 /// The newest on-disk format; this version writes it.
-pub const FORMAT_VERSION: u32 = 2;
+pub const FORMAT_VERSION: u32 = 3;
 /// Maximum size of a label file, bytes.
 const LABEL_MAX_BYTES: u64 = 64 << 10;
 

@@ -437,7 +437,7 @@ mod tests {
         drop(TargetDir::create(&path, &label(), no_fill).unwrap());
         let old = label()
             .to_text()
-            .replace("format_version = 2", "format_version = 1");
+            .replace("format_version = 3", "format_version = 1");
         let old = old.replace("initialised = false\n", "");
         fs::write(path.join(LABEL), &old).unwrap();
         fs::write(path.join(LOCK), "pid 1\n").unwrap();
@@ -506,7 +506,7 @@ mod tests {
         drop(TargetDir::create(&path, &label(), no_fill).unwrap());
         let newer = label()
             .to_text()
-            .replace("format_version = 2", "format_version = 7\nlater = thing");
+            .replace("format_version = 3", "format_version = 7\nlater = thing");
         fs::write(path.join("target"), newer).unwrap();
         assert!(matches!(
             TargetDir::open(&path),

@@ -1,0 +1,463 @@
+//! Checksums of the blocks of objects' files.
+//!
+//! The index has a record with the checksums of each region of 256 blocks ([`region`]). A write
+//! keeps the checksums of its blocks in memory, and a sync of the file puts them into the index
+//! after the data is on disk. So the index never has a checksum of data that a power cut can lose.
+//!
+//! A later change of such a block could make its checksum wrong, because the kernel may write the
+//! data at any time. Before this change a mark goes to the index and is synced: after a crash, the
+//! checksums of the marked window of 64 MiB do not count ([`Checksums::open`]). The mark stays
+//! until the window has had no changes for a while, so that later changes do not wait.
+//!
+//! A block without a checksum is read unchecked: old data, data that was not synced before a crash,
+//! holes, and marked windows after a crash. A scrub gives checksums to blocks without one.
+
+mod change;
+pub(crate) mod region;
+#[cfg(test)]
+mod tests;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ops::{Range, RangeInclusive},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::SeqCst},
+    },
+};
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use quick_cache::sync::Cache;
+use wire::Fid;
+
+use crate::{Batch, Index, KEY_RESERVED, OsdError};
+pub(super) use change::BlockChange;
+use change::{Slot, UnsettledRegion};
+pub(crate) use region::BLOCK;
+use region::{REGION_BLOCKS, Region, Sum, key_of, parse_key};
+
+/// Prefix of the keys of marks; their values are empty.
+pub(crate) const MARK_PREFIX: [u8; 1] = [KEY_RESERVED + 3];
+/// Regions of a window.
+const WINDOW_REGIONS: u64 = 64;
+const SHARDS: usize = 16;
+/// Regions with checksums in memory, of at most 1 KiB each.
+const CACHED_REGIONS: usize = 4096;
+/// A mark stays for this number of calls of [`Checksums::settle_marks`] after the last change.
+const IDLE_MAX: u8 = 2;
+/// Regions of one batch.
+const BATCH_REGIONS: usize = 64;
+/// Records read at once.
+const PAGE: usize = 1024;
+
+/// The data that a block must have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Expected {
+    /// Data with this checksum.
+    Sum(Sum),
+    /// Unknown data.
+    Unchecked,
+    /// A change of the block is in progress.
+    Changing,
+}
+
+/// The checksums of a store's objects.
+pub(super) struct Checksums {
+    index: Arc<dyn Index>,
+    shards: [Mutex<Shard>; SHARDS],
+    cache: Cache<(Fid, u64), Arc<Region>>,
+    /// The windows with marks of an earlier run in an index that is open for reading only.
+    untrusted: BTreeSet<(Fid, u64)>,
+    /// Counts changes of blocks.
+    clock: AtomicU64,
+}
+
+/// A shard's mutex is held while the index applies changes of the records of its objects, so that
+/// they agree with the shard.
+#[derive(Default)]
+struct Shard {
+    /// Changed blocks with checksums that are not in the index, by object and region.
+    unsettled: BTreeMap<(Fid, u64), UnsettledRegion>,
+    /// The windows with marks in the index.
+    marks: BTreeMap<(Fid, u64), Mark>,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Mark {
+    /// The mark is on disk.
+    durable: bool,
+    /// Calls of [`Checksums::settle_marks`] since the last change.
+    idle: u8,
+}
+
+impl Shard {
+    /// The marked windows of an object.
+    fn marks_of(&self, fid: Fid) -> Vec<u64> {
+        self.marks
+            .range(object(fid))
+            .map(|((_, window), _)| *window)
+            .collect()
+    }
+}
+
+/// The keys of an object in the tables of a shard.
+fn object(fid: Fid) -> RangeInclusive<(Fid, u64)> {
+    (fid, 0)..=(fid, u64::MAX)
+}
+
+/// The record of a region: key, number and checksums; without checksums if it is malformed.
+type Record = (Bytes, u64, Region);
+
+/// The regions that hold blocks.
+fn regions_of(blocks: &Range<u64>) -> Range<u64> {
+    match blocks.is_empty() {
+        true => 0..0,
+        false => blocks.start / REGION_BLOCKS..(blocks.end - 1) / REGION_BLOCKS + 1,
+    }
+}
+
+/// The positions in a region of those `blocks` that it holds.
+fn positions(region: u64, blocks: &Range<u64>) -> Range<usize> {
+    let first = region * REGION_BLOCKS;
+    let within = |block: u64| (block.max(first) - first).min(REGION_BLOCKS) as usize;
+    within(blocks.start)..within(blocks.end)
+}
+
+impl Checksums {
+    /// Reads the marks of an earlier run, and removes them with the checksums of their windows.
+    ///
+    /// # Errors
+    ///
+    /// An error of the index.
+    pub(super) fn open(index: Arc<dyn Index>) -> Result<Checksums, OsdError> {
+        let mut sums = Checksums {
+            index,
+            shards: Default::default(),
+            cache: Cache::new(CACHED_REGIONS),
+            untrusted: BTreeSet::new(),
+            clock: AtomicU64::new(0),
+        };
+        let mut from = MARK_PREFIX.to_vec();
+        loop {
+            let marks = sums.index.scan(&from, &crate::prefix_end(&MARK_PREFIX), PAGE)?;
+            let Some((last, _)) = marks.last() else {
+                return Ok(sums);
+            };
+            from = [last, &b"\0"[..]].concat();
+            for (key, _) in marks {
+                let Some((fid, window)) = parse_key(MARK_PREFIX, &key) else {
+                    continue;
+                };
+                let mut batch = Batch::new();
+                batch.delete(key);
+                let regions = window * WINDOW_REGIONS..(window + 1) * WINDOW_REGIONS;
+                let records = sums.records(&fid, regions)?;
+                for (key, ..) in records {
+                    batch.delete(key);
+                }
+                match sums.index.apply(batch) {
+                    // The index is open for reading only.
+                    Err(OsdError::Invalid(_)) => {
+                        sums.untrusted.insert((fid, window));
+                    }
+                    applied => applied?,
+                }
+            }
+        }
+    }
+
+    fn shard(&self, fid: &Fid) -> &Mutex<Shard> {
+        &self.shards[fid.f_oid as usize % SHARDS]
+    }
+
+    /// Up to [`PAGE`] records of an object's regions.
+    fn records(&self, fid: &Fid, regions: Range<u64>) -> Result<Vec<Record>, OsdError> {
+        let [from, to] = [regions.start, regions.end].map(|n| key_of(region::PREFIX, fid, n));
+        let rows = self.index.scan(&from, &to, PAGE)?;
+        let record = |(key, value): (Bytes, Bytes)| {
+            let (_, number) = parse_key(region::PREFIX, &key)?;
+            let region = Region::decode(&value).unwrap_or_default();
+            Some((key, number, region))
+        };
+        Ok(rows.into_iter().filter_map(record).collect())
+    }
+
+    /// The checksums that the index has for a region. May read the disk.
+    fn region(&self, fid: Fid, number: u64) -> Result<Arc<Region>, OsdError> {
+        self.cache.get_or_insert_with(&(fid, number), || {
+            let value = match self.untrusted.contains(&(fid, number / WINDOW_REGIONS)) {
+                true => None,
+                false => self.index.get(&key_of(region::PREFIX, &fid, number))?,
+            };
+            let decoded = value.map_or(Ok(Region::default()), |value| Region::decode(&value));
+            decoded.map(Arc::new).map_err(|why| OsdError::Corrupt {
+                path: "objects".into(),
+                record: format!("of the checksums of object {:x}:{:x}", fid.f_seq, fid.f_oid),
+                why,
+            })
+        })
+    }
+
+    /// The data that blocks must have. With `cached`, returns `None` if the index has to be read.
+    ///
+    /// # Errors
+    ///
+    /// An error of the index.
+    pub(super) fn expected(
+        &self,
+        fid: Fid,
+        blocks: Range<u64>,
+        cached: bool,
+    ) -> Result<Option<Vec<Expected>>, OsdError> {
+        let mut expected = Vec::with_capacity((blocks.end - blocks.start) as usize);
+        for number in regions_of(&blocks) {
+            let positions = positions(number, &blocks);
+            let unsettled: Option<Vec<Slot>> = {
+                let shard = self.shard(&fid).lock();
+                let unsettled = shard.unsettled.get(&(fid, number));
+                unsettled.map(|u| positions.clone().map(|p| u.slot(p)).collect())
+            };
+            let region = match cached {
+                true => self.cache.get(&(fid, number)),
+                false => Some(self.region(fid, number)?),
+            };
+            for (i, position) in positions.enumerate() {
+                let sum = match unsettled.as_ref().map_or(Slot::Settled, |slots| slots[i]) {
+                    Slot::Changing { .. } => {
+                        expected.push(Expected::Changing);
+                        continue;
+                    }
+                    Slot::Changed(sum) => sum,
+                    Slot::Settled => match &region {
+                        Some(region) => region.sum(position),
+                        None => return Ok(None),
+                    },
+                };
+                expected.push(sum.map_or(Expected::Unchecked, Expected::Sum));
+            }
+        }
+        Ok(Some(expected))
+    }
+
+    /// Forgets the checksums of a region that are in memory, and reads them again when needed.
+    pub(super) fn drop_cached(&self, fid: Fid, blocks: Range<u64>) {
+        for number in regions_of(&blocks) {
+            self.cache.remove(&(fid, number));
+        }
+    }
+
+    /// The present time of the clock of changes: a sync that begins now covers all changes until
+    /// then.
+    pub(super) fn now(&self) -> u64 {
+        self.clock.load(SeqCst)
+    }
+
+    /// Puts the checksums of an object's changes until `now` into the index. Call this after a sync
+    /// of the object's file that began at `now`.
+    ///
+    /// # Errors
+    ///
+    /// An error of the index. The checksums stay in memory.
+    pub(super) fn settle(&self, fid: Fid, now: u64) -> Result<(), OsdError> {
+        let settles = |unsettled: &UnsettledRegion| unsettled.settles_until(now);
+        let numbers: Vec<u64> = {
+            let shard = self.shard(&fid).lock();
+            let regions = shard.unsettled.range(object(fid));
+            regions
+                .filter(|(_, u)| settles(u))
+                .map(|((_, n), _)| *n)
+                .collect()
+        };
+        for numbers in numbers.chunks(BATCH_REGIONS) {
+            // Before the lock, because this may read the disk.
+            numbers.iter().try_for_each(|n| self.region(fid, *n).map(drop))?;
+            let mut shard = self.shard(&fid).lock();
+            let mut settled = Vec::with_capacity(numbers.len());
+            for number in numbers.iter().copied() {
+                let Some(unsettled) = shard.unsettled.get(&(fid, number)).filter(|u| settles(u)) else {
+                    continue;
+                };
+                settled.push((number, unsettled.over(&*self.region(fid, number)?)));
+            }
+            self.replace(fid, settled.iter().cloned())?;
+            for (number, _) in settled {
+                shard.unsettled.remove(&(fid, number));
+            }
+        }
+        Ok(())
+    }
+
+    /// Replaces records of regions. The caller holds the object's shard.
+    fn replace(&self, fid: Fid, regions: impl Iterator<Item = (u64, Region)>) -> Result<(), OsdError> {
+        let (mut batch, mut changed) = (Batch::new(), Vec::new());
+        for (number, region) in regions {
+            let key = key_of(region::PREFIX, &fid, number);
+            match region.is_empty() {
+                true => batch.delete(key),
+                false => batch.put(key, region.encode()),
+            };
+            changed.push((number, region));
+        }
+        if changed.is_empty() {
+            return Ok(());
+        }
+        self.index.apply(batch)?;
+        for (number, region) in changed {
+            self.cache.insert((fid, number), Arc::new(region));
+        }
+        Ok(())
+    }
+
+    /// Removes the marks of windows that have had no changes for a while, or with `all` those of all
+    /// windows without unsettled changes. Returns the number of marks that stay.
+    ///
+    /// # Errors
+    ///
+    /// An error of the index.
+    pub(super) fn settle_marks(&self, all: bool) -> Result<usize, OsdError> {
+        let mut stay = 0;
+        for shard in &self.shards {
+            let mut shard = shard.lock();
+            let (mut batch, mut removed) = (Batch::new(), Vec::new());
+            let Shard { unsettled, marks } = &mut *shard;
+            for (&(fid, window), mark) in marks.iter_mut() {
+                let [first, end] = [window, window + 1].map(|w| (fid, w * WINDOW_REGIONS));
+                mark.idle += 1;
+                if unsettled.range(first..end).next().is_some() || (mark.idle <= IDLE_MAX && !all) {
+                    mark.idle = mark.idle.min(IDLE_MAX);
+                    stay += 1;
+                    continue;
+                }
+                batch.delete(key_of(MARK_PREFIX, &fid, window));
+                removed.push((fid, window));
+            }
+            if !removed.is_empty() {
+                self.index.apply(batch)?;
+            }
+            for mark in removed {
+                shard.marks.remove(&mark);
+            }
+        }
+        Ok(stay)
+    }
+
+    /// Removes the checksums of blocks that a punch or a truncate removes. True if the index had
+    /// some: then it must be synced before the file changes.
+    ///
+    /// # Errors
+    ///
+    /// An error of the index.
+    pub(super) fn forget(&self, fid: Fid, blocks: Range<u64>) -> Result<bool, OsdError> {
+        let regions = regions_of(&blocks);
+        {
+            let mut shard = self.shard(&fid).lock();
+            let unsettled = shard
+                .unsettled
+                .range_mut((fid, regions.start)..(fid, regions.end));
+            for ((_, number), unsettled) in unsettled {
+                for position in positions(*number, &blocks) {
+                    unsettled.set(position, Slot::Changed(None));
+                }
+            }
+        }
+        let (mut from, mut removed) = (regions.start, false);
+        loop {
+            let mut shard = self.shard(&fid).lock();
+            let records = self.records(&fid, from..regions.end)?;
+            let Some((_, last, _)) = records.last() else {
+                return Ok(removed);
+            };
+            from = last + 1;
+            let without = |(_, number, mut region): Record| {
+                let before = region.clone();
+                positions(number, &blocks).for_each(|p| region.set(p, None));
+                (region != before).then_some((number, region))
+            };
+            let regions: Vec<_> = records.into_iter().filter_map(without).collect();
+            for (number, region) in &regions {
+                // An unsettled region without changes left would put nothing into the index.
+                if region.is_empty()
+                    && shard
+                        .unsettled
+                        .get(&(fid, *number))
+                        .is_some_and(|u| u.is_unknown())
+                {
+                    shard.unsettled.remove(&(fid, *number));
+                }
+            }
+            removed |= !regions.is_empty();
+            self.replace(fid, regions.into_iter())?;
+        }
+    }
+
+    /// Gives checksums to blocks that have none, are on disk, and do not change now.
+    ///
+    /// # Errors
+    ///
+    /// An error of the index.
+    pub(super) fn fill(&self, fid: Fid, number: u64, sums: &[Sum]) -> Result<u64, OsdError> {
+        self.region(fid, number)?;
+        let shard = self.shard(&fid).lock();
+        if shard.unsettled.contains_key(&(fid, number)) {
+            return Ok(0);
+        }
+        let mut region = (*self.region(fid, number)?).clone();
+        let mut filled = 0;
+        for (position, sum) in sums.iter().enumerate() {
+            if region.sum(position).is_none() {
+                region.set(position, Some(*sum));
+                filled += 1;
+            }
+        }
+        if filled > 0 {
+            self.replace(fid, std::iter::once((number, region)))?;
+        }
+        Ok(filled)
+    }
+
+    /// Adds the removal of all checksums and marks of an object to a batch. `size` is the size of
+    /// the object's file in bytes. Call [`Checksums::forget_object`] after the batch.
+    ///
+    /// # Errors
+    ///
+    /// An error of the index.
+    pub(super) fn remove(&self, fid: Fid, size: u64, batch: &mut Batch) -> Result<(), OsdError> {
+        let marks = self.shard(&fid).lock().marks_of(fid);
+        for window in marks {
+            batch.delete(key_of(MARK_PREFIX, &fid, window));
+        }
+        if size <= BLOCK * REGION_BLOCKS {
+            // The ordinary case needs no scan.
+            batch.delete(key_of(region::PREFIX, &fid, 0));
+            return Ok(());
+        }
+        let mut from = 0;
+        loop {
+            let records = self.records(&fid, from..u64::MAX)?;
+            let Some((_, last, _)) = records.last() else {
+                return Ok(());
+            };
+            from = last + 1;
+            for (key, ..) in records {
+                batch.delete(key);
+            }
+        }
+    }
+
+    /// Drops all data in memory about a destroyed object; its file had `size` bytes.
+    pub(super) fn forget_object(&self, fid: Fid, size: u64) {
+        let mut shard = self.shard(&fid).lock();
+        let regions: Vec<_> = shard.unsettled.range(object(fid)).map(|(key, _)| *key).collect();
+        for key in regions {
+            shard.unsettled.remove(&key);
+        }
+        for window in shard.marks_of(fid) {
+            shard.marks.remove(&(fid, window));
+        }
+        drop(shard);
+        for number in 0..size.div_ceil(BLOCK * REGION_BLOCKS) {
+            self.cache.remove(&(fid, number));
+        }
+    }
+}
