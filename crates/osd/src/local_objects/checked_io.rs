@@ -192,10 +192,8 @@ impl Shared {
     /// Puts the checksums of synced files into the index; the sync began at `now`. After a failure
     /// they stay in memory until the next sync.
     pub(super) fn settle_checksums(&self, synced: &[(Fid, DirtyState)], now: u64) {
-        for (fid, _) in synced {
-            if let Err(e) = self.checksums.settle(*fid, now) {
-                tracing::debug!(%fid, "checksums not recorded yet: {e}");
-            }
+        if let Err(e) = self.checksums.settle(synced.iter().map(|(fid, _)| *fid), now) {
+            tracing::debug!("checksums not recorded yet: {e}");
         }
     }
 

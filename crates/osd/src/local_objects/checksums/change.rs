@@ -56,12 +56,6 @@ impl UnsettledRegion {
         self.changing == 0 && self.changed <= now
     }
 
-    /// Whether no changed block has a checksum, and none is being changed.
-    pub(super) fn is_unknown(&self) -> bool {
-        let settled = |slot: &Slot| matches!(slot, Slot::Settled | Slot::Changed(None));
-        self.slots.iter().all(settled)
-    }
-
     /// The checksums of a region with these changes.
     pub(super) fn over(&self, region: &Region) -> Region {
         let mut region = region.clone();

@@ -101,6 +101,10 @@ impl Shard {
     }
 }
 
+fn shard_of(fid: &Fid) -> usize {
+    fid.f_oid as usize % SHARDS
+}
+
 /// The keys of an object in the tables of a shard.
 fn object(fid: Fid) -> RangeInclusive<(Fid, u64)> {
     (fid, 0)..=(fid, u64::MAX)
@@ -168,7 +172,7 @@ impl Checksums {
     }
 
     fn shard(&self, fid: &Fid) -> &Mutex<Shard> {
-        &self.shards[fid.f_oid as usize % SHARDS]
+        &self.shards[shard_of(fid)]
     }
 
     /// Up to [`PAGE`] records of an object's regions.
@@ -253,63 +257,66 @@ impl Checksums {
         self.clock.load(SeqCst)
     }
 
-    /// Puts the checksums of an object's changes until `now` into the index. Call this after a sync
-    /// of the object's file that began at `now`.
+    /// Puts the checksums of changes until `now` into the index. Call this after a sync of the
+    /// objects' files that began at `now`.
     ///
     /// # Errors
     ///
     /// An error of the index. The checksums stay in memory.
-    pub(super) fn settle(&self, fid: Fid, now: u64) -> Result<(), OsdError> {
-        let settles = |unsettled: &UnsettledRegion| unsettled.settles_until(now);
-        let numbers: Vec<u64> = {
+    pub(super) fn settle(&self, fids: impl IntoIterator<Item = Fid>, now: u64) -> Result<(), OsdError> {
+        let mut regions: [Vec<(Fid, u64)>; SHARDS] = Default::default();
+        for fid in fids {
             let shard = self.shard(&fid).lock();
-            let regions = shard.unsettled.range(object(fid));
-            regions
-                .filter(|(_, u)| settles(u))
-                .map(|((_, n), _)| *n)
-                .collect()
-        };
-        for numbers in numbers.chunks(BATCH_REGIONS) {
-            // Before the lock, because this may read the disk.
-            numbers.iter().try_for_each(|n| self.region(fid, *n).map(drop))?;
-            let mut shard = self.shard(&fid).lock();
-            let mut settled = Vec::with_capacity(numbers.len());
-            for number in numbers.iter().copied() {
-                let Some(unsettled) = shard.unsettled.get(&(fid, number)).filter(|u| settles(u)) else {
-                    continue;
-                };
-                settled.push((number, unsettled.over(&*self.region(fid, number)?)));
-            }
-            self.replace(fid, settled.iter().cloned())?;
-            for (number, _) in settled {
-                shard.unsettled.remove(&(fid, number));
+            let unsettled = shard.unsettled.range(object(fid));
+            let settles = unsettled.filter(|(_, u)| u.settles_until(now));
+            regions[shard_of(&fid)].extend(settles.map(|(key, _)| *key));
+        }
+        for (shard, regions) in self.shards.iter().zip(regions) {
+            for regions in regions.chunks(BATCH_REGIONS) {
+                // Before the lock, because this may read the disk.
+                regions
+                    .iter()
+                    .try_for_each(|(fid, n)| self.region(*fid, *n).map(drop))?;
+                let mut shard = shard.lock();
+                let mut settled = Vec::with_capacity(regions.len());
+                for key in regions {
+                    // Later changes, or a destroy, may have been faster.
+                    let unsettled = shard.unsettled.get(key).filter(|u| u.settles_until(now));
+                    if let Some(unsettled) = unsettled {
+                        settled.push((*key, unsettled.over(&*self.region(key.0, key.1)?)));
+                    }
+                }
+                for key in self.replace(settled)? {
+                    shard.unsettled.remove(&key);
+                }
             }
         }
         Ok(())
     }
 
-    /// Replaces records of regions. The caller holds the object's shard.
-    fn replace(&self, fid: Fid, regions: impl Iterator<Item = (u64, Region)>) -> Result<(), OsdError> {
-        let (mut batch, mut changed) = (Batch::new(), Vec::new());
-        for (number, region) in regions {
-            let key = key_of(region::PREFIX, &fid, number);
+    /// Replaces records of regions, and returns their keys. The caller holds the shard of the
+    /// objects.
+    fn replace(&self, regions: Vec<((Fid, u64), Region)>) -> Result<Vec<(Fid, u64)>, OsdError> {
+        if regions.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut batch = Batch::new();
+        for ((fid, number), region) in &regions {
+            let key = key_of(region::PREFIX, fid, *number);
             match region.is_empty() {
                 true => batch.delete(key),
                 false => batch.put(key, region.encode()),
             };
-            changed.push((number, region));
-        }
-        if changed.is_empty() {
-            return Ok(());
         }
         self.index.apply(batch)?;
-        for (number, region) in changed {
-            self.cache.insert((fid, number), Arc::new(region));
-        }
-        Ok(())
+        let replaced = |(key, region): (_, Region)| {
+            self.cache.insert(key, Arc::new(region));
+            key
+        };
+        Ok(regions.into_iter().map(replaced).collect())
     }
 
-    /// Removes the marks of windows that have had no changes for a while, or with `all` those of all
+    /// Removes the marks of windows without changes for a while, or with `all` those of all
     /// windows without unsettled changes. Returns the number of marks that stay.
     ///
     /// # Errors
@@ -363,7 +370,7 @@ impl Checksums {
         }
         let (mut from, mut removed) = (regions.start, false);
         loop {
-            let mut shard = self.shard(&fid).lock();
+            let _shard = self.shard(&fid).lock();
             let records = self.records(&fid, from..regions.end)?;
             let Some((_, last, _)) = records.last() else {
                 return Ok(removed);
@@ -372,22 +379,11 @@ impl Checksums {
             let without = |(_, number, mut region): Record| {
                 let before = region.clone();
                 positions(number, &blocks).for_each(|p| region.set(p, None));
-                (region != before).then_some((number, region))
+                (region != before).then_some(((fid, number), region))
             };
             let regions: Vec<_> = records.into_iter().filter_map(without).collect();
-            for (number, region) in &regions {
-                // An unsettled region without changes left would put nothing into the index.
-                if region.is_empty()
-                    && shard
-                        .unsettled
-                        .get(&(fid, *number))
-                        .is_some_and(|u| u.is_unknown())
-                {
-                    shard.unsettled.remove(&(fid, *number));
-                }
-            }
             removed |= !regions.is_empty();
-            self.replace(fid, regions.into_iter())?;
+            self.replace(regions)?;
         }
     }
 
@@ -411,7 +407,7 @@ impl Checksums {
             }
         }
         if filled > 0 {
-            self.replace(fid, std::iter::once((number, region)))?;
+            self.replace(vec![((fid, number), region)])?;
         }
         Ok(filled)
     }

@@ -9,7 +9,7 @@
 use std::num::NonZeroU32;
 
 use bytes::Bytes;
-use crc_fast::{CrcAlgorithm, Digest, checksum};
+use crc32c::{crc32c, crc32c_append};
 use wire::Fid;
 
 use crate::KEY_RESERVED;
@@ -27,38 +27,34 @@ const ZEROS: [u8; BLOCK as usize] = [0; BLOCK as usize];
 /// The checksum of a block: CRC-32C, with `u32::MAX` in the place of 0.
 pub(crate) type Sum = NonZeroU32;
 
-fn sum(crc: u64) -> Sum {
-    // The algorithm has 32 bits.
-    NonZeroU32::new(crc as u32).unwrap_or(NonZeroU32::MAX)
+fn sum(crc: u32) -> Sum {
+    NonZeroU32::new(crc).unwrap_or(NonZeroU32::MAX)
 }
 
 /// The checksums of the blocks in `pieces`; the first byte begins a block. Zeros complete the
 /// last block.
 pub(crate) fn sums_of<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> Vec<Sum> {
     let mut sums = Vec::new();
-    let mut part = Digest::new(CrcAlgorithm::Crc32Iscsi);
-    // Bytes of the current block in `part`.
-    let mut filled = 0;
+    // The checksum and the number of bytes of an incomplete block.
+    let (mut part, mut filled) = (0, 0);
     for mut piece in pieces {
         while !piece.is_empty() {
             let (head, rest) = piece.split_at(piece.len().min(ZEROS.len() - filled));
             piece = rest;
             if head.len() == ZEROS.len() {
-                sums.push(sum(checksum(CrcAlgorithm::Crc32Iscsi, head)));
+                sums.push(sum(crc32c(head)));
                 continue;
             }
-            part.update(head);
+            part = crc32c_append(part, head);
             filled += head.len();
             if filled == ZEROS.len() {
-                sums.push(sum(part.finalize()));
-                part.reset();
-                filled = 0;
+                sums.push(sum(part));
+                (part, filled) = (0, 0);
             }
         }
     }
     if filled > 0 {
-        part.update(&ZEROS[filled..]);
-        sums.push(sum(part.finalize()));
+        sums.push(sum(crc32c_append(part, &ZEROS[filled..])));
     }
     sums
 }
