@@ -294,6 +294,14 @@ const PARAMETER_CHECKS: &[ParameterCheck] = &[
             finding(Level::Problem, target, problem, remedy)
         })
     }),
+    ("obdfilter.*.scrub_damaged", |target, blocks| {
+        (blocks != "0").then(|| {
+            let problem = format!("has {blocks} blocks of 4 KiB with wrong data");
+            let remedy =
+                "check its disk; the log and `nacre fsck --data` name the objects: restore their files";
+            finding(Level::Problem, target, problem, remedy)
+        })
+    }),
     ("osp.*.active", |import, value| {
         (value == "0").then(|| {
             let remedy = "start the OST; until then new files use other OSTs";
@@ -461,6 +469,8 @@ mod tests {
         };
         assert_eq!(check("osd-*.*.store_failure", ""), None);
         assert_eq!(check("osd-*.*.store_failure", "disk full"), Some(Level::Problem));
+        assert_eq!(check("obdfilter.*.scrub_damaged", "0"), None);
+        assert_eq!(check("obdfilter.*.scrub_damaged", "2"), Some(Level::Problem));
         assert_eq!(check("osp.*.active", "1"), None);
         assert_eq!(check("osp.*.active", "0"), Some(Level::Problem));
         assert_eq!(check("osp.*.slow", "1"), Some(Level::Warning));

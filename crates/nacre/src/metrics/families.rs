@@ -97,5 +97,6 @@ families! {
     SPACE_FREE, "nacre_space_free_bytes", Gauge, "Free space of a target";
     CONNECTED, "nacre_connected", Gauge, "1: a server or mount is connected to this target; 0: it is not";
     OST_EXCLUDED, "nacre_ost_excluded", Gauge, "1: new files avoid the OST: it is full, or the administrator excludes it";
+    DAMAGED_BLOCKS, "nacre_damaged_blocks", Gauge, "Blocks of 4 KiB with wrong data that the scrub of an OST has found since its start";
     SPACE_AVAILABLE, "nacre_space_available_bytes", Gauge, "Free space of a target without its reserve";
 }

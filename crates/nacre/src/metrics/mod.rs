@@ -140,6 +140,7 @@ fn add_target(out: &mut Exposition, component: &'static str, target: &str, leaf:
             add_number(out, &f::DIRTY, &labels, value);
         }
         ("tot_pending", _) => add_number(out, &f::EXPORTS_PENDING, &labels, value),
+        ("scrub_damaged", _) => add_number(out, &f::DAMAGED_BLOCKS, &labels, value),
         ("eviction_count", _) => add_number(out, &f::EVICTIONS, &labels, value),
         ("reconnect_count", _) => add_number(out, &f::RECONNECTS, &labels, value),
         ("lu_cache_used", _) => add_number(out, &f::CACHED_INODES, &[("target", target)], value),

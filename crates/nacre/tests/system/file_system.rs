@@ -54,15 +54,27 @@ pub(crate) struct FileSystem {
     pub(crate) site: Site,
     pub(crate) addresses: Addresses,
     shape: Shape,
+    /// The store of one process.
+    store: &'static str,
 }
 
 impl FileSystem {
-    /// Creates, starts and mounts a file system.
+    /// Creates, starts and mounts a file system on the disk.
     pub(crate) fn new(shape: Shape) -> FileSystem {
+        FileSystem::on(shape, "local")
+    }
+
+    /// The same with one process and stores in memory, for tests with thousands of syncs.
+    pub(crate) fn in_memory() -> FileSystem {
+        FileSystem::on(Shape::OneProcess, "memory")
+    }
+
+    fn on(shape: Shape, store: &'static str) -> FileSystem {
         let mut system = FileSystem {
             site: Site::new(),
             addresses: Addresses::new(),
             shape,
+            store,
         };
         system.start();
         system
@@ -74,8 +86,8 @@ impl FileSystem {
             Shape::OneProcess => {
                 let nid = self.addresses.nid(MGS);
                 let net = ["--listen", &nid, "--port", &self.addresses.port];
-                self.site
-                    .up("d", &[&net[..], &["--osts", "2", "--fsname", "lus"]].concat());
+                let options = ["--osts", "2", "--fsname", "lus", "--store", self.store];
+                self.site.up("d", &[&net[..], &options].concat());
             }
             Shape::FourProcesses => {
                 ["mgs", "mdt", "ost"]
