@@ -165,7 +165,8 @@ pub struct Scrubbed {
     pub bytes: u64,
     /// Blocks of 4 KiB that got a checksum.
     pub filled: u64,
-    /// Offsets of the blocks that do not have their checksum.
+    /// Offsets of the blocks that do not have their checksum; the offset of the part if it cannot
+    /// be read.
     pub damaged: Vec<u64>,
 }
 
@@ -296,7 +297,7 @@ pub trait Objects: Send + Sync {
     ///
     /// # Errors
     ///
-    /// [`OsdError::Io`] if the data cannot be read, or an error of the index.
+    /// [`OsdError::Io`] if the file cannot be opened, or an error of the index.
     fn scrub(&self, fid: Fid, offset: u64, fill: bool) -> BoxFuture<'_, Result<Scrubbed, OsdError>> {
         let _ = (fid, offset, fill);
         Box::pin(async { Ok(Scrubbed::default()) })

@@ -5,7 +5,7 @@
 //! Only a [`Store`] opened with `repair` changes anything. The target must not run.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fs,
     path::{Path, PathBuf},
     sync::Arc,
@@ -336,7 +336,7 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// The data or the index cannot be read, or [`OsdError::Stopping`].
+    /// A file or the index cannot be opened or read, or [`OsdError::Stopping`].
     pub async fn check_data(
         &self,
         fids: &[Fid],
@@ -346,7 +346,7 @@ impl Store {
         let Some(objects) = &self.objects else {
             return Ok(());
         };
-        let damaged: Vec<Fid> = problems
+        let damaged: BTreeSet<Fid> = problems
             .iter()
             .filter_map(|problem| match problem {
                 Problem::DamagedFile { fid, .. } => Some(*fid),

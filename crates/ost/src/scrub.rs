@@ -104,7 +104,15 @@ impl Scrub {
                 let mut next = Some(0);
                 while let Some(offset) = next {
                     let speed = self.wait_for_turn(&mut due).await;
-                    let scrubbed = objects.scrub(fid, offset, true).await?;
+                    let scrubbed = match objects.scrub(fid, offset, true).await {
+                        Err(e @ OsdError::Stopping) => return Err(e),
+                        // One object must not end the scrub of the others.
+                        Err(e) => {
+                            tracing::error!(%fid, "cannot scrub the object: {e}");
+                            break;
+                        }
+                        Ok(scrubbed) => scrubbed,
+                    };
                     due += Duration::from_nanos(scrubbed.bytes * 1_000_000_000 / (speed << 20));
                     self.bytes.fetch_add(scrubbed.bytes, Relaxed);
                     self.filled.fetch_add(scrubbed.filled, Relaxed);

@@ -184,7 +184,7 @@ impl Shared {
         let ended = self.finish_change(entry, new, attr);
         if matches!(ended, Err(OsdError::NotFound)) {
             // A destroy was faster, and has forgotten only the checksums until then.
-            self.checksums.forget_object(entry.fid, 0);
+            self.checksums.forget_object(entry.fid, &[]);
         }
         ended
     }
@@ -210,12 +210,17 @@ impl Shared {
         let number = data / (BLOCK * REGION_BLOCKS);
         let start = number * BLOCK * REGION_BLOCKS;
         let end = (start + BLOCK * REGION_BLOCKS).min(size);
-        let pieces = file.read(start, end - start, false);
-        let pieces = pieces
-            .map_err(OsdError::io("read", &entry.path))?
-            .unwrap_or_default();
-        scrubbed.bytes = bytes_of(&pieces);
         scrubbed.next = (end < size).then_some(end);
+        let pieces = match file.read(start, end - start, false) {
+            Ok(pieces) => pieces.unwrap_or_default(),
+            Err(e) => {
+                // A bad sector must not end the scrub of all other data.
+                tracing::error!("object file {}: read at {start}: {e}", entry.path.display());
+                scrubbed.damaged.push(start);
+                return Ok(scrubbed);
+            }
+        };
+        scrubbed.bytes = bytes_of(&pieces);
         let first = number * REGION_BLOCKS;
         let sums = sums_of(pieces.iter().map(|p| &p[..]));
         self.checksums.drop_cached(entry.fid, first..first + 1);

@@ -445,9 +445,9 @@ impl Objects for LocalObjects {
             if existed {
                 let mut batch = Batch::new();
                 batch.delete(record::key(&entry.fid));
-                shared.checksums.remove(entry.fid, size, &mut batch)?;
+                let regions = shared.checksums.remove(entry.fid, size, &mut batch)?;
                 shared.index.apply(batch)?;
-                shared.checksums.forget_object(entry.fid, size);
+                shared.checksums.forget_object(entry.fid, &regions);
             }
             shared.cache.remove(&entry.fid);
             Ok(existed)

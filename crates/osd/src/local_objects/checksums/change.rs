@@ -1,6 +1,7 @@
 //! Changes of blocks with checksums that are not in the index yet.
 
 use std::{
+    collections::VecDeque,
     ops::Range,
     sync::{Arc, atomic::Ordering::SeqCst},
 };
@@ -28,8 +29,10 @@ pub(super) enum Slot {
 /// The unsettled changes of a region.
 #[derive(Clone, Debug, Default)]
 pub(super) struct UnsettledRegion {
-    /// The states of blocks; missing ones are settled.
-    slots: Vec<Slot>,
+    /// The position of the first slot.
+    first: usize,
+    /// The states of blocks in the order of their positions; missing ones are settled.
+    slots: VecDeque<Slot>,
     /// The time of the last change.
     changed: u64,
     /// Number of blocks with a change in progress.
@@ -38,17 +41,26 @@ pub(super) struct UnsettledRegion {
 
 impl UnsettledRegion {
     pub(super) fn slot(&self, position: usize) -> Slot {
-        self.slots.get(position).copied().unwrap_or(Slot::Settled)
+        let slot = position.checked_sub(self.first).and_then(|i| self.slots.get(i));
+        slot.copied().unwrap_or(Slot::Settled)
     }
 
     pub(super) fn set(&mut self, position: usize, slot: Slot) {
-        if self.slots.len() <= position {
-            self.slots.resize(position + 1, Slot::Settled);
+        if self.slots.is_empty() {
+            self.first = position;
+        }
+        while position < self.first {
+            self.first -= 1;
+            self.slots.push_front(Slot::Settled);
+        }
+        let index = position - self.first;
+        if self.slots.len() <= index {
+            self.slots.resize(index + 1, Slot::Settled);
         }
         let changing = |slot: &Slot| usize::from(matches!(slot, Slot::Changing { .. }));
         self.changing += changing(&slot);
-        self.changing -= changing(&self.slots[position]);
-        self.slots[position] = slot;
+        self.changing -= changing(&self.slots[index]);
+        self.slots[index] = slot;
     }
 
     /// Whether all changes ended until this time.
@@ -59,7 +71,7 @@ impl UnsettledRegion {
     /// The checksums of a region with these changes.
     pub(super) fn over(&self, region: &Region) -> Region {
         let mut region = region.clone();
-        for (position, slot) in self.slots.iter().enumerate() {
+        for (position, slot) in (self.first..).zip(&self.slots) {
             if let Slot::Changed(sum) = slot {
                 region.set(position, *sum);
             }

@@ -413,12 +413,13 @@ impl Checksums {
     }
 
     /// Adds the removal of all checksums and marks of an object to a batch. `size` is the size of
-    /// the object's file in bytes. Call [`Checksums::forget_object`] after the batch.
+    /// the object's file in bytes. Returns the regions with checksums: call
+    /// [`Checksums::forget_object`] with them after the batch.
     ///
     /// # Errors
     ///
     /// An error of the index.
-    pub(super) fn remove(&self, fid: Fid, size: u64, batch: &mut Batch) -> Result<(), OsdError> {
+    pub(super) fn remove(&self, fid: Fid, size: u64, batch: &mut Batch) -> Result<Vec<u64>, OsdError> {
         let marks = self.shard(&fid).lock().marks_of(fid);
         for window in marks {
             batch.delete(key_of(MARK_PREFIX, &fid, window));
@@ -426,34 +427,35 @@ impl Checksums {
         if size <= BLOCK * REGION_BLOCKS {
             // The ordinary case needs no scan.
             batch.delete(key_of(region::PREFIX, &fid, 0));
-            return Ok(());
+            return Ok(vec![0]);
         }
-        let mut from = 0;
+        let (mut from, mut regions) = (0, Vec::new());
         loop {
             let records = self.records(&fid, from..u64::MAX)?;
             let Some((_, last, _)) = records.last() else {
-                return Ok(());
+                return Ok(regions);
             };
             from = last + 1;
-            for (key, ..) in records {
+            for (key, number, _) in records {
                 batch.delete(key);
+                regions.push(number);
             }
         }
     }
 
-    /// Drops all data in memory about a destroyed object; its file had `size` bytes.
-    pub(super) fn forget_object(&self, fid: Fid, size: u64) {
+    /// Drops all data in memory about a destroyed object. The index had checksums of `regions`.
+    pub(super) fn forget_object(&self, fid: Fid, regions: &[u64]) {
         let mut shard = self.shard(&fid).lock();
-        let regions: Vec<_> = shard.unsettled.range(object(fid)).map(|(key, _)| *key).collect();
-        for key in regions {
+        let unsettled: Vec<_> = shard.unsettled.range(object(fid)).map(|(key, _)| *key).collect();
+        for key in unsettled {
             shard.unsettled.remove(&key);
         }
         for window in shard.marks_of(fid) {
             shard.marks.remove(&(fid, window));
         }
         drop(shard);
-        for number in 0..size.div_ceil(BLOCK * REGION_BLOCKS) {
-            self.cache.remove(&(fid, number));
+        for number in regions {
+            self.cache.remove(&(fid, *number));
         }
     }
 }

@@ -7,7 +7,6 @@ use std::{collections::BTreeMap, io, path::Path};
 use bytes::Bytes;
 use cpt::BoxFuture;
 use proptest::prelude::*;
-use rand_like::Picks;
 
 use super::*;
 use crate::{
@@ -20,16 +19,14 @@ const SECTOR: usize = 512;
 /// Largest size of a file.
 const SIZE_MAX: u64 = 40_000;
 
-/// Numbers that a test case chooses in advance.
-mod rand_like {
-    pub(super) struct Picks<'a>(pub(super) &'a [usize], pub(super) usize);
+/// Numbers that a test case chooses in advance, and how many were used.
+struct Picks<'a>(&'a [usize], usize);
 
-    impl Picks<'_> {
-        /// A number below `end`.
-        pub(super) fn below(&mut self, end: usize) -> usize {
-            self.1 += 1;
-            self.0[self.1 % self.0.len()].wrapping_mul(self.1 | 1) % end
-        }
+impl Picks<'_> {
+    /// A number below `end`.
+    fn below(&mut self, end: usize) -> usize {
+        self.1 += 1;
+        self.0[self.1 % self.0.len()].wrapping_mul(self.1 | 1) % end
     }
 }
 
