@@ -119,7 +119,7 @@ impl ConfigReader {
     fn apply_record(&mut self, r: &Record) {
         match r.command {
             LCFG_ADD_UUID => {
-                // A NID that does not fit into the record's 64 bits is in its third text.
+                // A NID that needs more than the record's 64-bit field is in the third text.
                 let nid = if r.nid == Nid(0) {
                     r.text(2).parse().ok()
                 } else {

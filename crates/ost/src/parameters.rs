@@ -8,19 +8,6 @@ use rpc::TargetExports;
 
 use crate::{Ost, scrub::SPEED_MAX};
 
-/// The parameter that limits the scrub.
-fn scrub_speed(ost: &Arc<Ost>) -> Param {
-    let (shown, set) = (ost.scrub.clone(), ost.scrub.clone());
-    Param::read_write(
-        move || shown.speed().to_string(),
-        move |text| {
-            let speed = text.trim().parse().ok().filter(|speed| *speed <= SPEED_MAX);
-            set.set_speed(speed.ok_or_else(|| format!("expected a whole number up to {SPEED_MAX}"))?);
-            Ok(())
-        },
-    )
-}
-
 /// Registers the parameters. They disappear when the returned groups are dropped.
 pub(crate) fn register(ost: &Arc<Ost>, exports: &Arc<TargetExports>, registry: &Registry) -> Vec<Group> {
     let mut own = registry.group(format!("obdfilter.{}", ost.svname));
@@ -77,7 +64,8 @@ pub(crate) fn register(ost: &Arc<Ost>, exports: &Arc<TargetExports>, registry: &
         )
         .add(
             "scrub_mb_s",
-            scrub_speed(ost).about("bandwidth of the scrub, MiB/s; 0: none"),
+            Param::atomic(ost.scrub.speed.clone(), 0..=SPEED_MAX)
+                .about("bandwidth of the scrub, MiB/s; 0: none"),
         );
     vec![
         exports.register_stats(registry, &format!("obdfilter.{}", ost.svname), "stats"),

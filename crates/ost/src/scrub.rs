@@ -10,7 +10,7 @@ use std::{
 };
 
 use osd::{Index, Objects, OsdError, check::objects_after};
-use tokio::{sync::watch, time::Instant};
+use tokio::time::Instant;
 
 /// Time from the start of the target to the first pass.
 const START_DELAY: Duration = Duration::from_secs(60);
@@ -22,13 +22,15 @@ const SPEED_DEFAULT: u64 = 8;
 pub(crate) const SPEED_MAX: u64 = 1 << 20;
 /// A pass waits when it is ahead of its bandwidth by this time.
 const AHEAD_MAX: Duration = Duration::from_millis(20);
+/// Interval of looks at a bandwidth of 0.
+const PAUSE: Duration = Duration::from_secs(1);
 /// Objects listed at once.
 const PAGE: usize = 1024;
 
 /// The state of a target's scrub.
 pub(crate) struct Scrub {
     /// Bandwidth, MiB/s; 0 stops the scrub.
-    speed: watch::Sender<u64>,
+    pub(crate) speed: Arc<AtomicU64>,
     passes: AtomicU64,
     objects: AtomicU64,
     bytes: AtomicU64,
@@ -39,7 +41,7 @@ pub(crate) struct Scrub {
 impl Default for Scrub {
     fn default() -> Scrub {
         Scrub {
-            speed: watch::Sender::new(SPEED_DEFAULT),
+            speed: Arc::new(AtomicU64::new(SPEED_DEFAULT)),
             passes: AtomicU64::new(0),
             objects: AtomicU64::new(0),
             bytes: AtomicU64::new(0),
@@ -50,16 +52,6 @@ impl Default for Scrub {
 }
 
 impl Scrub {
-    /// The bandwidth, MiB/s.
-    pub(crate) fn speed(&self) -> u64 {
-        *self.speed.borrow()
-    }
-
-    /// Sets the bandwidth, MiB/s.
-    pub(crate) fn set_speed(&self, speed: u64) {
-        self.speed.send_replace(speed);
-    }
-
     /// The number of blocks that did not have their checksum.
     pub(crate) fn damaged(&self) -> u64 {
         self.damaged.load(Relaxed)
@@ -126,16 +118,18 @@ impl Scrub {
 
     /// Waits until the bandwidth permits a read; returns the bandwidth, MiB/s.
     async fn wait_for_turn(&self, due: &mut Instant) -> u64 {
-        let mut speed = self.speed.subscribe();
         let now = Instant::now();
         if *due > now + AHEAD_MAX {
             tokio::time::sleep_until(*due).await;
         }
         // A pause gives no credit.
         *due = (*due).max(now);
-        let speed = speed.wait_for(|speed| *speed > 0).await;
-        // The sender is in `self`.
-        speed.map_or(SPEED_DEFAULT, |speed| *speed)
+        loop {
+            match self.speed.load(Relaxed) {
+                0 => tokio::time::sleep(PAUSE).await,
+                speed => return speed,
+            }
+        }
     }
 }
 
@@ -163,7 +157,7 @@ mod tests {
         }
         objects.sync(None).await.unwrap();
         let scrub = Scrub::default();
-        scrub.set_speed(SPEED_MAX);
+        scrub.speed.store(SPEED_MAX, Relaxed);
         scrub.pass(&index, &*objects).await.unwrap();
         assert_eq!(
             scrub.text(),

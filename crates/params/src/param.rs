@@ -42,7 +42,7 @@ impl Param {
         Param::read_only(move || Value::Counter(number()))
     }
 
-    /// A writable parameter. `set` refuses a value with a text that names the expected values.
+    /// A writable parameter. The error text of `set` names the expected values.
     pub fn read_write<V: Into<Value>>(
         show: impl Fn() -> V + Send + Sync + 'static,
         set: impl Fn(&str) -> Result<(), String> + Send + Sync + 'static,
@@ -53,7 +53,7 @@ impl Param {
         }
     }
 
-    /// A writable whole number within `range`, stored in an atomic that the owner reads.
+    /// A writable whole number within `range`, stored in an atomic.
     pub fn atomic(value: Arc<AtomicU64>, range: RangeInclusive<u64>) -> Param {
         let shown = value.clone();
         Param::read_write(
@@ -112,7 +112,7 @@ impl Param {
         Param { about, ..self }
     }
 
-    /// The same read-only parameter with a remedy, which the error of setting it shows.
+    /// The same read-only parameter. An attempt to set it fails with the advice `instead`.
     pub fn instead(self, instead: &'static str) -> Param {
         Param { instead, ..self }
     }

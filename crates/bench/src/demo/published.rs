@@ -124,8 +124,8 @@ impl PublishedFigure {
     }
 }
 
-/// The rate under the largest load, in percent of the baseline's rate. Several lines may have the
-/// figure's operation, directory and configuration, one for each stripe count: their range.
+/// The rate under the largest load, in percent of the baseline's rate. If several lines match the
+/// figure, one for each stripe count, the result is the range of their percentages.
 fn measured_percent(published: &PublishedFigure, charts: &[Chart]) -> Option<String> {
     let is_same_operation = |c: &&Chart| {
         c.kind == published.experiment

@@ -21,7 +21,7 @@ use wire::{Errno, FID_SEQ_NORMAL, Fid, MDS_FMODE_READ, MDS_FMODE_WRITE, OstIndex
 const FILE_MODE: u32 = 0o100_644;
 /// Type and permissions of new directories.
 const DIR_MODE: u32 = 0o040_755;
-/// Number of FIDs in one sequence of files, as for clients.
+/// Number of FIDs in a sequence, as in a client's sequences.
 const SEQUENCE_WIDTH: u64 = 1 << 17;
 /// The FID sequence of objects on OST 0; the sequence of OST i is `i << 16` higher.
 const OBJECT_SEQUENCES: u64 = 0x1_0000_0000;

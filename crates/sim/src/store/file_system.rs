@@ -15,7 +15,7 @@ use super::files::{File, FileId};
 
 /// The limit of file descriptors: so small that objects often leave the cache.
 const OPEN_FILES_MAX: u64 = 8192;
-/// One in this number of reads finds its data in the kernel's cache only after a wait.
+/// One in this number of reads from the kernel's cache finds no data there.
 const UNCACHED_DIVISOR: u8 = 4;
 
 /// The file system of one opening of the stores.
@@ -40,7 +40,7 @@ fn error(errno: i32) -> io::Error {
     io::Error::from_raw_os_error(errno)
 }
 
-/// Runs `f` on a disk that is not dead.
+/// Runs `f` on the handle's disk; `ESHUTDOWN` if the handle is dead.
 fn with_disk<T>(handle: &Handle, f: impl FnOnce(&mut Disk) -> io::Result<T>) -> io::Result<T> {
     let mut disk = handle.lock().ok_or_else(|| error(libc::ESHUTDOWN))?;
     f(&mut disk)
@@ -167,7 +167,7 @@ impl ObjectFile for OpenFile {
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
         let range = offset..offset + data.len() as u64;
         let torn = |file: &mut File, rng: &mut Rng| {
-            // Whole pages are on disk, or not.
+            // Some of the first whole pages are on disk, or none.
             let pages = rng.usize(0..=data.len() / SparseData::PAGE as usize);
             if pages > 0 {
                 file.write(offset, &data[..pages * SparseData::PAGE as usize], rng);
