@@ -1,6 +1,7 @@
-//! Comparison of published figures with measured ones. Published in 2012: the rate of Lustre 2.3 in
-//! percent of Lustre 2.2's rate. Measured: the rate of Nacre's server in the same configuration, in
-//! percent of the baseline's rate, under the largest load.
+//! Comparison of published figures with measured ones. Published in 2012: the rate of Lustre 2.3,
+//! with CPU partitions and parallel directory operations, in percent of the rate of Lustre 2.2,
+//! without them. Measured: the rate of Nacre's server with them, in percent of its rate without
+//! them, under the largest load.
 
 use super::charts::{Chart, Line};
 use super::kind::ExperimentKind;
@@ -21,8 +22,8 @@ pub(super) struct PublishedFigure {
     portal_rotor: Option<bool>,
     #[serde(deserialize_with = "parse_switch")]
     pdo: Option<bool>,
-    /// Number of files in the published run, such as `256K`; empty if the load has no files or
-    /// their number is unknown.
+    /// Number of files in the published run, such as `256K`; empty if the load has no files or if
+    /// their number is not published.
     file_count: String,
     /// The range in percent; `None` if the range has no bound at that end.
     percent_low: Option<f64>,

@@ -13,12 +13,14 @@ use osd::{FileSystem, ObjectFile, Seek, SparseData};
 use super::disk::{Disk, Handle};
 use super::files::{File, FileId};
 
-/// The limit of file descriptors: so small that objects often leave the cache.
+/// The limit of file descriptors. It is so small that [`osd::LocalObjects`] often closes files of
+/// objects and opens them again.
 const OPEN_FILES_MAX: u64 = 8192;
 /// One in this number of reads from the kernel's cache finds no data there.
 const UNCACHED_DIVISOR: u8 = 4;
 
-/// The file system of one opening of the stores.
+/// The file system of a disk, until its node stops or its machine loses power: then the handle is
+/// dead and every call fails.
 pub(super) struct SimFileSystem {
     handle: Handle,
 }
