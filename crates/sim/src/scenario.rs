@@ -104,8 +104,17 @@ impl Scenario {
 
     /// Closes or opens the ways between a client and all servers.
     pub fn isolate(&self, client: usize, isolated: bool) {
+        self.block(client, &self.cluster.servers, isolated);
+    }
+
+    /// Closes or opens the ways between a client and the object servers.
+    pub fn isolate_from_osts(&self, client: usize, isolated: bool) {
+        self.block(client, &self.cluster.servers[1..], isolated);
+    }
+
+    fn block(&self, client: usize, servers: &[Arc<Host>], isolated: bool) {
         let nid = self.host(client).nid;
-        for server in &self.cluster.servers {
+        for server in servers {
             self.cluster.fabric.block(nid, server.nid, isolated);
             self.cluster.fabric.block(server.nid, nid, isolated);
         }

@@ -115,3 +115,41 @@ fn a_thread_that_blocks_fails_with_the_last_event() {
         "{result:?}"
     );
 }
+
+#[test]
+fn a_read_caches_no_byte_that_its_lock_does_not_cover() {
+    play(5, async |s| {
+        let file = s.open(0, "file").await;
+        let (other, reader) = (s.open(1, "file").await, s.open(2, "file").await);
+        let blocks = |byte, count: usize| Bytes::from(vec![byte; count * BLOCK]);
+        let written = s.on(0, async |mount| mount.write(&file, 0, blocks(1, 2)).await);
+        assert_eq!(written.await, Ok(2 * BLOCK));
+        // While a truncate waits for the lock of an isolated reader, the server grants a read of the
+        // block before the new end no more than that block. Both blocks are in one page.
+        s.on(2, async |mount| mount.read(&reader, 0, BLOCK).await.unwrap())
+            .await;
+        s.isolate_from_osts(2, true);
+        let truncate = s.on(1, async |mount| {
+            let set = SetAttr {
+                size: Some(BLOCK as u64),
+                ..SetAttr::default()
+            };
+            mount.setattr(&Cred::root(), other.fid, &set, Some(&other)).await
+        });
+        let read = s.on(0, async |mount| {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            let read = mount.read(&file, 0, BLOCK).await;
+            s.isolate_from_osts(2, false);
+            read
+        });
+        let (truncated, read) = tokio::join!(truncate, read);
+        assert!(truncated.is_ok());
+        assert_eq!(read.unwrap().concat(), blocks(1, 1));
+        let appended = s.on(1, async |mount| {
+            mount.write(&other, BLOCK as u64, blocks(2, 1)).await
+        });
+        assert_eq!(appended.await, Ok(BLOCK));
+        let read = s.on(0, async |mount| mount.read(&file, BLOCK as u64, BLOCK).await);
+        assert_eq!(read.await.unwrap().concat(), blocks(2, 1));
+    });
+}

@@ -497,6 +497,14 @@ fn extent(range: &Range<u64>) -> Policy {
     Policy::extent(range.start, last_byte)
 }
 
+/// The byte range of an extent lock; everything for a lock of another type.
+pub(super) fn lock_range(policy: &Policy) -> Range<u64> {
+    match policy {
+        Policy::Extent(e) => e.start..e.end.saturating_add(1),
+        _ => 0..OBD_OBJECT_EOF,
+    }
+}
+
 /// The lock resource of an object: the 16 bytes of its ID in the layout.
 pub(super) fn resource(id: &ObjectId) -> LdlmResId {
     LdlmResId {

@@ -1,7 +1,7 @@
 //! Reads of an object. The client fetches uncached pages once for all waiting readers. It also
 //! fetches pages ahead of sequential readers.
 
-use super::{CHECKSUM_ATTEMPTS, Object, extent};
+use super::{CHECKSUM_ATTEMPTS, Object, extent, lock_range};
 use crate::data::brw;
 use crate::data::cache::{PAGE_SIZE, Run, rpc_end};
 use crate::data::osc::Direction;
@@ -44,10 +44,13 @@ impl Object {
                 if state.is_fetching(&gap) {
                     None
                 } else {
-                    // Fetches whole pages: small reads nearby then find their bytes in the cache.
-                    let start = gap.start / PAGE_SIZE * PAGE_SIZE;
-                    let end = gap.end.div_ceil(PAGE_SIZE) * PAGE_SIZE;
-                    let gap = start..end.min(start + self.osc.brw_params().brw_bytes_max);
+                    // Fetches whole pages, so that small reads nearby find their bytes in the
+                    // cache, but no byte that the lock does not cover: the client would not drop
+                    // it when another client changes it.
+                    let locked = lock_range(lock.policy());
+                    let start = (gap.start / PAGE_SIZE * PAGE_SIZE).max(locked.start);
+                    let end = (gap.end.div_ceil(PAGE_SIZE) * PAGE_SIZE).min(locked.end);
+                    let gap = start..rpc_end(&(start..end), self.osc.brw_params().brw_bytes_max);
                     state.begin_fetch(gap.clone());
                     missed += gap.end - gap.start;
                     Some(gap)

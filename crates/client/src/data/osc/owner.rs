@@ -1,12 +1,12 @@
 //! The owner of an OSC's import and lock client: passes their callbacks to the OSC.
 
 use super::Osc;
+use crate::data::object::lock_range;
 use cpt::BoxFuture;
-use ldlm::{LockInfo, LockOwner, Policy};
+use ldlm::{LockInfo, LockOwner};
 use rpc::{ImportEvent, ImportOwner, Reply};
-use std::ops::Range;
 use std::sync::{Arc, Weak};
-use wire::{Errno, Message, OBD_OBJECT_EOF, OstLvb, WireStruct};
+use wire::{Errno, Message, OstLvb, WireStruct};
 
 /// The owner. The reference is weak, so the import and the lock client do not keep the OSC alive.
 pub(super) struct OscOwner(pub(super) Weak<Osc>);
@@ -36,14 +36,6 @@ impl ImportOwner for OscOwner {
             locks.lock_count() > 0 || locks.has_pending() || osc.budget.dirty() > 0
         };
         self.0.upgrade().is_some_and(in_use)
-    }
-}
-
-/// The byte range of an extent lock; everything for a lock of another type.
-fn lock_range(policy: &Policy) -> Range<u64> {
-    match policy {
-        Policy::Extent(e) => e.start..e.end.saturating_add(1),
-        _ => 0..OBD_OBJECT_EOF,
     }
 }
 
