@@ -21,12 +21,13 @@ use wire::{
 use crate::cluster::{MDT, OST};
 use crate::requests::{Known, Request};
 
-/// How long a client waits for a reply before its next step: until nothing else can run.
+/// How long a client waits for a reply before its next step. Virtual time advances only when no
+/// task can run, so a reply that waits for no timer arrives in this time.
 const MOMENT: Duration = Duration::from_millis(1);
 /// Number of requests that a client can send again.
 const REMEMBERED: usize = 8;
-/// All connect flags, except those of read-only mounts and of servers, and those with which a
-/// server replies to other match bits than the xid.
+/// All connect flags, except those of read-only mounts and of servers, and those that make match
+/// bits differ from the xid.
 const FLAGS: u64 = !(OBD_CONNECT_RDONLY | OBD_CONNECT_BULK_MBITS | SERVER_FLAGS);
 const SERVER_FLAGS: u64 = OBD_CONNECT_LIGHTWEIGHT | OBD_CONNECT_MDS | OBD_CONNECT_MDS_MDS;
 const FLAGS2: u64 = !OBD_CONNECT2_REP_MBITS;
@@ -44,7 +45,7 @@ pub enum Answer {
     Refuse,
     /// Does not reply.
     Silence,
-    /// Replies with something that is no message.
+    /// Replies with bytes that are not a message.
     Garbage,
 }
 
@@ -76,7 +77,7 @@ pub struct Reply {
     pub message: Message,
 }
 
-/// The messages for a client.
+/// The receiving side of a client: replies, and lock callbacks with the client's answers.
 struct Inbox {
     lnet: Arc<Lnet>,
     server: Nid,
@@ -100,9 +101,9 @@ pub struct Client {
     conn_cnt: [u32; 2],
     /// Requests without a reply: operation and lock.
     waiting: BTreeMap<u64, (u32, Option<usize>)>,
-    /// The last requests, to be sent again.
+    /// The last requests, which [`Client::resend`] can send again.
     sent: VecDeque<Sent>,
-    /// Data that the server may fetch.
+    /// Buffers for bulk data that the server fetches or sends.
     sources: Vec<MdHandle>,
 }
 
@@ -264,8 +265,9 @@ impl Client {
             .await
     }
 
-    /// Sends a whole message. Its body has the right handle and, unless `keep_body`, times and
-    /// counters that the server accepts. Returns its xid; `None` if it cannot be sent.
+    /// Sends a whole message. Sets the export's handle in the body and, unless `keep_body`, the
+    /// type, timeout and counters, so that the server accepts them. Returns the xid; `None` if it
+    /// cannot be sent.
     pub async fn send_raw(
         &mut self,
         to_ost: bool,
@@ -320,7 +322,8 @@ impl Client {
         self.transmit(&sent).await.then_some(xid)
     }
 
-    /// Sends an earlier request again, the last one for 0, with other flags. Returns its xid.
+    /// Sends an earlier request again, with these flags added. `back` 0 is the last request.
+    /// Returns its xid.
     pub async fn resend(&mut self, back: usize, flags: u32) -> Option<u64> {
         let index = self.sent.len().checked_sub(1 + back % self.sent.len().max(1))?;
         let mut sent = self.sent[index].clone();
@@ -376,7 +379,7 @@ impl Client {
         self.take(xid, message)
     }
 
-    /// The data of a directory's pages that a server sent for a request.
+    /// The directory pages that the server sent for the last request.
     pub async fn pages(&mut self) -> Option<Bytes> {
         let mut sink = self.sources.pop()?;
         match timeout(MOMENT, sink.next()).await.ok()?? {
@@ -406,7 +409,7 @@ impl Client {
         self.sources.clear();
     }
 
-    /// Forgets all of an input.
+    /// Resets the client for the next input.
     pub fn forget(&mut self) {
         self.forget_requests();
         self.set_answer(Answer::Cancel);

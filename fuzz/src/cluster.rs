@@ -1,8 +1,9 @@
 //! The servers of one file system in memory, and three misbehaving clients: two mounts, and one
 //! with the rights of a server. All nodes share the thread, a simulated network and virtual time.
 //!
-//! The servers live for many inputs. After each input nothing of it may remain: no request in
-//! execution, no client, no lock, no file. An orderly client then still gets replies.
+//! The servers live for many inputs. After each input no request, client or lock of the input may
+//! remain, and an orderly client must still get replies. The orderly client removes the files of
+//! the input. If it cannot remove all, the next input gets new servers.
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -38,7 +39,7 @@ const CLIENTS: usize = 3;
 pub struct Cluster {
     runtime: Runtime,
     nodes: Nodes,
-    /// Locks of the servers themselves.
+    /// Number of locks that the servers themselves hold.
     own_locks: usize,
     /// Whether an input has left files behind.
     is_dirty: bool,
@@ -74,7 +75,7 @@ impl Weather for ChosenWeather {
     fn arrived(&mut self, _: &FrameInfo) {}
 }
 
-/// The NID of a host: 0 has the servers.
+/// The NID of a host; host 0 runs the servers.
 fn nid(host: usize) -> Nid {
     Nid::tcp(Ipv4Addr::new(192, 0, 2, host as u8 + 1), 0)
 }
@@ -101,7 +102,7 @@ impl Cluster {
     ///
     /// # Panics
     ///
-    /// The servers break a promise.
+    /// The servers violate an invariant.
     pub fn play(&mut self, steps: &[Step]) {
         let Cluster {
             runtime,
@@ -268,7 +269,8 @@ impl Nodes {
                 }
             }
         }
-        // The reply to a connect may be lost, so a client may not know its connection.
+        // The reply to a connect may be lost, so the servers may have connections that the clients
+        // do not know.
         for (target, uuid) in self.connections() {
             let client = self.clients.iter_mut().find(|client| client.uuid() == uuid);
             let client = client.expect("one of the clients");
@@ -297,7 +299,7 @@ impl Nodes {
         let began = Instant::now();
         let mut pause = Duration::from_millis(1);
         loop {
-            // Nothing else can run when the time goes on.
+            // Virtual time advances only when no task can run.
             sleep(pause).await;
             let stats = self.node.rpc().stats();
             let active: Vec<_> = stats.iter().filter(|s| s.active > 0 || s.queued > 0).collect();
@@ -383,7 +385,7 @@ async fn send(client: &mut Client, step: &Step, request: &Request) -> Option<u64
     client.send(request, body).await
 }
 
-/// Notes handles and objects of a reply.
+/// Records the handles and objects in a reply, for later steps.
 fn learn(known: &Mutex<Known>, reply: &Reply) {
     let message = &reply.message;
     let mut known = known.lock();

@@ -1,5 +1,5 @@
-//! The inputs since the start of the servers. After a failure they are written to files, because
-//! the last input alone may not fail on new servers.
+//! The inputs since the start of the servers. A failure writes them to files, because the last
+//! input alone may not reproduce the failure on new servers.
 
 use std::path::Path;
 use std::sync::{Mutex, Once, PoisonError};

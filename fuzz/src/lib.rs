@@ -4,9 +4,9 @@
 //! by hand.
 //!
 //! No input may cause a panic, a hang or excessive memory use. After the input the servers must
-//! still answer another client. The targets `mdt`, `ldlm` and `ost` also fail if a request stays
-//! active, two clients hold conflicting locks, a client or a lock remains that should not, or the
-//! memory grows with each run of an input.
+//! still answer another client. The targets `mdt`, `ldlm` and `ost` also fail if a request never
+//! ends, two clients hold conflicting locks, a client or a lock remains after the input, or each
+//! run of an input adds memory.
 
 pub mod client;
 pub mod cluster;

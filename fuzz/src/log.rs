@@ -1,8 +1,8 @@
-//! The log of the servers, for the search of a cause: with `NACRE_FUZZ_LOG=1` on standard error.
+//! The servers' log, for debugging: `NACRE_FUZZ_LOG=1` writes it to standard error.
 
 use std::sync::Once;
 
-/// Starts to log, if the user asks for it.
+/// Starts logging if `NACRE_FUZZ_LOG` is set.
 pub fn start() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {

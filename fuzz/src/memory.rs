@@ -22,7 +22,7 @@ pub fn peak() -> usize {
     PEAK.load(Relaxed)
 }
 
-/// Begins to look for the maximum.
+/// Begins a new measurement of [`peak`].
 pub fn reset_peak() {
     PEAK.store(live(), Relaxed);
 }

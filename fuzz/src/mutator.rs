@@ -1,5 +1,5 @@
-//! Changes inputs of the server targets step by step. Changes of single bytes seldom keep the steps
-//! behind them, so libFuzzer's own changes are only a part.
+//! Mutates inputs of the server targets by whole steps. A change of single bytes often destroys the
+//! steps after it, so only a part of the mutations are libFuzzer's own.
 
 use crate::steps::{STEPS_MAX, Step};
 

@@ -1,5 +1,5 @@
-//! The client that does nothing wrong: it makes the directory of an input, removes the files that
-//! the input left, and must always get its replies.
+//! The well-behaved client: it makes the directory of an input, removes the files that the input
+//! left, and must always get its replies.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use crate::requests::Request;
 const DIR: &[u8] = b"input";
 /// Type of a directory in `st_mode`.
 const S_IFDIR: u32 = 0o040000;
-/// Time after which the objects of removed files are destroyed.
+/// Time in which the MDT has the objects of removed files destroyed.
 const DESTROY_TIME: Duration = Duration::from_millis(100);
 /// Maximum depth of the directories that are removed.
 const DEPTH_MAX: u32 = 20;
@@ -67,8 +67,8 @@ impl Orderly {
         reply.get::<LuSeqRange>(1).expect("a sequence").lsr_start
     }
 
-    /// Sends a request. Returns the reply. A server evicts the client during inputs of some
-    /// minutes, because the client sends no pings; then it connects again.
+    /// Sends a request. Returns the reply. The client sends no pings, so a server evicts it during
+    /// an input that takes minutes; the client then connects again.
     async fn ask(&mut self, portal: u32, opc: u32, bufs: Vec<Bytes>) -> Message {
         let to_ost = opc == wire::OST_STATFS;
         let request = Request {

@@ -1,4 +1,4 @@
-//! Parsers: an input that can be parsed is rebuilt, and must parse to the same value.
+//! Parsers: a parsed input is rebuilt, and the rebuilt bytes must parse to the same value.
 
 use bytes::Bytes;
 use wire::{

@@ -10,7 +10,7 @@ mod names;
 mod objects;
 mod queries;
 
-/// The first number of a lock in the client's name space; the others follow.
+/// The client's handle of its first lock; each further lock gets the next number.
 const FIRST_LOCK_COOKIE: u64 = 0x7700;
 /// Number of FIDs that a step can name.
 pub const FIDS: usize = 16;
@@ -51,7 +51,7 @@ fn pick<T: Copy>(all: &[T], slot: usize) -> Option<T> {
     all.get(slot % all.len().max(1)).copied()
 }
 
-/// A request without the body that all requests have.
+/// A request without its `ptlrpc_body`.
 #[derive(Clone, Debug)]
 pub struct Request {
     /// Whether it goes to the OST.
@@ -131,7 +131,7 @@ fn position(slot: u8) -> u64 {
     }
 }
 
-/// Builds the request of a step; `None` if the step sends no new request, or a whole message.
+/// Builds the request of a step; `None` if the step sends a whole message or no new request.
 pub fn build(step: &Step, known: &Known) -> Option<Request> {
     let mut request = match step.action {
         Action::LockInode | Action::Flock | Action::LockExtent | Action::Cancel | Action::Convert => {

@@ -200,7 +200,7 @@ impl Seeds {
     }
 }
 
-/// Whether an operation opens, closes or keeps a connection, which inputs do with other steps.
+/// Whether an operation opens, closes or keeps a connection. Inputs have separate steps for these.
 fn is_connection(opc: u32) -> bool {
     matches!(
         opc,
@@ -223,7 +223,7 @@ struct Sequences {
 }
 
 impl Sequences {
-    /// Replaces the FIDs in a message by those that exist in an input: equal ones by equal ones.
+    /// Replaces the captured FIDs in a message by FIDs of the inputs. Equal FIDs stay equal.
     fn with_fids_of_inputs(&mut self, message: &[u8], fids: &[Fid]) -> Bytes {
         /// FIDs of the first client's sequence.
         const OWN: usize = 6;

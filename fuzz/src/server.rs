@@ -9,10 +9,10 @@ use crate::{history, log, memory};
 
 /// Number of inputs that one cluster serves.
 const INPUTS_MAX: usize = 256;
-/// Memory that one input may use at a time, bytes.
+/// Maximum memory that one input may use at any time, bytes.
 const PEAK_MAX: usize = 64 << 20;
-/// When the memory of the servers has grown by this much, the last input is played again and again
-/// to see whether it grows each time, bytes.
+/// Growth of the servers' memory, bytes, after which the last input is repeated, to check whether
+/// each repetition adds memory.
 const GROWTH_CHECKED: isize = 128 << 10;
 /// Number of times that the input is played between two measurements.
 const REPLAYS: isize = 64;
@@ -37,7 +37,7 @@ struct Session {
 ///
 /// # Panics
 ///
-/// The servers break a promise.
+/// The servers violate an invariant.
 pub fn serve(input: &[u8]) {
     let steps = Step::read(input);
     if steps.is_empty() {
@@ -77,8 +77,8 @@ impl Session {
         memory::live() as isize - before as isize
     }
 
-    /// Checks that an input does not leave memory behind each time. A table may double its size
-    /// once.
+    /// Checks that an input does not leave memory behind each time. Measures three times, because
+    /// a hash table may double its size in one measurement.
     fn check_growth(&mut self, steps: &[Step]) {
         let growths = [(); 3].map(|()| self.measure_growth(steps));
         let least = growths.iter().min().copied().unwrap_or(0);

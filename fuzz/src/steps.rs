@@ -46,7 +46,7 @@ actions! {
     Query,
     /// Reads a directory.
     ReadPage,
-    /// Asks for sequences, or for their owners.
+    /// Requests FID sequences, or their locations in the FLDB.
     Sequence,
     /// Swaps the layouts of `a` and `b`.
     SwapLayouts,
@@ -66,7 +66,7 @@ actions! {
     LockExtent,
     /// Cancels a lock.
     Cancel,
-    /// Gives up some bits of a lock.
+    /// Converts a lock, which gives up some of its bits.
     Convert,
     /// Reads or writes an object.
     Transfer,
@@ -80,7 +80,7 @@ actions! {
     Connect,
     /// Sends an earlier request again.
     Resend,
-    /// Lets time pass.
+    /// Advances virtual time.
     Wait,
     /// Chooses how the client answers lock callbacks from now on.
     Answer,
@@ -93,11 +93,11 @@ actions! {
 pub struct Mutation {
     /// The buffer, modulo their number.
     pub buffer: u8,
-    /// Where in the buffer, modulo its length.
+    /// The position in the buffer, modulo its length.
     pub at: u8,
-    /// How.
+    /// The kind of change.
     pub how: u8,
-    /// With which value.
+    /// The byte to write, or the bit to flip.
     pub value: u8,
 }
 
@@ -130,15 +130,15 @@ pub mod options {
     pub const CLIENT: u8 = 3;
     /// Do not wait for the reply.
     pub const NO_WAIT: u8 = 4;
-    /// The request says that it was sent before.
+    /// The request has `MSG_RESENT`.
     pub const RESENT: u8 = 8;
-    /// The request says that it is replayed.
+    /// The request has `MSG_REPLAY`.
     pub const REPLAY: u8 = 16;
-    /// The request says that the client waits only for a short time.
+    /// The request has a short `pb_timeout`.
     pub const HURRY: u8 = 32;
-    /// The request uses a slot.
+    /// The request uses a slot (`pb_tag`).
     pub const TAG: u8 = 64;
-    /// The body of a raw message keeps its fields.
+    /// The client changes only the handle in the body of a raw message.
     pub const KEEP_BODY: u8 = 128;
 }
 

@@ -42,7 +42,7 @@ pub use subject::{CheckStop, DropCaches, LibrarySubject, MddSubject, NewFile, Pa
 pub use task::{Task, TaskProgress};
 pub use time_series::{Window, windows};
 
-/// An error number that some operations tolerate.
+/// `ENOENT`. Some operations tolerate a missing file or directory.
 pub(crate) const ENOENT: i32 = wire::Errno::ENOENT.0;
 
 /// A measurement failed.

@@ -51,7 +51,8 @@ pub(crate) fn times_change(times: Option<[libc::timespec; 2]>) -> Result<SetAttr
     })
 }
 
-/// The time to set by a `timespec` of utimensat(2); `None`: leave the old time.
+/// Converts a `timespec` of utimensat(2); `None` for `UTIME_OMIT`, which keeps the old time.
+/// `EINVAL`: the nanoseconds are invalid.
 fn time_to_set(spec: &libc::timespec) -> Result<Option<SetTime>, Errno> {
     match spec.tv_nsec {
         libc::UTIME_OMIT => Ok(None),

@@ -6,7 +6,7 @@ use posix::attrs;
 use wire::striping::{LovLayout, PlainLayout};
 use wire::{Errno, LOV_MAX_STRIPE_COUNT, LOV_MIN_STRIPE_SIZE};
 
-/// In a layout without objects: as the stripe count, all OSTs; as the first OST, any OST.
+/// In a layout without objects, this stripe count means all OSTs, and this first OST means any OST.
 const ANY: u16 = u16::MAX;
 
 /// `struct nacre_stripe` of `nacre.h`.
@@ -52,7 +52,7 @@ impl Stripe {
     }
 }
 
-/// Sets the default layout of a directory, or the layout of a file without one.
+/// Sets the default layout of a directory, or the layout of a file that has no layout.
 pub(crate) async fn set(mount: &Mount, path: &[u8], stripe: &Stripe) -> Result<(), Errno> {
     let layout = stripe.layout()?;
     attrs::with_path(mount, path, true, |fid, _| {

@@ -8,7 +8,7 @@ use std::ffi::c_int;
 use std::sync::Arc;
 use wire::Errno;
 
-/// The first number. Programs could confuse smaller ones with standard input, output and error.
+/// The first number. Programs could confuse smaller numbers with standard input, output and error.
 const FIRST_NUMBER: usize = 3;
 /// Largest number of open files of a mount; the MDT has the same limit for a client.
 const OPEN_MAX: usize = 1 << 20;
@@ -19,7 +19,7 @@ pub(crate) struct OpenTable(RwLock<Slots>);
 
 #[derive(Default)]
 struct Slots {
-    /// By number minus [`FIRST_NUMBER`].
+    /// Open files; the index is the number minus [`FIRST_NUMBER`].
     slots: Vec<Option<Arc<Open>>>,
     /// Indexes of the free slots.
     free: BinaryHeap<Reverse<usize>>,

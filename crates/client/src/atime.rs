@@ -3,9 +3,9 @@
 //! The kernel leaves access times to a FUSE file system and does not pass on its own `noatime` and
 //! `relatime`. As in Lustre, readers on this client see the new time at once. The close reports the
 //! time to the metadata target, so a read costs no extra request. The target stores the first
-//! access time after a change. It stores a further one only if that is at least `mdd.*.atime_diff`
-//! seconds later than the stored time. For a directory, the request that reads entries carries the
-//! time if an update is due.
+//! access time after a change. It stores a further access time only if this is at least
+//! `mdd.*.atime_diff` seconds later than the stored time. For a directory, the request that reads
+//! entries carries the time if an update is due.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 use wire::{Time, Times};

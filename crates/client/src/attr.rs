@@ -36,9 +36,10 @@ pub struct Attr {
     pub size: u64,
     /// Blocks of 512 bytes.
     pub blocks: u64,
-    /// Time of the last read that counts by the mount's [`Atime`](crate::Atime), or as set.
+    /// Time of the last read that the mount's rule counts ([`Atime`](crate::Atime)), or a time that
+    /// a program set.
     pub atime: Time,
-    /// Time of the last change of the data, or as set.
+    /// Time of the last change of the data, or a time that a program set.
     pub mtime: Time,
     /// Time of the last change of data or attributes.
     pub ctime: Time,
@@ -147,11 +148,11 @@ impl MdAttr {
         MdAttr { attr, layout, acl }
     }
 
-    /// Merges the size, blocks and times of the objects. If the objects' ctime is not older than
-    /// the metadata target's, the objects' mtime counts, even if it is the earlier one: `utimes`
-    /// sets the times of the objects too. Otherwise the later mtime counts, because another client
-    /// can call `utimes` while this client writes under its own lock. The objects' mtime is 0 if
-    /// none was ever written; then the metadata target's mtime counts.
+    /// Merges the size, blocks and times of the objects into the metadata target's attributes. If
+    /// the objects' ctime is not older than the metadata target's, the objects' mtime wins, even if
+    /// it is earlier: `utimes` sets the objects' times too. Otherwise the later mtime wins, because
+    /// another client can call `utimes` while this client writes under its own lock. The objects'
+    /// mtime is 0 until a write or `utimes` sets it; until then the metadata target's mtime wins.
     pub(crate) fn with_data(&self, data: &DataAttr) -> Attr {
         let mut attr = self.attr.clone();
         attr.size = data.size;

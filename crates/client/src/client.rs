@@ -39,7 +39,7 @@ pub struct MountOptions {
     pub fsname: String,
     /// The registry for the parameters of this mount.
     pub params: Registry,
-    /// The names of the callers' jobs.
+    /// Determines the name of each caller's job.
     pub jobs: Arc<JobIds>,
     /// Seed of this mount's UUIDs, parameter names and MDT lock cookies; different for each mount.
     pub seed: u64,
@@ -113,8 +113,8 @@ pub struct Client {
 }
 
 impl Client {
-    /// Runs `work` for the caller's job: its requests carry the job's name. Without a caller, they
-    /// carry none.
+    /// Runs `work` for the caller's job: the requests that `work` sends carry the job's name.
+    /// Without a caller, they carry no job name.
     pub fn run_for<F: Future>(
         &self,
         caller: Option<Caller>,

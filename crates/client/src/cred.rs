@@ -1,9 +1,9 @@
 //! Credentials of a caller, which each metadata request carries.
 //!
-//! Lustre's records have one user, one group, capabilities and at most two supplementary groups. A
-//! server without an identity database knows no other groups. So the client selects the group that
-//! decides about the permission, usually the file's, and sends it only if the caller is a member:
-//! [`Cred::suppgid`].
+//! A Lustre request carries one user, one group, capabilities and at most two supplementary groups.
+//! A server without an identity database knows no other groups of the user. So the client selects
+//! the group on which the server's permission check depends, usually the file's group. It sends
+//! this group only if the caller is a member: [`Cred::suppgid`].
 
 use std::sync::Arc;
 

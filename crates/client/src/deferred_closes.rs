@@ -4,13 +4,14 @@
 //! the handles of such files. If there is no such request within a short time, the client sends a
 //! close request for each handle.
 //!
-//! The delay harms no other client. Every client can open a file that is open for reading. No
-//! client can execute a created file while its handle is open for writing. But a program must be
-//! written before it is executed, and the open for this write closes the deferred handle. An open
-//! by this client carries the handle. An open by another client revokes the DOM lock that marks the
-//! file as unwritten (on Nacre's lock terms this bit does not mean data on the MDT). This client
-//! closes the handle before it cancels the lock. The data of a file that was removed meanwhile
-//! exists until the close.
+//! The delay harms no other client. A handle that is open for reading denies no other open. The
+//! handle of a created file is open for writing, so no client can execute the file before the
+//! close. But some client must write a program before any client executes it, and the open for this
+//! write closes the deferred handle. If this client opens the file, its request carries the handle.
+//! If another client opens the file, the MDT revokes the DOM lock that marks the file as unwritten
+//! (on Nacre's lock terms this bit does not mean data on the MDT), and this client closes the
+//! handle before it cancels the lock. The data of a file that was removed meanwhile exists until
+//! the close.
 
 use crate::inode::OpenDenyGuard;
 use crate::mdc::Mdc;

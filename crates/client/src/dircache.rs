@@ -8,7 +8,7 @@ use wire::dirpage::DirEntry;
 
 /// Assumed memory of one entry in bytes, with its name and its share of the page.
 const ENTRY_BYTES: u64 = 128;
-/// The entries may use the process's memory divided by this; the limit is within
+/// The limit is the process's memory divided by this and by [`ENTRY_BYTES`], within
 /// [`ENTRIES_RANGE`].
 const MEMORY_DIVISOR: u64 = 64;
 /// Least and largest limit, in entries. The largest takes 256 MiB.
@@ -26,7 +26,7 @@ pub(crate) struct DirChunk {
 }
 
 impl DirChunk {
-    /// Whether the chunk has the entries at this hash, if the directory has any there.
+    /// Whether the chunk covers this hash, even if the directory has no entry there.
     pub(crate) fn spans(&self, hash: u64) -> bool {
         (self.start..self.next).contains(&hash)
     }

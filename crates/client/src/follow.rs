@@ -1,10 +1,10 @@
 //! Follows the configuration of a mounted file system: new object targets, and targets that move to
 //! other NIDs.
 //!
-//! The MGS revokes the mount's lock when the configuration changes, so the mount learns of the
-//! change within a second. Before that, the metadata target may allocate an object on a target that
-//! the mount does not know. The mount then reads the configuration at once, and operations that
-//! need the target wait.
+//! The MGS revokes the mount's lock on the configuration when it changes, so the mount learns of
+//! the change within a second. Before that, the metadata target may allocate an object on a target
+//! that the mount does not know. The mount then reads the configuration at once, and operations
+//! that need the target wait.
 
 use crate::client::Client;
 use crate::data::DataFile;

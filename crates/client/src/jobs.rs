@@ -16,9 +16,9 @@ use crate::process;
 const DEFAULT_NAME: &str = "%e.%u";
 /// Longest `jobid_name` and longest name of an environment variable.
 const TEXT_MAX: usize = 255;
-/// How long the client trusts the environment of a process that it has read, as in Lustre.
+/// How long the client uses a variable read from a process's environment, as in Lustre.
 const ENVIRONMENT_TTL: Duration = Duration::from_secs(30);
-/// Maximum number of processes with a known environment.
+/// Largest number of processes with a cached variable, and of sessions with a name.
 const PROCESSES_MAX: usize = 4096;
 
 /// The caller of an operation.
@@ -88,15 +88,15 @@ struct Settings {
     name: String,
 }
 
-/// The names of jobs of a node's callers.
+/// Determines the name of each caller's job, for all callers of a node.
 #[derive(Debug)]
 pub struct JobIds {
-    /// Whether requests carry names: the only check while they do not.
+    /// Whether requests carry names. If not, [`JobIds::job_of`] checks nothing else.
     enabled: AtomicBool,
     settings: RwLock<Settings>,
     /// The name of each session that has one, by the session's id.
     sessions: Mutex<HashMap<u32, String>>,
-    /// The variable's value of each process, and when it was read.
+    /// The value of the variable `jobid_var` in each process, by process ID, and when it was read.
     variables: Mutex<HashMap<u32, (Instant, Option<String>)>>,
 }
 

@@ -14,7 +14,8 @@ use wire::Fid;
 
 /// The kernel's caches.
 pub trait KernelCache: Send + Sync + 'static {
-    /// Invalidates the entry `name` of `parent`, which leads to `child` (zero FID: to no file).
+    /// Invalidates the entry `name` of `parent`, which leads to `child` (zero FID: to no file, or
+    /// to an unknown file).
     fn inval_entry<'a>(&'a self, parent: Fid, name: &'a [u8], child: Fid) -> BoxFuture<'a, ()>;
     /// Invalidates a file's attributes, and its pages in `len` bytes from `offset`. `offset < 0`:
     /// attributes only; `len == 0`: to the end of the file.

@@ -24,8 +24,8 @@ const REPLY_LEN: u32 = 8192;
 /// name.
 const OPEN_REPLY_PARENT_ATTR: usize = 11;
 
-/// Reply space in bytes for each intent of a batch: enough for a short layout. Longer replies use
-/// the space of others.
+/// Reply space in bytes for each intent of a batch: enough for a short layout. A longer reply uses
+/// the space that the other replies of the batch leave free.
 const BATCHED_REPLY_LEN: u32 = 768;
 
 /// One metadata target.
@@ -77,8 +77,9 @@ impl IntentRequest {
     }
 }
 
-/// Early lock cancel: the server's handles of own locks that the operation would revoke, and of
-/// files to close. The value lives until the reply, which confirms the cancellations and closes.
+/// Early lock cancel: the server's handles of this client's locks that the operation would revoke,
+/// and of files to close. The value lives until the reply, which confirms the cancellations and
+/// closes.
 #[derive(Default)]
 pub(crate) struct Elc {
     handles: Vec<u64>,
@@ -120,7 +121,7 @@ impl IntentReply {
         self.disposition & DISP_LOOKUP_POS != 0 && !self.created_file()
     }
 
-    /// Whether the open found no such name. If the open succeeded, it has then created the file.
+    /// Whether the open found no such name. A successful open has then created the file.
     pub(crate) fn created_file(&self) -> bool {
         self.disposition & (DISP_OPEN_CREATE | DISP_LOOKUP_NEG) != 0
     }

@@ -281,7 +281,7 @@ pub(crate) fn setattr_rec(cred: &Cred, fid: Fid, set: &SetAttr, now: Time, suppg
         rec.sa_mode = mode;
     }
     if set.kill_priv {
-        // Forced: Lustre's servers let only owners change modes.
+        // `MDS_ATTR_FORCE`, because Lustre's servers otherwise let only the owner change the mode.
         valid |= MDS_ATTR_KILL_SUID | MDS_ATTR_KILL_SGID | MDS_ATTR_FORCE;
     }
     if let Some(uid) = set.uid {

@@ -37,10 +37,10 @@ pub(crate) fn check(cred: &Cred, md: &MdAttr, wanted: u32) -> Result<(), Errno> 
     }
 }
 
-/// The supplementary group that a request about a file carries; the request has space for one.
-/// Without an ACL that names groups, it is the file's group. With one, it is the caller's
-/// supplementary group with the highest permission bits in the ACL. [`NO_GROUP`]: no such group is
-/// a supplementary group of the caller, or the caller is the superuser.
+/// The supplementary group that a request about a file carries; the request has space for one. If
+/// no ACL names groups, it is the file's group. Otherwise it is the caller's supplementary group
+/// with the highest permission bits in the ACL. [`NO_GROUP`]: no such group is a supplementary
+/// group of the caller, or the caller is the superuser.
 pub(crate) fn suppgid(cred: &Cred, md: &MdAttr) -> u32 {
     let has_named_groups = |acl: &PosixAcl| acl.entries.iter().any(|e| e.e_tag == ACL_GROUP);
     let Some(acl) = md
@@ -67,8 +67,8 @@ pub(crate) fn suppgid(cred: &Cred, md: &MdAttr) -> u32 {
         .map_or(NO_GROUP, |(_, gid)| gid)
 }
 
-/// The permission bits that an ACL grants to user `uid`. Of several entries for groups of the user,
-/// the first that grants `wanted` counts; else the first.
+/// The permission bits that an ACL grants to user `uid`. If several entries are for groups of the
+/// user, the first that grants `wanted` applies, or else the first.
 fn permissions_by_acl(
     acl: &PosixAcl,
     uid: u32,

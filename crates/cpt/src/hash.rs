@@ -76,8 +76,8 @@ fn random_number() -> u64 {
     RandomState::new().hash_one(())
 }
 
-/// A new number for each call: a random start in each thread, then steps, which cost less than
-/// hashing.
+/// A new number for each call. Each thread starts at a random number and takes a constant step per
+/// call, which costs less than a random number per call.
 #[inline]
 fn next_seed() -> u64 {
     /// An odd number, so that the steps reach every value.
@@ -95,7 +95,8 @@ fn next_seed() -> u64 {
 fn shared_seed() -> &'static SharedSeed {
     #[cfg(not(feature = "sim"))]
     static SHARED: OnceLock<SharedSeed> = OnceLock::new();
-    // Also for tables outside of nodes: a run must not decide about later ones of its process.
+    // For tables outside of nodes, too: the first run in a process must not fix the seed of later
+    // runs.
     #[cfg(feature = "sim")]
     return SharedSeed::global_fixed();
     #[cfg(not(feature = "sim"))]

@@ -29,8 +29,8 @@ pub struct CptConfig {
     /// Use the published rule when `cpu_npartitions` is 0.
     pub published_rule: bool,
     /// `None` or `N`: one partition per NUMA node. Empty: the number of [`estimate`]. A number that
-    /// `cpu_npartitions` or `published_rule` sets has precedence over both. Any other value is a
-    /// pattern.
+    /// `cpu_npartitions` or `published_rule` sets has precedence over these values. Any other value
+    /// is a pattern.
     pub cpu_pattern: Option<String>,
     /// Lets partitions share CPUs when `cpu_npartitions` exceeds the number of CPUs. Only for tests
     /// of partitions on small machines: it makes nothing faster.

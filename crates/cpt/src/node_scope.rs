@@ -47,7 +47,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl NodeScope {
-    /// A node without tasks. The id is for the simulator.
+    /// A node without tasks. `id` is the number by which the simulator tells nodes apart.
     pub fn new(id: u32) -> Arc<NodeScope> {
         Arc::new(NodeScope {
             id,
@@ -121,8 +121,8 @@ impl NodeScope {
         }
     }
 
-    /// Drops the tasks of a dead node. Their destructors run in the scope, so the caller first
-    /// takes network and stores from the node.
+    /// Drops the tasks of a dead node. Their destructors still run as code of the node, so the
+    /// caller first cuts the node off from its network and stores.
     pub fn abort(&self) {
         for task in lock(&self.tasks).handles.drain(..) {
             task.abort();

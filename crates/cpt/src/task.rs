@@ -2,7 +2,8 @@
 //! nodes share one thread, and a task belongs to the node of its spawner
 //! (`NodeScope`). Without the feature these are plain calls of tokio.
 //!
-//! Crates below the command spawn only through this module; a style check enforces it.
+//! The crates that a simulated node runs spawn tasks only through this module; a check of `xtask`
+//! enforces this.
 
 use std::future::Future;
 use tokio::task::{AbortHandle, JoinError, JoinHandle};
@@ -174,12 +175,12 @@ impl<T: Send + 'static> JoinSet<T> {
         self.0.join_all().await
     }
 
-    /// Number of tasks with a result that was not taken.
+    /// Number of tasks that run, or have a result that was not taken.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether all results were taken.
+    /// Whether no task runs and all results were taken.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

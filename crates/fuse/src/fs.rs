@@ -354,7 +354,7 @@ impl Filesystem for Fs {
         };
         let fid = or_reply!(self.0.fid(ino), reply);
         let (client, cred) = (self.0.client.clone(), cred(req, 0));
-        // Before the next request is read: it may be one for a lock.
+        // Must run before this thread reads the next request, which may request a lock.
         let locks = self.0.lock_owners.begin_release(fid, fh);
         let work = async move {
             flock::complete(locks, &client, &cred).await;

@@ -8,8 +8,8 @@
 //! kernel's nodes and a mount: [`Fid::unflatten`] restores almost every FID from its number. The
 //! generation distinguishes file systems, and files that have the same number.
 //!
-//! The kernel allows a directory only one path. A directory found by its FID in `.lustre/fid` would
-//! move there, and could not be an ancestor of `.lustre/fid`. Directories reached through
+//! The kernel allows a directory only one path. It would move a directory found by its FID to
+//! `.lustre/fid`, and would refuse an ancestor of `.lustre/fid` there. Directories reached through
 //! `.lustre/fid`, and all directories below them, therefore get a second number: an alias. The
 //! kernel may cache neither names nor attributes of aliases.
 

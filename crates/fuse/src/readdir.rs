@@ -39,8 +39,8 @@ fn is_dot(item: &DirItem) -> bool {
 
 /// Looks up some entries together; `None` for `.` and `..`. To avoid a deadlock, this function
 /// holds no result's lock while it waits for another lookup: that lookup may wait for a client that
-/// needs the lock. It releases each result's lock at once. At the end it takes each lock again that
-/// it gets without a wait.
+/// needs the lock. It releases each result's lock at once. At the end it takes again the locks that
+/// are free.
 async fn lookup_batch(
     state: &Arc<State>,
     cred: &Cred,

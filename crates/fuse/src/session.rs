@@ -73,8 +73,8 @@ impl FuseOptions {
             choose(MountFlags::NODEV, MountOption::NoDev, MountOption::Dev),
             choose(MountFlags::NOEXEC, MountOption::NoExec, MountOption::Exec),
         ];
-        // fusermount3 knows `noatime` from the first version on. The other policies differ from the
-        // kernel's default only in the client.
+        // Every version of fusermount3 accepts `noatime`. The other policies need no option: only
+        // the client implements their difference from the kernel's default.
         if self.flags.contains(MountFlags::NOATIME) {
             config.mount_options.push(MountOption::NoAtime);
         }

@@ -76,7 +76,7 @@ impl State {
         self.direct_io.store(false, Ordering::Relaxed);
     }
 
-    /// The flags of an open file for the kernel. The file's cached pages stay valid: the client
+    /// The `FOPEN_*` flags of the reply to an open. The file's cached pages stay valid: the client
     /// read them under a lock, and invalidates them when it cancels that lock.
     ///
     /// With [`State::direct_io`], all reads and writes bypass the page cache. Appends and files

@@ -40,7 +40,7 @@ impl FlockOwner {
 /// The waiting flocks, and the nodes of the clients that request flocks.
 #[derive(Debug)]
 pub(crate) struct FlockWaits {
-    /// By the owner's client, and the client's number of the owner.
+    /// The waiting flocks by owner: the owner's client, and the client's number of the owner.
     by_owner: SeededMap<(Holder, u64), Vec<LockId>>,
     by_process: SeededMap<Process, Vec<LockId>>,
     nodes: SeededMap<Holder, Nid>,
@@ -124,8 +124,9 @@ fn remove_wait<K: std::hash::Hash + Eq>(waits: &mut SeededMap<K, Vec<LockId>>, k
 }
 
 impl Namespace {
-    /// Whether the owner of a waiting flock waits for itself or its process, through the owners of
-    /// conflicting flocks and the flocks for which those wait.
+    /// Whether the owner of a waiting flock waits, through other owners, for itself or its process:
+    /// the search goes from a waiting flock to the owners of the granted flocks that block it, and
+    /// from each owner to the flocks that it waits for.
     pub(crate) fn would_deadlock(&self, id: LockId) -> bool {
         let Some(start) = self
             .locks

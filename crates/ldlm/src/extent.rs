@@ -58,7 +58,7 @@ pub(crate) fn expanded_extent<'a>(
     }
 }
 
-/// The last byte to grant: the last byte of the highest whole unit up to `end`, but at least the
+/// The last byte to grant: `end` rounded down to the end of a whole unit, but at least the
 /// request's last byte. The unit is the largest power of two that divides both the start of the
 /// request and the byte after its end, and at least a page.
 fn aligned_end(requested: &Extent, end: u64) -> u64 {

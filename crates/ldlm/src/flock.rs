@@ -71,9 +71,9 @@ impl Namespace {
         Ok(Placement::Granted(id))
     }
 
-    /// Grants the waiting flocks without conflicting locks, in the order of waiting. A grant may
-    /// close a cycle of waiting owners. Then a waiting flock of the cycle is dropped and the
-    /// deadlock reported, if its client accepts the report.
+    /// Grants the waiting flocks that no granted flock blocks, in the order of waiting. A grant may
+    /// close a cycle of waiting owners. Then the server drops a waiting flock of the cycle and
+    /// reports the deadlock to its client, if the client accepts such reports.
     pub(crate) fn reprocess_flocks(&mut self, now: Instant, res: &LdlmResId, out: &mut Vec<Action>) {
         let mut granted_any = true;
         while std::mem::take(&mut granted_any) {

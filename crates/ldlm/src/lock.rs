@@ -64,7 +64,7 @@ impl Holder {
 pub enum Waiter {
     /// By a completion AST to the client.
     Client,
-    /// By waking code in this process.
+    /// By waking the task in this process that waits for the lock.
     Local,
 }
 

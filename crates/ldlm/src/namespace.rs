@@ -29,7 +29,7 @@ use wire::LdlmResId;
 pub struct Namespace {
     pub(crate) locks: LockTable,
     pub(crate) resources: SeededMap<LdlmResId, Resource>,
-    /// The locks of each client, by the client's cookies.
+    /// Each client's locks: the client, its cookie for the lock, and the lock.
     pub(crate) by_client: BTreeSet<(Holder, u64, LockId)>,
     /// The waiting flocks, for deadlock detection.
     pub(crate) flock_waits: FlockWaits,
@@ -40,9 +40,9 @@ pub struct Namespace {
 
 impl Namespace {
     /// An empty shard. `seed` should be a new random number after each restart of the server, so
-    /// that old handles name no new locks. `hash` is the seed of the tables, because clients choose
-    /// some of the keys. `timeout_min` is the minimum time that a holder has to cancel a revoked
-    /// lock (`ldlm_enqueue_min`).
+    /// that old handles name no new locks. `hash` is for the hash functions of the tables, because
+    /// clients choose some of the keys. `timeout_min` is the minimum time that a holder has to
+    /// cancel a revoked lock (`ldlm_enqueue_min`).
     pub fn new(shard: u8, seed: u64, hash: HashSeed, timeout_min: Duration) -> Namespace {
         Namespace {
             locks: LockTable::new(shard, seed),
@@ -277,8 +277,8 @@ impl Namespace {
             .filter_map(|id| self.locks.get(*id))
     }
 
-    /// The locks to send glimpse ASTs for, one for each client that may have written beyond `size`,
-    /// the object's size as the server knows it, bytes.
+    /// The locks to send glimpse ASTs for, one for each client that may have written beyond `size`.
+    /// `size` is the object's size as the server knows it, in bytes.
     pub fn writers_beyond(&self, res: &LdlmResId, size: u64) -> Vec<Lock> {
         let ids = extent::writers_beyond(size, self.granted(res));
         ids.into_iter()

@@ -2,9 +2,9 @@
 //!
 //! A request is granted if no granted lock and no lock ahead in the queue conflicts. (A request for
 //! a group that already holds the object may overtake waiting locks.) Group locks wait ahead of all
-//! other locks. When a lock is removed or reduced, the queue is processed in order. A conflicting
-//! holder gets one blocking AST. If the completion AST of its own grant has not been sent yet, that
-//! AST also revokes the lock (`LDLM_FL_AST_SENT`).
+//! other locks. When a lock is removed or reduced, the queue is processed in order. The holder of a
+//! conflicting lock gets one blocking AST. If the completion AST that grants the conflicting lock
+//! is not sent yet, it also revokes the lock (`LDLM_FL_AST_SENT`), and there is no blocking AST.
 
 use crate::action::Action;
 use crate::extent;
@@ -175,7 +175,7 @@ impl Namespace {
     }
 
     /// Processes the queue after a lock has gone or was reduced: grants locks in the order of
-    /// the queue, and revokes those that block the remaining ones.
+    /// the queue, and revokes the granted locks that block the remaining ones.
     pub(crate) fn reprocess(&mut self, now: Instant, res: &LdlmResId, out: &mut Vec<Action>) {
         let Some(resource) = self.resources.get(res) else {
             return;

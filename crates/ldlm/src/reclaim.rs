@@ -13,7 +13,7 @@ use std::time::Instant;
 pub struct ReclaimResult {
     /// Number of locks revoked.
     pub revoked: usize,
-    /// The whole table has been scanned since the last lock was found or created.
+    /// The whole table has been scanned since the last lock was reclaimed or created.
     pub exhausted: bool,
 }
 
@@ -22,7 +22,7 @@ pub struct ReclaimResult {
 pub(crate) struct ReclaimCursor {
     /// The next slot to scan.
     slot: usize,
-    /// Slots scanned since the last lock was found or created.
+    /// Slots scanned since the last lock was reclaimed or created.
     pub(crate) skipped: usize,
 }
 

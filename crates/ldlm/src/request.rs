@@ -50,8 +50,8 @@ pub(crate) fn parse(buf: &[u8]) -> Result<LdlmRequest, Errno> {
     LdlmRequest::from_bytes(buf).map_err(|_| Errno::EPROTO)
 }
 
-/// The handles to cancel in a `DLM_REQ`: the first `lock_count` (at most [`HANDLES_MAX`]) without
-/// the first `skip`, as far as they are present. Empty if the buffer is too short.
+/// The handles to cancel in a `DLM_REQ`: the first `lock_count` handles (at most [`HANDLES_MAX`])
+/// without the first `skip` of them. Handles for which the buffer is too short are left out.
 pub fn handles_to_cancel(buf: &[u8], skip: usize) -> Vec<u64> {
     let Ok(head) = LdlmRequest::from_bytes(buf) else {
         return Vec::new();

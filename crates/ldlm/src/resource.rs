@@ -2,8 +2,8 @@
 //!
 //! A resource with many granted locks counts them by mode and inode bit, so that a read of a
 //! directory with thousands of readers, or a create in it, need not scan all locks. It also keeps
-//! counts of only the unrevoked locks: often these show that a waiting lock has no more locks to
-//! revoke.
+//! counts of only the unrevoked locks. These often show, without a scan, that no unrevoked lock
+//! blocks a waiting one.
 
 use crate::conflict::conflict;
 use crate::lock::{Lock, LockId, LockTable};

@@ -1,5 +1,6 @@
-//! Spawns the lock manager's tasks on the current partition. Threads outside of any runtime also
-//! drop locks: the tasks for these run on the runtime that created the lock server or lock client.
+//! Spawns the lock manager's tasks on the current partition. A thread outside of any runtime may
+//! drop a lock, too. The task that this starts runs on the runtime that created the lock server or
+//! lock client.
 
 use cpt::Handle;
 

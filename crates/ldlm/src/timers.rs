@@ -1,8 +1,8 @@
 //! Deadlines for cancelling revoked locks.
 //!
 //! A holder has one and a half times the longest recent cancel time, and at least the configured
-//! minimum (`ldlm_enqueue_min`). Only cancels count: if the end of an eviction counted, each client
-//! that is evicted for being late would give the next one half as much time again.
+//! minimum (`ldlm_enqueue_min`). Only cancels and conversions count. If an eviction counted, each
+//! client that the server evicts for a late cancel would extend the next client's time by half.
 
 use crate::lock::LockId;
 use cpt::{HashSeed, SeededMap};

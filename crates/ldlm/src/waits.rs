@@ -23,19 +23,19 @@ impl LockWaits {
         }
     }
 
-    /// The lock begins to wait.
+    /// Records that a lock begins to wait.
     pub(crate) fn start(&mut self, id: LockId, now: Instant) {
         self.queued_at.insert(id, now);
     }
 
-    /// The wait ends, and counts.
+    /// Ends the wait of a lock and adds its length to the statistics.
     pub(crate) fn end(&mut self, id: LockId, now: Instant) {
         if let Some(queued_at) = self.queued_at.remove(&id) {
             self.ended.add_time(now.saturating_duration_since(queued_at));
         }
     }
 
-    /// The lock no longer waits, but does not count: it was cancelled, or granted at once.
+    /// Forgets the wait of a lock that was cancelled or granted at once: such waits do not count.
     pub(crate) fn discard(&mut self, id: LockId) {
         self.queued_at.remove(&id);
     }

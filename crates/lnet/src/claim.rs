@@ -1,5 +1,5 @@
-//! Claims of processes on addresses of this machine. Two processes on one port must not share an
-//! address, since NIDs have no port: an address is one node.
+//! A process claims each address of this machine that it uses. Two processes with the same port
+//! must not share an address: NIDs have no port, so peers would take both processes for one node.
 //!
 //! A listening socket would be a sufficient claim, but a client that may not listen (port 988 needs
 //! root) has none. So each process also holds a Unix socket in the abstract name space. This socket
@@ -73,9 +73,9 @@ pub fn user_of(addr: Ipv4Addr, port: u16) -> Option<AddressUser> {
 }
 
 /// Whether the claim of `user` excludes another process from the address; `listens` tells whether
-/// the other process listens on `port`. A claim of a user other than root does not exclude a
-/// listener on a reserved port: otherwise any local user could block a server by claiming its
-/// address. The user that runs servers may listen there.
+/// the other process listens on `port`. A claim excludes a listener on a reserved port only if root
+/// or the servers' user ([`servers_user`]) holds it: otherwise any local user could block a server
+/// by claiming its address.
 pub(crate) fn excludes(user: AddressUser, port: u16, listens: bool) -> bool {
     let may_listen = || user.uid == 0 || servers_user() == Some(user.uid);
     !listens || port >= UNPRIVILEGED_PORT_MIN || may_listen()

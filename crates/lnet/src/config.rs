@@ -72,7 +72,8 @@ pub struct LnetConfig {
     pub peer_credits: u32,
     /// Time limit for connecting to a peer.
     pub connect_timeout: Duration,
-    /// A socket without progress for this time is closed, with all connections to that peer.
+    /// If a socket makes no progress for this time, this node closes it and all other connections
+    /// to the peer.
     pub sock_timeout: Duration,
     /// Interval of keepalive messages on an idle connection.
     pub keepalive: Duration,
@@ -100,7 +101,8 @@ pub struct LnetConfig {
     pub large_router_buffers: u32,
     /// Maximum number of a router's buffers that one peer may hold; 0: the same as `peer_credits`.
     pub peer_buffer_credits: u32,
-    /// Whether routers count as down until they have answered once.
+    /// Whether this node treats a router as down until the router answers a ping for the first
+    /// time.
     pub check_routers_before_use: bool,
     /// Whether to skip a router if all its interfaces on the destination network are down, or if it
     /// has none there although the route has one hop.

@@ -54,7 +54,7 @@ impl Lnet {
             self.lnd
                 .forget(net, "this node has another interface on its network");
         }
-        // Only now: peers that connect need the new snapshot.
+        // Accept connections only after the change: a peer that connects needs the new snapshot.
         if let Some(socket) = socket {
             self.lnd.accept(socket);
         }

@@ -73,8 +73,8 @@ impl EndpointRequest {
         Ok(nids.first().map(endpoint))
     }
 
-    /// A client's endpoint: the one of `networks` or `listen` if set, a loopback address if the MGS
-    /// has one, otherwise the address from which this machine reaches the MGS.
+    /// A client's endpoint: that of `networks` or `listen` if either is set; otherwise a loopback
+    /// address if the MGS has one; otherwise the address from which this machine reaches the MGS.
     ///
     /// # Errors
     ///
@@ -158,8 +158,8 @@ impl Lnet {
 ///
 /// # Errors
 ///
-/// This machine has no route to the MGS, or another process uses the address or will: the MGS of
-/// this machine.
+/// This machine has no route to the MGS, another process uses the address, or the address is that
+/// of an MGS on this machine that this process does not run.
 pub fn server_nid(mgs: &[Nid], port: u16, runs_mgs: bool) -> Result<Nid, LnetError> {
     let own = mgs.iter().find(|nid| interfaces::is_of_this_host(nid.addr()));
     if let Some(nid) = own.filter(|_| runs_mgs) {
@@ -177,8 +177,8 @@ pub fn server_nid(mgs: &[Nid], port: u16, runs_mgs: bool) -> Result<Nid, LnetErr
     try_listen(nid, port).map(|()| nid)
 }
 
-/// Whether a process that listens on `nid` can reach `peer`: no other machine answers a loopback
-/// address.
+/// Whether a process that listens on `nid` can reach `peer`: a process on a loopback address
+/// reaches only peers on this machine.
 pub fn may_reach(nid: Nid, peer: Nid) -> bool {
     !nid.addr().is_loopback() || interfaces::is_of_this_host(peer.addr())
 }
@@ -188,15 +188,16 @@ pub fn may_reach(nid: Nid, peer: Nid) -> bool {
 ///
 /// # Errors
 ///
-/// The address is in use or claimed or not of this machine, or this process may not use the port.
+/// The address is in use, claimed, or not an address of this machine, or this process may not use
+/// the port.
 pub fn try_listen(nid: Nid, port: u16) -> Result<(), LnetError> {
     let listen_error = |e: std::io::Error| LnetError::listen(nid, port, &e);
     TcpListener::bind((nid.addr(), port)).map_err(listen_error)?;
     check_unclaimed(nid, port, true)
 }
 
-/// Whether this process may listen on the address. Fails if the address is in use, claimed or not
-/// of this machine.
+/// Whether this process may listen on the address. Fails if the address is in use, claimed, or not
+/// an address of this machine.
 fn may_listen(nid: Nid, port: u16) -> Result<bool, LnetError> {
     match try_listen(nid, port) {
         Ok(()) => Ok(true),

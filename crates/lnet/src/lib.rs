@@ -2,9 +2,9 @@
 //! docs/protocol.md, "LNet".
 //!
 //! [`Lnet`] is one node's stack. The protocol itself is pure code: `pending` (operations and their
-//! answers), `ping`, `net_syntax`, `rotor`, `tcp::hello`, `tcp::zc`, `wire::frame`. `core` shares
-//! its state between partitions. Drivers move messages: `lo` passes them by reference, `tcp` speaks
-//! socklnd version 3.
+//! answers), `ping`, `net_syntax`, `rotor`, `tcp::hello`, `tcp::zc`, `wire::frame`. `core` holds
+//! their state, which all partitions share. Drivers move messages: `lo` passes them by reference,
+//! `tcp` speaks socklnd version 3.
 //!
 //! A node may be on several networks through several interfaces ([`NiSpec`]), each bound to some
 //! CPU partitions. Routers ([`RouteSpec`]) lead to other networks, and the node may be a router

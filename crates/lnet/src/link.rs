@@ -14,9 +14,9 @@ pub struct Link {
     /// The last sign of life of the peer's host before the last loss of the link. `None` if the
     /// link was never lost.
     pub lost_at: Option<Instant>,
-    /// When dialling last failed because the peer's address did not answer, or did not complete the
-    /// hellos under the peer's NID. Failures of this node, slow peers and answers "try again" do
-    /// not count. `None` once the link is up.
+    /// When dialling last failed because the peer's address did not answer, or because the node
+    /// there did not complete the hellos under the peer's NID. A failure of this node, a slow peer
+    /// and the answer "try again" do not count. `None` once the link is up.
     pub unreachable_at: Option<Instant>,
 }
 

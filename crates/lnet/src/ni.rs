@@ -184,9 +184,9 @@ impl Ni {
     }
 }
 
-/// Keeps this process's claim of one address alive and, if the first interface with the address
-/// listens, its listener. All interfaces with the address share the acceptor, since several
-/// networks may use one address. The acceptor ends when the last interface releases it.
+/// Keeps this process's claim of one address alive and, if the first interface that was added with
+/// this address listens, the listener. All interfaces with the address share the acceptor, since
+/// several networks may use one address. The acceptor ends when the last interface releases it.
 #[derive(Debug)]
 pub(crate) struct Acceptor {
     pub(crate) addr: Ipv4Addr,

@@ -159,8 +159,9 @@ impl Lnet {
         &self.cpts
     }
 
-    /// The partition that a peer belongs to. The hash of the peer's NID selects it, among those of
-    /// the interface to its network or, for a peer behind routers, among all.
+    /// The partition that a peer belongs to. The hash of the peer's NID selects it: from the
+    /// partitions of the interface to the peer's network or, for a peer behind routers, from all
+    /// partitions.
     pub fn cpt_of(&self, peer: Nid) -> CptId {
         let ni = self.core.nets.snapshot().ni_for(peer).cloned();
         ni.map_or_else(|| self.cpts.of_nid(peer.0), |ni| ni.cpt_of(peer))

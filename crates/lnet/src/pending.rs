@@ -1,5 +1,5 @@
 //! One shard of this node's PUTs and GETs that wait for an ACK or a REPLY, and the rules for
-//! answers. Pure: the caller knows the waiter, and delivers the answer.
+//! answers. Pure code: the caller supplies each operation's waiter, and passes the answer to it.
 
 use crate::{LnetError, Payload};
 use cpt::{HashSeed, SeededMap};
@@ -28,7 +28,8 @@ struct PendingOp<W> {
     waiter: W,
 }
 
-/// The pending operations, by the object cookie of each operation's handle. `W` gets the answer.
+/// The pending operations, by the object cookie of each operation's handle. `W` is the waiter that
+/// gets the answer.
 pub(crate) struct PendingOps<W>(SeededMap<u64, PendingOp<W>>);
 
 impl<W> PendingOps<W> {

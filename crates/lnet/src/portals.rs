@@ -40,8 +40,8 @@ pub struct SinkFull(pub IncomingPut);
 /// Receives the PUTs to a lazy portal.
 pub trait PutSink: Send + Sync {
     /// Takes a message, or returns it if the sink is full. Must not block: the sink queues the
-    /// message. It may start the work for a message from this node to itself and poll it once. LNet
-    /// holds no lock during the call, so the work can use LNet.
+    /// message. For a message from this node to itself, the sink may start the handler within this
+    /// call and poll it once. LNet holds no lock during the call, so the handler can use LNet.
     ///
     /// # Errors
     ///

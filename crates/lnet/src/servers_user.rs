@@ -11,18 +11,19 @@ pub const SERVERS_RUN_DIR: &str = "/run/nacre-target";
 /// The kernel's id for all users outside of this process's user namespace.
 pub(crate) const UNMAPPED_UID: u32 = 65534;
 
-/// The user id; `None` if this host has no such servers.
+/// The id of this user; `None` if the directory is missing, or if its owner is outside of this
+/// process's user namespace.
 pub fn servers_user() -> Option<u32> {
     owner_of_dir(Path::new(SERVERS_RUN_DIR)).and_then(single_user)
 }
 
-/// The owner of a directory; `None` for a missing or another file, also for a symbolic link.
+/// The owner of a directory; `None` if `path` is missing, a symbolic link, or another kind of file.
 fn owner_of_dir(path: &Path) -> Option<u32> {
     let meta = fs::symlink_metadata(path).ok()?;
     meta.is_dir().then(|| meta.uid())
 }
 
-/// `uid`, unless it stands for many users.
+/// `uid`; `None` if it is the kernel's id for all unmapped users.
 fn single_user(uid: u32) -> Option<u32> {
     (uid != UNMAPPED_UID).then_some(uid)
 }

@@ -43,9 +43,9 @@ pub struct PeerInfo {
     pub connections: usize,
     /// Number of references to the peer's state in this node.
     pub refs: usize,
-    /// Its credits for messages to the peer.
+    /// This node's credits for messages to the peer.
     pub credits: CreditInfo,
-    /// Its share of this node's router buffers.
+    /// The peer's share of this node's router buffers.
     pub router_credits: CreditInfo,
     /// Messages and bytes so far.
     pub counts: Counts,

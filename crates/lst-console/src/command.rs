@@ -135,7 +135,7 @@ pub enum NodeState {
     Busy,
     /// Did not reply with a session.
     Down,
-    /// In no session, or without a request so far.
+    /// In no session, or not contacted so far.
     Unknown,
 }
 

@@ -2,8 +2,9 @@
 //!
 //! [`state`] keeps the session's state and does no I/O. A command sends requests to many nodes at
 //! once ([`transact`]) and returns its output in the format of `lst` ([`ops`], [`batches`],
-//! [`text`]). A node ends a session without requests, so the console pings its nodes in time. A
-//! console that gets no command for [`SessionConfig::timeout`] ends its session.
+//! [`text`]). A node ends a session that gets no requests, so the console pings each node before
+//! the node's timeout. A console that gets no command for [`SessionConfig::timeout`] ends its
+//! session.
 
 mod batches;
 mod command;

@@ -131,8 +131,8 @@ impl State {
         &mut self.nodes[index]
     }
 
-    /// Updates a node's state: `session` is the session in its reply; `None` without a reply that
-    /// names one.
+    /// Updates a node's state. `session` is the session that the node's reply names; `None` if
+    /// there is no such reply.
     pub(crate) fn update_node(&mut self, now: Instant, nid: Nid, session: Option<LstSid>) -> NodeState {
         let own_sid = self.sid;
         let node = self.node_entry(now, nid);
@@ -195,7 +195,7 @@ impl State {
         self.groups.iter().find(|g| g.name == name).ok_or(Errno::ENOENT)
     }
 
-    /// A group, to change it.
+    /// A group that no test uses, to change it.
     ///
     /// # Errors
     ///

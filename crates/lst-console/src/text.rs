@@ -59,8 +59,8 @@ pub(super) fn client_server_tallies(clients: &Tally, servers: &Tally) -> String 
     )
 }
 
-/// Selects the rates to print. If `bw` and `rate` are equal, both are printed. The same holds for
-/// `read` and `write`. If none of `avg`, `min` and `max` is set, all three are printed.
+/// Selects the rates to print. If `bw` and `rate` are equal, the output has both. The same holds
+/// for `read` and `write`. If none of `avg`, `min` and `max` is set, the output has all three.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RatesFilter {
     /// Bandwidth.

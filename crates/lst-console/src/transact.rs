@@ -12,7 +12,7 @@ use wire::{Errno, LstSid, Nid, Selftest, SrpcBody};
 
 /// The time limit for all nodes together.
 pub(super) const CALL_TIMEOUT: Duration = Duration::from_secs(30);
-/// The shortest time limit; replaces a shorter requested one.
+/// Minimum time limit; a shorter requested limit is raised to it.
 const CALL_TIMEOUT_MIN: Duration = Duration::from_secs(3);
 /// Maximum number of requests of one command in flight.
 const CALLS_MAX: usize = 256;

@@ -1,5 +1,5 @@
 //! The client side of tests: each test unit sends one request after the other to its destination. A
-//! unit ends after its number of requests, when the test is stopped, or at the first error if
+//! unit ends after `loops` requests, when the test is stopped, or at the first error if
 //! `stop_on_error` is set.
 
 use crate::pattern;

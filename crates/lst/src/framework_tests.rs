@@ -16,7 +16,7 @@ const SID: LstSid = LstSid {
     ses_nid: Nid(0x0002_0000_0a00_0001),
     ses_stamp: 1,
 };
-/// The time of all events, except those of later times.
+/// The time of each event for which a test states no later time.
 fn now() -> Instant {
     static NOW: OnceLock<Instant> = OnceLock::new();
     *NOW.get_or_init(Instant::now)

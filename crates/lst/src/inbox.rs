@@ -75,8 +75,9 @@ impl PutSink for Inbox {
         Ok(())
     }
 
-    /// Waits until a worker drains any queue; returns at once if no queue is full. The queue of the
-    /// refused message is unknown here, so LNet retries after each drained queue.
+    /// Waits until a worker drains any queue; returns at once if no queue is full. This function
+    /// does not know which queue refused the message, so LNet offers it again after each drained
+    /// queue.
     fn wait_for_space(&self) -> BoxFuture<'_, ()> {
         Box::pin(async move {
             let drained = self.drained.notified();

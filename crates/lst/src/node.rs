@@ -86,7 +86,7 @@ impl Node {
         &self.server.srpc
     }
 
-    /// The stack of this node.
+    /// The LNet stack of this node.
     pub fn lnet(&self) -> &Arc<Lnet> {
         &self.server.srpc.lnet
     }

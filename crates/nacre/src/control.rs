@@ -55,7 +55,8 @@ pub(crate) enum Request {
     GetParam { pattern: String },
     /// The metrics, in Prometheus' text format.
     Metrics,
-    /// Counts of operations, services, locks and throttled requests, and on request of directories.
+    /// Counts of operations, services, locks and throttled requests; with `directories`, also of
+    /// operations by directory.
     Activity { directories: bool },
     /// Names and descriptions of parameters, and of the levels of their tree.
     ListParam { pattern: String, recursive: bool },
@@ -70,7 +71,7 @@ pub(crate) enum Request {
     Umount { mountpoint: PathBuf, lazy: bool },
     /// Set parameters of this process.
     SetParam { pattern: String, value: String },
-    /// Make the MGS keep a parameter for every node, or without a value delete the parameter.
+    /// Set a parameter permanently for every node, through the MGS; without a value, delete it.
     KeepParam { name: String, value: Option<String> },
     /// Change the nodemaps of the MGS in this process.
     Nodemap(NodemapChange),
@@ -87,7 +88,7 @@ pub(crate) enum Request {
         mountpoint: PathBuf,
         paths: Vec<PathBuf>,
     },
-    /// FIDs and projects of paths below a mount; does not follow symbolic links.
+    /// FIDs, projects and MDTs of paths below a mount; does not follow symbolic links.
     Inodes {
         mountpoint: PathBuf,
         paths: Vec<PathBuf>,

@@ -3,8 +3,8 @@
 //! The command starts itself again with the same arguments and working directory and an environment
 //! variable that marks the child. The child works, and writes reports to its standard output, one
 //! on each line. The parent prints the reports. It exits after the last one, which says that the
-//! child is ready or has failed. The child then starts its own session (setsid). The child's
-//! standard error is its log file.
+//! child is ready or has failed. Before its last report, the child starts its own session (setsid).
+//! The child's standard error is its log file or the journal.
 
 use crate::output::{self, errln, outln};
 use crate::service_manager;
@@ -88,7 +88,8 @@ pub(crate) fn spawn(log: &Path) -> Result<ExitCode> {
 }
 
 /// Detaches the child from the session of the parent. The kernel lets only the process group of
-/// systemd's helper mount on an automount point, so the child stays in it until it has mounted.
+/// systemd's helper mount on an automount point, so the child stays in this group until it has
+/// mounted.
 fn leave_session() {
     // setsid fails only for the leader of a process group, and a child of the command is not one.
     if let Err(e) = rustix::process::setsid() {
@@ -184,7 +185,7 @@ fn open_log(path: &Path) -> Result<File> {
     file.with_context(|| format!("cannot write the log {}", path.display()))
 }
 
-/// The place of the log of this process, which has this log file in the background.
+/// Where this process logs. `path` is the log file, which it uses only in the background.
 pub(crate) fn log_place(path: &Path) -> PathBuf {
     match is_child() || service_manager::logs_to_journal() {
         true => background_log_place(path),
@@ -192,7 +193,7 @@ pub(crate) fn log_place(path: &Path) -> PathBuf {
     }
 }
 
-/// The place of the log of a background process with this log file.
+/// Where a background process with this log file logs: to the file, or to the journal.
 fn background_log_place(path: &Path) -> PathBuf {
     match service_manager::logs_to_journal() {
         true => PathBuf::from("the journal"),

@@ -1,4 +1,4 @@
-//! Ctrl-C and SIGTERM during long commands, which stop their work in order.
+//! Ctrl-C and SIGTERM during long commands: the command cleans up before it ends.
 
 use std::fmt;
 use std::process::ExitCode;
@@ -38,8 +38,8 @@ pub(crate) fn check(stop: &AtomicBool) -> Result<(), Interrupted> {
     }
 }
 
-/// Returns a flag that the first Ctrl-C or SIGTERM sets, or a closed pipe of the output, so that
-/// the work stops in order. A second signal ends the process at once.
+/// Returns a flag that the first Ctrl-C or SIGTERM sets, or a closed pipe of the output. The caller
+/// polls the flag, cleans up and ends. A second signal ends the process at once.
 pub(crate) fn stop_flag() -> Result<Arc<AtomicBool>> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

@@ -1,5 +1,5 @@
-//! The names of all parameters of Nacre, from the manual's table: a process has only the parameters
-//! of its own targets and mounts.
+//! The names of all parameters of Nacre. They come from the manual's table, because a process knows
+//! only the parameters of its own targets and mounts.
 
 /// The page with the table; a test compares it with a running file system.
 const PAGE: &str = include_str!("../../../docs/manual/parameters.md");

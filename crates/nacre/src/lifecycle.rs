@@ -1,6 +1,7 @@
-//! The life of a process with a node: starts in the foreground or background, brings up its node,
-//! publishes its record, answers control requests, and stops. It stops on a command or signal,
-//! after its last mount if it exists for mounts, or after its LNet selftest session.
+//! The life of a process with a node: it starts in the foreground or background, brings up its
+//! node, publishes its record, answers control requests, and stops. It stops on a command or
+//! signal, or at the end of its LNet selftest session. A process of `nacre mount` also stops after
+//! its last mount has ended.
 
 use std::future::Future;
 use std::path::{Path, PathBuf};

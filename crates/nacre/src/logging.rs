@@ -56,7 +56,8 @@ pub(crate) fn start() {
     };
     let log = tracing_subscriber::fmt()
         .with_writer(writer)
-        // A report of a failed write goes to standard error, and panics if that fails too.
+        // Otherwise tracing-subscriber reports a failed write on standard error, and panics if
+        // that report fails too.
         .log_internal_errors(false)
         .with_ansi(!daemon::is_child() && output::has_color(&std::io::stderr()))
         .map_event_format(|text| SwitchedFormat(TextFormat::new(text, to_journal)))
@@ -68,7 +69,7 @@ pub(crate) fn start() {
     }
 }
 
-/// The format of a log of text.
+/// The format of a log with lines of text, not JSON.
 enum TextFormat {
     File(Format),
     /// The journal adds the time and shows the level.

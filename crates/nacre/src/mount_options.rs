@@ -28,7 +28,7 @@ pub(crate) struct MountFlags {
     pub(crate) nofail: bool,
     /// Change the flags of an existing mount.
     pub(crate) remount: bool,
-    /// The client's address, as the option `--listen` names it: fstab has no place for that one.
+    /// The client's address, like the option `--listen`, which a line of fstab cannot contain.
     pub(crate) listen: Option<Nid>,
 }
 
@@ -46,7 +46,7 @@ const FIXED_OPTIONS: [&str; 7] = [
     "_netdev",
 ];
 
-/// Options of Lustre without effect; a note says so. Each with a reason.
+/// Options of Lustre that have no effect, with the reason that a note gives to the user.
 const IGNORED_OPTIONS: [(&str, &str); 8] = [
     ("localflock", "locks of flock and fcntl hold on all clients"),
     ("noflock", "locks of flock and fcntl hold on all clients"),

@@ -32,7 +32,7 @@ pub(crate) struct AddressPreference {
     pub(crate) required: Option<Nid>,
     /// This address if it is free.
     pub(crate) preferred: Option<Nid>,
-    /// The MGS of the targets, which must reach it.
+    /// NIDs of the MGS of the targets; the server must be able to reach the MGS.
     pub(crate) mgs: Vec<Nid>,
     /// Whether the process runs an MGS.
     pub(crate) runs_mgs: bool,

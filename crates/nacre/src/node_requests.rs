@@ -128,8 +128,9 @@ impl NodeHandles {
         }
     }
 
-    /// Sets a parameter that is about to become permanent: an error must appear now, not only in
-    /// the logs of other nodes. A parameter that this process does not have is no error.
+    /// Sets a parameter in this process before it becomes permanent, so that the command reports an
+    /// invalid value. Otherwise the error would appear only in the logs of other nodes. A parameter
+    /// that this process does not have is no error.
     fn check_value(&self, name: &str, value: &str) -> Result<()> {
         match self.registry.set(name, value) {
             Ok(_) | Err(ParamError::NotFound { .. }) => Ok(()),

@@ -11,7 +11,7 @@ pub(crate) fn write(text: Arguments<'_>) {
     write_bytes(text.to_string().as_bytes());
 }
 
-/// The flag that stops the command's work in order ([`crate::interrupt`]), if it has one.
+/// The flag that makes the command clean up and end ([`crate::interrupt`]), if it has one.
 static STOP: OnceLock<Arc<AtomicBool>> = OnceLock::new();
 
 /// Makes a closed pipe set this flag instead of ending the process: the command has to clean up.

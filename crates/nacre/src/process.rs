@@ -208,9 +208,9 @@ pub(crate) fn in_run_dir(dir: &Path, pid: u32) -> (PathBuf, PathBuf) {
     (dir.join(format!("{pid}.json")), dir.join(format!("{pid}.sock")))
 }
 
-/// The run directories of a user, the preferred one first. The packaged units of servers have one
-/// because they do not see the host's `/tmp`. The last one is needed if another user has created
-/// the one in `/tmp`.
+/// The run directories of a user, the preferred one first. The user of the packaged server units
+/// has [`SERVERS_RUN_DIR`], because the units do not see the host's `/tmp`. The last one,
+/// `/run/user/UID/nacre`, is for the case that another user has created `/tmp/nacre-UID`.
 fn run_dirs_of(uid: u32) -> Vec<PathBuf> {
     if uid == 0 {
         return vec!["/run/nacre".into()];
@@ -310,8 +310,8 @@ fn scan_all_users() -> Vec<ProcessRecord> {
     records_of(&users)
 }
 
-/// Returns the records once each live mount of this user appears in one, but at the latest after
-/// [`REPUBLISH_MAX`]: processes publish lost records again.
+/// Returns the records once each live mount of this user appears in one. Waits at most
+/// [`REPUBLISH_MAX`], within which a live process publishes a lost record again.
 fn with_restored_records(records: impl Fn() -> Vec<ProcessRecord>) -> Vec<ProcessRecord> {
     let deadline = Instant::now() + REPUBLISH_MAX;
     loop {

@@ -34,7 +34,7 @@ use crate::start::StartConfig;
 use crate::{daemon, fd_limit, instance, random, token};
 use mount::{LocalMount, Mounts};
 
-/// Time for the answer to the command that ended a selftest session to leave this process.
+/// Time for the last answer to leave this process after a command has ended the selftest session.
 const REPLY_TIME: Duration = Duration::from_millis(100);
 /// Time limit of stopping a process: longer than its nine stop steps together.
 pub(crate) const STOP_MAX: Duration = STEP_MAX.saturating_mul(10);

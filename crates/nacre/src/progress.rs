@@ -35,7 +35,8 @@ impl ProgressLine {
         }
     }
 
-    /// Shows `done` of `total`, if the last output is long enough ago; an unknown total has no bar.
+    /// Shows `done` of `total`, if the last output is long enough ago. Shows no bar if the total is
+    /// unknown.
     pub(crate) fn update(&mut self, text: &str, done: u64, total: Option<u64>) {
         let interval = match self.is_terminal {
             true => TERMINAL_INTERVAL,

@@ -35,7 +35,8 @@ mod tests {
 
     #[test]
     fn every_bit_of_random_numbers_varies() {
-        // A constant bit would be missing in one of the two sets; by chance, one in 2^61 is.
+        // A bit that is always 0 would be missing in `ones`, a bit that is always 1 in `zeros`. For
+        // random numbers, this happens once in 2^57 runs.
         let (mut ones, mut zeros) = (0, 0);
         for _ in 0..64 {
             let number = number().unwrap();

@@ -14,8 +14,8 @@ use tracing_subscriber::fmt::MakeWriter;
 
 use crate::daemon;
 
-/// The process serves: the manager starts the units that wait for this one. The first line of the
-/// text, if any, becomes the status.
+/// Reports that the process serves, so that the manager starts the units that wait for this one.
+/// The first line of the text, if any, becomes the status.
 pub(crate) fn report_ready(text: Option<&str>) {
     match text.and_then(|text| text.lines().next()) {
         None => send(&[NotifyState::Ready]),
@@ -23,7 +23,7 @@ pub(crate) fn report_ready(text: Option<&str>) {
     }
 }
 
-/// The process begins to stop.
+/// Reports that the process begins to stop.
 pub(crate) fn report_stopping() {
     send(&[NotifyState::Stopping, NotifyState::Status("stopping")]);
 }

@@ -17,8 +17,8 @@ use rpc::RpcConfig;
 
 use crate::cli::StartArgs;
 
-/// An unknown name counts as a typing error of a known one if their similarity (Jaro-Winkler, 0 to
-/// 1) is at least this.
+/// Minimum similarity (Jaro-Winkler, 0 to 1) of an unknown name to a known one for which the error
+/// suggests the known name.
 const SUGGESTION_SIMILARITY: f64 = 0.7;
 
 /// Maximum number of CPU partitions.

@@ -23,7 +23,8 @@ pub struct NodeConfig {
     /// LNet selftest.
     pub selftest: lst::Settings,
     /// Whether mounts apply the parameters that the MGS keeps for all nodes (`lctl set_param -P`).
-    /// Targets always do. Costs a connection to the MGS.
+    /// Targets always apply them. If true, the node also connects to the MGS of each mount, unless
+    /// it is connected already.
     pub follow_mgs_params: bool,
     /// Receives a message when a target's start waits for the MGS.
     pub report_waiting: Arc<dyn Fn(&str) + Send + Sync>,

@@ -28,8 +28,9 @@ const MGS_WAIT_WITH_SAVED_CONFIG: Duration = Duration::from_secs(3);
 const WARN_AFTER: Duration = Duration::from_secs(2);
 /// Delay before retrying a registration that failed.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
-/// Name of the mark of a target that replaces a lost one with the same index (`nacre mkfs
-/// --replace`): an empty file among the target's files until the MGS has registered the target.
+/// Name of the empty file that marks a target that replaces a lost one with the same index. The
+/// file is written by `nacre mkfs --replace`; the node removes it when the MGS has registered the
+/// target.
 pub const REPLACE_MARK: &str = "replace";
 
 /// The registration of one target.

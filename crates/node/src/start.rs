@@ -54,7 +54,8 @@ impl State {
 }
 
 impl Node {
-    /// Starts a node without targets or mounts on a network, on the partitions of the network.
+    /// Starts a node without targets or mounts on a network. The node uses the CPU partitions of
+    /// the network.
     ///
     /// # Errors
     ///

@@ -69,7 +69,7 @@ async fn round(objects: &LocalObjects, first: u32) {
     .await;
     measure("write 4 KiB, overwrite", 16_384, async {
         for n in 0..16_384u64 {
-            // A fixed order without neighbours.
+            // A fixed order in which no block follows its neighbour.
             write(objects, first, n * 48_611 % (LARGE / 4096) * 4096, 4096).await;
             if n % 4096 == 4095 {
                 objects.sync(None).await.unwrap();

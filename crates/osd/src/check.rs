@@ -48,7 +48,7 @@ pub struct Finding {
 #[derive(Debug, Default)]
 pub struct Progress {
     seen: AtomicU64,
-    /// The targets that are examined, and those that have been.
+    /// Number of targets of the current examination.
     targets: AtomicU64,
     targets_done: AtomicU64,
     stop: AtomicBool,
@@ -239,7 +239,7 @@ impl ObjectFiles {
 }
 
 /// The paths in a directory with their names; a name that is not UTF-8 is `None`. If `dir` is a
-/// file, returns the path of `dir` without a name.
+/// file, returns its own path with the name `None`.
 fn list(dir: &Path) -> Result<Vec<(PathBuf, Option<String>)>, OsdError> {
     let mut out = Vec::new();
     let entries = match fs::read_dir(dir) {

@@ -14,8 +14,8 @@ use cpt::BoxFuture;
 
 use crate::{OsdError, Space, Transactions};
 
-/// Keys with a first byte of at least this belong to this crate; all other keys belong to the
-/// index's user.
+/// This crate reserves the keys whose first byte is this value or higher. All other keys belong to
+/// the index's user.
 pub const KEY_RESERVED: u8 = 0xf0;
 
 /// Changes that are applied atomically. Deletes are applied before puts.
@@ -121,8 +121,9 @@ pub trait Index: Send + Sync {
     fn space(&self) -> &Arc<Space>;
 }
 
-/// The end of a scan over the keys that begin with `prefix`: the smallest key above all of them. A
-/// prefix of 0xff bytes only has no such key; the result is then one 0xff longer than the prefix.
+/// The end of a scan over the keys that begin with `prefix`: the smallest key above all of them. If
+/// all bytes of the prefix are 0xff, there is no such key: the result is then one 0xff longer than
+/// the prefix.
 pub fn prefix_end(prefix: &[u8]) -> Vec<u8> {
     let mut end = prefix.to_vec();
     while let Some(last) = end.last_mut() {

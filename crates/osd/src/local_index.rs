@@ -145,7 +145,7 @@ impl LocalIndex {
         check_exists(path)?;
         journal::prepare(path)?;
         let mut index = LocalIndex::open_in(path, path, config)?;
-        // The new epoch must be on disk before its first number is used.
+        // The new epoch must be on disk before its first transaction number is used.
         let mut journals = Journals::new(path);
         let sync = SyncThread::start(move || journals.sync());
         let sync = sync.map_err(OsdError::io("start the sync thread of", path))?;

@@ -106,7 +106,7 @@ impl SetAttr {
 pub enum Seek {
     /// The next byte that is not in a hole.
     Data,
-    /// The next hole; the end of the object is one.
+    /// The next hole; the end of the object counts as one.
     Hole,
 }
 
@@ -159,14 +159,14 @@ pub(crate) fn bytes_of(pieces: &[Bytes]) -> u64 {
 /// The result of [`Objects::scrub`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Scrubbed {
-    /// Where the next part begins; `None` at the end of the object.
+    /// Offset of the next part; `None` at the end of the object.
     pub next: Option<u64>,
     /// Bytes that were read.
     pub bytes: u64,
     /// Blocks of 4 KiB that got a checksum.
     pub filled: u64,
-    /// Offsets of the blocks that do not have their checksum; the offset of the part if it cannot
-    /// be read.
+    /// Offsets of the blocks whose data does not match their checksum; if the part cannot be read,
+    /// the offset of the part.
     pub damaged: Vec<u64>,
 }
 
@@ -178,7 +178,7 @@ pub trait Objects: Send + Sync {
     /// # Errors
     ///
     /// [`OsdError::DamagedObject`] if the object's file is damaged, [`OsdError::DamagedBlock`] if
-    /// data does not have its checksum.
+    /// data does not match its checksum.
     fn read_extents(
         &self,
         fid: Fid,
@@ -192,7 +192,7 @@ pub trait Objects: Send + Sync {
     ///
     /// [`OsdError::NoSpace`] without space, [`OsdError::DamagedObject`] if the object's file is
     /// damaged, [`OsdError::NotFound`] if the object is destroyed at the same time. An extent that
-    /// changes a part of a block fails with [`OsdError::DamagedBlock`] if the block does not have
+    /// changes a part of a block fails with [`OsdError::DamagedBlock`] if the block does not match
     /// its checksum.
     fn write_extents(
         &self,
@@ -279,9 +279,10 @@ pub trait Objects: Send + Sync {
     /// [`OsdError::NoSpace`] or another error of the index.
     fn setattr(&self, fid: Fid, attr: SetAttr) -> BoxFuture<'_, Result<(), OsdError>>;
 
-    /// Removes marks of changes from parts of objects that have had no changes for a while; `all`:
-    /// from all parts without unsynced changes. After a crash, the checksums of marked parts do not
-    /// count. True if marks stay: then call it again. Call it with `all` before a stop.
+    /// Removes the change marks of parts of objects that have had no changes for a while; with
+    /// `all`, of all parts without unsynced changes. After a crash, the store discards the
+    /// checksums of marked parts. Returns true if marks remain: the caller must call this again
+    /// later, and with `all` before the target stops.
     ///
     /// # Errors
     ///
@@ -317,8 +318,8 @@ pub trait Objects: Send + Sync {
     /// [`OsdError::SyncFailed`] if this or an earlier sync failed.
     fn sync(&self, fid: Option<Fid>) -> BoxFuture<'_, Result<(), OsdError>>;
 
-    /// Waits until all data of the store's file system in the page cache is on disk, also data that
-    /// a killed process wrote. A store in memory does nothing.
+    /// Waits until all data of the store's file system in the page cache is on disk, including data
+    /// that a killed process wrote. A store in memory does nothing.
     ///
     /// # Errors
     ///

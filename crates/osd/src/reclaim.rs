@@ -37,7 +37,7 @@ const DELETED_DIVISOR: u64 = 16;
 /// that size is an estimate.
 const MARGIN_FACTOR: f64 = 1.25;
 const MARGIN_BYTES: u64 = 16 << 20;
-/// A key without a value. Deleting it makes the memory table nonempty.
+/// A key that never has a value. Deleting it adds a tombstone, so the memory table is not empty.
 const NO_KEY: [u8; 2] = [KEY_RESERVED, b'n'];
 
 /// Counts deletes in an index and starts compactions.

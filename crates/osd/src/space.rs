@@ -39,7 +39,7 @@ const AGE_MAX_NS: u64 = 100_000_000;
 /// Space is short if at most this multiple of the reserve is free. Then the index reclaims the
 /// space of deleted records. While space or inodes are short, every check calls `statvfs`.
 const SHORT_FACTOR: u64 = 4;
-/// Upkeep leaves the reserve divided by this.
+/// [`SpacePurpose::Upkeep`] must leave free the reserve divided by this.
 const UPKEEP_DIVISOR: u64 = 16;
 /// Block size of a store in memory, bytes.
 const MEMORY_BLOCK: u32 = 4096;
@@ -140,7 +140,7 @@ impl Space {
         })
     }
 
-    /// Records that the target's index refuses changes from now on. The first reason counts.
+    /// Records that the target's index refuses changes from now on. Later calls have no effect.
     pub fn set_failure(&self, why: &str) {
         let _ = self.failure.set(why.to_owned());
     }
@@ -346,7 +346,7 @@ impl Space {
         }
     }
 
-    /// Free space; up to [`AGE_MAX_NS`] old while much is free.
+    /// Free space. The value is up to [`AGE_MAX_NS`] old while much space is free.
     fn free(&self) -> Result<FreeSpace, OsdError> {
         let cache = match &self.backing {
             Backing::Host { cache, .. } => cache,

@@ -188,8 +188,9 @@ impl SparseData {
         pages.filter(move |(page, _)| (page + 1) * PAGE > range.start && page * PAGE < range.end)
     }
 
-    /// Copies a page of other data; the size stays. A hole frees its space only at the end of a
-    /// chunk, so copy the last page first.
+    /// Copies a page of other data; the size stays. If the page is a hole in `from`, this frees its
+    /// space only if it is the last page of a chunk. So a caller that copies several pages copies
+    /// the last page first.
     pub fn copy_page(&mut self, from: &SparseData, page: u64) {
         let (i, start) = (page * PAGE / CHUNK, (page * PAGE % CHUNK) as usize);
         let end = start + PAGE as usize;

@@ -1,5 +1,5 @@
 //! The stores of one target, as one factory: the index and the objects. Only this module and the
-//! command know the kinds of stores; all other code uses the trait.
+//! `nacre` command know the kinds of stores; all other code uses the trait.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -16,8 +16,8 @@ pub trait Stores: Send + Sync {
     /// Whether the target ran before: then its stores exist, and a missing one is an error.
     fn has_run(&self) -> bool;
 
-    /// The boot of the machine that holds the stores. A killed process leaves its writes in the
-    /// kernel's cache until the boot ends.
+    /// The boot id of the machine that holds the stores. The writes of a killed process stay in the
+    /// page cache until the machine restarts.
     fn boot_id(&self) -> BootId {
         BootId::current()
     }
@@ -61,7 +61,7 @@ pub trait Stores: Send + Sync {
 }
 
 /// Stores in the memory of this process, of at most this many bytes. They are lost when the process
-/// ends, and each opening gives empty ones.
+/// ends, and each open returns an empty store.
 #[derive(Clone, Copy, Debug)]
 pub struct MemoryStores(pub u64);
 

@@ -1,5 +1,5 @@
 //! Small files of a target beside its stores: keys, a copy of the configuration, a mark. They are
-//! behind a trait, so that a target needs no directory.
+//! behind a trait, so that a target in memory needs no directory.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -8,9 +8,9 @@
 //! As in Lustre, the upper 32 bits of a number are an epoch, which grows with every start of the
 //! target. A crash forgets the uncommitted numbers; the epoch keeps new numbers above them.
 //!
-//! Workers share no single lock. A number in flight is in one of several shards, and a shard
-//! publishes its lowest number before the number is handed out. So `applied` reads without a lock
-//! and misses no number in flight.
+//! Workers share no single lock. `begin` puts a number into one of several shards, and the shard
+//! publishes its lowest number before `begin` returns. So `applied` reads without a lock and misses
+//! no number in flight.
 
 use cpt::Bug;
 use std::{
@@ -77,8 +77,8 @@ impl Transactions {
     /// values (0, 0 for a new store). The new epoch must be durable before its first number is
     /// used.
     pub fn restore(committed: Transno, epoch: u64) -> Arc<Transactions> {
-        // A run of more than 2^32 numbers passes into the epoch after that of `committed`, and its
-        // uncommitted numbers may lie there. So the new run skips that epoch too.
+        // A run that uses more than 2^32 numbers continues into the next epoch, so its uncommitted
+        // numbers may lie in the epoch after that of `committed`. The new run skips that epoch too.
         let epoch = match (committed, epoch) {
             (Transno::NONE, 0) => 1,
             _ => epoch.max(committed.0 >> 32) + 2,
@@ -91,8 +91,9 @@ impl Transactions {
         })
     }
 
-    /// Begins a new epoch after a start of the target; `record` is the stored one of
-    /// [`Transactions::record`], `None` for a new store. `path` is the store's, for the error.
+    /// Begins a new epoch after a start of the target; `record` is the stored result of
+    /// [`Transactions::record`], `None` for a new store. `path` is the path of the store, for the
+    /// error message.
     ///
     /// # Errors
     ///

@@ -43,7 +43,8 @@ pub(crate) struct Brw {
     pub(crate) spans: Vec<Span>,
     /// Whether the data is inside the message instead of a bulk transfer.
     pub(crate) short_io: bool,
-    /// The checksum type that the client requests; `None` without one that this target knows.
+    /// The checksum type that the client requests; `None` if it requests none, or none that this
+    /// target knows.
     pub(crate) checksum: Option<ChecksumType>,
 }
 

@@ -49,19 +49,19 @@ pub enum Problem {
         /// The actual size, bytes; `None` if the file is missing.
         found: Option<u64>,
     },
-    /// An object with data that does not have its checksum.
+    /// An object with data that does not match its checksum.
     WrongData {
         /// The object.
         fid: Fid,
         /// The object's file.
         path: PathBuf,
-        /// The first bytes of the wrong blocks of 4 KiB.
+        /// Offsets of the wrong blocks of 4 KiB.
         offsets: Vec<u64>,
     },
 }
 
 impl Problem {
-    /// The inconsistency in the form of the report.
+    /// Converts the problem into a [`Finding`].
     pub fn finding(&self) -> Finding {
         let record = |key: &[u8]| format!("record {}", key.escape_ascii());
         match self {
@@ -163,7 +163,8 @@ pub struct Store {
     index: Arc<dyn Index>,
     /// `None` if the target never ran.
     objects: Option<Arc<dyn Objects>>,
-    /// The objects' files by sequence and id, with their sizes in bytes; `None`: those in `root`.
+    /// The objects' files by sequence and id, with their sizes in bytes; `None`: the files are in
+    /// `root`.
     files: Option<BTreeMap<(u64, u32), u64>>,
 }
 

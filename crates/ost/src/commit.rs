@@ -181,7 +181,7 @@ impl Committer {
             self.commits.send_modify(|c| c.begun += 1);
             let result = self.commit_once(last).await;
             if let Ok(true) = result {
-                // Call `settle` again, also without a change.
+                // Change marks remain: commit again, which calls `settle`, even without a change.
                 self.changed.notify_one();
             }
             let result = result.map(drop);
@@ -212,7 +212,7 @@ impl Committer {
     }
 
     /// Syncs the objects and writes the record. The `last` commit before a stop records no boot id.
-    /// True if marks stay ([`Objects::settle`]).
+    /// Returns true if change marks remain ([`Objects::settle`]).
     async fn commit_once(&self, last: bool) -> Result<bool, OsdError> {
         self.written_bytes.store(0, SeqCst);
         let applied = self.transactions.applied();

@@ -79,7 +79,7 @@ impl Ost {
         let mut next = self.find(fid, start, Seek::Data).await?;
         while let Some(from) = next.filter(|from| *from < end && (max == 0 || count < max)) {
             let hole = self.find(fid, from, Seek::Hole).await?;
-            // Without a hole behind the data, the data was removed meanwhile.
+            // If no hole follows `from`, another request has removed the data meanwhile.
             let Some(to) = hole.filter(|to| *to > from) else {
                 break;
             };

@@ -4,7 +4,8 @@
 //! Implements the rules of docs/protocol.md, "Data (OST)", without I/O: callers pass the free
 //! space. A client gets its first grant at connect. With each read and write it reports its dirty,
 //! dropped and used bytes and the grant that it wants; the reply to a write grants more. A new
-//! grant never raises the sum of all grants and of running writes from grant above the free space.
+//! grant never raises the sum of all grants and of the grant that running writes use above the free
+//! space.
 
 use cpt::{HashSeed, SeededMap};
 use std::sync::Arc;
@@ -68,7 +69,8 @@ impl Drop for PendingGrant<'_> {
 }
 
 impl Grants {
-    /// No clients. They choose their UUIDs; `seed` is of the table's hash function.
+    /// Creates a table without clients. Clients choose the keys (their UUIDs), so the hash function
+    /// has a seed.
     pub(crate) fn new(seed: HashSeed) -> Grants {
         Grants {
             clients: Mutex::new(SeededMap::with_hasher(seed)),

@@ -212,7 +212,7 @@ impl Ost {
         if brw.short_io {
             bufs.push(Payload::from(data).into_bytes());
         } else {
-            // The client waits for one transfer per descriptor, even if no data is left for one.
+            // The client waits for one transfer per descriptor, even for a descriptor without data.
             let (mut data, mut rest) = (data.into_iter(), Bytes::new());
             let mds = lengths
                 .iter()
@@ -266,7 +266,7 @@ impl Ost {
     }
 
     /// Takes the lock that the client requests (`SRVLOCK`). If the client requests none, it holds
-    /// locks itself: prolongs their timeouts.
+    /// locks of its own: prolongs the timeouts of these locks.
     async fn take_requested_lock(
         &self,
         req: &ServerRequest,

@@ -11,8 +11,8 @@ use wire::{LdlmResId, OstId, WireStruct};
 use crate::{attr, sequence::Sequences};
 
 /// Fills value blocks from the store on every request. That is fast: the store has the attributes
-/// of recently used objects in memory, and needs no I/O for an object of this run that was never
-/// changed.
+/// of recently used objects in memory, and needs no I/O for an object that this run of the target
+/// created and no client has changed.
 pub(crate) struct ObjectLvbs {
     pub(crate) objects: Arc<dyn Objects>,
     pub(crate) sequences: Arc<Sequences>,

@@ -1,4 +1,4 @@
-//! The requests that last set the times of each client's recent objects (Lustre's filter
+//! For each client, the requests that last set the times of its recent objects (Lustre's filter
 //! modification data, fmd).
 //!
 //! Writes and attribute changes run in different services. The target may therefore handle a write
@@ -9,11 +9,11 @@ use std::collections::VecDeque;
 use parking_lot::Mutex;
 use wire::{Fid, Xid};
 
-/// Number of objects recorded for each client, as in Lustre. Too few only if a client sets the
-/// times of this many other objects before its delayed write arrives.
+/// Number of objects recorded for each client, as in Lustre. A delayed write wrongly changes times
+/// only if the client has set the times of this many other objects since.
 const OBJECTS_MAX: usize = 128;
 
-/// The objects with times that one client set last, and the highest xid of such a request. The
+/// The objects whose times one client set last, each with the highest xid of these requests. The
 /// latest recorded object is last.
 #[derive(Debug, Default)]
 pub(crate) struct ModificationData(Mutex<VecDeque<(Fid, Xid)>>);

@@ -50,7 +50,7 @@ const FLAGS2: u64 = OBD_CONNECT2_INC_XID
 const EXTENT_TAX_KIB: u16 = 24;
 /// The longest extent that costs one tax, blocks.
 const EXTENT_BLOCKS_MAX: u32 = 0x4000;
-/// The least `ocd_brw_size` of a client, bytes: a page.
+/// Minimum `ocd_brw_size` of a client, bytes: a page.
 const BRW_SIZE_MIN: u32 = 4096;
 /// log2 of the space of an empty object, bytes.
 const OBJECT_BITS: u8 = 9;

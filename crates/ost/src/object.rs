@@ -61,7 +61,7 @@ fn body_reply(oa: Obdo) -> Reply {
 }
 
 impl Ost {
-    /// Parses a request about an object that was created.
+    /// Parses a request about an object; fails if the object was never created ([`Ost::object`]).
     fn object_request(&self, req: &ServerRequest) -> Result<ObjectRequest, Errno> {
         let oa = req.get::<OstBody>(bufs::OST_BODY)?.oa;
         Ok(ObjectRequest {
@@ -84,8 +84,8 @@ impl Ost {
             .map_err(|e| self.store_error("read attributes", fid, &e))
     }
 
-    /// Checks the parent FID in a change: the object's file. Only an MDT may assign an object to
-    /// another file.
+    /// Checks the parent FID in a change: the FID of the object's file. Only an MDT may assign an
+    /// object to another file.
     ///
     /// # Errors
     ///
@@ -294,8 +294,8 @@ impl Ost {
         Ok(body_reply(oa).with_transno(transno))
     }
 
-    /// Fails with `NoSpace` if a range does not fit. The object's own blocks count as part of the
-    /// range, unless the range begins at or after the end of the object.
+    /// Fails with `NoSpace` if a range does not fit. Space that the object already uses counts
+    /// towards the range, unless the range begins at or after the end of the object.
     fn check_space(&self, start: u64, end: u64, attr: Option<&ObjAttr>) -> Result<(), OsdError> {
         let own_bytes = attr.filter(|a| start < a.size).map_or(0, |a| a.blocks * 512);
         let left = self.grants.unreserved_bytes(self.space.avail_bytes());
@@ -334,7 +334,8 @@ impl Ost {
         }))
     }
 
-    /// `OST_SYNC`: writes one object to disk, or all of the target if none is named.
+    /// `OST_SYNC`: writes one object to disk, or all objects of the target if the request names
+    /// none.
     pub(crate) async fn sync(&self, req: &mut ServerRequest) -> Result<Reply, Errno> {
         let oa = req.get::<OstBody>(bufs::OST_BODY)?.oa;
         if oa.o_oi == OstId::default() {

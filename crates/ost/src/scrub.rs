@@ -1,5 +1,5 @@
-//! Reads all objects from time to time, with a limited bandwidth: finds data that does not have its
-//! checksum, and gives checksums to data without one ([`Objects::scrub`]).
+//! Reads all objects from time to time, with a limited bandwidth: finds data that does not match
+//! its checksum, and records checksums of data that has none ([`Objects::scrub`]).
 
 use std::{
     sync::{
@@ -22,7 +22,7 @@ const SPEED_DEFAULT: u64 = 8;
 pub(crate) const SPEED_MAX: u64 = 1 << 20;
 /// A pass waits when it is ahead of its bandwidth by this time.
 const AHEAD_MAX: Duration = Duration::from_millis(20);
-/// Interval of looks at a bandwidth of 0.
+/// Interval at which a pass that a bandwidth of 0 stopped checks the bandwidth.
 const PAUSE: Duration = Duration::from_secs(1);
 /// Objects listed at once.
 const PAGE: usize = 1024;
@@ -52,7 +52,7 @@ impl Default for Scrub {
 }
 
 impl Scrub {
-    /// The number of blocks that did not have their checksum.
+    /// The number of blocks that did not match their checksum.
     pub(crate) fn damaged(&self) -> u64 {
         self.damaged.load(Relaxed)
     }
@@ -122,7 +122,7 @@ impl Scrub {
         if *due > now + AHEAD_MAX {
             tokio::time::sleep_until(*due).await;
         }
-        // A pause gives no credit.
+        // Bandwidth that a pause leaves unused does not accumulate.
         *due = (*due).max(now);
         loop {
             match self.speed.load(Relaxed) {

@@ -3,8 +3,8 @@
 //!
 //! MDT0 gives the target a super-sequence. From it the target allocates sequences to the MDTs that
 //! create objects here. Creating an object only advances the last id of its sequence: before the
-//! first change the store has nothing else of the object. Ids are never reused, so an object of
-//! this run needs no lookup in the store before its first change.
+//! first change the store holds nothing else about the object. Ids are never reused, so an object
+//! that this run of the target created needs no lookup in the store before its first change.
 //!
 //! A killed run may have created objects and lost the new last id. When the MDT connects, it
 //! reports its present sequence and the last object that it uses there. That suffices: a file
@@ -47,7 +47,7 @@ pub(crate) struct Sequences {
     index: Arc<dyn Index>,
     ost_index: OstIndex,
     range: Mutex<Range>,
-    /// Whether the target has a super-sequence, and it is on disk.
+    /// True once the target has a super-sequence on disk.
     range_ready: watch::Sender<bool>,
     /// The known sequences by number.
     sequences: RwLock<HashMap<u64, Arc<Sequence>>>,
@@ -323,7 +323,8 @@ impl Sequences {
     }
 
     /// Records that the MDT creates objects in this sequence. If all objects of this sequence are
-    /// known, no unknown object can exist in another one, because the MDT uses no other.
+    /// known, no unknown object can exist in another sequence either, because the MDT uses no
+    /// other.
     pub(crate) fn mark_in_use(&self, sequence: &Sequence) {
         if sequence.is_confirmed() {
             self.mdt_reported.store(true, SeqCst);

@@ -118,8 +118,8 @@ struct ExportState {
 
 impl Ost {
     /// Starts the target on its store; the target serves requests when this returns. `config` is
-    /// the file system's client log: from there the target has the NIDs of MDT0, which allocates
-    /// its sequences.
+    /// the file system's client log. It contains the NIDs of MDT0, from which the target requests
+    /// its super-sequence.
     ///
     /// # Errors
     ///

@@ -2,10 +2,10 @@
 //! still write to a destroyed object. The first write creates an object's file, so such a write
 //! would create an orphan.
 //!
-//! Tombstones are only in memory, and their number is limited. The OST keeps those of the latest
-//! destroyed objects, in two generations, and of the latest ranges of ids that were precreated but
-//! never given to a file. Each write asks for a tombstone, so a search takes no lock while there
-//! are none.
+//! Tombstones are only in memory, and their number is limited. The OST keeps the tombstones of the
+//! latest destroyed objects, in two generations, and of the latest ranges of ids that were
+//! precreated but never given to a file. Each write searches for a tombstone, so the search takes
+//! no lock in a shard that never had one.
 
 use std::{
     collections::{HashSet, VecDeque},

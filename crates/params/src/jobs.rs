@@ -8,8 +8,9 @@ use crate::{KeyStats, Row, Sums};
 /// Width of the names of a job's rows, with the colon.
 const NAME_WIDTH: usize = 16;
 
-/// Writes `job_stats`, or other statistics with the name and key of these arguments. As in Lustre,
-/// a job's snapshot time is the time of its last operation, and all operations have a row.
+/// Writes the statistics of each key in the format of `job_stats`, with `name` and `key_name` in
+/// place of `job_stats` and `job_id`. As in Lustre, a job's snapshot time is the time of its last
+/// operation, and all operations have a row.
 pub(crate) fn write(
     name: &str,
     key_name: &str,

@@ -42,7 +42,7 @@ pub enum ParamError {
     ReadOnly {
         /// The parameter's full name.
         name: String,
-        /// The advice for such a caller; may be empty.
+        /// Advice for a caller that tries to set the parameter; may be empty.
         instead: &'static str,
     },
     /// The parameter refuses this value.

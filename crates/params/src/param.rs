@@ -17,7 +17,7 @@ pub struct Param {
     pub(crate) set: Option<Arc<Set>>,
     /// One line of documentation; may be empty.
     pub(crate) about: &'static str,
-    /// The advice for a caller that sets this read-only parameter; may be empty.
+    /// Advice for a caller that tries to set this read-only parameter; may be empty.
     pub(crate) instead: &'static str,
 }
 

@@ -18,7 +18,7 @@ pub enum Value {
     Stats(Stats),
     /// A `job_stats` file.
     Jobs(Vec<KeyStats<String>>),
-    /// The same by directory; the keys are paths, or FIDs.
+    /// The statistics of each directory, in the format of `job_stats`; the keys are paths or FIDs.
     Directories(Vec<KeyStats<String>>),
 }
 

@@ -49,7 +49,7 @@ impl Dir {
         Ok(position.items.pop_front())
     }
 
-    /// The next entries, in the number that the client has at hand; empty at the end.
+    /// The entries that are already read, or else those of one request; empty at the end.
     ///
     /// # Errors
     ///

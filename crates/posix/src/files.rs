@@ -189,7 +189,7 @@ async fn create(
 
 impl File {
     /// Sends written data to the servers, then closes the file. Returns the error of the close; if
-    /// the close succeeds, the error of the data.
+    /// the close succeeds, the error of the write-back.
     async fn close(&self, mount: &Mount) -> Result<(), Errno> {
         let written = mount.client.write_back(&self.open).await;
         mount.client.release(&self.open).await.and(written)

@@ -86,7 +86,7 @@ impl From<std::io::Error> for MountError {
     }
 }
 
-/// The source of the job's name.
+/// Parses the options `jobid_var` and `jobid_name`.
 fn jobs(options: &Options) -> Result<Arc<JobIds>, String> {
     let jobs = Arc::<JobIds>::default();
     if let Some(name) = &options.jobid_name {
@@ -109,7 +109,7 @@ fn fill_random(bytes: &mut [u8]) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Starts the node.
+/// Starts LNet at the client's address, and the node.
 async fn start_node(source: &Source, options: &Options) -> Result<Arc<Node>, MountError> {
     let jobs = jobs(options).map_err(|e| MountError::new(Errno::EINVAL, e))?;
     let cpts = CptTable::single_current();
@@ -151,13 +151,13 @@ async fn mount(
 
 /// Stops the node.
 async fn stop(node: &Node) {
-    // Only the stop of an MGS can fail, and there is none.
+    // Only an MGS can fail to stop, and this node has none.
     let _ = node.stop().await;
 }
 
-/// Runs `work` on the caller's thread. Calls `is_interrupted` every 100 ms outside of the runtime,
-/// so that it may run any code, even calls on a mount. `None`: the work was interrupted, and can go
-/// on elsewhere.
+/// Runs `work` on the caller's thread. Calls `is_interrupted` every 100 ms, outside of the runtime,
+/// so that the function may run any code, even calls on a mount. `None`: `is_interrupted` returned
+/// true; the caller may continue `work`.
 pub fn block_on_unless<F: Future + Unpin>(
     runtime: &Handle,
     work: &mut F,
@@ -189,7 +189,8 @@ impl Mount {
         Mount::start_unless(source, options, || false)
     }
 
-    /// As [`Mount::start`], until `is_interrupted` ([`block_on_unless`]).
+    /// Like [`Mount::start`], but gives up when `is_interrupted` returns true
+    /// ([`block_on_unless`]).
     ///
     /// # Errors
     ///
@@ -248,8 +249,8 @@ impl Mount {
         self.unmount_unless(close_files, || false)
     }
 
-    /// As [`Mount::unmount`]. Once `is_interrupted` ([`block_on_unless`]), it does not wait for the
-    /// servers any more.
+    /// Like [`Mount::unmount`], but stops waiting for the servers when `is_interrupted` returns
+    /// true ([`block_on_unless`]).
     ///
     /// # Errors
     ///
@@ -264,7 +265,8 @@ impl Mount {
         };
         let mut leave_servers = Box::pin(async {
             let result = close_files().await;
-            // Outside of the limit of a stop step: writing the last data may take longer.
+            // Unmount before the node stops: writing back the last data may take longer than the
+            // time limit of a stop step.
             layers.node.umount(&self.client).await;
             result
         });

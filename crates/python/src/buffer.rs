@@ -58,7 +58,7 @@ impl Input {
     }
 }
 
-/// The bytes of an object; items of other sizes are seen as bytes.
+/// The memory of an object as bytes. The object's items may have another type, such as numbers.
 fn bytes_of(object: &Bound<'_, PyAny>) -> PyResult<PyBuffer<u8>> {
     let buffer = match PyBuffer::get(object) {
         Ok(buffer) => buffer,

@@ -1,5 +1,5 @@
-//! Errors of calls as Python's exceptions: `OSError` with errno and any path, from which Python
-//! makes subclasses such as `FileNotFoundError`.
+//! Errors of calls as Python's exceptions: `OSError` with errno and, if the call has one, the path.
+//! Python makes it a subclass such as `FileNotFoundError`.
 
 use posix::MountError;
 use pyo3::PyErr;

@@ -1,4 +1,4 @@
-//! Open files. `nacre.File` in Python makes Python's file interface of them.
+//! Open files. `nacre.File` in Python adds Python's file interface to them.
 
 use crate::buffer::{Input, Output};
 use crate::errors;
@@ -27,7 +27,7 @@ pub(crate) struct OpenFile {
     closed: AtomicBool,
 }
 
-/// Makes a `bytes` object of the pieces of a read.
+/// Makes a `bytes` object from the pieces of a read.
 pub(crate) fn join<'py>(py: Python<'py>, pieces: &[Bytes]) -> PyResult<Bound<'py, PyBytes>> {
     if let [piece] = pieces {
         return Ok(PyBytes::new(py, piece));

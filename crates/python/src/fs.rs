@@ -175,7 +175,7 @@ impl Mounted {
         attr.map(StatResult).map_err(|e| errors::of_path(e, &path))
     }
 
-    /// The space of the file system; `path` does not matter.
+    /// The space of the file system; ignores `path`.
     #[pyo3(signature = (path = PathBuf::from("/")))]
     #[expect(unused_variables, reason = "one file system has one space")]
     fn statvfs(&self, py: Python<'_>, path: PathBuf) -> PyResult<StatFs> {

@@ -1,5 +1,5 @@
-//! Directory listings: names alone, or with attributes, which few requests look up for a whole
-//! chunk of names.
+//! Directory listings: names alone, or names with attributes. A few requests look up the attributes
+//! for a whole chunk of names.
 
 use crate::errors;
 use crate::fs::stat_path;
@@ -14,7 +14,7 @@ use std::path::PathBuf;
 use wire::Errno;
 
 /// An entry of a directory with the attributes of its file, as the listing found them. The methods
-/// are those of `os.DirEntry`; only for a symbolic link that they follow, they send a request.
+/// are those of `os.DirEntry`. They send a request only to follow a symbolic link.
 #[pyclass(frozen, module = "nacre")]
 pub(crate) struct DirEntry {
     state: StateRef,
@@ -48,7 +48,7 @@ impl DirEntry {
         }
     }
 
-    /// Whether the file has this type. A link without a target has none.
+    /// Whether the file has this type. A symbolic link whose target is missing has no type.
     fn is_kind(&self, py: Python<'_>, follow: bool, wanted: u32) -> PyResult<bool> {
         match self.attr(py, follow)? {
             Ok(attr) => Ok(kind(attr.mode) == wanted),
@@ -116,7 +116,8 @@ impl DirEntry {
     }
 }
 
-/// Calls `found` with the raw name of each entry of a directory but `.` and `..`, in chunks.
+/// Calls `found` for each chunk of a directory's entries, with the directory's FID and the raw
+/// names without `.` and `..`.
 async fn for_each_chunk(
     state: &State,
     path: &[u8],

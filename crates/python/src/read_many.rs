@@ -16,7 +16,7 @@ use tokio::sync::{OnceCell, watch};
 use tokio::task::JoinHandle;
 use wire::Errno;
 
-/// Largest number of threads for one call, with the caller's.
+/// Largest number of threads for one call, including the caller's.
 const THREADS_MAX: usize = 16;
 
 /// A read: the path, the offset, and the number of bytes.
@@ -29,7 +29,7 @@ type SharedFile = Arc<OnceCell<Open>>;
 ///
 /// # Errors
 ///
-/// `TypeError`: the number and the form of the first wrong request.
+/// `TypeError` with the number and the form of the first wrong request.
 pub(crate) fn parse(requests: &Bound<'_, PyAny>) -> PyResult<Vec<(PathBuf, i64, Option<usize>)>> {
     let mut parsed = Vec::new();
     for (i, request) in requests.try_iter()?.enumerate() {
@@ -60,7 +60,7 @@ struct Job {
 }
 
 struct Progress {
-    /// The number of requests that a thread has taken.
+    /// The number of requests that threads have taken.
     taken: usize,
     /// The result of each request that is done.
     results: Vec<Option<Result<Vec<Bytes>, Errno>>>,
@@ -77,7 +77,7 @@ impl Job {
         }
     }
 
-    /// As [`Job::work`], on a thread that helps the caller's, until the caller's is interrupted.
+    /// Takes requests on a helper thread until none is left or a signal interrupts the call.
     fn help(&self, runtime: &Handle) {
         let mut interrupted = self.interrupted.subscribe();
         runtime.block_on(async {
@@ -92,7 +92,7 @@ impl Job {
     /// Waits for the helpers, and closes the files.
     async fn finish(self: Arc<Self>, helpers: Vec<JoinHandle<()>>) -> Result<(), Errno> {
         for helper in helpers {
-            // The results of a helper that panics are missing.
+            // If a helper panics, its request has no result and fails with `EIO`.
             let _ = helper.await;
         }
         for open in self.files.iter().filter_map(|file| file.get()) {
@@ -117,11 +117,11 @@ impl Job {
     }
 }
 
-/// The pieces of each request, or the first failed request of the list and the reason.
+/// The pieces of each request, or the index of the first failed request and its error.
 type ReadResult = Result<Vec<Vec<Bytes>>, (usize, Errno)>;
 
-/// Reads all requests; returns the pieces of each, or the first failed request of the list and the
-/// reason. Opens each path once, or again for the next request of the path if that fails.
+/// Reads all requests. Opens each path once; if the open fails, the next request of the path tries
+/// again.
 ///
 /// # Errors
 ///
@@ -161,7 +161,7 @@ pub(crate) fn read_many(py: Python<'_>, state: &Arc<State>, requests: Vec<Reques
         runtime.spawn(finish);
         return Err(e);
     }
-    // It does not fail.
+    // `finish` always returns `Ok`.
     let _ = wait::run_to_completion(py, state, finish)?;
     let results = std::mem::take(&mut job.progress.lock().results);
     let all = results.into_iter().enumerate();

@@ -1,6 +1,6 @@
-//! Waiting for servers without the interpreter's lock. Meanwhile Python's signal handlers run: if
-//! one raises an exception, as that of Ctrl-C does, the wait ends with this exception. A long wait
-//! warns once.
+//! Waiting for servers without the interpreter's lock. Python's signal handlers run during a wait.
+//! If a handler raises an exception, as the handler of Ctrl-C does, the wait ends with it. A long
+//! wait issues one warning.
 
 use crate::mounted::State;
 use posix::{Mount, MountError, block_on_unless};
@@ -12,12 +12,12 @@ use std::sync::Arc;
 use std::time::Duration;
 use wire::Errno;
 
-/// A wait warns when a server has left a request without an answer for this time.
+/// A wait warns if a server has not answered a request for this time.
 const WARN_AFTER: Duration = Duration::from_secs(10);
 
 /// Checks for the signals that end a wait.
 struct Watch<'m> {
-    /// The mount whose servers the wait is for; `None`: they are not known yet.
+    /// The mount whose servers the call waits for; `None` while the call mounts.
     mount: Option<&'m Mount>,
     has_warned: bool,
     /// The exception of a signal handler, or of the warning.
@@ -101,7 +101,7 @@ pub(crate) fn run_to_completion<T: Send + 'static>(
     })
 }
 
-/// Mounts.
+/// Mounts a file system. An exception of a signal handler ends the attempt.
 pub(crate) fn mount(py: Python<'_>, source: &str, options: &str) -> PyResult<Result<Mount, MountError>> {
     py.detach(|| {
         let mut watch = Watch::new(None);

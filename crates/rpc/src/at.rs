@@ -62,8 +62,8 @@ impl Estimate {
     }
 }
 
-/// `pb_timeout` in seconds of requests to a service with the estimate `secs`: the estimate, a
-/// quarter of it, and five seconds, as in Lustre.
+/// `pb_timeout`, in seconds, of requests to a service with the estimate `secs`: as in Lustre, the
+/// estimate plus a quarter of it plus five seconds.
 pub(crate) fn timeout_secs(secs: u32) -> u32 {
     secs.saturating_add(secs / 4).saturating_add(5)
 }

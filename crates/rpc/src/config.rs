@@ -1,4 +1,5 @@
-//! Limits and times of the RPC layer. Those with a name of Lustre have Lustre's default.
+//! Limits and times of the RPC layer. A field that is named after a Lustre parameter has Lustre's
+//! default.
 
 use crate::ServicesTuning;
 use params::Registry;
@@ -24,14 +25,14 @@ pub struct RpcConfig {
     pub at_extra: Duration,
     /// An import pings when it has received no reply for this time.
     pub ping_interval: Duration,
-    /// Time limit of one attempt to connect. At a server, also the time limit for which a connect
-    /// waits until earlier exports of the client have ended.
+    /// Time limit of one attempt to connect. On a server, a connect also waits at most this long
+    /// until earlier exports of the client have ended.
     pub connect_timeout: Duration,
-    /// A client that blocks other clients is evicted after it was unreachable for this long: its
-    /// connection is lost, and neither side can connect again.
+    /// The server evicts a client that blocks other clients after the client was unreachable for
+    /// this long. Unreachable: the connection is lost, and neither side can connect again.
     pub unreachable_timeout: Duration,
-    /// Seed of handles, and of the jitter that imports derive from theirs. Each process needs a
-    /// different one.
+    /// Seed of handles. An import derives its jitter from its handle. Each process needs a
+    /// different seed.
     pub seed: u64,
     /// `tbf_rate`: requests per second, on each partition, of a class that only the default rule
     /// matches. New rules without a rate have this one.

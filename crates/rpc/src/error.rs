@@ -19,8 +19,8 @@ pub enum RpcError {
     /// The import has no NID to connect to. Names the import.
     #[error("{0}: the configuration names no NIDs for this target")]
     NoNids(String),
-    /// No reply in time, or a lost connection and a request that must not be resent. Names the
-    /// import or the client.
+    /// No reply arrived in time, or the connection was lost and the request must not be resent.
+    /// Names the import or the client.
     #[error("{0}: no reply in time")]
     Timeout(String),
     /// The peer does not follow the protocol.

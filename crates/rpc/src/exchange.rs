@@ -25,7 +25,8 @@ pub(crate) fn request_body(opc: u32) -> PtlrpcBody {
 /// A message that arrived in a reply buffer.
 #[derive(Debug)]
 pub(crate) enum ReplyEvent {
-    /// The server needs more time: until this many seconds after the request was sent.
+    /// The server needs more time. The new deadline is this many seconds after the client sent the
+    /// request.
     Early { timeout_secs: u32 },
     /// The reply.
     Final(Box<(Message, PtlrpcBody)>),

@@ -1,5 +1,5 @@
-//! The connect data that a server granted. Almost every request asks for some of it, so the parts
-//! that requests need are read from atomics.
+//! The connect data that a server granted. Almost every request reads some of it, so the parts that
+//! requests need are in atomics.
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
@@ -10,7 +10,7 @@ use wire::{LockTerms, OBD_CONNECT_FLAGS2, ObdConnectData, Precision};
 /// The granted connect data of an import or export; nothing is granted at first.
 ///
 /// A request that runs during a reconnect may see parts of the old and the new data. The two differ
-/// only if the server changed meanwhile, and then the request is sent again.
+/// only if the server changed meanwhile, and then the client resends the request.
 #[derive(Debug, Default)]
 pub(crate) struct Granted {
     data: ArcSwap<ObdConnectData>,
@@ -19,7 +19,7 @@ pub(crate) struct Granted {
     flags2: AtomicU64,
     nanoseconds: AtomicBool,
     own_lock_terms: AtomicBool,
-    /// Held by changes.
+    /// Serializes calls of [`Granted::change`].
     changing: Mutex<()>,
 }
 

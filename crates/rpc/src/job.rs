@@ -1,4 +1,4 @@
-//! The job for which a task works. Requests that the task builds carry its name.
+//! The job for which a task works. Requests that the task builds carry the job's name.
 
 use wire::Text;
 

@@ -89,7 +89,7 @@ impl Ptlrpc {
     }
 
     /// Starts services, each on its portal, with the threads and partitions of this node's
-    /// configuration. A portal with a service keeps that service.
+    /// configuration. If a portal already has a service, that service stays and no other starts.
     ///
     /// # Errors
     ///

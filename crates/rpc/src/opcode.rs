@@ -40,8 +40,8 @@ pub(crate) fn is_limited(opc: u32) -> bool {
     is_io(opc) || matches!(opc, LDLM_ENQUEUE | MDS_GETATTR | MDS_GETXATTR | MDS_BATCH)
 }
 
-/// Whether `opc` reads, writes or truncates file data. Such requests have slots of their own, which
-/// requests that wait for locks cannot hold.
+/// Whether `opc` reads, writes or truncates file data. Such requests have their own slots, so that
+/// requests that wait for locks cannot take the slots away from them.
 pub(crate) fn is_io(opc: u32) -> bool {
     matches!(opc, OST_READ | OST_WRITE | OST_PUNCH)
 }

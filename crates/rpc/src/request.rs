@@ -29,7 +29,7 @@ pub struct Request {
     pub close: bool,
     /// Whether the request counts against `max_rpcs_in_flight`. Ignored with `modifies` or `close`.
     pub limited: bool,
-    /// The request portal, if it is not the opcode's.
+    /// The request portal; `None`: the opcode's portal.
     pub portal: Option<u32>,
     /// Whether a reply with a negative status is returned as a reply instead of as an error.
     pub any_status: bool,

@@ -1,8 +1,8 @@
 //! The services that servers run, with their names, portals and thread limits (docs/protocol.md,
 //! "PtlRPC").
 //!
-//! A "thread" of Lustre is a slot: the number of slots limits the requests that a partition handles
-//! concurrently.
+//! Where Lustre counts threads, Nacre counts slots: a partition handles at most as many requests
+//! concurrently as it has slots.
 
 use cpt::CptTable;
 use wire::{

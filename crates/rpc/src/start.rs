@@ -47,7 +47,7 @@ macro_rules! bind {
     };
 }
 
-/// A row for a time of the adaptive timeouts.
+/// A row for a time of 1 s to 10 h.
 macro_rules! at {
     ($name:ident, $about:literal) => {
         StartParam {

@@ -3,10 +3,10 @@
 
 use crate::{RpcError, ServiceConfig, Spread};
 
-/// The settings of a kind of service.
+/// The settings of a group of services, such as all services for metadata requests.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tuning {
-    /// Threads on all partitions; 0: computed.
+    /// Threads on all partitions together; 0: [`ServiceConfig::threads_per_cpt`] computes them.
     pub threads: usize,
     /// Maximum of threads on all partitions; 0: the service's default.
     pub max: usize,
@@ -34,15 +34,15 @@ pub struct ServicesTuning {
     pub mds: Tuning,
     /// `mds_rdpg_*`: requests to the readpage portal, such as readdir, getattr and close.
     pub mds_rdpg: Tuning,
-    /// `mds_io_*`: Data-on-MDT. Its `threads` is ignored: it has as many as `mds`.
+    /// `mds_io_*`: Data-on-MDT. Its `threads` is ignored: the service has as many threads as `mds`.
     pub mds_io: Tuning,
-    /// `oss_*`: requests to OSTs. `oss_io_cpts` has the partitions of reads and writes, and
-    /// `oss_create` the threads of object creation.
+    /// `oss_*`: requests to OSTs. Reads and writes run on the partitions of `oss_io_cpts` instead,
+    /// and object creation has the threads of `oss_create`.
     pub oss: Tuning,
     /// `oss_io_cpts`: the partitions of reads and writes.
     pub oss_io_cpts: Vec<usize>,
     /// `oss_create_*`: object creation, FID sequences, updates by other servers. Its `cpts` is
-    /// ignored: it runs on the partitions of `oss`.
+    /// ignored: these services run on the partitions of `oss`.
     pub oss_create: Tuning,
     /// `ldlm_*`: lock callbacks and cancels.
     pub ldlm: Tuning,

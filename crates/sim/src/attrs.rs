@@ -1,12 +1,13 @@
-//! Attributes of one file as its users see them: permissions with the access ACL, the modification
-//! time, the size, and one extended attribute. Each is an object of its own.
+//! Specifications of the attributes of one file, as programs see them: permissions with the access
+//! ACL, the modification time, the size, and one extended attribute. Each attribute is checked on
+//! its own.
 
 use wire::Errno;
 
 use crate::linear::Spec;
 
-/// The variable part of an access ACL: one named user, and the owning group. The owner's, mask's
-/// and others' permissions are those of the mode.
+/// The variable part of an access ACL: one named user, and the owning group. The permissions of the
+/// owner, the mask and others come from the mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Acl {
     /// The named user.
@@ -21,7 +22,7 @@ pub struct Acl {
 const ACL_VERSION: u32 = 2;
 /// The tags of an ACL's entries, in their order: owner, named user, owning group, mask, others.
 const TAGS: [u16; 5] = [1, 2, 4, 0x10, 0x20];
-/// The id of entries without one.
+/// The id in entries that name no user or group.
 const NO_ID: u32 = u32::MAX;
 
 impl Acl {
@@ -82,9 +83,9 @@ pub enum PermCall {
     SetAcl(Acl, u32),
     /// Removes the ACL.
     RemoveAcl,
-    /// Reads mode, user and group.
+    /// Reads mode, user and group; these are the result.
     Stat(u32, (u32, u32)),
-    /// Reads the ACL and the mode in it.
+    /// Reads the ACL and the mode in it; these are the result.
     GetAcl(Option<(Acl, u32)>),
 }
 
@@ -120,7 +121,7 @@ impl Spec for PermSpec {
 pub enum TimeCall {
     /// Sets the time, seconds since 1970.
     Set(u64),
-    /// Changes data.
+    /// Changes data. The file then no longer has a time that a program set.
     Touch,
     /// Reads the time.
     Seen(Option<u64>),
@@ -145,9 +146,9 @@ impl Spec for TimeSpec {
 /// A call on the size, which counts in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SizeCall {
-    /// Writes up to a position.
+    /// Writes data that ends at this offset.
     Reach(u64),
-    /// Appends at a position. `None`: the caller does not know the position.
+    /// Appends at an offset a number of bytes. `None`: the call failed, so its offset is unknown.
     Append(Option<u64>, u64),
     /// Truncates or extends.
     Cut(u64),
@@ -173,7 +174,7 @@ impl Spec for SizeSpec {
     }
 }
 
-/// The condition of a set of an extended attribute.
+/// The condition under which a set of an extended attribute succeeds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Condition {
     /// None.
@@ -206,7 +207,7 @@ pub enum XattrOutcome {
     Value(Option<u64>),
     /// Whether the attribute is in the list.
     Listed(bool),
-    /// An error that says that nothing has changed.
+    /// An error after which nothing has changed.
     Failed(Errno),
 }
 

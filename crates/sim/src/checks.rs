@@ -1,4 +1,4 @@
-//! Looks at the nodes and stores of a run for what no fault explains.
+//! Searches the nodes and stores of a run for states that no fault explains.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::names;
 
 /// Interval of the checks of locks.
 const LOCKS_INTERVAL: Duration = Duration::from_millis(5);
-/// Locks of all clients at a server's target after the end of all calls.
+/// Maximum number of locks in one lock namespace after the end of all calls.
 const LOCKS_MAX: u64 = 1_000;
 
 /// Whether a call failed for lack of space.
@@ -29,17 +29,18 @@ pub(crate) fn lacks_space(outcome: Option<&Outcome>) -> bool {
     )
 }
 
-/// Whether only a fault explains an outcome.
+/// Whether only a fault can cause this outcome.
 pub(crate) fn needs_fault(outcome: &Outcome) -> bool {
     match outcome {
         Outcome::Name(names::Outcome::Unclear(_)) => true,
-        // A file that was removed, or a lock of another client.
+        // Without a fault these mean that the file was removed, or that another client holds the
+        // lock.
         Outcome::Failed(errno) => !matches!(*errno, Errno::ENOENT | Errno::ESTALE | Errno::EAGAIN),
         _ => false,
     }
 }
 
-/// Looks at the locks of all servers until two conflict.
+/// Checks the locks of all servers until two conflict; returns a description of the conflict.
 pub(crate) async fn find_conflict(cluster: Arc<Cluster>) -> String {
     loop {
         tokio::time::sleep(LOCKS_INTERVAL).await;
@@ -76,7 +77,7 @@ pub(crate) async fn check_file_system(cluster: &Cluster) -> Result<Vec<(String, 
     fsck::examine(mdt, osts).await.map_err(|e| show(&e))
 }
 
-/// State of a node that should be gone or few after the end of all calls.
+/// Counters of a node that are too high after the end of all calls: dirty data, and locks.
 pub(crate) fn find_leftovers(host: &Host) -> Vec<String> {
     let Some(node) = host.node() else {
         return Vec::new();
@@ -99,7 +100,7 @@ pub(crate) fn find_leftovers(host: &Host) -> Vec<String> {
     found
 }
 
-/// Whether a server evicted the client: its imports remember it.
+/// Whether a server evicted the client: the client's imports record it.
 pub(crate) fn was_evicted(host: &Host) -> bool {
     let Some(node) = host.node() else { return false };
     let states = node.registry().get("*.*.state");

@@ -27,10 +27,10 @@ const CPTS_MAX: u64 = 3;
 /// How a node dies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Death {
-    /// Its process ends: what its last calls wrote is in the host's memory, and the host resets
-    /// its connections.
+    /// Its process is killed: its writes stay in the host's page cache, and the host resets its
+    /// connections.
     Process,
-    /// Its host loses power: disks forget what they have not synced, and connections go silent.
+    /// Its host loses power: disks lose data that is not synced, and its peers get no answer.
     PowerCut,
 }
 
@@ -42,7 +42,7 @@ struct Target {
 
 /// A host: its disks, and the node that runs on it.
 pub struct Host {
-    /// Number of the host, also of its nodes' scopes.
+    /// Number of the host, which is also the id of its nodes' scopes.
     pub id: u32,
     /// Its NID.
     pub nid: Nid,
@@ -76,7 +76,7 @@ fn nid(id: u32) -> Nid {
     Nid::tcp(Ipv4Addr::new(192, 0, 2, id as u8 + 1), 0)
 }
 
-/// A number for one purpose, from the seed of the run.
+/// Derives a number for one purpose from the seed of the run.
 fn derive(seed: u64, purpose: u64) -> u64 {
     let mut rng = fastrand::Rng::with_seed(seed.wrapping_add(purpose.wrapping_mul(0x9e37_79b9_7f4a_7c15)));
     rng.u64(..)
@@ -124,7 +124,7 @@ impl Host {
         targets.map(|target| (target.label.svname(), target.label.index, &target.disk))
     }
 
-    /// Whether the last start has ended. A start is cut short if its caller drops it.
+    /// Whether the last start has ended. A start that its caller drops never ends.
     pub fn has_started(&self) -> bool {
         self.state.lock().started
     }
@@ -165,7 +165,7 @@ fn label(kind: TargetKind, index: u32, osts: u32) -> TargetLabel {
 
 impl Cluster {
     /// Hosts without nodes: a metadata server, object servers with an OST each, and clients.
-    /// `ost_bytes`: the capacity of each OST's disk, if not the ordinary one.
+    /// `ost_bytes`: the capacity of each OST's disk; `None`: the default.
     pub fn new(seed: u64, fabric: Arc<Fabric>, osts: u32, clients: u32, ost_bytes: Option<u64>) -> Cluster {
         let target = |kind: TargetKind, index: u32| {
             let label = label(kind, index, osts);
@@ -203,7 +203,7 @@ impl Cluster {
     ///
     /// # Errors
     ///
-    /// A text for people.
+    /// A description of the failure.
     pub async fn start(&self, host: &Arc<Host>) -> Result<(), String> {
         let (scope, boots) = {
             let mut state = host.state.lock();
@@ -220,12 +220,13 @@ impl Cluster {
                 host.state.lock().started = true;
                 started
             }
-            // The caller kills a node that starts; the death is no failure.
+            // A fault killed the node during its start: this is no failure of the start.
             () = scope.died() => Ok(()),
         }
     }
 
-    /// The partitions of a host: on servers up to three, by the seed.
+    /// The CPU partitions of a host: one on a client; on a server up to [`CPTS_MAX`], chosen by the
+    /// seed.
     fn cpts(&self, host: &Host) -> Arc<CptTable> {
         let count = match host.targets.is_empty() {
             true => 1,
@@ -311,7 +312,7 @@ impl Cluster {
         drop(parts);
     }
 
-    /// Stops the node on a host in an orderly way.
+    /// Stops the node on a host cleanly.
     ///
     /// # Errors
     ///

@@ -1,5 +1,5 @@
-//! The data of one block of a file as its readers see it. Each write has a value of its own; value
-//! 0 is a hole.
+//! The specification of the data of one block of a file, as readers see it. Each write writes a
+//! unique value; value 0 is a hole.
 
 use std::collections::BTreeSet;
 
@@ -19,13 +19,13 @@ pub enum Call {
     Cut,
     /// A client makes its writes durable.
     Fsync(ClientId),
-    /// The client dies or is evicted: its writes that it has not written back are lost.
+    /// The client dies or is evicted: data that it has not written back is lost.
     ClientLost(ClientId),
-    /// The object server crashes: all that no fsync covers may be lost.
+    /// The object server crashes: data that no fsync covers may be lost.
     ServerCrash,
 }
 
-/// The value of a block, and the older values to which it can return.
+/// The value of a block, and the older values to which a crash can return it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct State {
     value: u64,

@@ -16,11 +16,11 @@ use crate::weather::Climate;
 /// The kinds of faults of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
-    /// Frames are lost, late, doubled and overtaken, and connections break.
+    /// Frames are lost, delayed, duplicated and reordered, and connections break.
     pub storms: bool,
-    /// The ways between two hosts close, in one direction or both.
+    /// The network between two hosts is cut, in one direction or both.
     pub partitions: bool,
-    /// Clients stand still.
+    /// Clients freeze: their tasks do not run for a while.
     pub freezes: bool,
     /// Clients die.
     pub client_deaths: bool,
@@ -41,7 +41,7 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Whether no fault of this plan delays a call or costs a client its locks.
+    /// Whether no fault of this plan delays a call or makes a client lose its locks.
     pub fn is_calm(self) -> bool {
         Plan {
             clocks: false,
@@ -113,33 +113,34 @@ impl Plan {
     }
 }
 
-/// Brings faults over a cluster.
+/// Injects faults into a cluster.
 pub struct Faults {
     /// The cluster.
     pub cluster: Arc<Cluster>,
     /// Where the faults are recorded.
     pub history: History,
-    /// The promises that the faults weaken.
+    /// The faults that weaken promises, for the checks.
     pub losses: Arc<Mutex<Losses>>,
     /// The climate of the network.
     pub climate: Arc<Mutex<Climate>>,
-    /// Decides.
+    /// Makes all random choices.
     pub rng: Rng,
     /// The kinds of faults.
     pub plan: Plan,
 }
 
-/// Frames of a million that suffer in a storm, at most, for each kind of suffering.
+/// Maximum rate of each kind of network fault in a storm, frames per million.
 const SHARE_MAX: u32 = 60_000;
-/// Number of steps until a node dies, at most.
+/// Maximum number of polls of a node's tasks until the node dies.
 const STEPS_MAX: u64 = 3_000;
-/// Space that the other users of a full disk leave, at most, bytes.
+/// Maximum space that other users leave free on a full disk, bytes.
 const SPACE_LEFT_MAX: u64 = 2 << 20;
-/// Time after which a node that takes no more steps is killed anyway.
+/// Time after which a node is killed even if its tasks are not polled so often.
 const DEATH_MAX: Duration = Duration::from_secs(5);
 
 impl Faults {
-    /// Brings faults for ever; [`Faults::heal`] ends them.
+    /// Injects faults until the caller drops the future. [`Faults::heal`] then ends the active
+    /// faults.
     pub async fn run(&mut self) {
         loop {
             let pause = Duration::from_millis(self.rng.u64(50..2_000));
@@ -254,12 +255,12 @@ impl Faults {
         }
     }
 
-    /// Lets a node take a random number of steps, and kills it.
+    /// Kills a node after a random number of polls of its tasks.
     async fn kill(&mut self, host: &Arc<Host>) {
         let death = self.death();
         let scope = host.scope();
         scope.die_at(scope.polls() + self.rng.u64(1..STEPS_MAX));
-        // The result does not matter: an idle node dies now.
+        // A timeout is no error: the node is idle, and is killed below.
         let _ = tokio::time::timeout(DEATH_MAX, scope.died()).await;
         self.finish_death(host, death).await;
     }
@@ -285,7 +286,7 @@ impl Faults {
 
     async fn client_death(&mut self) {
         let living: Vec<_> = self.cluster.clients.iter().filter(|host| host.is_up()).collect();
-        // Two clients stay, for calls that conflict.
+        // Keep two clients alive, so that calls can conflict.
         if living.len() <= 2 {
             return;
         }
@@ -325,7 +326,7 @@ impl Faults {
         self.history.note(format!("syncs of node {} are fast", host.id));
     }
 
-    /// Lets changes of objects of an OST fail for a while.
+    /// Lets a share of the changes of an OST's objects fail for a while.
     async fn failing_changes(&mut self) {
         let oss = self.rng.usize(1..self.cluster.servers.len());
         let host = self.cluster.servers[oss].clone();
@@ -385,7 +386,8 @@ impl Faults {
         *self.climate.lock() = Climate::default();
         let hosts: Vec<_> = self.cluster.hosts().cloned().collect();
         for from in &hosts {
-            // A death that was planned may not have come yet, or its simulation not have ended.
+            // Cancel a planned death. If the node is dead already, but the fault was dropped before
+            // it killed the host's disks and network, do that here.
             from.scope().die_at(u64::MAX);
             if from.scope().is_dead() && from.node().is_some() {
                 self.finish_death(from, Death::Process).await;

@@ -1,4 +1,4 @@
-//! A lock on a whole file (flock) as its users see it.
+//! The specification of a lock on a whole file (flock).
 
 use crate::data::ClientId;
 use crate::linear::Spec;
@@ -8,7 +8,7 @@ use crate::linear::Spec;
 pub enum Call {
     /// The client gets the lock.
     Lock(ClientId),
-    /// The client does not get the lock, because another one has it.
+    /// The client does not get the lock, because another client holds it.
     Refused(ClientId),
     /// The client releases the lock.
     Unlock(ClientId),

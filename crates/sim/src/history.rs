@@ -16,13 +16,13 @@ use crate::weather::Digest;
 /// A call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Call {
-    /// On names.
+    /// A call on names.
     Name(names::Call),
-    /// Writes a value of its own to a block.
+    /// Writes a unique value to a block.
     Write(Fid, u8, u64),
-    /// Writes a value of its own to a block, through a mapping.
+    /// Writes a unique value to a block through a mapping.
     Store(Fid, u8, u64),
-    /// Appends a block with a value of its own.
+    /// Appends a block with a unique value.
     Append(Fid, u64),
     /// Reads a block.
     Read(Fid, u8),
@@ -46,7 +46,7 @@ pub enum Call {
     GetAcl(Fid),
     /// Sets the modification time, seconds since 1970.
     SetTime(Fid, u64),
-    /// Uses the extended attribute with a number, or all for a list.
+    /// Gets, sets or removes the extended attribute with this number, or lists all.
     Xattr(Fid, u8, XattrCall),
     /// Reads space and inodes of the file system.
     Statfs,
@@ -63,7 +63,7 @@ pub struct Stat {
     pub owner: (u32, u32),
     /// Number of names.
     pub links: u32,
-    /// Bytes.
+    /// Size, bytes.
     pub size: u64,
     /// The modification time, if a program has set it.
     pub mtime: Option<u64>,
@@ -72,13 +72,13 @@ pub struct Stat {
 /// The result of a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// Of a call on names.
+    /// The result of a call on names.
     Name(names::Outcome),
     /// Success.
     Done,
     /// The value of a block.
     Value(u64),
-    /// The block's bytes are not of one value.
+    /// The block has bytes of more than one value.
     Torn(String),
     /// The position of an append, bytes.
     At(u64),
@@ -86,11 +86,11 @@ pub enum Outcome {
     Stat(Stat),
     /// An access ACL and the mode in it.
     Acl(Option<(Acl, u32)>),
-    /// Of a call on an extended attribute.
+    /// The result of a call on an extended attribute.
     Xattr(XattrOutcome),
     /// The numbers of a file's extended attributes.
     Xattrs(BTreeSet<u8>),
-    /// An answer that contradicts itself.
+    /// A result that no call can have, such as a value that no call has set.
     Wrong(String),
     /// An error; the call may or may not have had an effect.
     Failed(wire::Errno),
@@ -103,11 +103,11 @@ pub struct Entry {
     pub client: ClientId,
     /// The call.
     pub call: Call,
-    /// Order of its begin and end among all events of the run.
+    /// Position of its start among all events of the run.
     pub start: u64,
-    /// `u64::MAX` while it runs.
+    /// Position of its end; `u64::MAX` while it runs.
     pub end: u64,
-    /// Virtual time of begin and end.
+    /// Virtual time of its start and end.
     pub at: (Duration, Duration),
     /// `None` while it runs, and for a caller that died.
     pub outcome: Option<Outcome>,
@@ -131,7 +131,7 @@ impl fmt::Display for Entry {
 /// An event of the simulator itself.
 #[derive(Clone, Debug)]
 pub struct Note {
-    /// Its order among the calls.
+    /// Its position among all events of the run.
     pub order: u64,
     /// Virtual time.
     pub at: Duration,
@@ -154,7 +154,7 @@ pub struct History {
 }
 
 impl History {
-    /// An empty history; its events enter the digest.
+    /// Creates an empty history. Each event is added to `digest`.
     pub fn new(digest: Digest) -> History {
         History {
             state: Arc::default(),
@@ -193,7 +193,7 @@ impl History {
         outcome
     }
 
-    /// Records an event of the simulator. Returns its order.
+    /// Records an event of the simulator. Returns its position among all events.
     pub fn note(&self, what: impl Into<String>) -> u64 {
         let what = what.into();
         self.digest.add(what.as_bytes());
@@ -209,7 +209,7 @@ impl History {
         order
     }
 
-    /// All calls, in the order of their begins.
+    /// All calls, in the order of their starts.
     pub fn entries(&self) -> Vec<Entry> {
         self.state.lock().entries.clone()
     }

@@ -1,5 +1,5 @@
 //! A model of the kernel's side of a FUSE mount: entries and pages that stay until the client
-//! invalidates them. Rules for keeping pages can be tried in it.
+//! invalidates them. Rules for keeping pages can be tested in this model.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -35,7 +35,7 @@ struct Page {
 struct Caches {
     entries: BTreeMap<(Fid, Vec<u8>), (Fid, Kind)>,
     pages: BTreeMap<(Fid, u64), Page>,
-    /// Files that a call truncates now.
+    /// Files that a call is truncating.
     truncating: BTreeSet<Fid>,
 }
 
@@ -48,7 +48,8 @@ pub struct KernelModel {
 }
 
 impl KernelModel {
-    /// The kernel of a mount; the client invalidates its caches.
+    /// Creates the kernel of a mount, and registers it with the client, which invalidates its
+    /// caches.
     pub fn attach(client: &Arc<Client>) -> Arc<KernelModel> {
         let kernel = Arc::new(KernelModel {
             client: Arc::downgrade(client),
@@ -65,7 +66,8 @@ impl KernelModel {
         self.caches.lock().entries.get(&key).copied()
     }
 
-    /// Keeps an entry. Call it while the client's answer holds its locks.
+    /// Caches an entry. The caller must still hold the client's [`client::FoundFile`], whose locks
+    /// keep the entry valid.
     pub fn keep_entry(&self, parent: Fid, name: &str, found: (Fid, Kind)) {
         let key = (parent, name.as_bytes().to_vec());
         self.caches.lock().entries.insert(key, found);
@@ -90,14 +92,15 @@ impl KernelModel {
         self.fault(file, page).await.map(|data| data.slice(bytes))
     }
 
-    /// Reads a page from the client. Like the kernel, the model holds the page locked meanwhile:
-    /// the client knows that and does not invalidate it.
+    /// Reads a page from the client. Like the kernel, the model keeps the page locked during the
+    /// read. The client knows this, and does not invalidate the page meanwhile.
     async fn fault(&self, file: &Arc<OpenFile>, page: u64) -> Result<Bytes, Errno> {
         let client = self.client.upgrade().ok_or(Errno::ENOTCONN)?;
         let data = client.read_mapped(file, page * PAGE as u64, PAGE).await?;
         let mut data = data.concat();
         data.resize(PAGE, 0);
-        // No await point since the client's answer: an invalidation finds the page.
+        // There is no await point after the client's answer, so a later invalidation finds the
+        // page.
         let clean = Page {
             data: Bytes::from(data),
             dirty: None,
@@ -128,7 +131,7 @@ impl KernelModel {
     ///
     /// # Errors
     ///
-    /// The client's error: the pages are lost, as the kernel loses them.
+    /// The client's error: the pages are lost, as in the kernel.
     pub async fn write_back_and_drop(&self, fid: Fid, first: u64) -> Result<(), Errno> {
         let pages: Vec<_> = {
             let mut caches = self.caches.lock();
@@ -205,7 +208,7 @@ impl KernelCache for KernelModel {
         Box::pin(async move {
             if let Ok(offset) = u64::try_from(offset) {
                 self.wait_for_truncation(fid).await;
-                // The client reports what it cannot write.
+                // The client itself reports data that it cannot write.
                 let _ = self.write_back_and_drop(fid, offset / PAGE as u64).await;
             }
         })

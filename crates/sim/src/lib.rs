@@ -1,6 +1,7 @@
 //! A whole cluster in one thread: servers and clients on a simulated network, in virtual time, from
-//! one seed. Nodes die at any await point and start again, disks forget, ways between hosts close.
-//! The checks compare the results of all calls with the promises of the file system.
+//! one seed. Nodes die at any await point and start again, disks lose unsynced data, and the
+//! network between hosts is cut. The checks compare the results of all calls with the promises of
+//! the file system.
 //!
 //! The crate is empty without its feature `sim`, so that ordinary builds have no hooks.
 

@@ -1,7 +1,7 @@
-//! Linearizability: can concurrent calls be put in one order that agrees with real time, and in
-//! which each call has the result that it had?
+//! Checks linearizability: whether the concurrent calls can be put in one order that agrees with
+//! real time and explains the result of each call.
 //!
-//! The check keeps all states that the calls so far can have led to. A call takes effect at one
+//! The check keeps all states to which the calls so far can have led. A call takes effect at one
 //! point between its start and its end (Lowe's just-in-time linearization).
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -35,9 +35,9 @@ pub struct Timed<C> {
 /// The result of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// There is such an order.
+    /// An order explains all results.
     Linear,
-    /// There is none; the index of the first call whose result no order explains.
+    /// No order explains all results; the index of the first call whose result no order explains.
     Impossible(usize),
     /// Too many orders are possible to try them all.
     Undecided,

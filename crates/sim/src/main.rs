@@ -11,7 +11,7 @@ use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::time::FormatTime;
 
-/// Shows a run.
+/// Describes a run in one line.
 fn show(report: &Report) -> String {
     let counts = &report.counts;
     let load = |n: &std::sync::atomic::AtomicU64| n.load(std::sync::atomic::Ordering::Relaxed);
@@ -49,7 +49,7 @@ impl FormatTime for VirtualTime {
 /// Number of seeds in which each planted bug must be found.
 const PLANTED_SEEDS: u64 = 100;
 
-/// Runs a seed in a process of its own, so that no earlier run has an influence: tokio counts the
+/// Runs a seed in a process of its own, so that no earlier run influences it: tokio counts the
 /// runtimes of a process, and its random numbers depend on the count. Returns the output, and
 /// whether the run broke a promise.
 fn run_apart(seed: u64, bug: Option<Bug>) -> std::io::Result<(String, bool)> {
@@ -63,7 +63,7 @@ fn run_apart(seed: u64, bug: Option<Bug>) -> std::io::Result<(String, bool)> {
     Ok((text, !output.status.success()))
 }
 
-/// Plants each bug, and looks for it.
+/// Plants each bug, and runs seeds until one finds the bug. Fails if a bug is not found.
 fn planted() -> std::io::Result<ExitCode> {
     let mut missed = 0;
     for bug in Bug::ALL {
@@ -96,7 +96,8 @@ fn main() -> std::io::Result<ExitCode> {
         args.get(at + 1)
     };
     let number = |name: &str| word(name)?.parse::<u64>().ok();
-    // Lost data and evictions are the business of a simulation: without RUST_LOG the log is empty.
+    // Each simulation causes lost data and evictions, and would log them: without RUST_LOG the log
+    // is empty.
     let filter = tracing_subscriber::EnvFilter::builder()
         .with_default_directive(LevelFilter::OFF.into())
         .from_env_lossy();

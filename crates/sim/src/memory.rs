@@ -12,7 +12,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
 thread_local! {
-    /// Bytes that this thread has allocated and not freed. Negative if it frees what others
+    /// Bytes that this thread has allocated and not freed. Negative if it frees what other threads
     /// allocated.
     static USED: Cell<isize> = const { Cell::new(0) };
     /// The largest value of `USED` since the last [`reset_peak`].

@@ -1,4 +1,4 @@
-//! The name space as its users see it: two directories with a few names.
+//! The specification of the name space, as programs see it: two directories with a few names.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -54,13 +54,13 @@ pub enum Call {
 pub enum Outcome {
     /// Success.
     Done,
-    /// A file that was found or made.
+    /// A file that the call found or created.
     Found(Fid, Kind),
-    /// A file that was made, for an open.
+    /// A file that an open created.
     Made(Fid),
     /// The names of a directory.
     Entries(BTreeMap<u8, Fid>),
-    /// An error that says that nothing has changed.
+    /// An error after which nothing has changed.
     Failed(Errno),
     /// An error after which the change may or may not have happened.
     Unclear(Errno),
@@ -69,7 +69,7 @@ pub enum Outcome {
 /// Names and their files.
 pub type Tree = BTreeMap<Place, (Fid, Kind)>;
 
-/// The name space, and the earlier ones to which a crash can return.
+/// The name space, and the earlier states to which a crash can return it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct State {
     tree: Tree,
@@ -161,8 +161,9 @@ fn learned(state: &State, tree: Tree) -> Vec<State> {
     vec![State { tree, older }]
 }
 
-/// The tree with the FIDs that a caller found at some places; `None` if the tree has others. A file
-/// has an unknown FID ([`Fid::ZERO`]) while no caller knows whether its create succeeded.
+/// The tree with the FIDs that a caller found at some places; `None` if the tree has other FIDs
+/// there. A file has an unknown FID ([`Fid::ZERO`]) while no caller knows whether its create
+/// succeeded.
 fn bind(tree: &Tree, found: impl IntoIterator<Item = (Place, Fid)>) -> Option<Tree> {
     let mut tree = tree.clone();
     for (place, fid) in found {
@@ -176,8 +177,8 @@ fn bind(tree: &Tree, found: impl IntoIterator<Item = (Place, Fid)>) -> Option<Tr
     Some(tree)
 }
 
-/// The tree after a change, or its error. Also an error if the outcome names another file than the
-/// tree has.
+/// The tree after a change, or the error that the change must return. Also returns an error if the
+/// outcome names another file than the tree has.
 fn plan(tree: &Tree, change: &Call, outcome: &Outcome) -> Result<Tree, Errno> {
     let mut tree = tree.clone();
     match change {
@@ -230,7 +231,7 @@ fn plan(tree: &Tree, change: &Call, outcome: &Outcome) -> Result<Tree, Errno> {
             match (exists, tree.contains_key(place)) {
                 (true, true) => return Err(Errno::EEXIST),
                 (false, false) => return Err(Errno::ENOENT),
-                // Either reason is right.
+                // Both errors are right.
                 (false, true) if *outcome == Outcome::Failed(Errno::ENOENT) => return Err(Errno::ENOENT),
                 (false, true) => return Err(Errno::EEXIST),
                 (true, false) => drop(tree.insert(*place, (*fid, Kind::File))),

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use crate::linear::Spec;
 
-/// A state, and the older ones to which a crash can return.
+/// A state, and the older states to which a crash can return.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Saved<S> {
     value: S,

@@ -34,7 +34,7 @@ pub const OSTS: u32 = 2;
 pub const CLIENTS: u32 = 4;
 /// Time after the end of all faults in which all calls must end.
 const CALLS_MAX: Duration = Duration::from_secs(900);
-/// Time of a call in a run without faults.
+/// Maximum time of a call in a run without faults.
 const CALM_CALL_MAX: Duration = Duration::from_secs(10);
 /// The capacity of a small disk, bytes.
 const SMALL_DISK: std::ops::Range<u64> = 1 << 20..3 << 20;
@@ -49,7 +49,7 @@ const STACK: usize = 64 << 20;
 /// The settings of a run.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Determines all.
+    /// Determines all random choices of the run.
     pub seed: u64,
     /// Number of calls of each client.
     pub calls: u32,
@@ -86,13 +86,13 @@ pub struct Report {
     pub history: String,
     /// Virtual time.
     pub time: Duration,
-    /// How deep the run went.
+    /// Counts of frames and lock callbacks.
     pub counts: Arc<Counts>,
     /// Number of clients that a server evicted.
     pub evicted: usize,
     /// The most memory that the cluster and its history used, bytes.
     pub memory: usize,
-    /// Whether the run stood still in real time.
+    /// Whether the run had no event for [`STUCK_AFTER`] of real time.
     pub is_stuck: bool,
 }
 
@@ -101,7 +101,7 @@ pub struct Report {
 pub enum Failure {
     /// It panicked.
     Panic(Box<dyn Any + Send>),
-    /// It stood still in real time; the last event.
+    /// It had no event for too long in real time; the last event.
     Stuck(String),
 }
 
@@ -125,7 +125,8 @@ impl std::fmt::Display for Failure {
 ///
 /// # Errors
 ///
-/// The simulation panics, or has no event for [`STUCK_AFTER`] of real time. Its thread stays then.
+/// The simulation panics, or has no event for [`STUCK_AFTER`] of real time. In the latter case its
+/// thread keeps running.
 ///
 /// # Panics
 ///
@@ -321,7 +322,7 @@ impl Simulation {
         for host in &self.cluster.clients {
             let Some(client) = host.client() else { continue };
             let (id, seed) = (client_id(host), self.rng.u64(..));
-            // Half of the clients have a kernel.
+            // Half of the clients have a modelled kernel.
             let kernel = (id % 2 == 0).then(|| KernelModel::attach(&client));
             let workload = Workload::new(
                 id,
@@ -409,9 +410,11 @@ impl Simulation {
         evicted.len()
     }
 
-    /// Checks that nothing is left of the clients' calls.
+    /// Checks the nodes after all calls: no uncommitted requests, dirty data or surplus locks are
+    /// left, and the totals of grants are right. In a calm run also checks that no call was slow or
+    /// failed.
     async fn check_idle(&mut self) {
-        // Longer than the pings that learn of commits.
+        // Longer than the interval of the pings whose replies tell clients about commits.
         tokio::time::sleep(Duration::from_secs(60)).await;
         for host in self.cluster.hosts().filter(|host| host.is_up()) {
             let Some(node) = host.node() else { continue };

@@ -1,5 +1,5 @@
 //! Scenarios written by hand: a cluster in virtual time, whose network and nodes the scenario
-//! controls. CONTRIBUTING.md shows one.
+//! controls. CONTRIBUTING.md has an example.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use crate::cluster::{Cluster, Host};
 use crate::run::{CLIENTS, Failure, OSTS, in_simulation};
 
-/// The time of a frame.
+/// Delivery time of a frame.
 const LATENCY: Duration = Duration::from_millis(1);
 
 /// Decides whether a frame is lost.
@@ -38,7 +38,7 @@ pub struct Scenario {
     rule: Arc<Mutex<Option<Rule>>>,
 }
 
-/// Plays a scenario.
+/// Starts a cluster, and runs a scenario on it.
 ///
 /// # Panics
 ///
@@ -67,7 +67,7 @@ where
 }
 
 impl Scenario {
-    /// The host of a client, from 0.
+    /// The host of the client with this index, from 0.
     pub fn host(&self, client: usize) -> &Arc<Host> {
         &self.cluster.clients[client]
     }
@@ -102,7 +102,7 @@ impl Scenario {
         }
     }
 
-    /// Closes or opens the ways between a client and all servers.
+    /// Cuts or restores the network between a client and all servers.
     pub fn isolate(&self, client: usize, isolated: bool) {
         self.block(client, &self.cluster.servers, isolated);
     }
@@ -120,7 +120,7 @@ impl Scenario {
         }
     }
 
-    /// Loses the frames for which `rule` returns true.
+    /// Makes the network lose the frames for which `rule` returns true.
     pub fn lose(&self, rule: impl FnMut(&FrameInfo) -> bool + Send + 'static) {
         *self.rule.lock() = Some(Box::new(rule));
     }

@@ -32,7 +32,8 @@ struct World {
     random: Cell<u64>,
     /// How far the clock of each node is ahead of the true time, in milliseconds.
     skews: RefCell<BTreeMap<u32, i64>>,
-    /// Whether the thread asks tokio for the time, which must not ask again.
+    /// Whether the thread is asking tokio for the time. Tokio itself calls `clock_gettime`, which
+    /// must not ask again.
     asking: Cell<bool>,
 }
 
@@ -124,8 +125,7 @@ pub unsafe extern "C" fn clock_gettime(clock: clockid_t, time: *mut timespec) ->
             }
             0
         }
-        // SAFETY: the system call gets the caller's arguments, for which it has the caller's
-        // guarantee.
+        // SAFETY: the caller guarantees that the arguments of the system call are valid.
         _ => unsafe { libc::syscall(libc::SYS_clock_gettime, clock, time) as c_int },
     }
 }

@@ -16,8 +16,8 @@ use crate::workload::BLOCK;
 /// Number of states at which a check gives up.
 const STATES_MAX: usize = 30_000;
 
-/// The events that weaken promises. Today's exceptions from the promises of a file system that
-/// recovers are here and nowhere else:
+/// The events that weaken promises. All exceptions from the promises of a file system that recovers
+/// are here and nowhere else:
 ///
 /// - A metadata server that crashes forgets the changes that no sync covers, even acknowledged
 ///   ones: clients do not replay.
@@ -34,11 +34,11 @@ const STATES_MAX: usize = 30_000;
 pub struct Losses {
     /// Clients that died or that a server evicted.
     pub clients: BTreeSet<ClientId>,
-    /// The order of each death of the metadata server among the calls.
+    /// Position of each death of the metadata server among all events.
     pub mds: Vec<u64>,
-    /// The order of each death of an object server.
+    /// Position of each death of an object server.
     pub oss: Vec<u64>,
-    /// The order of the begin of each fault of an OST's disk: changes fail, or space is missing.
+    /// Position of the start of each fault of an OST's disk: changes fail, or space is missing.
     pub disks: Vec<u64>,
     /// Whether the disks of the OSTs are so small that the calls fill them.
     pub small_disks: bool,
@@ -48,10 +48,10 @@ pub struct Losses {
 const LOSSES_OF_FAULT: usize = 2;
 
 impl Losses {
-    /// The losses of data by faults of disks. Each takes effect at any time after its fault, or
-    /// never.
+    /// The possible losses of data by disk faults. Each takes effect at any time after its fault,
+    /// or never.
     fn of_disks<C: Clone>(&self, call: C) -> impl Iterator<Item = (Timed<C>, String)> {
-        // No call or other event has these two starts.
+        // No call or other event starts at these two times.
         let starts = self
             .disks
             .iter()
@@ -73,7 +73,7 @@ impl Losses {
 pub struct Findings {
     /// Each broken promise.
     pub broken: Vec<String>,
-    /// Number of checks that had too many states.
+    /// Number of checks that gave up because of too many states.
     pub undecided: u32,
 }
 

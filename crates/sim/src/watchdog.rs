@@ -1,5 +1,5 @@
-//! Finds simulations that stand still in real time: a thread that blocks, or loops without an
-//! await point, would let the simulator hang.
+//! Detects simulations that hang in real time because a thread blocks, or loops without an await
+//! point.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ thread_local! {
 }
 
 impl Progress {
-    /// Lets [`count`] and [`note`] of this thread report here.
+    /// Makes [`count`] and [`note`] on this thread record their events here.
     pub(crate) fn attach(self: &Arc<Progress>) {
         OWN.set(Some(self.clone()));
     }

@@ -1,5 +1,5 @@
-//! The weather of the network: how long frames take, and which are lost, doubled, overtaken, or
-//! break their connection.
+//! The faults of the simulated network: how long frames take, and which frames are lost,
+//! duplicated, reordered, or break their connection.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,10 +10,10 @@ use lnet::sim::{Fate, FrameInfo, FrameKind, Weather};
 use parking_lot::Mutex;
 use xxhash_rust::xxh3::Xxh3;
 
-/// How often frames suffer, each in frames of a million.
+/// The rates of network faults, frames per million.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Climate {
-    /// Lost without a trace.
+    /// Lost without an error.
     pub lost: u32,
     /// Delivered twice.
     pub doubled: u32,
@@ -30,7 +30,7 @@ const LATENCY: std::ops::Range<u64> = 50..2_000;
 /// The time of a late or overtaken frame, in milliseconds.
 const LATE: std::ops::Range<u64> = 1..3_000;
 
-/// All that happens in a simulation, as one number: equal seeds give equal digests.
+/// A hash of all events of a simulation: equal seeds give equal digests.
 #[derive(Clone, Default)]
 pub struct Digest(Arc<Mutex<Xxh3>>);
 
@@ -49,7 +49,7 @@ impl Digest {
     }
 }
 
-/// Numbers that show how deep a run went.
+/// Counts that show how much a run has tested.
 #[derive(Debug, Default)]
 pub struct Counts {
     /// Frames that arrived.
@@ -72,7 +72,7 @@ pub struct SeededWeather {
 }
 
 impl SeededWeather {
-    /// The weather with a seed. The climate may change during the run.
+    /// Creates the weather from a seed. The caller may change the climate during the run.
     pub fn new(
         seed: u64,
         climate: Arc<Mutex<Climate>>,

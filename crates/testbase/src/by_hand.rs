@@ -165,8 +165,9 @@ pub async fn connect_by_hand(
     connect_to(lnet, Nid::LO, uuid, client, claim, requested).await
 }
 
-/// Connects by hand to a metadata target. The client claims its import handle, `conn_cnt`, and
-/// whether it has no handle of an earlier connection. Returns the reply's offset, body and data.
+/// Connects by hand to a metadata target, with the client's import handle, its `conn_cnt`, and
+/// whether the connect is initial (`MSG_CONNECT_INITIAL`). Returns the reply's offset, body and
+/// connect data.
 pub async fn connect_to(
     lnet: &Arc<Lnet>,
     to: Nid,

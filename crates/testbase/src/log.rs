@@ -27,7 +27,7 @@ impl Write for LogWriter {
 }
 
 impl Log {
-    /// Collects warnings and errors from now on.
+    /// Clears this thread's log and collects its warnings and errors.
     pub fn start() -> Log {
         let log = tracing_subscriber::fmt().with_max_level(tracing::Level::WARN);
         // Only the first test of the process sets the subscriber.

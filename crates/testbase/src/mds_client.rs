@@ -23,7 +23,8 @@ use wire::{
 
 /// The UUID of the target.
 pub const MDT: &str = "testfs-MDT0000_UUID";
-/// Flag of a granted lock that conflicts already: the client must cancel it without a callback.
+/// Flag of a lock that already conflicts when the server grants it. The server sends no blocking
+/// callback for it; the client must cancel the lock at once.
 const AST_SENT: u32 = LDLM_FL_AST_SENT as u32;
 /// `ocd_connect_flags` of a Lustre client (capture b1).
 const FLAGS: u64 = 0xae7e_7e7b_e374_d3b8;
@@ -302,7 +303,7 @@ impl Client {
         vec![body.to_bytes(), Bytes::new(), nul_terminated(name.as_bytes())]
     }
 
-    /// A lookup for a batch.
+    /// A sub-request of a batch that looks up a name (`BUT_GETATTR`).
     pub fn sub_request(&self, parent: Fid, name: &str) -> Message {
         let mut bufs = vec![
             self.dlm(parent, LCK_CR, MDS_INODELOCK_UPDATE, LDLM_FL_HAS_INTENT as u32),
@@ -324,8 +325,8 @@ impl Client {
         self.open_from(0, (parent, name), flags, ea).await
     }
 
-    /// Opens a file by parent and name, or by FID and an empty name; `own` is the cookie of a
-    /// handle by which the client has the file open already.
+    /// Opens a file by parent and name, or by FID and an empty name. `own` is the cookie of an open
+    /// handle that the client already has for the file; 0: none.
     pub async fn open_from(&self, own: u64, file: (Fid, &str), flags: u64, ea: &[u8]) -> Intent {
         let (parent, name) = file;
         let by_fid = flags & wire::MDS_OPEN_BY_FID != 0;

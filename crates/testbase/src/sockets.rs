@@ -49,7 +49,7 @@ pub async fn node_with(nid: Nid, cfg: LnetConfig) -> Arc<Lnet> {
     node
 }
 
-/// A sink with the capacity of its channel.
+/// A sink that sends PUTs to a channel, and is full when the channel is full.
 pub struct Queue(pub mpsc::Sender<IncomingPut>);
 
 impl PutSink for Queue {
@@ -82,8 +82,8 @@ pub fn pattern(len: usize, seed: u8) -> Bytes {
 }
 
 /// Connects to `to` with the hello of `me`; returns the socket and the connection type of the
-/// answer. Types: 1 is for small messages, 2 for large ones to the sender of the hello, 3 for large
-/// ones from it; -1 asks to try again.
+/// answer. Types: 1: small messages; 2: large messages to the sender of the hello; 3: large
+/// messages from that sender; -1: the peer asks the sender to retry.
 pub async fn exchange_hellos(to: Nid, me: Nid, incarnation: u64, kshm_ctype: i32) -> (TcpStream, i32) {
     let mut socket = send_hello(to, me, incarnation, kshm_ctype).await;
     let mut reply = [0; KsockHelloMsgNid4::SIZE];

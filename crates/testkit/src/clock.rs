@@ -7,7 +7,7 @@ use mdt::WallClock;
 use parking_lot::Mutex;
 use wire::Time;
 
-/// A clock that may run behind the time of day, or show a fixed time. Clones share it.
+/// A clock that may run behind the time of day, or show a fixed time. Clones share the setting.
 #[derive(Clone, Default)]
 pub struct SettableClock(Arc<Mutex<Setting>>);
 

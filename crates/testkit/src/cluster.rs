@@ -76,8 +76,8 @@ pub fn label(kind: TargetKind, index: u32) -> TargetLabel {
     TargetLabel::new(kind, FSNAME, index, &uuid.unwrap())
 }
 
-/// Starts a node with numbers that follow from the seed. Its mounts do not follow the parameters
-/// that the MGS keeps: this would need another connection.
+/// Starts a node whose random numbers depend only on the seed. Its mounts do not follow the
+/// parameters that the MGS stores: this would need another connection.
 pub fn start_node(lnet: Arc<Lnet>, seed: u64, clock: &SettableClock) -> Arc<Node> {
     let config = NodeConfig {
         clock: clock.wall_clock(),
@@ -224,12 +224,12 @@ impl Cluster {
         self.mount_with(|_| {}).await
     }
 
-    /// Mounts the file system with other options.
+    /// Mounts the file system with the default options after `change`.
     pub async fn mount_with(&self, change: impl FnOnce(&mut MountOptions)) -> Arc<Client> {
         self.try_mount(change).await.unwrap()
     }
 
-    /// Mounts the file system with other options.
+    /// Mounts the file system with the default options after `change`.
     ///
     /// # Errors
     ///

@@ -7,7 +7,7 @@ mod clock;
 mod cluster;
 mod stores;
 
-/// The library, for crates below it.
+/// The crate, for tests of the crates on which it depends.
 pub use node;
 
 pub use clock::SettableClock;

@@ -53,7 +53,7 @@ impl Stores for KeptStores {
     }
 }
 
-/// Stores with an index of the test, and objects in memory that each start creates.
+/// Stores with an index that the test supplies. Each start creates empty objects in memory.
 pub struct GivenIndex(pub Arc<dyn Index>);
 
 impl Stores for GivenIndex {

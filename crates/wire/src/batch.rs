@@ -73,8 +73,8 @@ impl BatchBody {
         Ok(BatchBody::Bulk(parts))
     }
 
-    /// The header's buffer of a batch with `requests` inside; the client has space for replies of
-    /// `reply_len` bytes.
+    /// Builds the header's buffer of a batch that carries `requests` inline. `reply_len` is the
+    /// size of the client's reply buffer in bytes.
     pub fn inline(requests: &[Message], reply_len: u32) -> Bytes {
         let body = build_requests(requests);
         let header = ButUpdateHeader {

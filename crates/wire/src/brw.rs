@@ -21,7 +21,7 @@ pub fn md_lengths(ranges: impl IntoIterator<Item = Range<u64>>) -> Vec<u32> {
                 lengths.push(bytes as u32);
                 (bytes, fragments) = (0, 0);
             }
-            // Adds all fragments that still fit into this MD at once.
+            // Adds at once all fragments that still fit into this MD.
             let full_offset = (offset / FRAGMENT + FRAGMENTS_PER_MD - fragments) * FRAGMENT;
             let end = full_offset.min(range.end);
             fragments += end.div_ceil(FRAGMENT) - offset / FRAGMENT;

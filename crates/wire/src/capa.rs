@@ -1,7 +1,7 @@
-//! Object capabilities in the format of Lustre up to 2.7: the MDT signs one for a client and an
-//! object, and the client presents it to the OST. The structure and its buffers (`RMF_CAPA1`,
-//! `RMF_CAPA2`) are Lustre's; current Lustre leaves these buffers empty. For the signature see
-//! [docs/security.md](../../../docs/security.md).
+//! Object capabilities in the format of Lustre up to 2.7: the MDT signs a capability for one client
+//! and one object, and the client presents it to the OST. The structure and its buffers
+//! (`RMF_CAPA1`, `RMF_CAPA2`) are Lustre's; current Lustre leaves these buffers empty. For the
+//! signature see [docs/security.md](../../../docs/security.md).
 
 use crate::{
     LDLM_ENQUEUE, LuFid, OST_FALLOCATE, OST_GETATTR, OST_PUNCH, OST_READ, OST_SEEK, OST_SETATTR, OST_SYNC,
@@ -31,9 +31,10 @@ pub const CAPA_OPC_META_READ: u64 = 1 << 10;
 /// `RMF_CAPA1`. In the reply: the capability is in `RMF_CAPA2`.
 pub const OBD_MD_FLOSSCAPA: u64 = 0x400_0000_0000;
 
-/// The rights of which a request to an OST needs at least one, and the index of its capability in
-/// [`Message::bufs`](crate::Message); `None` if the request needs no capability. `writes` says
-/// whether the mode of the requested lock allows writing.
+/// The rights and the buffer to check for a request to an OST: the capability must grant at least
+/// one of the rights, and is at this index of [`Message::bufs`](crate::Message). `None` if the
+/// request needs no capability. `writes` says whether the mode of the requested lock allows
+/// writing.
 pub fn capability_needed(opc: u32, writes: bool) -> Option<(u64, usize)> {
     match opc {
         OST_READ => Some((CAPA_OPC_OSS_READ, 4)),
@@ -43,7 +44,7 @@ pub fn capability_needed(opc: u32, writes: bool) -> Option<(u64, usize)> {
         OST_SEEK => Some((CAPA_OPC_OSS_READ, 2)),
         OST_SETATTR => Some((CAPA_OPC_META_WRITE, 2)),
         OST_GETATTR | OST_SYNC => Some((CAPA_OPC_META_READ, 2)),
-        // Buffer 2 would be an intent, which locks on objects do not have.
+        // Buffer 2 is the place of an intent; an enqueue on an object sends none.
         LDLM_ENQUEUE if writes => Some((CAPA_OPC_OSS_WRITE | CAPA_OPC_OSS_TRUNC | CAPA_OPC_META_WRITE, 3)),
         LDLM_ENQUEUE => Some((CAPA_OPC_META_READ, 3)),
         _ => None,

@@ -47,14 +47,15 @@ impl ChecksumType {
         ChecksumType::ALL.iter().fold(0, |bits, ty| bits | ty.bit())
     }
 
-    /// The preferred type of those that both sides offer (`types`); Adler if there is none.
+    /// The preferred type among `types`, the bits of `ocd_cksum_types` that both peers offer; Adler
+    /// if `types` has no known bit.
     pub fn preferred(types: u32) -> ChecksumType {
         let mut all = ChecksumType::ALL.into_iter();
         all.find(|ty| types & ty.bit() != 0).unwrap_or(Adler)
     }
 
-    /// The type that the bits `OBD_FL_CKSUM_ALL` of `o_flags` name; Adler if all are zero. `None`
-    /// for an unknown value.
+    /// The type that `o_flags` names in the bits `OBD_FL_CKSUM_ALL`; Adler if these bits are zero.
+    /// `None` for an unknown value.
     pub fn from_flags(o_flags: u32) -> Option<ChecksumType> {
         match o_flags & OBD_FL_CKSUM_ALL {
             0 => Some(Adler),
@@ -89,8 +90,9 @@ impl ChecksumType {
         }
     }
 
-    /// The checksum of `data`, the bytes of these file ranges in order. `data` may be shorter than
-    /// the ranges: a read ends at the end of the file. Only the T10 types use the ranges.
+    /// The checksum of `data`: the bytes of the file ranges `ranges`, in order. `data` may be
+    /// shorter than the ranges: a read ends at the end of the file. Only the T10 types use the
+    /// ranges.
     pub fn of<'a>(
         self,
         ranges: impl IntoIterator<Item = Range<u64>>,

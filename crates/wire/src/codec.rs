@@ -1,8 +1,9 @@
 //! Bounded reading and writing of little-endian bytes.
 //!
-//! A [`Reader`] never reads past its slice and never allocates by a length that it has read. Every
-//! failure is a [`WireError`] with the expected and the found value. Integers are little-endian:
-//! Nacre sends no others, and refuses messages of big-endian peers by their byte-swapped magic.
+//! A [`Reader`] never reads past its slice and never takes the size of an allocation from a length
+//! that it has read. Every failure is a [`WireError`] with the expected and the found value.
+//! Integers are little-endian: Nacre sends no others, and refuses messages of big-endian peers by
+//! their byte-swapped magic.
 
 use bytes::Bytes;
 use thiserror::Error;
@@ -10,7 +11,7 @@ use thiserror::Error;
 /// The reason why bytes or a text cannot be parsed.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum WireError {
-    /// Too few bytes. For a message of fixed size also: too many.
+    /// Too few bytes; for a message of fixed size, also too many.
     #[error("{what}: needs {expected} bytes, found {found}")]
     Short {
         /// The structure or field.

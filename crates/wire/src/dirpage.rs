@@ -45,7 +45,8 @@ impl DirEntry {
 
     /// Size of an entry with a name of this length, in bytes.
     pub const fn size_of(name_len: usize, with_type: bool) -> usize {
-        // Servers reserve space for a NUL after the name, although the type is in its place.
+        // Lustre's servers count a NUL after the name in this size, but write the type, if any, at
+        // the next even offset after the name.
         let end = LuDirent::SIZE + name_len + 1;
         round_up8(if with_type {
             end.next_multiple_of(2) + 2

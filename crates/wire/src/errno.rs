@@ -175,8 +175,8 @@ impl Errno {
         (status < 0).then(|| Errno(status.saturating_neg()))
     }
 
-    /// The number for user programs: `EIO` for numbers from 512 on, which are internal to the
-    /// kernel, and for 0 and negative ones.
+    /// The number for user programs. `EIO` replaces numbers from 512 on, which are internal to the
+    /// kernel, and numbers below 1.
     pub const fn for_programs(self) -> Errno {
         if self.0 > 0 && self.0 < 512 {
             self

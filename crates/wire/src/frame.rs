@@ -216,7 +216,8 @@ pub enum FrameHead {
     },
     /// An LNet message, followed by `header.payload_length` bytes.
     Lnet {
-        /// `ksh_zc_cookies`: one that the sender wants back, and one that it returns.
+        /// `ksh_zc_cookies`: first the cookie that the sender wants back, then a cookie that it
+        /// returns; 0 for none.
         cookies: [u64; 2],
         /// Addresses, type and length.
         header: LnetHdrNid4,
@@ -296,9 +297,10 @@ pub struct PingReply {
 impl PingReply {
     /// The reply of a node with all `nids` up; `sequence` is the status of `0@lo`.
     ///
-    /// The features lack discovery: peers push nothing to the node and keep using the NID that they
-    /// know. They include multi-rail, because Lustre logs an error for each configured server
-    /// without this feature. If `router` is false, they say that routing is disabled.
+    /// The reply does not announce discovery, so peers push nothing to the node and keep using the
+    /// NID that they know. It announces multi-rail, because Lustre logs an error for each
+    /// configured server without this feature. Unless `router` is set, it announces that routing is
+    /// disabled.
     pub fn up(pid: u32, sequence: u32, nids: &[Nid], router: bool) -> PingReply {
         let lo = LnetNiStatus {
             ns_nid: Nid::LO,

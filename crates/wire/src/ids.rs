@@ -48,7 +48,7 @@ impl LuFid {
         ino & (u64::MAX >> 1)
     }
 
-    /// The FID with this inode number ([`Fid::flatten`]), version 0, an object id below 2^24 and a
+    /// The inverse of [`Fid::flatten`] for a FID of version 0 with an object id below 2^24 and a
     /// sequence below 2^39. The FIDs of Nacre's files have this form until its servers allocate
     /// sequence 2^39.
     pub const fn unflatten(ino: u64) -> Fid {
@@ -80,7 +80,7 @@ impl LuFid {
         u64::from(self.f_ver) << 32 | u64::from(self.f_oid)
     }
 
-    /// The lock resource of this file, or of this object of a FID sequence.
+    /// The lock resource of the file or OST object with this FID.
     pub fn res_id(&self) -> LdlmResId {
         LdlmResId {
             name: [self.f_seq, self.ver_oid(), 0, 0],
@@ -94,8 +94,8 @@ impl LuFid {
         }
     }
 
-    /// The FID that a lock resource names: a file if the lock is an MDT's, an object if it is an
-    /// OST's. Valid only if the object is in a FID sequence.
+    /// The FID in a lock resource: on an MDT the file's, on an OST the object's. On an OST, valid
+    /// only if the object is in a FID sequence.
     pub fn from_res_id(res: &LdlmResId) -> Fid {
         Fid::new(res.name[0], res.name[1] as u32, (res.name[1] >> 32) as u32)
     }
@@ -171,8 +171,8 @@ impl fmt::Display for OstId {
 }
 
 impl Hash for LdlmResId {
-    /// Hashes word by word: lock tables are looked up often, and an array would be hashed byte by
-    /// byte, which is slower.
+    /// Hashes word by word, because lock tables hash resources often. A derived implementation
+    /// passes the array as bytes, which is slower.
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.name.iter().for_each(|word| state.write_u64(*word));
     }

@@ -44,7 +44,7 @@ pub struct StructLayout {
     pub fields: &'static [Field],
 }
 
-/// A type of fields: an integer, text of fixed length, an array, or a structure.
+/// A type that a field can have: an integer, text of fixed length, an array, or a structure.
 pub trait WireField: Sized + Clone {
     /// Size in bytes.
     const BYTES: usize;
@@ -166,7 +166,8 @@ pub(crate) const fn with_offsets<const N: usize>(fields: [(&'static str, usize, 
 ///
 /// `pub struct LuExtent("lu_extent", 16) { e_start: u64, e_end: u64 }` generates the struct with
 /// [`WireStruct`] and [`WireField`]; the compiler checks that the fields add up to the declared
-/// size. With a third word in the parentheses, `own_debug`, `Debug` must be implemented by hand.
+/// size. With the third argument `own_debug`, the macro does not implement `Debug`: the structure
+/// has its own implementation.
 macro_rules! wire_structs {
     ($( $(#[$meta:meta])* pub struct $name:ident ($lustre:literal, $size:literal $(, $debug:ident)?) { $( $field:ident : $ty:ty ),* $(,)? } )*) => {
         /// The layout of every structure of this module.

@@ -169,8 +169,8 @@ pub use consts::quota::*;
 pub use consts::srpc::*;
 pub use names::*;
 
-/// The layouts of all structures of current Lustre that this crate implements (`lustre_capa` is
-/// older).
+/// The layouts of all structures that this crate implements, except `lustre_capa`, which current
+/// Lustre does not have.
 pub fn structs() -> impl Iterator<Item = &'static StructLayout> {
     [
         changelog::STRUCTS,

@@ -1,5 +1,5 @@
 //! The extended attribute `trusted.link`: the names of a file, each with its parent directory. The
-//! MDT resolves a FID to a path with it.
+//! MDT uses it to resolve a FID to a path.
 //!
 //! The header is little-endian; lengths and FIDs of the entries are big-endian.
 

@@ -173,7 +173,7 @@ impl Message {
         self.bufs.is_empty()
     }
 
-    /// The body. Zeros fill up a shorter body of an old peer (152 bytes).
+    /// The body. If an old peer sent the shorter body (152 bytes), the missing fields are zero.
     ///
     /// # Errors
     ///

@@ -1,4 +1,5 @@
-//! One type for each kind of number in the protocol: the compiler refuses one kind for another.
+//! One type for each kind of number in the protocol, so that the compiler rejects a mix-up of two
+//! kinds.
 //!
 //! Wire structures hold plain integers. Code that reads a structure wraps the integers; code that
 //! writes one unwraps them by `.0`.

@@ -28,7 +28,7 @@ impl RenameFlags {
     /// `RENAME_WHITEOUT`: the source name becomes a character device 0/0.
     pub const WHITEOUT: RenameFlags = RenameFlags(4);
 
-    /// The flags in a system call or a request.
+    /// The flags from the bits in a system call or a request.
     ///
     /// # Errors
     ///

@@ -203,7 +203,7 @@ impl LovLayout {
         }
     }
 
-    /// Whether `bytes` start with the magic of any layout of files, also of one that
+    /// Whether `bytes` start with the magic of a file layout, including kinds that
     /// [`LovLayout::parse`] refuses.
     pub fn is_layout(bytes: &[u8]) -> bool {
         Reader::new("lmm_magic", bytes)
@@ -274,8 +274,8 @@ impl CompositeLayout {
 /// stripes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LmvLayout {
-    /// The header. `lmv_stripe_count` counts the directory's stripes, also where `stripes` is
-    /// empty.
+    /// The header. `lmv_stripe_count` is the number of the directory's stripes, even if `stripes`
+    /// is empty.
     pub head: LmvMdsMdV1,
     /// The FIDs of the stripes; empty in the attribute of a stripe.
     pub stripes: Vec<Fid>,

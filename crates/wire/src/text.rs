@@ -1,5 +1,5 @@
-//! Text in fields of fixed length: the bytes up to the first NUL. New fields have zeros behind the
-//! text.
+//! Text in fields of fixed length: the bytes up to the first NUL. [`Text::new`] and
+//! [`Text::truncated`] fill the rest of the field with zeros.
 
 use crate::codec::{Reader, Result, Writer};
 use crate::layout::{Shape, WireField};

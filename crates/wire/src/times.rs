@@ -8,8 +8,9 @@
 //! receives. Thus, without an agreement, it sends whole seconds and zeros in these words, and
 //! ignores the words that it receives. See `docs/decisions/002-nanosecond-times.md`.
 //!
-//! The fields that hold the nanoseconds of each time. If mtime and ctime share a field, mtime uses
-//! its low half and ctime its high half. In a reply, `mbo_suppgid` holds the nanoseconds of btime.
+//! The table lists the fields that hold the nanoseconds of each time. If mtime and ctime share a
+//! field, mtime uses its low half and ctime its high half. In a reply, `mbo_suppgid` holds the
+//! nanoseconds of btime.
 //!
 //! | structure | atime | mtime | ctime | other times |
 //! |---|---|---|---|---|
@@ -462,7 +463,7 @@ mod tests {
             "a set mtime comes with the latest ctime"
         );
         assert_eq!(set.after_change(times(early, early)), set);
-        // A change in whole seconds cannot be ordered within its second: it counts as new.
+        // A change in whole seconds has no order within its second, so it counts as the later one.
         let whole = times(Time::secs(5), Time::secs(5));
         assert_eq!(known.after_change(whole), known);
         assert_eq!(set.after_change(whole), times(Time::secs(5), late));

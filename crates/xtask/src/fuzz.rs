@@ -16,13 +16,13 @@ const TARGETS: [&str; 9] = [
 ];
 /// Default run time of each target, seconds.
 const SECONDS_DEFAULT: u32 = 12;
-/// Number of lines of output in a failure without a panic.
+/// Number of last lines of output that the report of a failure without a panic contains.
 const TAIL_LINES: usize = 60;
 /// Limits for one input: 60 s and 2 GiB of memory.
 const LIMITS: [&str; 2] = ["-timeout=60", "-rss_limit_mb=2048"];
 
-/// Options of a run. libFuzzer's weights of inputs by the rareness of their features cost a fifth
-/// of the time of the targets that start servers.
+/// Options of a run. By default libFuzzer prefers inputs with rare features; the computation of
+/// these weights takes a fifth of the time of the targets that start servers.
 const RUN: [&str; 1] = ["-entropic=0"];
 
 /// The action that the command line requests.
@@ -143,7 +143,7 @@ fn run_targets(targets: &[&str], seconds: u32) -> Result<(), String> {
     Err(format!("!!! fuzz failed: {}", failed.join(", ")))
 }
 
-/// The directory for the inputs of a failure that the servers had served before.
+/// The directory for the inputs that the servers had served before a failure.
 fn history_path(target: &str) -> PathBuf {
     fuzz_path("artifacts").join(format!("{target}-history"))
 }

@@ -18,8 +18,9 @@ const PORT: u16 = 7988;
 /// The cargo profile of a build for tests.
 const TEST_PROFILE: &str = "dev";
 
-/// Runs the command. `args`: `--release` builds optimised; `--rates` does too, and compares the
-/// rates with the C library's instead of running the tests; the rest goes to pytest.
+/// Runs the command. `args`: `--release` builds optimised. `--rates` also builds optimised, and
+/// compares the rates with those of the C library instead of running the tests. Pytest gets all
+/// other arguments.
 pub(crate) fn run(args: &[String]) -> Result<(), String> {
     let has = |option| args.iter().any(|arg| arg == option);
     let rates = has("--rates");
@@ -42,7 +43,8 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
     if rates {
         return compare_rates(&python, &directory, &servers);
     }
-    // Compares the stubs with the compiled classes. It must not find the sources' directory.
+    // stubtest compares the stubs with the compiled classes. It runs outside of the sources, so
+    // that it imports the installed package.
     let mut stubs = Command::new(&python);
     stubs.args(["-m", "mypy.stubtest", "nacre._nacre", "--ignore-disjoint-bases"]);
     Stage::new("python: stubs").run(stubs.current_dir(target_dir()))?;

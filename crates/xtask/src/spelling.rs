@@ -1,4 +1,4 @@
-//! The spelling of sources and pages. The terms of the glossary count as words.
+//! The spelling of sources and pages. The spell checker accepts the terms of the glossary.
 
 use std::fs;
 use std::process::Command;

@@ -9,7 +9,7 @@ use wire::{
 use super::{FIRST_LOCK_COOKIE, Known, Request, body, mdt, mode, name, names::xattr, ost, pick, position};
 use crate::steps::{Action, Step};
 
-/// An enqueue. The client's cookie counts its locks.
+/// An enqueue. The client's lock handles count from [`FIRST_LOCK_COOKIE`].
 fn enqueue(known: &Known, to_ost: bool, lock: LdlmRequest, more: Vec<Bytes>) -> Request {
     let cookie = FIRST_LOCK_COOKIE + known.locks.len() as u64;
     let bufs = std::iter::once(lock.to_bytes_with(&[cookie]))

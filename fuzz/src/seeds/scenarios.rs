@@ -1,5 +1,5 @@
-//! Inputs built by hand: useful sequences of requests, and sequences that name the same object
-//! twice where a request expects two.
+//! Inputs built by hand: useful sequences of requests, and requests that name the same object twice
+//! although they expect two different ones.
 
 use crate::steps::{Action, Step, options};
 
@@ -153,7 +153,7 @@ fn queries() -> Vec<Step> {
     queries.chain(sequences).chain([batch, read_only]).collect()
 }
 
-/// Requests with equal FIDs, or with FIDs above one another.
+/// Requests with equal FIDs, or with the FIDs of a directory and of its ancestor.
 fn equal_fids() -> Vec<Vec<Step>> {
     let dirs = [make(DIR, 1, 0, DIRECTORY), make(1, 2, 1, DIRECTORY)];
     let file = [make(DIR, 1, 0, FILE), link(1, DIR, 1)];
@@ -166,7 +166,7 @@ fn equal_fids() -> Vec<Vec<Step>> {
         // Renames onto itself: the same name, and another name of the same file.
         after(&file, &[rename(DIR, DIR, 0, 0), rename(DIR, DIR, 0, 1)]),
         after(&dirs, &[rename(1, 1, 1, 1), rename(DIR, DIR, 0, 0)]),
-        // Renames of a directory into itself, into one below, and over one above.
+        // Renames of a directory into itself, into a descendant, and over an ancestor.
         after(
             &dirs,
             &[rename(DIR, 1, 0, 0), rename(DIR, 2, 0, 0), rename(1, DIR, 1, 0)],
@@ -309,7 +309,7 @@ fn callbacks() -> Vec<Vec<Step>> {
         ];
         [conflict, object.into()]
     });
-    // The client that waits disconnects, or the holder does.
+    // The waiter or the lock holder disconnects.
     let waits = make(DIR, OF_B, 0, DIRECTORY).by(B | options::NO_WAIT);
     let leaves = [0, B].map(|client| {
         let leave = Step::new(Action::Disconnect).by(client);

@@ -53,8 +53,8 @@ impl Sample {
             ("File creation", CreateMethod::Mknod) => "mknod",
             ("File creation", CreateMethod::Open(_)) => "create",
             ("File stat", _) => "stat",
-            // Files made by mknod have no objects, and neither do files with 0 stripes. The removal
-            // of a file with 0 stripes has a row already.
+            // Omit the removal of files made by mknod. Like files with 0 stripes, they have no
+            // objects, and the removal of files with 0 stripes has a row.
             ("File removal", CreateMethod::Open(_)) => "unlink",
             _ => return None,
         };

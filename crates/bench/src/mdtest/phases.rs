@@ -212,8 +212,9 @@ impl<'a> TaskRun<'a> {
         Ok(())
     }
 
-    /// The owners of the items that this task works on in a phase: the task `strides` strides away.
-    /// Empty if this task does not participate. With `by_first`, rank 0 works on all items.
+    /// The ranks of the tasks whose items this task works on in a phase: the task that is `strides`
+    /// times `-N` ranks further. Empty if this task does not participate. With `by_first`, rank 0
+    /// works on all items.
     fn owners(&self, strides: usize, by_first: bool) -> std::ops::Range<usize> {
         let rank = self.task.comm.rank();
         match (by_first, rank) {
@@ -321,8 +322,8 @@ impl<'a> TaskRun<'a> {
         Ok(())
     }
 
-    /// Executes `work` on every item of the task `strides` strides away, in the order of numbers or
-    /// at random.
+    /// Executes `work` on every item of the task that is `strides` times `-N` ranks further, in the
+    /// order of numbers or at random.
     fn for_each_item(
         &mut self,
         kind: ItemKind,

@@ -1,9 +1,9 @@
 //! mdtest's options, and its tree of directories with the names of all files.
 //!
 //! A tree has the depth `-z` and the branching factor `-b`. Directories are numbered level by level
-//! from the root. With n items per directory, directory k has the items from k × n on. Tasks create
-//! rename and remove items in depth-first order of the directories; they stat and read items in the
-//! order of their numbers or at random.
+//! from the root. With n items per directory, directory k has the items from k × n on. Tasks
+//! create, rename and remove items in depth-first order of the directories; they stat and read
+//! items in the order of their numbers or at random.
 
 use crate::BenchError;
 use std::path::PathBuf;

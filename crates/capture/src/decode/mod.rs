@@ -32,7 +32,7 @@ pub struct Options {
     pub nids: HashSet<Nid>,
     /// Only messages of these opcodes.
     pub opcodes: HashSet<u32>,
-    /// Only messages with these xids, their replies and their bulk.
+    /// Only requests with these xids, their replies and their bulk data.
     pub xids: HashSet<u64>,
 }
 

@@ -9,7 +9,7 @@ use std::io::{self, Write};
 struct Counts {
     /// Requests, and lines that are neither a request, a reply nor bulk.
     requests: u64,
-    /// Replies without early replies.
+    /// Replies, without early ones.
     replies: u64,
     /// Replies with a negative status.
     errors: u64,

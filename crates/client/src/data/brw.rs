@@ -192,7 +192,7 @@ fn split(payload: &Payload, lengths: &[u32]) -> Vec<Payload> {
 pub(super) struct WriteReply {
     /// New grant in bytes.
     pub granted: u64,
-    /// Whether the server computed another checksum: the client must then send the data again.
+    /// Whether the server computed a different checksum: the client must then send the data again.
     pub corrupted: bool,
     /// Blocks of the object, of 512 bytes each, if reported.
     pub blocks: Option<u64>,

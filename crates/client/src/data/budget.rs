@@ -6,7 +6,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 /// The grant state that an RPC reports (`o_dirty`, `o_undirty`, `o_grant`). `o_dropped` stays 0:
-/// the client gives grant up only by a disconnect.
+/// the client gives up grant only when it disconnects.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct GrantReport {
     /// Dirty bytes of this client.
@@ -33,7 +33,7 @@ struct State {
 #[derive(Debug)]
 pub(super) struct Budget {
     state: Mutex<State>,
-    /// Notified when a waiting reservation may be possible.
+    /// Notified when a waiting writer may be able to reserve bytes.
     freed: Notify,
 }
 
@@ -132,7 +132,7 @@ impl Budget {
         }
     }
 
-    /// Returns an unused reservation.
+    /// Cancels an unused reservation: its bytes return to the unused grant.
     pub(super) fn unreserve(&self, bytes: u64) {
         let mut state = self.state.lock();
         state.dirty = state.dirty.saturating_sub(bytes);

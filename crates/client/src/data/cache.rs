@@ -2,7 +2,7 @@
 //! ranges.
 //!
 //! Pure: no lock, no network, no clock. An in-flight buffer never changes, so its checksum stays
-//! right while the program continues: an overwrite replaces the buffer.
+//! right: if the program overwrites the data meanwhile, the cache replaces the buffer.
 
 use super::cache_limit::SweepResult;
 use super::ranges::RangeSet;
@@ -423,7 +423,7 @@ mod tests {
     #[test]
     fn ranges_of_one_rpc_fit_its_descriptors() {
         let mut cache = ObjectCache::default();
-        // Each touches six pages, with the bytes of five and a half.
+        // Each write touches six pages, but has the bytes of five and a half.
         for i in 0..400u64 {
             cache.write(i * 40960 + 1000, Bytes::from(vec![1; 22528]));
         }

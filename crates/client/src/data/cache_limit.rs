@@ -2,9 +2,10 @@
 //!
 //! Eviction is a second-chance clock. Above the limit, a hand moves over all cached extents: target
 //! by target, object by object, from start to end. An extent used since the hand's last pass stays
-//! for one more round; an unused clean extent is dropped. So a read only marks its extents, under
-//! the object's own lock. One task at a time moves the hand, by a bounded number of steps. A task
-//! that finds another task at the hand evicts nothing.
+//! for one more round; an unused clean extent is dropped. So a read only marks its extents as used,
+//! under the object's own lock; it takes no lock that all objects share. One task at a time moves
+//! the hand, by a bounded number of steps. A task that finds another task at the hand evicts
+//! nothing.
 
 use super::osc::Osc;
 use params::{Group, Param, Registry};
@@ -29,7 +30,7 @@ pub(super) struct CacheLimit {
     hand: Mutex<ClockHand>,
 }
 
-/// Position of the hand. In this round the hand has visited everything before it.
+/// Position of the hand. The hand has visited everything before this position in the current round.
 #[derive(Debug, Default)]
 struct ClockHand {
     /// Index in [`CacheLimit::oscs`].

@@ -7,7 +7,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Counts the changes of a file that began and that ended.
+/// Counts the begun changes and the ended changes of a file.
 #[derive(Debug, Default)]
 pub(super) struct ChangeSeq {
     begun: AtomicU64,
@@ -22,7 +22,8 @@ pub(super) struct ChangeGuard<'a>(&'a ChangeSeq);
 #[derive(Debug)]
 pub(super) struct ChangeWatch<'a> {
     seq: &'a ChangeSeq,
-    /// Number of changes that had begun; `None`: one was in progress.
+    /// Number of changes begun before the watch; `None`: a change was in progress when the watch
+    /// began.
     begun: Option<u64>,
 }
 

@@ -1,9 +1,9 @@
 //! The open descriptors of a mount by file. Descriptors with lost data or locks fail.
 //!
 //! A failed descriptor returns `EIO` permanently: the data that its program wrote is not in the
-//! file. A new open works. While a file has a failed descriptor, the client reads no page of the
-//! file for a mapping: all mappings share the kernel's pages, and the bytes of an existing mapping
-//! must not change.
+//! file. A new open of the file works. While a file has a failed descriptor, the client reads no
+//! page of the file for a mapping: all mappings share the kernel's pages, and the bytes of an
+//! existing mapping must not change.
 
 use cpt::HashMap;
 use parking_lot::Mutex;

@@ -24,8 +24,8 @@ use std::time::Duration;
 use tokio::sync::RwLock;
 use wire::{Errno, Fid, OBD_OBJECT_EOF, StripeIndex};
 
-/// The longest time that an operation which must answer the kernel soon waits for object targets:
-/// for a file's size, or for the write lock of a new file.
+/// Longest wait for object targets in an operation that must answer the kernel soon: the wait for a
+/// file's size, or for the write lock of a new file.
 const SIZE_WAIT_MAX: Duration = Duration::from_millis(500);
 
 /// The data of one file.
@@ -74,8 +74,8 @@ impl DataFile {
     }
 
     /// Tells the objects that they belong to this file. After a swap of layouts they still name
-    /// their former file. The caller knows that this is the file's current layout, and makes sure
-    /// that it stays current meanwhile. The first call suffices: an old layout never returns,
+    /// their former file. The caller must know that this is the file's current layout, and must
+    /// keep it current during the call. The first call suffices: an old layout never returns,
     /// because each swap creates new layout generations.
     pub(crate) fn own_objects(&self) {
         if self.owns_objects() {
@@ -179,8 +179,9 @@ impl DataFile {
     /// the zeros that the client has added up to the size may be wrong. If a truncate or fallocate
     /// was concurrent, all bytes may be wrong. Then `read` runs again under `change_lock`, which
     /// excludes changes. As in a write, the task takes `change_lock` before the extent locks. A
-    /// truncate may wait for `change_lock`, and a cancellation for the truncate, so the second read
-    /// also uses revoked locks (the argument of `read`).
+    /// lock cancellation may wait for a truncate, and the truncate for `change_lock`. So the second
+    /// read also uses revoked locks (the argument of `read`): a new lock would wait for that
+    /// cancellation, a deadlock.
     async fn read_consistently<F>(&self, read: impl Fn(bool) -> F) -> Result<Vec<Bytes>, Errno>
     where
         F: Future<Output = Result<StripedRead, Errno>>,

@@ -1,4 +1,4 @@
-//! Files with data that could not be written back, and the descriptors that reported it.
+//! Files with data that could not be written back, and the descriptors that reported the loss.
 //!
 //! After a loss that the program cannot handle (an eviction, a disk error), every descriptor open
 //! at that time fails permanently ([`super::descriptors`]). For lack of space, the rule of Linux's

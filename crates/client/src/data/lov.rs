@@ -139,8 +139,8 @@ impl Lov {
             .collect()
     }
 
-    /// The data of a file: the same value for the same FID and layout while it is in use and all
-    /// its targets are known. A new layout replaces the value.
+    /// The data of a file. All callers with the same FID and layout share one value while it is in
+    /// use and all its targets are known. A call with a new layout replaces the value.
     pub fn file(&self, fid: Fid, layout: Arc<FileLayout>) -> Arc<DataFile> {
         let mut files = self.files.lock();
         if let Some(file) = files.get(&fid).and_then(Weak::upgrade)
@@ -162,7 +162,7 @@ impl Lov {
         file
     }
 
-    /// The data of a file by the layout used last; `None`: no task uses it.
+    /// The data of a file with the layout of the last [`Lov::file`] call; `None`: no task uses it.
     pub(crate) fn find_file(&self, fid: Fid) -> Option<Arc<DataFile>> {
         self.files.lock().get(&fid).and_then(Weak::upgrade)
     }
@@ -206,7 +206,7 @@ impl Lov {
         all
     }
 
-    /// The file of an object.
+    /// The file of an object. `ENODEV`: the mount does not know the OST.
     pub(crate) async fn file_of(&self, ost: OstIndex, object: Fid) -> Result<Fid, Errno> {
         let osc = self.oscs.read().get(&ost).cloned();
         osc.ok_or(Errno::ENODEV)?.file_of(object).await

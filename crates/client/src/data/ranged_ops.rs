@@ -5,14 +5,14 @@
 pub enum Fallocate {
     /// Allocate space. Extends the file to the end of the range, except with `keep_size`.
     Allocate {
-        /// The file's size stays.
+        /// Whether the file's size stays as it is.
         keep_size: bool,
     },
     /// Release the space: the range reads as zeros.
     PunchHole,
     /// Let the range read as zeros.
     ZeroRange {
-        /// The file's size stays.
+        /// Whether the file's size stays as it is.
         keep_size: bool,
     },
 }

@@ -6,8 +6,9 @@ use std::ops::Range;
 const AHEAD_MIN: u64 = 256 << 10;
 /// Largest window in bytes.
 const AHEAD_MAX: u64 = 8 << 20;
-/// Largest distance in bytes of a sequential read from the expected offset, because the kernel's
-/// requests may arrive out of order. Smaller near the beginning of the file.
+/// A read within this distance of the expected offset, in bytes, counts as sequential, because the
+/// kernel's requests may arrive out of order. The distance is smaller near the beginning of the
+/// file.
 const SEQUENTIAL_GAP_MAX: u64 = 1 << 20;
 
 /// The state of sequential reads of a file.

@@ -13,7 +13,7 @@ pub(super) struct StripedRead {
     len: u64,
     /// Bytes after `len` that the objects did not return.
     pub(super) missing: u64,
-    /// Whether zeros were added that no object returned.
+    /// Whether `data` has zeros that no object returned.
     pub(super) has_added_zeros: bool,
 }
 
@@ -41,8 +41,8 @@ impl StripedRead {
     }
 }
 
-/// The progress of a striped write. A partial write returns its length without the error, which the
-/// program's next write finds.
+/// The progress of a striped write. A partial write returns its length without the error; the
+/// program's next write encounters the error.
 #[derive(Default)]
 pub(super) struct StripedWrite {
     /// Bytes written so far.

@@ -1,10 +1,11 @@
 //! This client's own changes of names in a directory. On Nacre's lock terms
 //! ([`wire::LockTerms::Nacre`]) the client keeps its lock on the directory during a change.
 //!
-//! A reply to a request sent during a change may or may not include the change. So attributes and
-//! entries of the directory are cached only if no change was in progress from the request until the
-//! reply. Attributes and entries from before a change are not used during the change, and are
-//! dropped at its end unless it had no effect.
+//! A reply to a request sent during a change may or may not include the change. So the client
+//! caches attributes and entries of the directory from a reply only if no change was in progress
+//! from the request until the reply. During a change, the client does not use the attributes and
+//! entries cached before it. At the end of the change, the client drops them, unless the change had
+//! no effect.
 
 use super::{Inode, InodeState, Inodes};
 use crate::attr::{Attr, MdAttr};
@@ -84,8 +85,8 @@ impl DirChangeState {
 }
 
 /// The tasks that have received a directory's attributes since the last change. After a change by
-/// one task the kernel drops its copy of the attributes. But it may then still store an older
-/// answer to another task.
+/// one task, the kernel drops its copy of the attributes. But afterwards the kernel may store
+/// attributes from an older answer to another task.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum KernelViewers {
     #[default]
@@ -97,7 +98,7 @@ pub(crate) enum KernelViewers {
 }
 
 impl KernelViewers {
-    /// Adds a task. Task 0, an unknown one, counts as several.
+    /// Adds a task. Task 0 (unknown) counts as several tasks.
     pub(crate) fn add(&mut self, task: u32) {
         *self = match *self {
             KernelViewers::NoTask if task != 0 => KernelViewers::OneTask(task),

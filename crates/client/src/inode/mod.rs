@@ -161,7 +161,7 @@ pub(crate) struct Inodes {
     chunk_fifo: DirChunkFifo,
     name_limit: Arc<NameSetLimit>,
     changes: ChangeClock,
-    /// The largest [`ChangeStamp`] of the last changes of directories that are no longer cached.
+    /// The largest [`ChangeStamp`] of a change of a directory that is no longer cached.
     last_forgotten_change: AtomicU64,
 }
 

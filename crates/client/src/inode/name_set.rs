@@ -1,11 +1,11 @@
 //! The complete set of names that a directory may have, so that lookups of other names need no
 //! request.
 //!
-//! The client lists a directory under its UPDATE lock, one part each after the second, fourth,
-//! eighth (and so on) failed lookup. The client adds each name that it creates. Removed names stay
-//! in the set, because the client does not know the order in which the server removed and created a
-//! name; lookups of them need a request. If the set exceeds the limit, the client does not list the
-//! directory again under the same lock.
+//! After the second, fourth, eighth (and so on) failed lookup in a directory, the client lists the
+//! next part of the directory under the directory's UPDATE lock. The client also adds each name
+//! that it creates. Removed names stay in the set, because the client does not know the order in
+//! which the server removed and created a name. A lookup of a removed name needs a request. If the
+//! set exceeds the limit, the client does not list the directory again under the same lock.
 
 use cpt::HashSet;
 use ldlm::LockCookie;
@@ -19,7 +19,7 @@ const OVER_LIMIT: u32 = u32::MAX;
 const MISSES_BEFORE_LISTING: u32 = 2;
 /// Assumed memory of one name, in bytes: the set stores hashes.
 const NAME_BYTES: u64 = 16;
-/// The names may use the process's memory divided by this; the limit is within [`NAMES_RANGE`].
+/// The limit is the process's memory divided by this and by [`NAME_BYTES`], within [`NAMES_RANGE`].
 const MEMORY_DIVISOR: u64 = 256;
 /// Least and largest limit, in names of all directories together.
 const NAMES_RANGE: (u64, u64) = (64 << 10, 8 << 20);
@@ -55,9 +55,9 @@ pub(crate) struct DirNameSet {
     cookie: LockCookie,
     /// Failed lookups so far, or [`OVER_LIMIT`].
     misses: u32,
-    /// The directory is listed up to this position (the directory's own hash of a name).
+    /// The client has listed the directory up to this position (the server's hash of a name).
     next: u64,
-    /// Whether the directory is listed to its end.
+    /// Whether the client has listed the directory to its end.
     complete: bool,
     /// This client's hashes of the names.
     names: HashSet<u64>,
@@ -91,9 +91,8 @@ impl DirNameSet {
         (due && !self.complete).then_some(self.next)
     }
 
-    /// Adds the hashes of the names in a part that was listed from position `start` (the
-    /// directory's own hash of a name). `next`: where the next part starts; `None`: the directory
-    /// ends.
+    /// Adds the hashes of the names in a part listed from position `start` (the server's hash of a
+    /// name). `next`: where the next part starts; `None`: the directory ends.
     pub(crate) fn add_part(&mut self, start: u64, next: Option<u64>, name_hashes: impl Iterator<Item = u64>) {
         if start != self.next || self.complete || self.misses == OVER_LIMIT {
             return;

@@ -69,7 +69,7 @@ impl Client {
             data.check_size(size)?;
         }
         let mdc = self.lmv.mdc_of(fid).await?;
-        // The owner may give the file only to one of the owner's groups.
+        // The owner must be a member of the new group, so the request carries that group.
         let suppgid = match set.gid.map(|gid| cred.suppgid(gid)) {
             Some(gid) if gid != NO_GROUP => gid,
             // To keep the set-group-ID bit, the caller must be a member of the file's group.
@@ -123,7 +123,7 @@ impl Client {
     /// another layout now, so the setattr runs again. A truncate that has succeeded never runs
     /// again: after a swap of layouts it would cut the data of the other file. If the object
     /// targets require capabilities and the client has none for this change, `user` needs the right
-    /// to make it.
+    /// to make the change.
     async fn apply_to_data(
         &self,
         fid: Fid,
@@ -231,8 +231,8 @@ impl Client {
         let data = file.data.lock().clone();
         let cached = data.cached_attr();
         let md = self.inodes.get(file.fid).and_then(|i| i.state.lock().md.clone());
-        // Without cached times, the times at the open count. They may be outdated, so the client
-        // may report an access time too often; the target decides whether to store it.
+        // Without cached times, the client uses the times from the open. They may be outdated, so
+        // the client may report an access time too often; the target decides whether to store it.
         let known = match (&md, &cached) {
             (Some(md), Some(data)) => md.with_data(data).times(),
             (Some(md), None) => md.attr.times(),

@@ -33,9 +33,9 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// `ENOENT`: no such file, or none of its names is below the mount's root; `ENODATA`: the FID
-    /// of an object that was never written, which does not know its file; `EPERM`: the caller may
-    /// not use FIDs; or an error of a server.
+    /// `ENOENT`: no such file, or none of its names is below the mount's root; `ENODATA`: `fid` is
+    /// an object that no client has written, so the OST does not know its file; `EPERM`: the caller
+    /// may not use FIDs; or an error of a server.
     pub async fn fid2path(&self, cred: &Cred, fid: Fid) -> Result<Vec<Vec<u8>>, Errno> {
         self.check_may_use_fids(cred)?;
         let file = self.file_of(fid).await?;

@@ -250,8 +250,8 @@ impl Client {
     }
 
     /// The access time to report with a read now; `None`: no update is due, the directory's times
-    /// are not cached, or the target is Lustre's, which learns the time from the clients that have
-    /// the directory open.
+    /// are not cached, or the MDT is a Lustre server, which learns the time from the clients that
+    /// have the directory open.
     fn due_dir_atime(&self, mdc: &Mdc, fid: Fid) -> Option<Time> {
         let rule = self.atime.directories();
         if rule == Atime::Never || mdc.precision() == Precision::Seconds {

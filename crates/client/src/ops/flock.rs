@@ -75,8 +75,8 @@ pub(crate) struct Flocks {
 struct FlockOwner {
     /// Number of lock requests so far.
     requests: AtomicU64,
-    /// Locked during an unlock: a lock request waits, because the unlock would release its lock
-    /// too.
+    /// Locked during an unlock: a lock request waits, because the unlock would also release the
+    /// lock granted to that request.
     unlock_in_progress: tokio::sync::Mutex<()>,
     locks: Mutex<OwnerLocks>,
 }
@@ -137,7 +137,7 @@ impl Flocks {
     }
 
     /// Forgets an owner after a full unlock, unless the owner has sent further lock requests.
-    /// `requests`: their number at the unlock.
+    /// `requests`: the owner's number of requests at the unlock.
     fn forget_if_released(&self, fid: Fid, owner: u64, requests: u64) {
         let mut owners = self.owners.lock();
         if owners

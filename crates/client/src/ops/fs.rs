@@ -64,8 +64,8 @@ fn aggregate<'a>(mdt: &ObdStatfs, osts: impl Iterator<Item = &'a ObdStatfs> + Cl
     }
 }
 
-/// A request for the space of one metadata target; with a `timeout`, it fails at once without a
-/// connection.
+/// A request for the space of one metadata target. With a `timeout`, the request also fails at once
+/// if the import is not connected.
 fn statfs_request(mdc: &Mdc, timeout: Option<Duration>) -> Request {
     // A target that can return the sum over all targets returns its own numbers if the request has
     // a body.

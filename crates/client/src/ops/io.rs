@@ -13,7 +13,7 @@ use bytes::Bytes;
 use std::sync::Arc;
 use wire::{Errno, Fid, MDS_SYNC, OBD_CONNECT_LAYOUTLOCK, WireStruct};
 
-/// The extended attribute with a program's capabilities.
+/// The extended attribute with the Linux capabilities of a program file.
 const CAPABILITY: &[u8] = b"security.capability";
 
 /// Fails with `ENODATA` if the file is released (HSM): this client cannot restore it.
@@ -148,8 +148,8 @@ impl Client {
         })
     }
 
-    /// Reads pages for a mapping. If the file is open for writing, a program may change the pages
-    /// without notice.
+    /// Reads pages for a mapping. If the file is open for writing, a program may change the pages,
+    /// and the kernel does not report the change.
     ///
     /// # Errors
     ///
@@ -341,7 +341,7 @@ impl Client {
     pub async fn fsync(&self, file: &OpenFile, _datasync: bool) -> Result<(), Errno> {
         let _timer = self.stats.time(Operation::Fsync);
         if let Err(failed) = file.descriptor.check() {
-            // The loss then counts as reported.
+            // Marks the loss as reported.
             let _ = self.lov.losses().report(file.fid, &file.loss_cursor);
             return Err(failed);
         }

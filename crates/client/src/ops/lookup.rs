@@ -203,7 +203,8 @@ impl Client {
         Ok((fid, Some(self.cache_reply(&reply, Some((parent, name))))))
     }
 
-    /// The attributes of a file; of a removed directory that is open here, the last known ones.
+    /// The attributes of a file. For a removed directory that is open on this mount, the last known
+    /// attributes.
     ///
     /// # Errors
     ///
@@ -337,7 +338,7 @@ impl Client {
     }
 
     /// Adds a regular file's size and times, and the locks under which the answer may be cached.
-    /// `md` may have been received under an earlier lock, so cacheable parts are read again under
+    /// `md` may be from an earlier lock, so this function reads the cached attributes again under
     /// the current lock. With `name`, the kernel holds the directory until the answer.
     pub(crate) async fn with_data(
         &self,
@@ -400,11 +401,11 @@ impl Client {
         })
     }
 
-    /// Invalidates the kernel's entries of a file with several names. The kernel may not cache such
-    /// names: the removal of one name revokes the lock that covers all of them, and the kernel,
-    /// which holds the directory during the removal, could not drop the other names in time.
-    /// `wait`: the kernel does not hold the directory, so the answer waits for the invalidation, at
-    /// most [`KERNEL_WAIT_MAX`].
+    /// Invalidates the kernel's entries of a file with several names. The client lets the kernel
+    /// cache no such name. The removal of one name revokes the lock that covers all names of the
+    /// file. The kernel holds the directory during the removal, so it could not drop the other
+    /// names in time. `wait`: the kernel does not hold the directory, so the answer waits for the
+    /// invalidation, at most [`KERNEL_WAIT_MAX`].
     async fn invalidate_kernel_names(&self, fid: Fid, wait: bool) {
         let names = self.inodes.take_kernel_names(fid);
         if names.is_empty() || self.kernel.get().is_none() {

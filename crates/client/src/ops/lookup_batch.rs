@@ -12,10 +12,10 @@ use wire::{Errno, Fid, MDS_INODELOCK_LOOKUP};
 const BATCH_NAMES_MAX: usize = 128;
 
 impl Client {
-    /// Looks up the names without cached attributes, with few requests. The following lookups then
-    /// find them in the cache. Skips a name whose lock is not available at once: its own lookup
-    /// waits for the lock. Does nothing if the target does not support batches, or if only one name
-    /// is not cached.
+    /// Looks up the names without cached attributes, with few requests. Later lookups of these
+    /// names then need no request. Skips a name whose lock the MDT cannot grant at once: the later
+    /// lookup of that name waits for the lock. Does nothing if the target does not support batches,
+    /// or if only one name is not cached.
     pub async fn lookup_batch(&self, cred: &Cred, parent: Fid, names: &[&[u8]]) {
         let Ok(mdc) = self.lmv.mdc_of(parent).await else {
             return;

@@ -140,7 +140,8 @@ pub struct OpenFile {
     /// Keeps the open request for replay until the close.
     replay_guard: Mutex<Option<ReplayGuard>>,
     deny_guard: Mutex<Option<OpenDenyGuard>>,
-    /// The job that opened the file: the kernel's request to close it names no process.
+    /// The job that opened the file. The close carries it, because the kernel's request to close
+    /// the file names no process.
     job: JobId,
 }
 
@@ -168,8 +169,8 @@ impl Client {
         if file.has_written() {
             return false;
         }
-        // The unwritten mark can be set only during the open that created the file: any other open
-        // for writing has revoked the lock that covers the mark.
+        // The file can have the unwritten mark only if this open created it: any other open for
+        // writing has revoked the lock that covers the mark.
         if file.created {
             self.inodes.clear_unwritten(file.fid);
         }
@@ -207,8 +208,8 @@ impl Client {
         }
     }
 
-    /// Opens a file by its FID. `eadata`: the layout (`lov_user_md`) of a file that has none;
-    /// empty: the open sets none.
+    /// Opens a file by its FID. `eadata`: the layout (`lov_user_md`) to set on a file that has
+    /// none; empty: the open sets no layout.
     pub(crate) async fn open_with(
         &self,
         cred: &Cred,
@@ -351,8 +352,8 @@ impl Client {
         Ok((found, file))
     }
 
-    /// The open file of an open's reply. Closes the handle and fails if the file is not a regular
-    /// file.
+    /// Builds the open file from the reply to an open. Closes the handle and fails if the file is
+    /// not a regular file.
     async fn finish_open(
         &self,
         reply: &IntentReply,

@@ -100,9 +100,9 @@ impl Client {
         }
     }
 
-    /// Checks search permission in a directory by its last known attributes, and with current
-    /// attributes if they deny it. If outdated attributes grant the permission, the server denies
-    /// the request that follows.
+    /// Checks search permission in a directory by its last known attributes. If these deny it,
+    /// checks again with current attributes. If outdated attributes grant the permission, the
+    /// server denies the request that follows.
     async fn check_search(&self, cred: &Cred, dir: Fid) -> Result<(), Errno> {
         if cred.uid == 0 {
             return Ok(());

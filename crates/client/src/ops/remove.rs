@@ -82,7 +82,7 @@ impl Client {
         Ok(())
     }
 
-    /// Removes a name of a file that no longer exists.
+    /// Removes a name that leads to no file, because the file no longer exists.
     ///
     /// # Errors
     ///
@@ -118,7 +118,7 @@ impl Client {
         }
     }
 
-    /// Renames a file or directory. An existing file or empty directory of the new name is removed.
+    /// Renames a file or directory. Replaces an existing file or empty directory of the new name.
     ///
     /// # Errors
     ///
@@ -160,7 +160,7 @@ impl Client {
         );
         let layout = self.inodes.layout(target);
         let groups = Suppgids(self.suppgid(cred, from.0).await, self.suppgid(cred, to.0).await);
-        // A Lustre server detects by the mode that a directory is renamed: it serializes these
+        // A Lustre server detects by the mode that the rename moves a directory: it serializes such
         // renames.
         let mode = match self.inodes.permission_attr(source) {
             Some(md) => md.attr.mode,

@@ -121,8 +121,8 @@ impl Client {
     /// # Errors
     ///
     /// `E2BIG`: a value over 64 KiB; `EOPNOTSUPP`: a name of `lustre.*` other than `lustre.lov`;
-    /// `EEXIST`: the attribute exists, with `XATTR_CREATE`, or the file has objects; `ENODATA`: no
-    /// such attribute, with `XATTR_REPLACE`; or an error of the MDT.
+    /// `EEXIST`: the attribute exists, with `XATTR_CREATE`, or a new layout for a file that has
+    /// objects; `ENODATA`: no such attribute, with `XATTR_REPLACE`; or an error of the MDT.
     pub async fn setxattr(
         &self,
         cred: &Cred,

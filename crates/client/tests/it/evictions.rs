@@ -19,7 +19,8 @@ async fn create(client: &Client, name: &[u8]) -> Arc<OpenFile> {
     created.unwrap().1
 }
 
-/// Writes that stay in the cache: the object targets receive no OST_WRITE before [`evict_all`].
+/// Writes data that stays in the cache: the object targets receive no OST_WRITE before
+/// [`evict_all`].
 async fn write_to_cache(cluster: &Cluster, client: &Client, file: &OpenFile, data: &'static [u8]) {
     cluster.rpc.faults().lose_requests(OST_WRITE, u32::MAX);
     client.write(file, 0, Bytes::from_static(data)).await.unwrap();
@@ -106,7 +107,8 @@ async fn data_that_was_only_cached_at_an_eviction_is_reported_as_lost() {
     mount_a.fsync(&later, false).await.unwrap();
     assert_eq!(mount_a.read(&later, 0, 9).await.unwrap().concat(), b"newer");
     assert_eq!(mount_a.read(&file, 0, 9).await, Err(Errno::EIO), "still");
-    // A mapping through the failed descriptors would show the bytes that a new one reads.
+    // All mappings share pages: a mapping of a failed descriptor would show the bytes that this
+    // read returns.
     assert_eq!(mount_a.read_mapped(&later, 0, 9).await, Err(Errno::EIO));
     for failed in [&file, &reader] {
         mount_a.release(failed).await.unwrap();

@@ -163,7 +163,7 @@ async fn a_silent_ost_is_skipped_and_used_again_when_it_answers() {
     cluster.stop().await;
 }
 
-/// Why new files avoid the second OST; empty: they use it.
+/// The reason that new files avoid the second OST; empty: new files use this OST.
 fn exclusion(cluster: &Cluster) -> String {
     cluster.params.get("osp.*OST0001*.excluded").remove(0).1
 }
@@ -190,7 +190,7 @@ async fn full_ost_gets_new_files_again_once_it_has_space() {
     assert_eq!(next_id(), full_id);
 
     cluster.params.set(reserve, &reserved).unwrap();
-    // No create asks for the OST: the MDT itself has to notice the space.
+    // No create requests objects of this OST: the MDT itself must notice the space.
     wait_until("space on the OST", || exclusion(&cluster).is_empty()).await;
     for n in 0..10 {
         create(&client, &format!("again{n}")).await;

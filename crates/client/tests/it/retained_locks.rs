@@ -1,6 +1,7 @@
 //! Locks that survive the client's own changes (lock terms of Nacre). A client keeps its lock on a
 //! directory that it changes. The creator of a file knows that the file is unwritten until another
-//! open for writing. Both save requests; changes by other clients stay visible.
+//! open for writing. The retained lock and this knowledge save requests; changes by other clients
+//! stay visible.
 
 #![allow(clippy::unwrap_used)]
 
@@ -348,7 +349,8 @@ async fn a_kernel_that_may_store_old_directory_attributes_is_invalidated() {
         client.getattr(&task(pid), dir).await.unwrap();
         assert!(client.getattr(&task(pid), dir).await.unwrap().attr_cached);
     };
-    // A task that works alone has stored its answers before its next request.
+    // If only one task reads the attributes, the kernel has stored each answer before the task's
+    // next request.
     for name in ["a", "b", "c"] {
         stat_twice(1).await;
         let cred = task(1);

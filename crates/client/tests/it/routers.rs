@@ -56,7 +56,7 @@ fn node(nids: &[Nid], forwarding: bool, to: Option<u16>) -> Arc<Lnet> {
     node
 }
 
-/// Number of messages that a router has passed on.
+/// Number of messages that a router has forwarded.
 fn routed(router: &Lnet) -> u64 {
     router.counters().lcc_route_count.into()
 }

@@ -2,7 +2,8 @@
 //!
 //! The client's cookie is registered before the request is sent, because callbacks for the lock can
 //! arrive before the reply: a completion, or even a blocking AST. The client waits for a queued
-//! lock without a timeout: the server evicts the holder that blocks it, or this client.
+//! lock without a timeout, because the server evicts a holder that does not cancel in time. An
+//! eviction of this client ends the wait, too.
 
 use super::cache::{ALL_BITS, CachedLock, LockRef};
 use super::{CookieState, LockClient, LockCookie};

@@ -3,8 +3,8 @@
 //! A granted lock stays cached after its last use, until the server revokes it, the cache is full,
 //! or the lock expires. A revoked lock gets no new users, except for work that must finish before
 //! the cancel ([`LockClient::find_even_revoked`]). After its last user has finished, the
-//! [`LockOwner`] writes back and drops the data that the lock protected, and does so again after
-//! each such work. Only then the client sends the cancel.
+//! [`LockOwner`] writes back and drops the data that the lock protected. If such work began in the
+//! meantime, the owner does so again afterwards. Only then the client sends the cancel.
 //!
 //! There are two tables: `cookies` maps a cookie, which callbacks carry, to a request in flight or
 //! to a resource; `cache` has the locks of each resource. Both are sharded. Code that needs mutexes

@@ -1,9 +1,9 @@
 //! Glimpse: a client requests an object's size without revoking the locks of its writers
 //! (docs/protocol.md, "Locks (LDLM)").
 //!
-//! A read lock that can be granted at once is granted. Otherwise each client that may have written
-//! beyond the size that the server knows reports its size, and the reply is the value block without
-//! a lock.
+//! If the server can grant the read lock at once, it does. Otherwise it sends a glimpse AST to each
+//! client that may have written beyond the size that the server knows, and replies with the
+//! combined value block and without a lock.
 
 use super::lvb::with_client_precision;
 use super::{ExportState, LockServer};

@@ -18,7 +18,7 @@ use tokio::sync::oneshot;
 use tokio::time::sleep;
 use wire::{Errno, LdlmLockDesc, LdlmReply, LdlmResId};
 
-/// The limit of a request's wait, in cancel timeouts: this many holders, one after the other.
+/// Limit of a request's wait, in cancel timeouts: enough for this many holders in sequence.
 const HOLDERS_IN_SEQUENCE: u32 = 3;
 
 /// A lock of the server itself. Dropping it releases the lock.

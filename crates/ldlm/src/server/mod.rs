@@ -83,7 +83,7 @@ pub struct LockServer {
     /// Notified when a lock may have been revoked, to start the watch of deadlines.
     revoking: Arc<Notify>,
     counters: Counters,
-    /// Since when the server counts.
+    /// When the server started, and its counters with it.
     started_at: SystemTime,
     limits: Arc<LockLimits>,
     types: &'static [LockType],
@@ -232,7 +232,7 @@ impl LockServer {
                     "dropped locks of a disconnected or evicted client"
                 );
             }
-            // A client may hold very many locks.
+            // A client may hold very many locks: let other tasks run in between.
             tokio::task::consume_budget().await;
         }
     }
@@ -262,7 +262,7 @@ impl LockServer {
         &self.name
     }
 
-    /// Since when the server counts.
+    /// When the server started, and its counters with it.
     pub(crate) fn started_at(&self) -> SystemTime {
         self.started_at
     }

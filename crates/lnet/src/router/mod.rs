@@ -69,7 +69,7 @@ impl Gateway {
         self.alive.load(Ordering::Relaxed)
     }
 
-    /// Marks the router as down: other routers are used until a check finds it up.
+    /// Marks the router as down: this node uses other routers until a check finds this one up.
     pub(crate) fn mark_down(&self, why: &dyn std::fmt::Display) {
         if self.alive.swap(false, Ordering::Relaxed) {
             tracing::warn!(router = %self.nid, "router is down: {why}");

@@ -301,7 +301,7 @@ impl SimLnd {
                 }
                 self.changed.notify_waiters();
             }
-            // Number 0 ends any connection: the process has ended.
+            // Connection number 0 stands for every connection: the peer's process has ended.
             Body::Reset if conn == 0 || current == Some(conn) => {
                 self.close(from, Instant::now(), "it closed the connection");
             }
@@ -372,7 +372,8 @@ async fn receive_frames(lnd: Weak<SimLnd>, mut frames: mpsc::UnboundedReceiver<F
     }
 }
 
-/// Breaks connections to hosts that do not acknowledge.
+/// Closes each connection whose oldest waiting frame the peer's host has not acknowledged for
+/// [`DEAD_AFTER`].
 async fn watch(lnd: Weak<SimLnd>) {
     loop {
         sleep(CHECK_INTERVAL).await;

@@ -34,7 +34,7 @@ pub enum FrameKind {
     Reply,
 }
 
-/// A frame, as the weather sees it.
+/// The properties of a frame that a [`Weather`] sees.
 #[derive(Debug, Clone, Copy)]
 pub struct FrameInfo {
     /// The sender.
@@ -45,7 +45,7 @@ pub struct FrameInfo {
     pub kind: FrameKind,
     /// The portal of a PUT or GET.
     pub portal: u32,
-    /// Its length.
+    /// Its length in bytes, including the headers.
     pub bytes: usize,
 }
 
@@ -125,7 +125,8 @@ struct Lane {
     blocked: bool,
     /// Arrival time of the last ordered frame.
     last: Option<Instant>,
-    /// Frames that wait for the end of a blockade, with the times at which they were sent.
+    /// Frames that wait until the lane is open and the receiver has power, with the times at which
+    /// they were sent.
     held: VecDeque<(Instant, Frame)>,
 }
 
@@ -146,7 +147,8 @@ struct State {
 pub struct Fabric {
     state: Mutex<State>,
     weather: Mutex<Box<dyn Weather>>,
-    /// Notified when an earlier frame enters the flight.
+    /// Notified after each new frame, which may arrive before the frame that [`Fabric::run`] waits
+    /// for.
     changed: Notify,
 }
 
@@ -178,15 +180,15 @@ impl Fabric {
                     frame.into_iter().for_each(|(_, frame)| self.arrive(frame));
                 }
                 Some((at, _)) => {
-                    // The result does not matter: an earlier frame may have entered.
+                    // The result does not matter: the loop looks for the first frame again.
                     let _ = timeout_at(at, changed).await;
                 }
             }
         }
     }
 
-    /// Blocks or opens the way from one host to another. Two blocked ways are a partition, one is a
-    /// half-open connection.
+    /// Blocks or opens the lane from one host to another. Blocking both directions partitions the
+    /// network; blocking one direction makes connections half-open.
     pub fn block(&self, from: Nid, to: Nid, blocked: bool) {
         self.state.lock().lanes.entry((from, to)).or_default().blocked = blocked;
         if !blocked {
@@ -194,7 +196,8 @@ impl Fabric {
         }
     }
 
-    /// Ends the process that has the NID, if any. The host answers frames to it with a reset.
+    /// Ends the process that has the NID, if any. Afterwards, the host refuses hellos to the NID,
+    /// and answers data with a reset.
     pub fn end_process(&self, nid: Nid) {
         let peers: Vec<Nid> = {
             let mut state = self.state.lock();
@@ -211,7 +214,7 @@ impl Fabric {
         }
     }
 
-    /// Takes the power from a host: frames to it wait, and its frames in flight are lost.
+    /// Powers a host off: frames to it wait, and its frames in flight are lost.
     pub fn power_off(&self, nid: Nid) {
         let mut state = self.state.lock();
         state.processes.remove(&nid);
@@ -224,7 +227,7 @@ impl Fabric {
         }
     }
 
-    /// Gives a host its power back. Frames that wait for it arrive.
+    /// Powers a host on, and sends it the frames that wait for it.
     pub fn power_on(&self, nid: Nid) {
         self.state.lock().dark.remove(&nid);
         self.release(|(_, to)| to == nid);
@@ -250,7 +253,7 @@ impl Fabric {
         state.connections
     }
 
-    /// When the oldest frame of a connection that waits was sent.
+    /// When the oldest waiting frame of a connection was sent; `None` if no frame waits.
     pub(super) fn oldest_held(&self, from: Nid, to: Nid, conn: u64) -> Option<Instant> {
         let state = self.state.lock();
         let lane = state.lanes.get(&(from, to))?;
@@ -313,7 +316,8 @@ impl Fabric {
         self.changed.notify_one();
     }
 
-    /// Sends the frames that wait in some lanes, unless they must still wait.
+    /// Sends the waiting frames of the lanes that `is_open` selects. A frame waits again if its
+    /// lane is still blocked or its receiver still has no power.
     fn release(&self, is_open: impl Fn((Nid, Nid)) -> bool) {
         let mut released = Vec::new();
         for (key, lane) in &mut self.state.lock().lanes {

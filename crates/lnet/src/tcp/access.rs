@@ -1,10 +1,10 @@
 //! Access control for connections, decided before any byte is read.
 //!
-//! A connection from this host belongs to the user that created its socket, according to the
-//! kernel: only root and the user of this process may connect. The source port proves less, because
-//! a user namespace or `net.ipv4.ip_unprivileged_port_start` gives every user the reserved ports.
-//! For a connection from another host, only the source port is known: on a trusted host, only root
-//! can use the reserved ones (`accept=secure`).
+//! For a connection from this host, the kernel tells which user created its socket: only root and
+//! the user of this process may connect. The source port proves less, because a user namespace or
+//! `net.ipv4.ip_unprivileged_port_start` gives every user the reserved ports. For a connection from
+//! another host, only the source port is known: on a trusted host, only root can use the reserved
+//! ones (`accept=secure`).
 
 use super::diag::Diag;
 use super::route::is_local_address;
@@ -33,7 +33,8 @@ enum Origin {
 
 /// Decides whether the acceptor admits a connection.
 ///
-/// Returns the address under which to count it; 127.0.0.1 for all connections from this host.
+/// Returns the host address under which the acceptor counts the connection: 127.0.0.1 for all
+/// connections from this host.
 ///
 /// # Errors
 /// The reason for the refusal.
@@ -47,8 +48,8 @@ pub(super) fn admit(stream: &TcpStream, accept: Accept) -> Result<Ipv4Addr, Stri
     })
 }
 
-/// Checks the server end of a connection opened by this process: another user's process on this
-/// host could listen at the address of a stopped server.
+/// Checks that this process can trust the server of a connection that it opened: another user's
+/// process on this host could listen at the address of a stopped server.
 ///
 /// # Errors
 /// The reason not to trust the server.
@@ -73,7 +74,8 @@ fn may_serve(uid: u32, own_uid: u32, port: u16, servers_user: Option<u32>) -> bo
     uid == ROOT || uid == own_uid || own_uid == ROOT && root_may()
 }
 
-/// Checks a connection from `from_port` of its origin to `own_port` of this process of `own_uid`.
+/// Checks a connection from port `from_port` of `origin` to port `own_port` of this process, which
+/// runs as user `own_uid`.
 fn check_origin(
     origin: Origin,
     own_uid: u32,
@@ -188,8 +190,8 @@ fn origin(stream: impl AsFd, own: SocketAddrV4, peer: SocketAddrV4) -> Result<Or
         }
         return Ok(Origin::OtherHost);
     };
-    // The peer may have closed its socket, and another process may have the same address and port
-    // by now. Another process cannot have them while our end is connected: only one connection can
+    // The peer may have closed its socket, and another process may have reused the address and
+    // port. No other process can have them while this end is connected: only one connection can
     // have these two ends.
     let inode = rustix::fs::fstat(stream)
         .map_err(|e| query_error(e.into()))?

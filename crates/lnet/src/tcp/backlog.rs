@@ -1,9 +1,9 @@
 //! Backlog of one connection: messages that wait for space in a sink.
 //!
 //! Each portal has its own queue, so a full service blocks neither other services nor the answers
-//! and bulk data that its handlers wait for. A message for a full queue stops the reading of its
-//! connection until the queue has space. When the backlogs of all connections reach their common
-//! limit, further messages are dropped; the layer above sends them again.
+//! and bulk data that its handlers wait for. When a message arrives for a full queue, this node
+//! stops reading the connection until the queue has space. When the backlogs of all connections
+//! reach their common limit, this node drops further messages; the peer's RPC layer resends them.
 
 use super::peer::Peer;
 use crate::core::BlockedPut;

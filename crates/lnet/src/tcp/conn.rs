@@ -155,7 +155,8 @@ const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
 const KEEPALIVE_PROBES: u32 = 5;
 
 impl Conn {
-    /// A connection. `host_slot` counts it among those of its host if the peer opened it.
+    /// A connection. `host_slot` counts it among the connections that the peer's host opened;
+    /// `None` if this node opened it.
     pub(super) fn new(
         stream: OwnedWriteHalf,
         ni: Arc<Ni>,

@@ -69,7 +69,7 @@ async fn open_all(peer: &Arc<Peer>) -> Result<(), DialFailure> {
             // the pause.
             let pause = Duration::from_millis(10 << try_again_answers.min(6));
             if !peer.has_connections(ctype, n) {
-                // The result does not matter: this node tries again after the pause, too.
+                // The result does not matter: this node tries again in both cases.
                 let _ = timeout(pause, changed).await;
             }
         }

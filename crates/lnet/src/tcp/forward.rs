@@ -2,8 +2,8 @@
 //!
 //! Before this router reads the payload of a message to forward, it reserves a buffer of the
 //! sending peer's share and one of the partition. It holds both until the message has been sent, so
-//! a slow destination blocks its senders, and memory stays bounded. A message that cannot be sent
-//! in time is dropped; for its sender, this is like any other loss.
+//! a slow destination blocks its senders, and memory stays bounded. The router drops a message that
+//! it cannot send in time; the original sender treats this like any other loss.
 
 use super::SharedState;
 use super::conn::Conn;

@@ -99,8 +99,8 @@ pub(super) fn hello(src: Nid, dst: Nid, incarnation: u64, kshm_ctype: i32) -> Ks
     }
 }
 
-/// Whether this node refuses the connection of a peer to which it is connecting itself: the node
-/// with the higher NID refuses, and its own connection is used.
+/// Whether this node refuses the peer's connection when both connect to each other at the same
+/// time: the node with the higher NID refuses, and the connection that it opened remains.
 pub(super) fn wins_race(own: Nid, peer: Nid) -> bool {
     // Lustre compares NIDs in their long form, as big-endian bytes. The order is the same.
     peer < own

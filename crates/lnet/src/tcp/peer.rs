@@ -33,9 +33,10 @@ use wire::frame::{FRAME_HEAD, LnetOp};
 /// Messages of at least this many bytes, including their header, are large and prefer the bulk
 /// connection.
 const LARGE_MIN: usize = 1 << 10;
-/// Time for which a dial attempt of this node takes precedence over a connection of the peer. A
-/// peer that still connects later may be unreachable from this node. An existing connection younger
-/// than this time may have won the race itself.
+/// Time for which a dial attempt of this node takes precedence over a connection that the peer
+/// opens. After this time, this node accepts the peer's connection, because the peer may be
+/// unreachable from this node. An existing connection that is younger may have won such a race, so
+/// a second one does not prove that the peer has lost the first.
 const RACE_MAX: Duration = Duration::from_secs(1);
 /// Maximum length in bytes of payloads that the sender writes itself.
 const DIRECT_WRITE_MAX: usize = 16 << 10;
@@ -80,7 +81,7 @@ struct State {
     dials_finished: u64,
     /// The error of the last dial attempt, or the reason of `closed`.
     failure: Option<LnetError>,
-    /// Whether this node refuses new messages to the peer and new connections of it.
+    /// Whether this node refuses new messages to the peer and new connections from it.
     closed: bool,
 }
 

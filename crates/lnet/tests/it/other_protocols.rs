@@ -1,5 +1,5 @@
-//! Peers with another byte order, another version, or another type of network. Each is refused with
-//! a log line that names the peer and the reason; other peers are not affected.
+//! Peers with another byte order, another version, or another type of network. The node refuses
+//! each with a log line that names the peer and the reason; other peers are not affected.
 #![allow(clippy::unwrap_used)]
 
 use std::net::SocketAddr;

@@ -1,10 +1,11 @@
 //! The classes of the token bucket filter, from the text of `nrs_tbf_classes`.
 //!
-//! Clients choose the names of jobs, so a line is read from its end, and the name last.
+//! Clients choose the names of jobs, and a name may look like other fields. The parsers therefore
+//! take all other fields first, most of them from the end, and the name of the job last.
 
 use super::ThrottleCounts;
 
-/// The fields of a class that rows of `nacre top` can have.
+/// The fields of a class that can be the key of a row of `nacre top`.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct ClassKey<'a> {
     pub(crate) nid: Option<&'a str>,
@@ -46,7 +47,7 @@ fn take_last<'a>(class: &mut &'a str, name: &str) -> Option<&'a str> {
     Some(value)
 }
 
-/// The classes of a service with throttled requests. The others have no counts to subtract.
+/// The classes of a service that have throttled requests. Other classes have no counts to subtract.
 pub(super) fn throttled(service: &str, text: &str) -> Vec<ThrottleCounts> {
     let mut cpt = "";
     let mut found = Vec::new();

@@ -1,6 +1,6 @@
 //! Counts of a process's operations, services, locks and throttled requests since their reset, for
-//! `nacre top`: a view of the parameters' typed values. The command subtracts two answers
-//! (`cmd::top::rates`).
+//! `nacre top`. The counts come from the typed values of parameters. The command reads them twice
+//! and subtracts (`cmd::top::rates`).
 
 mod classes;
 
@@ -24,9 +24,9 @@ const PATTERNS: &[&str] = &[
     "ldlm.namespaces.*.lock_waits",
     "ldlm.namespaces.*.lock_waiting",
 ];
-/// The parameters of operations by directory. Reading them makes MDTs record more.
+/// The parameters of operations by directory. An MDT records these only for a while after a read.
 const DIRECTORY_PATTERN: &str = "mdt.*.dir_stats";
-/// The levels of the services' parameters.
+/// The levels of the parameter tree that hold the services' parameters.
 const SERVICE_PATTERNS: &[&str] = &["mds.MDS.*", "ost.OSS.*", "mgs.MGS.*", "ldlm.services.*"];
 
 /// The counts of a process. Times are in microseconds.
@@ -44,7 +44,7 @@ pub(crate) struct Activity {
     pub(crate) locks: BTreeMap<String, LockCounts>,
 }
 
-/// The part of a target's operations that is counted together.
+/// Which operations of a target a count includes.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Scope {
@@ -117,7 +117,7 @@ pub(crate) struct LockCounts {
     pub(crate) waiting: u64,
 }
 
-/// Reads the counts of this process; those of directories only on request.
+/// Reads the counts of this process, with the counts by directory only if `with_directories`.
 pub(crate) fn collect(registry: &Registry, with_directories: bool) -> Activity {
     let clock = clock_gettime(ClockId::Monotonic);
     let clock = clock.tv_sec.unsigned_abs() * 1_000_000 + clock.tv_nsec.unsigned_abs() / 1000;

@@ -1,5 +1,5 @@
-//! The names of Lustre's tools. The binary acts as a tool if it is called by the tool's name, as
-//! through the links of `nacre install-links`.
+//! The names of Lustre's tools. The binary acts as a tool if it is called by the tool's name, for
+//! example through a link that `nacre install-links` made.
 
 use std::ffi::OsString;
 use std::path::Path;

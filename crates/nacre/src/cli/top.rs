@@ -63,24 +63,24 @@ pub(crate) enum Sort {
 }
 
 impl By {
-    /// The next one, in a circle.
+    /// The next kind of key; after the last one, the first.
     pub(crate) fn next(self) -> By {
         next(self)
     }
 
-    /// The word of the command line.
+    /// The value of the option on the command line.
     pub(crate) fn name(self) -> String {
         name(self)
     }
 }
 
 impl Sort {
-    /// The next one, in a circle.
+    /// The next order; after the last one, the first.
     pub(crate) fn next(self) -> Sort {
         next(self)
     }
 
-    /// The word of the command line.
+    /// The value of the option on the command line.
     pub(crate) fn name(self) -> String {
         name(self)
     }

@@ -68,7 +68,7 @@ pub(crate) fn run(args: Fsck) -> Result<ExitCode> {
     };
     let summary = runtime.block_on(::fsck::check(&targets, args.repair, &progress, &mut print));
     watcher.abort();
-    // It must not show a line after the summary.
+    // Wait until the watcher has ended, so that it shows no progress after the summary.
     let _ = runtime.block_on(watcher);
     runtime.shutdown_background();
     line.lock().clear();

@@ -23,7 +23,8 @@ const EXIT_UNCHECKED: u8 = 2;
 /// A store or target is nearly full below this percentage of free space or inodes.
 const FREE_PERCENT_MIN: u64 = 5;
 
-/// An eviction is a warning for this long, seconds: programs reopen their files after a while.
+/// Time in seconds for which an eviction counts as a warning. After this time, the programs have
+/// probably reopened their files.
 const EVICTION_SHOWN_SECS: u64 = 24 * 3600;
 
 /// A problem of a process or a mount.
@@ -146,7 +147,8 @@ fn summary(report: &Report, processes: usize) -> Option<String> {
     })
 }
 
-/// Checks a process. `local` are the targets of all processes here, which check their own stores.
+/// Checks a process. `local` has the names of the targets of all processes on this machine. The
+/// check of a mount's targets skips them, because the check of their own process covers them.
 fn check_process(process: &ProcessRecord, local: &[String], report: &mut Report) {
     let place = format!("nacre {} (process {})", process.role, process.pid);
     let ask = |request: Request| control::call(&process.control, &request, ANSWER_MAX);
@@ -323,7 +325,7 @@ const PARAMETER_CHECKS: &[ParameterCheck] = &[
     }),
 ];
 
-/// Stores of targets of this process that are nearly full.
+/// The nearly full stores of the process's own targets; `ask` sends a request to the process.
 fn store_problems(ask: &dyn Fn(Request) -> Result<serde_json::Value>) -> Result<Vec<Problem>> {
     let get = |name: &str| -> Result<Vec<(String, String)>> {
         let pattern = format!("osd-*.*.{name}");
@@ -365,7 +367,8 @@ fn full_targets(targets: &[Target], local: &[String]) -> Vec<Problem> {
     .collect()
 }
 
-/// A target with little of `what` free; a total of 0 is not counted.
+/// A problem if little of `what` is free. A total of 0 means that the store does not count `what`,
+/// and is no problem.
 fn nearly_full(target: &str, what: &str, total: u64, free: u64) -> Option<Problem> {
     let percent = u128::from(free) * 100 / u128::from(total.max(1));
     if total == 0 || percent >= FREE_PERCENT_MIN.into() {

@@ -57,8 +57,8 @@ pub(crate) fn run(args: &InstallLinks) -> Result<ExitCode> {
 
 /// Examines the names of the tools in a directory. Fails if one belongs to another program. A link
 /// belongs to Nacre if its target is called `nacre`. Links to a binary with another name, such as
-/// `nacre-0.1`, also belong to Nacre if all existing links lead to this binary: no other program
-/// acts as all tools.
+/// `nacre-0.1`, belong to Nacre if there are several and all lead to the same file: no other
+/// program acts as all tools.
 fn inspect_names(dir: &Path, binary: &Path) -> Result<Vec<(PathBuf, NameState)>> {
     let mut names = Vec::new();
     for (name, _) in TOOLS {
@@ -77,7 +77,7 @@ fn inspect_names(dir: &Path, binary: &Path) -> Result<Vec<(PathBuf, NameState)>>
         .filter_map(|(_, target)| target.as_ref())
         .map(|target| resolve(&dir.join(target)))
         .collect();
-    // A single link may lead to a program that is only this tool.
+    // A single link proves nothing: its program may be only this one tool.
     let all_one_file = existing.len() > 1 && existing.windows(2).all(|pair| pair[0] == pair[1]);
     let states = names.into_iter().map(|(path, target)| {
         let state = match target {

@@ -180,7 +180,7 @@ fn check_address(net: &Net, start: &StartConfig) -> Result<()> {
     }
 }
 
-/// Fails if the console cannot reach a node because it is on the loopback interface.
+/// Fails if the console has a loopback address and one of the nodes is on another machine.
 fn check_reaches(console: &ProcessRecord, ids: &[String]) -> Result<()> {
     let own: Vec<Nid> = console.nids.iter().filter_map(|nid| nid.parse().ok()).collect();
     for node in ids.iter().filter_map(|id| id.parse::<Nid>().ok()) {

@@ -100,8 +100,8 @@ fn check_dir(dir: &Path, reformat: bool) -> Result<()> {
     }
 }
 
-/// Fails for a directory in a file system of the kernel's own, and warns about one in memory: the
-/// target would be lost at the next boot.
+/// Fails for a directory in a pseudo file system of the kernel (`/dev`, `/proc`, `/sys`). Warns
+/// about a directory in memory (tmpfs), which loses the target at the next boot.
 fn check_place(dir: &Path) -> Result<()> {
     // The part that exists, without symbolic links.
     let place = dir.ancestors().find_map(|path| path.canonicalize().ok());

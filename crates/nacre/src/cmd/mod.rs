@@ -104,8 +104,8 @@ fn request_mount(process: &ProcessRecord, mount: MountRequest, start_params: Vec
     Ok(answer["mounted"].as_bool().unwrap_or(false))
 }
 
-/// Stops a running process and waits for its exit. A process that does not answer gets SIGTERM,
-/// which detaches its mounts; so for a process with mounts, `lazy` is then required.
+/// Stops a running process and waits for its exit. A process that does not answer gets SIGTERM.
+/// SIGTERM detaches mounts that are in use, so if the process has mounts, this needs `lazy`.
 fn stop(process: &ProcessRecord, lazy: bool) -> Result<()> {
     if let Err(e) = control::call(&process.control, &Request::Status, ANSWER_MAX) {
         if !lazy && !process.mounts.is_empty() {

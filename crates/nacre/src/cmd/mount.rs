@@ -113,7 +113,7 @@ fn mount(args: &Mount, start: &StartConfig, mgs: &[Nid], request: &MountRequest)
         let address_in_use = find_address_user()?;
         mounts::prepare(mountpoint)?;
         if let Some(address) = address_in_use {
-            // The kernel lets only the process group of systemd's helper mount there.
+            // The kernel lets only the process group of systemd's helper mount on such a point.
             if mounts::is_automount_point(mountpoint) {
                 bail!(
                     "{} is an automount point, but another process has the address {} and would have to mount: use \

@@ -94,8 +94,8 @@ pub(crate) fn run(args: Serve) -> Result<ExitCode> {
     })
 }
 
-/// The address at which the target in a directory was served last. Without `--listen`, the target
-/// prefers it: other nodes know the target by it.
+/// The address at which the target in a directory was served last. Without `--listen`, the server
+/// prefers this address, because other nodes know the target by it.
 fn last_address(dir: &Path) -> Option<Nid> {
     let text = std::fs::read_to_string(dir.join(ADDRESS_FILE)).ok()?;
     text.trim().parse().ok()

@@ -193,8 +193,8 @@ fn running_process(dir: &Path) -> Result<Option<ProcessRecord>> {
     Ok(None)
 }
 
-/// Mounts a running file system that is not mounted yet, or changes nothing; fails for any other
-/// change.
+/// Mounts a running file system if it is not mounted yet. Fails if the options would change the
+/// file system.
 fn mount_running_instance(
     process: &ProcessRecord,
     dir: &Path,

@@ -65,7 +65,7 @@ pub(super) fn parse_levels(text: &str) -> Result<EnvFilter, String> {
         if !is_target {
             return Err(format!("'{target}' is not the name of a crate or module"));
         }
-        // The parser also takes numbers, and nothing as a level.
+        // `LevelFilter` also parses a number, and an empty word.
         let is_name = level.parse::<LevelFilter>().is_ok() && level.starts_with(|c: char| c.is_alphabetic());
         if !is_name {
             return Err(format!(

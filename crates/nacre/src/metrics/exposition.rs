@@ -41,7 +41,8 @@ impl Exposition {
             write_sample(lines, &name, &labels, count);
         }
         write_sample(lines, &format!("{}_sum", family.name), labels, Seconds(sums.sum));
-        // Not the sums' count: samples may arrive between the reads of both.
+        // `count`, not `sums.count`: a sample may arrive between the read of the buckets and the
+        // read of the sums.
         write_sample(lines, &format!("{}_count", family.name), labels, count);
     }
 

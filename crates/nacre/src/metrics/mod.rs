@@ -59,7 +59,8 @@ pub(crate) fn render(registry: &Registry) -> String {
     out.finish()
 }
 
-/// The MDT and the number of its clients that are no servers, from `mdt.TARGET.exports.NID.uuid`.
+/// The MDT, and the number of its clients at a NID, without servers, from
+/// `mdt.TARGET.exports.NID.uuid`.
 fn clients_of_nid<'a>(name: &'a str, value: &Value) -> Option<(&'a str, u64)> {
     let (target, leaf) = name.strip_prefix("mdt.")?.split_once('.')?;
     if !leaf.starts_with("exports.") || !leaf.ends_with(".uuid") {
@@ -94,7 +95,7 @@ fn add_param(out: &mut Exposition, name: &str, value: &Value) {
     }
 }
 
-/// Adds the state of a connection, and the space of a client at an OST.
+/// Adds the state of an import, and the dirty data and grant of a client for an OST.
 fn add_import(out: &mut Exposition, device: &str, leaf: &str, value: &Value) {
     let labels = [("device", device)];
     match leaf {
@@ -275,7 +276,7 @@ fn add_job(out: &mut Exposition, component: &'static str, target: &str, job: &Ke
     }
 }
 
-/// Adds the locks of a namespace. The exporter for Lustre knows only those of servers.
+/// Adds the locks of a namespace. The exporter for Lustre has metrics for server namespaces only.
 fn add_namespace(out: &mut Exposition, leaf: &str, value: &Value) {
     let Some((namespace, leaf)) = leaf.split_once('.') else {
         return;

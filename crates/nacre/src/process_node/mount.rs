@@ -165,8 +165,8 @@ impl ProcessNode {
         Some(self.mounts.active.remove(index).end())
     }
 
-    /// Closes the mounts if none exists or is in progress. Returns whether they are closed: no
-    /// mount can begin any more, because the process will exit.
+    /// Refuses further mounts if no mount is active or in progress, so that the process can exit.
+    /// Returns whether the node refuses mounts.
     pub(crate) fn close_if_unused(&mut self) -> bool {
         self.mounts.closed |= self.mounts.active.is_empty() && self.mounts.pending == 0;
         self.mounts.closed

@@ -17,7 +17,7 @@ use wire::Fid;
 /// A tree of source files to copy.
 const TREE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../wire");
 
-/// Stores of a file system with two OSTs, opened to be damaged.
+/// Stores of a stopped file system with two OSTs. Tests damage the stores through it.
 struct Stores {
     mdt: Store,
     osts: Vec<Arc<dyn Index>>,
@@ -337,7 +337,8 @@ fn flipped_bit_in_data_is_found_and_never_read() {
     assert_eq!(findings(&site), ["wrong data"]);
     assert!(fsck(&site, &[]).ok, "without --data no data is read");
     let mount = site.up("d", &[]);
-    // The intact blocks can be read, the damaged one neither read nor changed in part.
+    // Programs can read the intact blocks. They can neither read the damaged block nor overwrite
+    // a part of it.
     sh(&format!(
         "head -c 8192 {mount}/flipped | grep -a 'contents of flipped'; cat {mount}/good > /dev/null
          (cp {mount}/flipped {mount}/copy 2>&1 || true) | grep 'Input/output error'
@@ -347,7 +348,7 @@ fn flipped_bit_in_data_is_found_and_never_read() {
     let log = std::fs::read_to_string(site.path("d/nacre.log")).unwrap();
     let message = format!("object file {file}: the 4096 bytes at 8192 do not have their checksum");
     assert!(log.contains(&message), "{log}");
-    // New data of the whole block replaces the damage.
+    // A write of the whole block replaces the damaged data.
     sh(&format!(
         "dd if=/dev/zero of={mount}/flipped bs=4096 seek=2 count=1 conv=notrunc,fsync; cat {mount}/flipped > /dev/null"
     ));
@@ -401,8 +402,8 @@ fn lost_store_is_not_replaced_by_an_empty_one() {
         assert!(!fsck(&site, &[]).ok, "{lost}");
         sh(&format!("rm -rf {dir}/{lost}; mv {dir}.kept {dir}/{lost}"));
     }
-    // The root directory is never recreated, even if the journal contains nothing but a commit
-    // record.
+    // A start does not recreate the root directory, even if the journal contains nothing but a
+    // commit record.
     let (journal, _) = journal_of(&site.path("d/mdt0000"));
     let whole = std::fs::read(&journal).unwrap();
     std::fs::write(&journal, &whole[..100]).unwrap();

@@ -24,7 +24,7 @@ fn levels_and_format_of_the_log_change_at_run_time() {
         lctl(&["set_param", "nacre.log_level=warn,nacre=info"]),
         "nacre.log_level=warn,nacre=info\n"
     );
-    // The process logs this signal as information.
+    // The process logs this signal at level INFO.
     sh(&format!("kill -HUP {}", site.pid_in("d")));
     wait_until("no event in JSON", || log().contains("\n{"));
     let text = log();

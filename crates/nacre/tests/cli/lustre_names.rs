@@ -1,5 +1,5 @@
-//! The names and forms of Lustre's tools: links, mount(8)'s helper, mkfs.lustre, and refused
-//! subcommands.
+//! Compatibility with Lustre's tools: links with the tools' names, the helper of mount(8),
+//! mkfs.lustre, and the subcommands that Nacre refuses.
 
 use std::path::Path;
 use std::process::Command;

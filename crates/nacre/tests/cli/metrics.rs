@@ -1,5 +1,5 @@
-//! Statistics in Lustre's grammar, read as strictly as by the public exporter for Lustre, and
-//! metrics.
+//! Statistics and metrics. The tests parse statistics as strictly as the public exporter for Lustre
+//! does.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -75,7 +75,7 @@ fn is_word(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
 }
 
-/// Checks a line of a time: name, seconds and nanoseconds.
+/// Checks a line with a time: name, seconds and nanoseconds.
 fn check_time(line: &str, name: &str) {
     let fields: Vec<&str> = line.split_whitespace().collect();
     let [found, time, "secs.nsecs"] = fields[..] else {

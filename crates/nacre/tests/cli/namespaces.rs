@@ -181,7 +181,8 @@ fn mounts_of_one_host_share_a_process_and_its_address() {
     net.nacre("b", &["mount", SOURCE, &other]);
     check_coherence(mount_1, &other);
 
-    // Mounts end independently, through nacre or umount(8). The process exits with the last one.
+    // Mounts end independently, through nacre or umount(8). The process exits after the last
+    // unmount.
     sh(&format!("umount {mount_1}"));
     net.nacre("a", &["mount", SOURCE, mount_3]);
     assert_eq!(pid_of(mount_3), pid);
@@ -304,7 +305,7 @@ fn address_in_use_is_explained_with_an_alternative() {
     sh(&format!("ip -n {}a addr add 10.231.77.50/24 dev eth0", net.tag));
     let error = error_of(&mount);
     assert!(error.contains("--listen: 10.231.77.50@tcp"), "{error}");
-    // A mount with another address is another node.
+    // A mount with another address has a process of its own.
     net.nacre("a", &["mount", "--listen", "10.231.77.50@tcp", SOURCE, &second]);
     assert_ne!(pid_of(&second), pid);
     check_coherence(&first, &second);

@@ -125,7 +125,7 @@ fn suid_and_dev_are_off_unless_root_enables_them() {
 #[test]
 fn unprivileged_user_can_run_a_file_system() {
     if !is_root() {
-        // All other tests of this binary then run as an ordinary user.
+        // Without root, all other tests of this binary run as an ordinary user.
         return;
     }
     let fuse = std::fs::metadata("/dev/fuse").expect("/dev/fuse");

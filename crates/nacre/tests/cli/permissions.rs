@@ -99,7 +99,7 @@ fn permissions_apply_to_other_users_and_squashed_root() {
 /// Time limit for a change at the MGS to reach the targets, on a loaded machine.
 const WAIT_MAX: std::time::Duration = std::time::Duration::from_secs(120);
 
-/// Repeats a shell command until it succeeds or fails as expected: changes at the MGS reach the
+/// Repeats a shell command until it succeeds (`ok`) or fails, because changes at the MGS reach the
 /// targets with a delay.
 fn run_until(line: &str, ok: bool) -> CommandOutput {
     let start_time = std::time::Instant::now();
@@ -150,7 +150,7 @@ fn nodemaps_restrict_mounts_by_nid() {
         "--range",
         "127.0.45.[2-3]@tcp",
     ]);
-    // Use a new file: the servers learn about the range with a delay.
+    // Do not overwrite `f`: writes succeed until the servers learn about the range.
     let failure = run_until(&format!("echo x > {mnt}/other"), false);
     assert!(failure.err.contains("Read-only file system"), "{}", failure.err);
     sh(&format!("test $(cat {mnt}/f) = data"));

@@ -116,7 +116,7 @@ fn unmounted_file_system_is_shown_without_mount_at_once() {
     }
     assert!(!nacre_ok(&["status", "--dir", &dir]).contains(&mount_again));
     sh(&format!("umount {mount}"));
-    // The process learns of a foreign unmount from the kernel, in its own time.
+    // The process notices an unmount by another program with a delay, through the kernel.
     sh(&format!(
         "for i in $(seq 600); do ! {} status --dir {dir} | grep -q '{mount_again}' || exit 0; sleep 0.1; done; exit 1",
         env!("CARGO_BIN_EXE_nacre")
@@ -177,7 +177,8 @@ fn down_works_after_removal_of_the_directory() {
     let mut site = Site::new();
     site.up("d", &["--no-mount"]);
     let (dir, pid) = (site.path_str("d"), site.pid_in("d"));
-    // Stopped meanwhile: the process would write its record into the directory again.
+    // Stop the process during the removal: otherwise it would write its record into the directory
+    // again.
     sh(&format!("kill -STOP {pid} && rm -rf {dir} && kill -CONT {pid}"));
     assert!(nacre_refuses(&["up", "--dir", &dir]).contains(&format!("process {pid}")));
     nacre_ok(&["down", "--dir", &dir]);

@@ -30,12 +30,12 @@ fn write(mount: &str, name: &str) {
     ));
 }
 
-/// The user of this test's jobs.
+/// The uid in the names of this test's jobs.
 fn uid() -> String {
     sh("id -u").trim().to_owned()
 }
 
-/// A process that ends with its value.
+/// A process that is killed on drop.
 struct Running(Child);
 
 impl Running {
@@ -72,7 +72,7 @@ impl Stream {
         stream
     }
 
-    /// The rates of the next interval; null at the end.
+    /// The rates of the next interval; null at the end of the output.
     fn next(&mut self) -> Value {
         let mut line = String::new();
         self.lines.read_line(&mut line).expect("a line");
@@ -82,7 +82,7 @@ impl Stream {
         serde_json::from_str(&line).unwrap_or_else(|e| panic!("{e}: {line}"))
     }
 
-    /// The row with this key of the next interval that has one.
+    /// The row with this key, from the next interval that contains it.
     fn next_row(&mut self, key: &str) -> Value {
         loop {
             let interval = self.next();
@@ -117,7 +117,7 @@ fn intervals_count_the_work_of_a_job_exactly() {
     }
     assert_eq!(written, WRITTEN);
 
-    // Three tokens are in the bucket at the start: the later writes wait.
+    // The token bucket starts with three tokens: the fourth and later writes wait.
     set_param(&dir, "ost.OSS.ost_io.nrs_policies=tbf jobid");
     set_param(
         &dir,
@@ -138,7 +138,7 @@ fn intervals_count_the_work_of_a_job_exactly() {
         "{throttled}"
     );
 
-    // The rule holds for no other job.
+    // The rule does not apply to other jobs.
     set_param(&dir, "jobid_name=free.%u");
     sh(&format!(
         "dd if=/dev/zero of={mount}/h bs=4k count=8 oflag=direct status=none"
@@ -152,7 +152,7 @@ fn intervals_count_the_work_of_a_job_exactly() {
         assert_eq!(row["throttled"], Value::Null, "{row}");
     }
 
-    // Without processes the command ends.
+    // The command ends when no process is left.
     nacre_ok(&["down", "--dir", &dir]);
     while stream.next() != Value::Null {}
     let status = stream.process.0.wait().expect("the command ends");
@@ -168,11 +168,11 @@ fn directories_have_the_operations_on_their_entries() {
     let mut site = Site::new();
     let (dir, mount) = file_system(&mut site, "job");
     sh(&format!("mkdir -p {mount}/deep/er {mount}/idle"));
-    // The first read starts the recording.
+    // The first read of the statistics starts their recording.
     let mut stream = Stream::start("directory");
     sh(&format!("cd {mount}/deep/er; touch a b c; mv a d; rm b c"));
     let mut operations = 0;
-    // Each name is created by an open; three names are renamed or removed.
+    // Three opens create files; then follow one rename and two unlinks.
     while operations < 6 {
         let row = stream.next_row("/deep/er");
         operations += row["operations"]["total"]["metadata"].as_u64().expect("a number");

@@ -1,4 +1,5 @@
-//! Executes steps on the model: their results and effects. The order of checks is Linux's.
+//! Executes steps on the model: computes their results and applies their effects. Checks for errors
+//! in the same order as Linux.
 
 use crate::model::{Cred, Handle, Ino, Inode, Kind, Lookup, Model, READ, ROOT, USER, WRITE, ensure};
 use crate::outcome::{Answer, Attr, Bytes, Outcome};

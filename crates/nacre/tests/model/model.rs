@@ -33,7 +33,7 @@ pub(crate) struct Inode {
     pub(crate) gid: u32,
     pub(crate) nlink: u32,
     pub(crate) xattrs: BTreeMap<String, String>,
-    /// The mtime that was set explicitly; `None` before that and after a later change.
+    /// The mtime in seconds that `utimensat` set; `None` before that and after a later change.
     pub(crate) mtime: Option<i64>,
     /// `flock` locks by slot of the open file; true if exclusive.
     pub(crate) flocks: BTreeMap<usize, bool>,
@@ -63,9 +63,10 @@ pub(crate) struct Lookup {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FsBehaviour {
     /// Whether each mount is a separate owner of `fcntl` locks. On a local disk, this process owns
-    /// all.
+    /// all locks.
     pub(crate) owner_per_mount: bool,
-    /// Whether `flock` and `fcntl` locks conflict, since the protocol does not distinguish them.
+    /// Whether `flock` locks conflict with `fcntl` locks. In Nacre they do, because Lustre's
+    /// protocol does not distinguish them.
     pub(crate) lock_kinds_conflict: bool,
     /// `/proc/sys/fs/protected_regular`.
     pub(crate) protected_regular: u32,
@@ -77,7 +78,7 @@ pub(crate) struct FsBehaviour {
 pub(crate) struct Model {
     inodes: BTreeMap<Ino, Inode>,
     next_ino: Ino,
-    /// Open files by slot, the number by which a step refers to one.
+    /// Open files by slot. A step refers to an open file by its slot.
     pub(crate) handles: BTreeMap<usize, Handle>,
     pub(crate) behaviour: FsBehaviour,
 }

@@ -102,8 +102,8 @@ impl RealFs {
                 };
                 let rename = || rustix::fs::renameat_with(root, from.as_str(), root, to.as_str(), flags);
                 to_outcome(rename().or_else(|e| match e {
-                    // A rename does not accept that another mount has moved the directory
-                    // (`__d_unalias`): look both paths up first, as mv does.
+                    // rename returns ESTALE if another mount has moved the directory
+                    // (`__d_unalias`). Look both paths up first, as mv does.
                     Errno::STALE => {
                         for path in [from, to] {
                             let _ = self.stat(mount, path, false);
@@ -300,7 +300,7 @@ fn read(file: &OwnedFd, at: u64, len: usize) -> Result<Vec<u8>, Errno> {
     Ok(data)
 }
 
-/// The names that sequences set; the system adds others.
+/// The names that sequences set. The kernel and the file system add others.
 fn own_names(list: &[u8]) -> BTreeSet<String> {
     let names = list.split(|b| *b == 0).map(String::from_utf8_lossy);
     names

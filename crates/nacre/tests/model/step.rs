@@ -12,7 +12,7 @@ pub(crate) struct Step {
     /// Whether an ordinary user executes the operation, instead of root.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) user: bool,
-    /// Selects the mount and the extent of the check after the step.
+    /// A random number that selects the mount and the extent of the check after the step.
     pub(crate) probe: usize,
     pub(crate) op: Op,
 }

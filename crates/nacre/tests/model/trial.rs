@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 
-/// A directory for sequences, through each mount.
+/// A directory in which sequences run, opened through each mount.
 pub(crate) struct MountedDir {
     pub(crate) mounts: Vec<OwnedFd>,
     pub(crate) behaviour: FsBehaviour,
@@ -88,7 +88,8 @@ impl Trial {
         })
     }
 
-    /// Locks on directories stay in each mount's kernel: FUSE has no request for them.
+    /// Whether the operation locks a directory. Trials skip such operations: the kernel sends no
+    /// FUSE request for them, so that the locks of one mount do not conflict with those of another.
     fn locks_a_directory(&self, op: &Op) -> bool {
         let (Op::Flock { slot, .. } | Op::Fcntl { slot, .. }) = op else {
             return false;

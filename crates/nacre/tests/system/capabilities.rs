@@ -70,7 +70,7 @@ fn open_file_survives_expiry_and_key_replacement() {
         "{nacre} lctl --dir {} set_param mgs.MGS.capa_keys=new",
         site.path_str("mgs")
     );
-    // No operation may fail, with any key and age of a capability.
+    // No operation may fail because of the key or the age of a capability.
     sh(&format!(
         "exec 8> {a}/log 9< {b}/log
          for i in $(seq 40); do

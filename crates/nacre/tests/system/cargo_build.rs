@@ -44,7 +44,7 @@ fn create(dirs: &WorkDirs) {
     assert!(output.contains("Compiling wire "), "{output}");
 }
 
-/// Rebuilds only the changed part.
+/// Changes the program; cargo must rebuild only the crate.
 fn change(dirs: &WorkDirs) {
     let dir = &dirs.dir;
     // Change the source at once, probably within the same second as the last build.

@@ -2,7 +2,7 @@
 
 use crate::fixture::{Site, nacre_ok, sh};
 
-/// Stops the file system; a check must find nothing.
+/// Stops the file system; `nacre fsck` must find no error.
 fn stop_and_check(site: &Site) {
     site.down("d");
     nacre_ok(&["fsck", &site.path_str("d")]);

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use crate::file_system::{FileSystem, Shape, pid_of_mount, text};
 use crate::fixture::{Site, kill, nacre_ok, run, sh};
 
-/// Time for a client to cancel a lock in these tests: `ldlm_enqueue_min`.
+/// Time that a server gives a client to cancel a lock in these tests: `ldlm_enqueue_min`.
 pub(crate) const ENQUEUE_MIN: Duration = Duration::from_secs(4);
 /// Time that a busy machine may add to any operation.
 pub(crate) const SLACK: Duration = Duration::from_secs(120);
@@ -235,7 +235,7 @@ fn run_cell(line: &str, victim: Victim, seed: u64) {
     let kill_time = Instant::now();
     let operations = "ls -lR > /dev/null; mkdir of-b; echo x > of-b/x; test $(cat of-b/x) = x; rm -r of-b";
     match victim {
-        // Other clients see no error; they wait for the dead client's locks.
+        // Other clients see no error; they wait until the servers evict the dead client.
         Victim::Client => {
             cell.run_on_b(operations).unwrap();
             let limit = ENQUEUE_MIN * 3 + SLACK;

@@ -54,7 +54,7 @@ pub(crate) struct FileSystem {
     pub(crate) site: Site,
     pub(crate) addresses: Addresses,
     shape: Shape,
-    /// The store of one process.
+    /// The value of `--store` for [`Shape::OneProcess`].
     store: &'static str,
 }
 
@@ -64,7 +64,8 @@ impl FileSystem {
         FileSystem::on(shape, "local")
     }
 
-    /// The same with one process and stores in memory, for tests with thousands of syncs.
+    /// Like [`FileSystem::new`], in one process with stores in memory, for tests with thousands of
+    /// syncs.
     pub(crate) fn in_memory() -> FileSystem {
         FileSystem::on(Shape::OneProcess, "memory")
     }

@@ -1,7 +1,7 @@
-//! Random operations on one file, which `nacre bench fsx` compares with a copy in memory after each
-//! operation: with direct I/O, through mounts of two processes in turn, and with mappings during
-//! writes of the other mount. The tests of two mounts check only the clients, so they keep their
-//! data in memory: thousands of syncs of a slow disk take minutes.
+//! `nacre bench fsx` applies random operations to one file and compares the file with a copy in
+//! memory after each operation. The tests use direct I/O, mounts of two processes in turn, and
+//! mappings while the other mount writes. The tests of two mounts check only the clients, so their
+//! servers use stores in memory: thousands of syncs of a slow disk take minutes.
 
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::FileExt;

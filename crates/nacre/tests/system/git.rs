@@ -6,7 +6,7 @@ use crate::file_system::Shape;
 use crate::fixture::sh;
 use crate::workload::{WorkDirs, Workload, run_workload};
 
-/// Ignores the machine's git configuration.
+/// Start of each shell command: git ignores the machine's configuration and knows its user.
 const GIT: &str = "export GIT_CONFIG_NOSYSTEM=1 GIT_CONFIG_GLOBAL=/dev/null GIT_AUTHOR_NAME=A GIT_AUTHOR_EMAIL=a@b GIT_COMMITTER_NAME=A GIT_COMMITTER_EMAIL=a@b;";
 const COMMITS: u64 = 300;
 const FILES: u64 = 250;

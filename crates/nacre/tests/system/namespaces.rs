@@ -56,8 +56,8 @@ impl Network {
     }
 }
 
-/// Disconnects and reconnects the network of one host. Uses a process that was started before:
-/// starting a new one would close the test's files in an unresponsive mount, and block.
+/// Disconnects and reconnects the network of one host, through a shell that starts in advance. The
+/// start of a process would close the test's files in an unresponsive mount, and block.
 pub(crate) struct NetworkLink {
     ip: Child,
     answers: Lines<BufReader<ChildStdout>>,

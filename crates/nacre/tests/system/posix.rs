@@ -60,8 +60,8 @@ fn pjdfstest_passes() {
     );
 }
 
-/// Operations of a run of fsx. Even beside several builds they take less than the time limit of a
-/// command.
+/// Operations of a run of fsx. Even while several builds run, they take less than the time limit of
+/// a command.
 const OPERATIONS: u32 = 50_000;
 
 /// Runs fsx with the given weights of its operations.

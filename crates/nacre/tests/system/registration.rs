@@ -22,7 +22,7 @@ fn existing_mounts_use_new_and_moved_osts() {
     let mount = servers.mount(&mut site, "mnt");
     sh(&format!("mkdir {mount}/d && echo first > {mount}/d/f"));
     servers.serve(&mut site, "ost1", 4, &["--ost", "--index", "1"]);
-    // Every new file works; after some time one is on the new OST.
+    // Every new file is usable; after some time the MDT creates one on the new OST.
     let work = format!(
         "for i in $(seq 1000); do
              echo $i > {mount}/d/$i; test $(cat {mount}/d/$i) = $i
@@ -88,8 +88,8 @@ fn index_belongs_to_one_store_until_replaced() {
     sh(&format!("echo kept > {mount}/f && test $(cat {mount}/f) = kept"));
     nacre_ok(&["umount", &mount]);
     site.down("ost0");
-    // The new target replaces the old one, also after a restart. Files stored on the old target
-    // give an error, not empty data.
+    // The new target replaces the old one, also after a restart. Reads of files on the old target
+    // fail; they do not return empty data.
     for name in ["new", "newer"] {
         servers.serve(&mut site, "heir", 6, &[]);
         let mount = servers.mount(&mut site, name);
@@ -183,7 +183,7 @@ fn servers_start_in_any_order() {
         sh(&format!("echo a > {mount}/a && echo b > {mount}/b"));
         nacre_ok(&["umount", &mount]);
         order.iter().for_each(|i| site.down(parts[*i].0));
-        // At later starts, each target starts although the last one, possibly the MGS, is missing.
+        // At later starts, the first three start without the fourth, which may be the MGS.
         start(&site, 3);
         let (last, host, _) = parts[order[3]];
         servers.serve(&mut site, last, host, &[]);

@@ -156,8 +156,8 @@ fn remount_changes_mount_options() {
             text(&mount),
         ])
     };
-    // Waits until reads update atime, or do not. A mount applies changed options with a short
-    // delay.
+    // Waits until reads update atime (`expected`) or leave it unchanged. A mount applies changed
+    // options with a short delay.
     let wait_for_atime_updates = |expected: bool| {
         let read = || {
             std::thread::sleep(Duration::from_millis(2));

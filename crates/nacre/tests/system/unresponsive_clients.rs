@@ -278,7 +278,7 @@ fn other_clients_continue_soon_after_the_death_of_a_host() {
     nacre_ok(&["umount", text(b)]);
 }
 
-/// TCP's own retransmission would resume only 24 s later here.
+/// TCP's own retransmission would resume only 24 s after the network returns.
 #[test]
 fn client_continues_soon_after_its_network_returns() {
     const WAIT_MAX: Duration = Duration::from_secs(20);
@@ -315,7 +315,7 @@ fn client_continues_soon_after_its_network_returns() {
 fn locks_and_space_of_a_killed_client_are_released() {
     const BYTES: usize = 20 << 20;
     let (fs, a, b) = two_clients();
-    // Locks on data and names, a range lock, and a file that exists only while it is open.
+    // A has locks on data and names, an `flock` lock, and an open file without a name.
     fs::write(a.join("data"), "of A").unwrap();
     fs::write(a.join("locked"), "").unwrap();
     let locked = open(&a.join("locked"));
@@ -356,8 +356,8 @@ fn locks_and_space_of_a_killed_client_are_released() {
     fs.check_consistency();
 }
 
-/// Whether a notification thread of the process waits in the kernel and ignores signals (state D):
-/// it invalidates a name in a directory in which another program works.
+/// Whether a notification thread of the process waits in the kernel and ignores signals (state D).
+/// It does so while it invalidates a name in a directory in which another program works.
 fn is_blocked_in_kernel(pid: u64) -> bool {
     let threads = fs::read_dir(format!("/proc/{pid}/task")).unwrap();
     threads.flatten().any(|thread| {
@@ -366,8 +366,8 @@ fn is_blocked_in_kernel(pid: u64) -> bool {
     })
 }
 
-/// The requests of the client's programs fail, and the mount ends. Otherwise the programs in the
-/// directory and the client would wait for each other forever.
+/// After the kill, pending requests of programs fail, and the mount ends. Otherwise the programs in
+/// the directory and the client would wait for each other forever.
 #[test]
 fn client_killed_in_a_kernel_notification_exits() {
     let (fs, a, b) = two_clients();

@@ -1,5 +1,5 @@
-//! Targets that do not answer or restart: only operations that need the target wait, signals
-//! interrupt the wait, the log names the target, and descriptors with losses fail.
+//! Targets that do not answer or that restart: only operations that need the target wait, signals
+//! interrupt the wait, the log names the target, and descriptors with lost data or locks fail.
 
 use std::fs::{self, OpenOptions};
 use std::io::{BufRead, BufReader, Write};
@@ -213,7 +213,7 @@ fn signal_handler_runs_during_a_wait() {
     cluster.drop_caches();
     let stopped_ost = cluster.hang_second_ost();
     let mut program = Program::python(
-        // The signal may be ignored in the parent of this test.
+        // If the parent of this test ignores SIGINT, the program inherits that.
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n\
          try:\n    os.stat(path)\nexcept KeyboardInterrupt:\n    print('interrupted', flush=True)",
         &path,
@@ -225,7 +225,7 @@ fn signal_handler_runs_during_a_wait() {
     cluster.stop();
 }
 
-/// Data written by a program before it was killed is written back, as after a close.
+/// The client writes back the data that a program wrote before a kill, as after a close.
 #[test]
 fn data_is_written_after_a_kill_during_close() {
     let mut cluster = TwoOstFs::new();
@@ -258,7 +258,7 @@ fn data_is_written_after_a_kill_during_close() {
 }
 
 /// Metadata operations wait for the MDT. An interrupted operation takes effect completely or not at
-/// all, and a file that it opened is closed.
+/// all, and the client closes a file that it opened.
 #[test]
 fn signals_interrupt_every_wait_for_an_unresponsive_mdt() {
     let cluster = TwoOstFs::new();
@@ -280,7 +280,7 @@ fn signals_interrupt_every_wait_for_an_unresponsive_mdt() {
     .map(|wait| Program::python(wait, &cluster.mount))
     .collect();
     for program in &waiting {
-        // Some programs wait in the kernel for another one that waits for the MDT.
+        // Some programs wait in the kernel for another program, which waits for the MDT.
         let wchan = || fs::read_to_string(format!("/proc/{}/wchan", program.child.id()));
         let inside =
             |at: String| at == "request_wait_answer" || at.contains("rwsem") || at.contains("d_alloc");
@@ -507,7 +507,7 @@ fn descriptors_with_lost_locks_keep_failing_after_an_mdt_restart() {
     assert_eq!(program.next_line(), "ready");
     cluster.fs.site.kill("mdt");
     cluster.fs.start_server("mdt");
-    // Each operation that sends a request to the MDT lets the client notice.
+    // The client notices the eviction when it sends a request to the MDT.
     let loss_logged = || {
         let _ = fs::metadata(cluster.mount.join("no-such-name"));
         cluster

@@ -1,10 +1,10 @@
 //! Checks the journals of the index's storage engine, fjall (`N.jnl` in the index's directory),
 //! before the engine opens them, repairs damaged ones, and syncs them.
 //!
-//! The engine takes the first unreadable bytes of a journal for the torn tail of a crash, and
-//! truncates the journal there. If the bytes were damaged instead, it would delete good batches.
-//! This module therefore reads the journals before the engine ([`scan`]): it truncates torn tails,
-//! and reports damage as an error.
+//! The engine treats the first unreadable bytes of a journal as the torn tail of a crash, and
+//! truncates the journal there. If the bytes were damaged instead, the engine would delete good
+//! batches. This module therefore reads the journals before the engine ([`scan`]): it truncates
+//! torn tails, and reports damage as an error.
 
 mod scan;
 mod scratch;

@@ -49,7 +49,7 @@ const SEARCH_FACTOR: u64 = 16;
 const SEARCH_BYTES: u64 = 64 << 20;
 /// Minimum number of bytes read at once, as far as the journal has them.
 const WINDOW: usize = 1 << 20;
-/// Bytes tested at once for data after zeros.
+/// Number of bytes that the search for nonzero data reads at once.
 const PAGE: u64 = 4096;
 /// The unit that a disk writes atomically.
 const SECTOR: u64 = 512;
@@ -65,7 +65,8 @@ pub(crate) struct Scan {
     pub(crate) damaged: Vec<Range<u64>>,
     /// Offset of the torn tail; `None` if there is none.
     pub(crate) torn: Option<u64>,
-    /// The sequence number of the last complete batch or, without one, of the previous journal's.
+    /// The sequence number of the last complete batch; if there is none, that of the previous
+    /// journal.
     pub(crate) sequence: Option<u64>,
     /// The journal's size, bytes.
     pub(crate) len: u64,
@@ -96,9 +97,9 @@ fn follows(before: Option<u64>, sequence: u64) -> bool {
 pub(crate) fn scan(path: &Path, before: Option<u64>) -> io::Result<Scan> {
     let mut journal = Journal::open(path)?;
     let mut runs: Vec<BatchRun> = Vec::new();
-    // The checksum does not cover the sequence number, so a batch is accepted when the next one
-    // follows it, or when it is the last. Otherwise one of the two is damaged: the one that does
-    // not follow the last accepted batch.
+    // The checksum does not cover the sequence number. So a batch is accepted only if the next
+    // batch follows it, or if it is the last batch. Otherwise one of the two is damaged: the
+    // earlier batch if the later one follows the last accepted batch, else the later batch.
     let mut accepted = before;
     let mut last: Option<Batch> = None;
     let (mut pos, mut damaged_to) = (0, 0);
@@ -174,7 +175,7 @@ struct Journal {
     len: u64,
     window: Vec<u8>,
     window_start: u64,
-    /// Bytes read plus bytes of checked items, each as often as it was read or checked.
+    /// Bytes read plus bytes of checked items. A byte counts each time that it is read or checked.
     searched_bytes: u64,
     /// The search limit was reached: the rest of the journal is unknown.
     gave_up: bool,

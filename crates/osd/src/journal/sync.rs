@@ -60,7 +60,8 @@ impl Journals {
     }
 }
 
-/// A thread for syncs. A sync of a slow disk takes seconds, and the committer works meanwhile.
+/// A thread that syncs the journals. A sync to a slow disk takes seconds; meanwhile the committer
+/// flushes new batches to the kernel.
 pub(crate) struct SyncThread {
     requests: Option<SyncSender<()>>,
     results: Receiver<Result<(), OsdError>>,

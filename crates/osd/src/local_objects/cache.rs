@@ -30,8 +30,8 @@ pub(super) struct Entry {
     pub(super) path: PathBuf,
     /// Never held while waiting for the disk.
     pub(super) state: Mutex<State>,
-    /// Held while the file is created or removed. Only threads for blocking work lock it, and
-    /// before `state`.
+    /// Held while the file is created or removed. Only threads for blocking work lock it. They lock
+    /// it before `state`.
     pub(super) create_lock: Mutex<()>,
     /// Held while the file's data or size changes: local file systems serialise the writers of a
     /// file, and waiting writers would spin.
@@ -95,8 +95,8 @@ struct Shard {
     clock: u64,
 }
 
-/// The unsynced changes of one object. They stay listed until a sync ends that started after them.
-/// A second sync of the object during the first therefore waits for the disk too.
+/// The unsynced changes of one object. A change stays listed until a sync that started after it has
+/// ended. So a second sync of the object that runs during the first also waits for the disk.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct DirtyState {
     /// The file is new: its directory entry is not on disk either.
@@ -118,7 +118,7 @@ impl DirtyState {
 }
 
 impl Cache {
-    /// `open_files_max`: the limit of file descriptors.
+    /// Creates an empty cache. `open_files_max` is the process's limit of file descriptors.
     pub(super) fn new(open_files_max: u64) -> Cache {
         let entries = (open_files_max / ENTRIES_DIVISOR).clamp(ENTRIES_MIN, ENTRIES_MAX) as usize;
         Cache {
@@ -144,8 +144,8 @@ impl Cache {
     }
 
     /// Adds an entry, or returns the existing one. At the limit evicts the least recently used
-    /// entry that is not in use. If the record of that entry is stale, returns it as the second
-    /// value instead: the caller writes the record and calls [`Cache::evict`].
+    /// entry that is not in use. If the record of that entry is stale, returns that entry as the
+    /// second value instead: the caller writes the record and calls [`Cache::evict`].
     pub(super) fn add(&self, entry: Arc<Entry>) -> (Arc<Entry>, Option<Arc<Entry>>) {
         let mut shard = self.shard(&entry.fid).lock();
         shard.clock += 1;

@@ -22,7 +22,7 @@ enum ReadStop {
     NotCached,
     /// The file ends `found` bytes after `offset`.
     EarlyEnd { offset: u64, found: u64 },
-    /// The block's data does not have its checksum, or is being changed.
+    /// The block's data does not match its checksum, or is being changed.
     Mismatch { block: u64 },
 }
 
@@ -121,13 +121,15 @@ impl Shared {
         Ok(written)
     }
 
-    /// Begins a change of `start..end`: the blocks in this range lose their checksums, those at its
-    /// edges change. True if the index must be synced before the file changes.
+    /// Begins a change of `start..end`: removes the checksums of the whole blocks in this range,
+    /// and begins a change of the blocks at its edges. Returns true if the index must be synced
+    /// before the file changes.
     fn begin_punch(&self, entry: &Entry, start: u64, end: u64) -> Result<(BlockChange, bool), OsdError> {
         let file = entry.file_and_size();
         let size = file.as_ref().map_or(0, |(_, size)| *size);
         let edges = edges(start, end, size).map(|block| block..block + 1).collect();
-        // A lost file had blocks beyond the size that it has now.
+        // The index may have checksums of blocks beyond the present size of a lost file: a truncate
+        // removes these too.
         let end = match end {
             u64::MAX if start < size || file.is_none() => end / BLOCK,
             _ if end < size => end / BLOCK,
@@ -183,7 +185,8 @@ impl Shared {
     fn end_change(&self, entry: &Entry, new: bool, attr: &SetAttr) -> Result<(), OsdError> {
         let ended = self.finish_change(entry, new, attr);
         if matches!(ended, Err(OsdError::NotFound)) {
-            // A destroy was faster, and has forgotten only the checksums until then.
+            // The object was destroyed meanwhile. The destroy dropped only the checksums that
+            // existed then.
             self.checksums.forget_object(entry.fid, &[]);
         }
         ended
@@ -241,7 +244,8 @@ impl Shared {
     }
 }
 
-/// The first block that does not have its checksum, or is being changed.
+/// The index in `expected` of the first block whose data does not match its checksum, or that is
+/// being changed.
 fn first_mismatch(pieces: &[Bytes], expected: &[Expected]) -> Option<u64> {
     if expected.iter().all(|e| *e == Expected::Unchecked) {
         return None;
@@ -256,14 +260,15 @@ fn first_mismatch(pieces: &[Bytes], expected: &[Expected]) -> Option<u64> {
     position.map(|position| position as u64)
 }
 
-/// The blocks that `start..end` covers only in part, of a file of `size` bytes.
+/// The blocks of a file of `size` bytes that `start..end` covers only in part.
 fn edges(start: u64, end: u64, size: u64) -> impl Iterator<Item = u64> {
     let last = (!end.is_multiple_of(BLOCK) && end < size).then_some(end / BLOCK);
     let first = (!start.is_multiple_of(BLOCK) && start < size && start < end).then_some(start / BLOCK);
     first.into_iter().chain(last.filter(|last| first != Some(*last)))
 }
 
-/// The present data of a block, up to the end of the file, if it has its checksum.
+/// Reads the present data of a block, up to the end of the file. Fails if the data does not match
+/// the block's checksum.
 fn old_block(
     entry: &Entry,
     file: &dyn ObjectFile,
@@ -349,8 +354,8 @@ impl LocalObjects {
         if stop.is_none() {
             return Ok(read);
         }
-        // The file is too short, or has other data. A change may be in progress; it holds the write
-        // lock.
+        // The file is too short, or a block does not match its checksum. The cause may be a change
+        // in progress: take the write lock, which that change holds, and read again.
         let write_lock = entry.write_lock.clone().lock_owned().await;
         let shared = self.shared.clone();
         blocking(move || {
@@ -411,8 +416,8 @@ impl LocalObjects {
     }
 
     /// Changes an object's file on a thread for blocking work and with the object's write lock.
-    /// `begin` begins the change of its blocks; true if the index must be synced before the file
-    /// changes.
+    /// `begin` starts the [`BlockChange`], and returns true if the index must be synced before the
+    /// file changes.
     async fn change_file<T: Send + 'static>(
         &self,
         fid: Fid,

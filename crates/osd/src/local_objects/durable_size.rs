@@ -3,8 +3,8 @@
 //!
 //! The size is in the object's record in the index. The store raises it after a sync of the file
 //! and lowers it before a truncate, so a record never claims more than the disk holds, even after a
-//! power cut. A write therefore needs no record before its reply. A truncate waits for the index
-//! only if the recorded size exceeds the new one, or the file is missing.
+//! power cut. A write therefore need not wait for the record. A truncate waits for the index only
+//! if the recorded size exceeds the new one, or the file is missing.
 
 use std::path::Path;
 

@@ -1,4 +1,5 @@
-//! The file system that holds the files of objects. The traits let a simulator replace the host's.
+//! The file system that holds the files of objects. The traits let a simulator replace the host's
+//! file system.
 //!
 //! All methods except [`FileSystem::sync_delay`] block on the disk.
 
@@ -62,8 +63,8 @@ pub trait FileSystem: Send + Sync {
     /// The error of opening `path` or of `syncfs`.
     fn sync_all(&self, path: &Path) -> io::Result<()>;
 
-    /// Called before each series of syncs. A simulated disk waits here as long as the syncs take;
-    /// the syncs of the host take their time themselves.
+    /// Called before each series of syncs. A simulated disk waits here as long as the syncs take.
+    /// On the host this returns at once, because the syncs themselves take that time.
     fn sync_delay(&self) -> BoxFuture<'_, ()>;
 }
 

@@ -8,7 +8,7 @@
 //!
 //! All file I/O runs on threads for blocking work, except reads of data in the page cache. After a
 //! failed sync every later sync fails, and files cannot be changed. [`durable_size`] detects lost
-//! and truncated files, [`checksums`] wrong data.
+//! and truncated files; [`checksums`] detects wrong data.
 
 mod cache;
 mod checked_io;
@@ -267,7 +267,8 @@ impl Shared {
             self.cache.mark_dirty(&entry.fid, new, state.attr.size);
             measured
         };
-        // The record of a new object, with its owner, goes to the index at once; times may wait.
+        // The record of a new object, with its owner, goes to the index at once; later changes of
+        // its times may wait.
         if new {
             self.write_record(entry)?;
         }
@@ -402,8 +403,8 @@ impl Objects for LocalObjects {
     fn cached_attr(&self, fid: Fid, new: bool) -> CachedAttr {
         if let Some(entry) = self.shared.cache.find(&fid) {
             let state = entry.state.lock();
-            // The destroy of an object can still fail, and a writer may be about to create a
-            // missing one: both are unknown.
+            // A destroy in progress can still fail, and a write in progress may be about to create
+            // a missing object: both are `Unknown`.
             return match !state.destroyed && state.exists && state.damage.is_none() {
                 true => CachedAttr::Present(state.attr),
                 false => CachedAttr::Unknown,

@@ -355,7 +355,7 @@ async fn missing_or_truncated_file_is_an_error() {
     }
     assert!(!path_of(dir.path(), 1).exists());
     assert_eq!(bytes(&o, 3, 0, 200).await.len(), 100);
-    // Destroying or emptying an object ends its damage.
+    // An object that is destroyed or truncated to 0 no longer counts as damaged.
     assert!(o.destroy(fid(1)).await.unwrap());
     assert_eq!(o.attr(fid(1)).await.unwrap(), None);
     o.punch(fid(2), 0, u64::MAX, SetAttr::default()).await.unwrap();

@@ -14,7 +14,7 @@ use crate::{obdo, pattern, with_object};
 const KIB: u64 = 1 << 10;
 
 /// Sends the request of Lustre's client: the key, and a map with space for the extents. The reply
-/// has the same space. Returns the number of extents, and those in the reply.
+/// has the same space. Returns the number of extents, and the extents in the reply.
 async fn map(
     client: &Client,
     fid: Fid,

@@ -15,7 +15,7 @@ use tokio::time::sleep_until;
 /// LNet's events about peers.
 type PeerEvents = broadcast::Receiver<PeerEvent>;
 
-/// Sleep of a driver if the state machine sets no time.
+/// How long a driver sleeps if the state machine sets no time to wake up.
 const SLEEP_MAX: Duration = Duration::from_secs(24 * 3600);
 
 impl Import {
@@ -149,8 +149,8 @@ impl Import {
         }
     }
 
-    /// Resolves with the reason when the connection to the server is lost, and with it any message
-    /// in flight.
+    /// Waits until the connection to the server is lost, and with it any message in flight. Returns
+    /// the reason.
     async fn wait_for_loss(&self, peer_events: &mut PeerEvents) -> RpcError {
         loop {
             if let Some(why) = self.loss_reason(peer_events.recv().await) {
@@ -188,7 +188,7 @@ async fn drive(import: Weak<Import>, wake: Arc<Notify>, mut peer_events: PeerEve
         };
         let Some(wake_at) = wake_at else { return };
         let event = tokio::select! {
-            // A lost connection is noticed however often calls wake the driver.
+            // Peer events first: calls that wake the driver again and again must not hide a loss.
             biased;
             event = peer_events.recv() => match event {
                 Err(RecvError::Closed) => return,

@@ -15,8 +15,8 @@
 //! Attempts go round the target's NIDs, beginning with the last one that worked. A pause of less
 //! than a second follows each round without success, however long the server has been away: a
 //! client soon notices the return of its server. There is no replay after a server crash: a client
-//! treats a recovering server like one that has lost its export. So no lock and no cached data
-//! outlives its grant.
+//! treats a recovering server like one that has lost its export, and drops its locks and caches. So
+//! the client uses no lock, and no data cached under it, that the server has forgotten.
 
 use std::time::{Duration, Instant};
 use wire::{MSG_CONNECT_RECONNECT, MSG_CONNECT_RECOVERING};
@@ -55,8 +55,8 @@ pub(crate) struct Attempt {
     /// The server's handle from the previous connection; 0 without one.
     pub(crate) handle: u64,
     /// Whether an unreachable NID gets little time, because other NIDs remain. False in the first
-    /// round of an import without an export (never connected, or idle): a slow network is no reason
-    /// to report a target as absent.
+    /// round of an import without an export (never connected, or idle): calls must not report a
+    /// target as absent only because the network is slow.
     pub(crate) brief: bool,
 }
 

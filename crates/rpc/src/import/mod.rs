@@ -113,7 +113,8 @@ impl Core {
             .unwrap_or(Nid::LO)
     }
 
-    /// The state that calls see. They see `Full` only after it was announced to the owner.
+    /// The state that calls see. They see `Full` only after the driver has announced it to the
+    /// owner.
     fn phase(&self) -> Phase {
         let state = match self.machine.state() {
             ImportState::Full if !self.announced => ImportState::Connecting,
@@ -284,8 +285,8 @@ impl Import {
     }
 
     /// Pings the server unless a reply has arrived or a ping has ended within `quiet`. For callers
-    /// that wait for a message that is not a reply: an evicted client learns of its eviction by the
-    /// ping.
+    /// that wait for a message other than a reply, such as a completion AST: an evicted client
+    /// learns of its eviction by the ping.
     pub fn probe_if_silent(&self, quiet: Duration) {
         self.event(Event::ProbeIfSilent { quiet });
     }
@@ -374,8 +375,8 @@ impl Import {
         self.core.lock().replay.last_committed()
     }
 
-    /// Number of evictions announced to the owner. The owner's current locks and caches are newer
-    /// than the last of them ([`Request::evictions`]).
+    /// Number of evictions announced to the owner. The owner obtained its current locks and caches
+    /// after the last of these evictions ([`Request::evictions`]).
     pub fn evictions(&self) -> u64 {
         self.core.lock().machine.evictions_announced()
     }

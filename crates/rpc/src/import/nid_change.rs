@@ -6,9 +6,9 @@ use std::time::Instant;
 
 impl Machine {
     /// Handles a change of the target's NIDs; `nid_count` is their new number. `kept` is the new
-    /// index of the NID in use, or `None` if the target no longer has that NID. The import then
-    /// gives up its connection or attempt and tries the first NID. An import that pauses between
-    /// attempts tries again at once.
+    /// index of the NID in use. `None`: the target no longer has that NID, so the import gives up
+    /// its connection or attempt and tries the first NID. An import that pauses between attempts
+    /// tries again at once.
     pub(crate) fn change_nids(&mut self, nid_count: usize, kept: Option<usize>, now: Instant) -> Vec<Action> {
         self.nid_count = nid_count.max(1);
         self.nid_index = kept.unwrap_or(0);

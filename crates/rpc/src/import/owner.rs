@@ -15,7 +15,7 @@ pub enum ImportKind {
     Osc,
     /// An MDT, connected to an OST.
     Osp,
-    /// An OST, connected to an MDT, for sequences.
+    /// An OST, connected to an MDT to get FID sequences.
     Lwp,
 }
 
@@ -56,16 +56,16 @@ pub struct ImportConfig {
 /// The owner of an import.
 pub trait ImportOwner: Send + Sync {
     /// Handles a lock callback from the server (`LDLM_BL_CALLBACK`, `LDLM_CP_CALLBACK`,
-    /// `LDLM_GL_CALLBACK`). It must reply at once and act later.
+    /// `LDLM_GL_CALLBACK`). The owner must reply at once and act later.
     ///
     /// # Errors
     ///
     /// The negative status of the reply.
     fn callback<'a>(&'a self, opc: u32, msg: Message) -> BoxFuture<'a, Result<Reply, Errno>>;
 
-    /// Handles a change of the connection. Called in order, from one task, without locks of the
-    /// import held. New requests are sent only after the calls for `Evicted` and `Connected` have
-    /// returned.
+    /// Handles a change of the connection. One task makes these calls in order, and holds none of
+    /// the import's mutexes meanwhile. The import sends new requests only after the calls for
+    /// `Evicted` and `Connected` have returned.
     fn event(&self, event: ImportEvent);
 
     /// Whether the owner holds anything that ends with the connection, such as locks. If not, the

@@ -19,20 +19,20 @@ pub(super) struct ImportStats {
     since: Mutex<SystemTime>,
     /// Time until the reply, in microseconds.
     wait: Tally,
-    /// Requests without a reply when a request is answered, including that request.
+    /// Number of requests in flight, sampled at each reply; includes the request that it answers.
     active: Tally,
     /// Times until the reply in microseconds, indexed like `NAMES`.
     operations: Box<[Tally]>,
     /// Requested bytes of reads and of writes.
     data: [Tally; 2],
-    /// Requests without a reply in time.
+    /// Number of requests that got no reply in time.
     timeouts: AtomicU64,
 }
 
-/// The operations of [`ImportStats::data`]: name for the averages, name of the operation.
+/// For each tally of [`ImportStats::data`], its name in the text and the name of its operation.
 const DATA_OPERATIONS: [(&str, &str); 2] = [("read", "ost_read"), ("write", "ost_write")];
 
-/// Means of the requests that transfer data.
+/// Means over all reads, or over all writes.
 pub(super) struct DataAverages {
     /// Requested bytes.
     pub(super) bytes: u64,
@@ -92,12 +92,12 @@ impl ImportStats {
         self.wait.sums().mean()
     }
 
-    /// Records a request without a reply in time.
+    /// Records that a request got no reply in time.
     pub(super) fn note_timeout(&self) {
         self.timeouts.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Requests without a reply in time.
+    /// Number of requests that got no reply in time.
     pub(super) fn timeouts(&self) -> u64 {
         self.timeouts.load(Ordering::Relaxed)
     }

@@ -1,6 +1,6 @@
 //! The text of the parameter `import`, in Lustre's format (docs/manual/metrics.md, "Imports").
 //!
-//! Lines of Lustre are left out if this implementation has no value for them.
+//! The text leaves out Lustre's lines for which Nacre has no value.
 
 use super::call::NET_LATENCY;
 use super::params::state_name;
@@ -119,7 +119,7 @@ impl Core {
         let at = match self.nid_stats.iter().position(|stats| stats.nid == nid) {
             Some(at) => at,
             None => {
-                // NIDs that the target has no longer would pile up.
+                // Otherwise the statistics of NIDs that the target no longer has would pile up.
                 let nids = &self.nids;
                 self.nid_stats.retain(|stats| nids.contains(&stats.nid));
                 self.nid_stats.push(NidStats {
@@ -136,7 +136,7 @@ impl Core {
         stats.last_attempt_at = now;
     }
 
-    /// Records a reply to an attempt, also a refusal.
+    /// Records a reply to an attempt; a refusal is a reply, too.
     pub(super) fn note_attempt_replied(&mut self, nid: Nid) {
         if let Some(stats) = self.nid_stats.iter_mut().find(|stats| stats.nid == nid) {
             stats.replied += 1;
@@ -185,7 +185,7 @@ impl Import {
             7,
             format_args!("connection_attempts: {}", core.machine.conn_cnt()),
         );
-        // Requests of an earlier generation fail.
+        // An eviction begins a new generation: requests of an earlier one fail.
         text.line(7, format_args!("generation: {}", core.machine.evictions() + 1));
         let invalidations = u8::from(state == ImportState::Evicted);
         text.line(7, format_args!("in-progress_invalidations: {invalidations}"));
@@ -206,7 +206,7 @@ impl Import {
         text.line(7, format_args!("services: {services} sec"));
         text.line(7, format_args!("network: {} sec", NET_LATENCY.as_secs()));
         text.line(4, "transactions:");
-        // The import checks its list of requests whenever it learns of a commit.
+        // The import checks its list of requests whenever it learns of a commit, so both are equal.
         let committed = core.replay.last_committed();
         text.line(7, format_args!("peer_committed: {committed}"));
         text.line(7, format_args!("last_checked: {committed}"));
@@ -215,7 +215,7 @@ impl Import {
             text.line(4, format_args!("{name}_data_averages:"));
             text.line(7, format_args!("bytes_per_rpc: {}", averages.bytes));
             text.line(7, format_args!("usecs_per_rpc: {}", averages.usecs));
-            // A byte in a microsecond is a megabyte in a second.
+            // 1 byte per microsecond is 1 MB per second.
             let rate = averages.bytes as f64 / averages.usecs.max(1) as f64;
             text.line(7, format_args!("MB_per_sec: {rate:.2}"));
         }

@@ -27,7 +27,7 @@ struct ClientIdentity {
     role: Role,
 }
 
-/// The export of a connect.
+/// The export for a connect.
 enum ExportMatch {
     New(Arc<Export>),
     /// The client has connected before.
@@ -39,7 +39,8 @@ impl ClientIdentity {
     fn replaces(&self, export: &Export, from: Nid) -> bool {
         let restarted = export.client_cookie() != self.cookie;
         // A server keeps its UUID over restarts and may return at another NID. The target has
-        // checked the NID, so a client that took the UUID in the meantime has no right to it.
+        // admitted this NID as a server's, so the server takes the UUID even from a client that
+        // uses it at another NID.
         restarted && self.initial && (self.role == Role::Server || export.peer() == from)
     }
 }
@@ -147,8 +148,8 @@ fn grant_requested(requested: &ObdConnectData, mut data: ObdConnectData) -> ObdC
     data
 }
 
-/// Evicts the client's export if it is of an earlier instance of the client, and waits until it is
-/// gone. If the client's node has the maximum number of clients, also evicts all exports from
+/// Evicts the export of an earlier instance of the client, and waits until the target has dropped
+/// its state. If the client's node has the maximum number of clients, first evicts all exports from
 /// before the node's restart.
 async fn evict_earlier_exports(
     rpc: &Ptlrpc,
@@ -196,7 +197,7 @@ fn find_or_create(
         }
         Entry::Occupied(known) => {
             let export = known.get().clone();
-            // The connect is of another client with the same UUID, or a later one has overtaken it.
+            // Another client has this UUID, or a later connect has overtaken this one.
             if export.client_cookie() != identity.cookie || identity.conn_cnt <= export.conn_cnt() {
                 return Err(Errno::EALREADY);
             }

@@ -69,9 +69,9 @@ pub(crate) fn handle(rpc: Arc<Ptlrpc>, mut arrival: Arrival) -> BoxFuture<'stati
     })
 }
 
-/// Tells an unknown client to reconnect. The negotiated flags are unknown, too, so one reply goes
-/// to each of the two match bits at which the client may wait. The client's LNet drops the reply to
-/// the other.
+/// Tells an unknown client to reconnect. The negotiated flags are unknown, too, so the server sends
+/// one reply to each of the two match bits at which the client may wait. The client's LNet drops
+/// the reply that matches no buffer.
 async fn refuse_unknown(rpc: &Ptlrpc, arrival: &Arrival) {
     let route = arrival.route();
     reply::send(rpc, arrival, &route, &Err(Errno::ENOTCONN), Transno::NONE).await;

@@ -1,8 +1,8 @@
 //! Security flavors (`lm_secflvr`). Only the null flavor is supported.
 //!
-//! A request of another flavor is refused by a null-flavor message. Lustre's client rejects a reply
-//! of another flavor than its own: it logs an error and fails at once, while silence would make it
-//! retry.
+//! The server refuses a request of another flavor by a null-flavor reply. Lustre's client rejects a
+//! reply of a flavor other than its own: it logs an error and fails at once. Without a reply it
+//! would retry.
 
 use bytes::Bytes;
 use wire::{
@@ -11,7 +11,7 @@ use wire::{
     SPTLRPC_FLVR_SKI, SPTLRPC_FLVR_SKN, SPTLRPC_FLVR_SKPI,
 };
 
-/// The flavor's bits; the higher bits identify the sender's part of Lustre.
+/// The flavor's bits; the higher bits are the sender's `enum lustre_sec_part`.
 const FLAVOR_MASK: u32 = 0x00ff_ffff;
 /// The bits of policy, mechanism and service, which determine the flavor's name; the other bits
 /// concern bulk.

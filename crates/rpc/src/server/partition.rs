@@ -55,7 +55,8 @@ pub(crate) struct ServicePartition {
     busy_us: AtomicU64,
     /// Wakes the token waiter when a token comes earlier than the waiter expects.
     pub(super) earlier_token: Notify,
-    /// Selects the partition of the next slot in turn, if slots are not bound to this one.
+    /// Counts slots, to run each on the next partition in turn. Unused if slots are bound to this
+    /// partition.
     pub(super) turn: AtomicUsize,
 }
 
@@ -215,8 +216,8 @@ impl ServicePartition {
         needed
     }
 
-    /// When the next token comes for which a request waits; the waiter must sleep until then.
-    /// `None` ends the waiter.
+    /// The time of the next token that a request waits for; the waiter must sleep until then.
+    /// `None`: no request waits for a token, and the waiter ends.
     pub(super) fn next_token(&self) -> Option<Instant> {
         let mut queue = self.queue.lock();
         queue.token_waiter_wakes_at = queue.next_token(cpt::now());
@@ -272,7 +273,7 @@ impl ServicePartition {
 /// A request that a slot took from the queue.
 pub(super) struct NextRequest<'a> {
     pub(super) arrival: Arrival,
-    /// Whether the queue was full before.
+    /// Whether the queue was full before the slot took the request.
     pub(super) was_full: bool,
     pub(super) _handling: HandlingGuard<'a>,
 }

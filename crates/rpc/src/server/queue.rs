@@ -1,7 +1,7 @@
 //! The request queue of one partition: limits the requests that wait and run, and decides which one
 //! is next.
 //!
-//! Pure: the time is an argument. High-priority requests have a queue of their own, which goes
+//! Pure: the time is an argument. High-priority requests have their own queue, which slots serve
 //! first. In the ordinary queue each peer has a quota of slots and space: a peer that floods the
 //! server, or promises bulk that never arrives, cannot take all of them. This node itself has no
 //! quota. The policy determines the order of the ordinary queue ([`super::nrs`]).
@@ -174,8 +174,8 @@ impl<R: Classify> SubQueue<R> {
 }
 
 impl<R: Classify> Queue<R> {
-    /// A queue with `places` for each kind of request and at most `threads` slots. Peers choose the
-    /// keys of its tables; `seed` is of their hash functions.
+    /// A queue with `places` for each kind of request and at most `threads` slots. `seed` is for
+    /// the hash functions of its tables, because peers choose the keys.
     pub(super) fn new(places: usize, threads: usize, seed: HashSeed) -> Queue<R> {
         Queue {
             high_priority: SubQueue::new(),

@@ -61,8 +61,8 @@ pub(crate) struct ReplyCache<R> {
     cached: BTreeMap<Xid, CachedReply>,
     /// The cached reply of each slot.
     by_tag: BTreeMap<u16, Xid>,
-    /// The last request of each slot, also while it runs. It outlives the request: the network may
-    /// deliver a duplicate of an earlier one late.
+    /// The last request of each slot, running or not. The entry outlives the request, because the
+    /// network may deliver a duplicate of an earlier request late.
     newest: BTreeMap<u16, Xid>,
     /// Number of cached replies without a slot.
     untagged: usize,

@@ -227,7 +227,7 @@ impl ServerRequest {
     }
 
     /// Number of MDs that the client attached. `max_brw` is the maximum, a power of two:
-    /// `ioo_max_brw >> 16`, plus one. Each MD needs a transfer, even an empty one.
+    /// `(ioo_max_brw >> 16) + 1`. The target must transfer to or from each MD, even an empty one.
     pub fn bulk_mds(&self, max_brw: usize) -> usize {
         let mask = (max_brw.max(1).next_power_of_two() - 1) as u64;
         usize::try_from(self.execution.route().bulk_bits & mask).unwrap_or(0) + 1

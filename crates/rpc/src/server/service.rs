@@ -2,7 +2,7 @@
 //! concurrent requests.
 //!
 //! LNet delivers a request to the queue of a partition, where the request waits until a slot is
-//! free. High-priority requests have a queue of their own, which goes first and has a few more
+//! free. High-priority requests have their own queue, which slots serve first, and a few more
 //! slots. A slot is a task that lives while there are requests. For a request of this node itself,
 //! the sender's thread polls the slot once, so that a request that need not wait wakes no other
 //! thread. A full queue stalls the sender's connection. A request is dropped if its client has

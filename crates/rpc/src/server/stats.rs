@@ -13,7 +13,8 @@ use wire::{
     LDLM_ENQUEUE, LDLM_IBITS, LDLM_PLAIN, MDS_REINT, Message, REINT_RESYNC, REINT_SETATTR, REINT_SETXATTR,
 };
 
-/// Kinds of `LDLM_ENQUEUE` and `MDS_REINT`, which have counters instead of the operations.
+/// Kinds of `LDLM_ENQUEUE` and `MDS_REINT`. A request of a known kind counts as its kind and not as
+/// its opcode.
 const KINDS: [&str; 13] = [
     "ldlm_glimpse_enqueue",
     "ldlm_plain_enqueue",

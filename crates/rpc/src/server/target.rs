@@ -75,7 +75,7 @@ pub trait Target: Send + Sync + 'static {
     /// The transno up to which all transactions are committed.
     fn last_committed(&self) -> Transno;
 
-    /// Whether requests can be replayed (MDT, OST).
+    /// Whether a connect reply has the flag `MSG_CONNECT_REPLAYABLE` (MDT, OST).
     fn replayable(&self) -> bool;
 
     /// Name and unit of each operation that the target counts, in Lustre's order. A target without

@@ -22,7 +22,7 @@ const STOP_WAIT: Duration = Duration::from_secs(10);
 pub struct TargetExports {
     target: Arc<dyn Target>,
     by_client: Mutex<HashMap<String, Arc<Export>>>,
-    /// The peers by the NID of their clients' first connect.
+    /// The peers. A client counts for the NID of its first connect.
     origins: Mutex<Origins>,
     stats: Arc<TargetStats>,
     stopping: AtomicBool,

@@ -75,8 +75,8 @@ async fn handle_conn_cnt_and_flags_decide_whether_a_connect_is_admitted() {
     };
     let first_connect = connect(MDT, (5, 1, true), connect_data()).await;
     assert_eq!((first_connect.0, first_connect.1), (0, MSG_CONNECT_REPLAYABLE));
-    // A connect with the same `conn_cnt` was overtaken. One with a higher `conn_cnt` is a
-    // reconnect.
+    // The server refuses a connect that repeats the `conn_cnt`. A connect with a higher `conn_cnt`
+    // is a reconnect.
     assert_eq!(
         connect(MDT, (5, 1, false), connect_data()).await.0,
         Errno::EALREADY.status()

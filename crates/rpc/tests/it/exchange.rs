@@ -212,7 +212,8 @@ async fn an_evicted_client_reconnects() {
         ["connected", "disconnected", "evicted", "connected"]
     );
     assert_eq!(*target.gone.lock().unwrap(), [true]);
-    // The request in execution has ended after the eviction, and may have left locks behind.
+    // The request in execution ended after the eviction and may have left locks behind, so the
+    // server calls `Target::last_request_done`.
     assert_eq!(target.last_done.load(Ordering::SeqCst), 1);
 }
 

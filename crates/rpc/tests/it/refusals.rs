@@ -1,6 +1,6 @@
-//! Refusals of unsupported requests, in a form that Lustre's clients report: security flavors,
-//! big-endian peers, unknown operations. Each is logged with the peer and the operation, and other
-//! clients are not affected.
+//! Unsupported requests: security flavors, big-endian peers, unknown operations. The server refuses
+//! them in a form that Lustre's clients report; a big-endian peer gets no reply. The server logs
+//! each refusal with the peer, and other clients are not affected.
 #![allow(clippy::unwrap_used)]
 
 use bytes::Bytes;
@@ -37,7 +37,7 @@ async fn check_normal_client(rpc: &Arc<Ptlrpc>) {
     import.disconnect().await;
 }
 
-/// A request wrapped as by `plain` and by GSS with integrity: a header, the request, two more
+/// A request as the flavor `plain` and GSS with integrity wrap it: a header, the request, two more
 /// segments.
 fn wrap_request(secflvr: u32, request: Bytes) -> Bytes {
     let header = Bytes::from_static(&[0; 8]);

@@ -105,7 +105,7 @@ async fn a_server_takes_its_uuid_from_a_client_and_no_client_takes_it_back() {
         }
     }
     assert_eq!((holder(), evictions()), ((nid(2), true), vec![true]));
-    // The server itself can restart.
+    // A restarted server takes the UUID from its earlier instance.
     assert_eq!(connect(&mdt, 8, 5, OBD_CONNECT_MDS).await, 0);
     assert_eq!(holder(), (nid(2), true));
     for rpc in [client, mdt, server] {
@@ -319,8 +319,8 @@ async fn exports_from_before_a_restart_do_not_block_new_connects() {
     let second_boot = node(client_nid, 3).await;
     assert_eq!(connect(&second_boot, 1025).await, 0);
     assert_eq!(target.len(), 1, "the clients from before the restart are evicted");
-    // After another restart the peer has few clients. An export from before that restart is evicted
-    // all the same if it blocks others.
+    // After another restart the peer has few clients, so a connect evicts no earlier export. But
+    // the server evicts an export from before the restart if it blocks others.
     second_boot.lnet().shutdown().await;
     let third_boot = node(client_nid, 4).await;
     assert_eq!(connect(&third_boot, 1026).await, 0);

@@ -1,4 +1,4 @@
-//! TBF rules throttle the requests that match, and no others.
+//! TBF rules throttle the requests that match them, and no others.
 #![allow(clippy::unwrap_used)]
 
 use cpt::CptTable;

@@ -22,7 +22,7 @@ use super::files::Files;
 use super::index::SimIndex;
 use super::journal::Journal;
 
-/// Keys of an index from this on belong to its store, not to the target.
+/// Keys from this one on belong to the index's store, not to the target.
 const SERVICE_KEYS_END: [u8; 1] = [osd::KEY_RESERVED];
 
 /// The fixed properties of a disk.
@@ -60,20 +60,20 @@ pub(super) struct Disk {
     delay: Duration,
     /// Commits and syncs fail.
     pub(super) is_failing: bool,
-    /// Changes of a thousand of objects' files that fail.
+    /// Number of changes of objects' files that fail, per thousand.
     failing_changes: u32,
     /// Number of changes of objects' files that failed.
     failed_changes: u64,
     /// Number of crashes.
     crashes: u64,
-    /// Number of openings of the index and crashes. Handles with an earlier number are dead.
+    /// Counts the openings of the index and the crashes. A handle with a lower count is dead.
     opening: u64,
     boot_id: BootId,
     /// The transactions of the last opening.
     pub(super) transactions: Option<Arc<Transactions>>,
     /// The last transaction that is on disk.
     pub(super) durable_transno: Transno,
-    /// Transactions that the store reported as durable before they were.
+    /// Messages about transactions that the store reported as durable before they were.
     broken_promises: Vec<String>,
     /// The space of the last opening.
     pub(super) space: Arc<Space>,
@@ -122,7 +122,7 @@ impl Disk {
         self.failed_changes += 1;
     }
 
-    /// The name in errors.
+    /// The disk's name as a path, for errors.
     pub(super) fn path(&self) -> PathBuf {
         PathBuf::from(&self.config.name)
     }
@@ -157,7 +157,7 @@ impl SimDisk {
         SimDisk(Arc::new(Mutex::new(disk)))
     }
 
-    /// The stores of a start of the node. A crash makes them useless.
+    /// The stores for one start of the node. After a crash they cannot be opened.
     pub fn stores(&self) -> SimStores {
         SimStores {
             disk: self.clone(),
@@ -208,13 +208,14 @@ impl SimDisk {
         self.0.lock().is_failing = failing;
     }
 
-    /// Lets a share of the changes of objects' files fail, in changes of a thousand. A failed write
-    /// may have written a part.
+    /// Lets `share` of 1000 changes of objects' files fail. A failed write may have written a part
+    /// of its data.
     pub fn set_failing_changes(&self, share: u32) {
         self.0.lock().failing_changes = share;
     }
 
-    /// Number of changes of objects' files that failed, also for lack of space.
+    /// Number of changes of objects' files that failed, including those that failed for lack of
+    /// space.
     pub fn failed_changes(&self) -> u64 {
         self.0.lock().failed_changes
     }
@@ -239,7 +240,7 @@ impl SimDisk {
         self.0.lock().is_failing
     }
 
-    /// Gives the disk its first capacity again.
+    /// Restores the capacity of the new disk.
     pub fn reset_capacity(&self) {
         let first = self.0.lock().first_capacity;
         self.set_capacity(first);
@@ -266,8 +267,8 @@ impl SimDisk {
         self.0.lock().files.damage(&path, size);
     }
 
-    /// Transactions that the store reported as durable before they were, since the last call. Ends
-    /// the opening.
+    /// Messages about transactions that the store reported as durable before they were, since the
+    /// last call. Makes all handles dead.
     pub fn take_broken_promises(&self) -> Vec<String> {
         let mut disk = self.0.lock();
         disk.end_opening();

@@ -16,7 +16,7 @@ use super::files::{File, FileId};
 /// The limit of file descriptors. It is so small that [`osd::LocalObjects`] often closes files of
 /// objects and opens them again.
 const OPEN_FILES_MAX: u64 = 8192;
-/// One in this number of reads from the kernel's cache finds no data there.
+/// One in this number of reads that accept only cached data finds none.
 const UNCACHED_DIVISOR: u8 = 4;
 
 /// The file system of a disk, until its node stops or its machine loses power: then the handle is
@@ -119,7 +119,7 @@ impl OpenFile {
     }
 
     /// Changes the file. The change may allocate only in `growth`, and fails without space for it.
-    /// If the disk fails, `torn` leaves a part of the change.
+    /// If the disk fails, `torn` makes a part of the change.
     fn change(
         &self,
         growth: Range<u64>,
@@ -169,7 +169,7 @@ impl ObjectFile for OpenFile {
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
         let range = offset..offset + data.len() as u64;
         let torn = |file: &mut File, rng: &mut Rng| {
-            // Some of the first whole pages are on disk, or none.
+            // Write a random number of the first whole pages, possibly none.
             let pages = rng.usize(0..=data.len() / SparseData::PAGE as usize);
             if pages > 0 {
                 file.write(offset, &data[..pages * SparseData::PAGE as usize], rng);

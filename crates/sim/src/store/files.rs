@@ -1,11 +1,11 @@
 //! The files of a simulated file system. A sync makes a file or the entries of a directory durable.
-//! Before that, the kernel writes any page, size or entry back at any time, and a power cut shows
-//! which ones.
+//! Before that, the kernel may write any page, size or entry back at any time. A power cut decides
+//! at random which ones it has written.
 //!
-//! A page that a sync does not cover reaches the disk, or its first half does, or nothing,
-//! independently of others. A file's size on disk is one that it had since its last sync. A
-//! truncation is on disk before any page that was allocated after it, as in file systems with a
-//! journal.
+//! After a power cut, the disk has the whole of a page that no sync covered, or its first half, or
+//! nothing of it, independently of other pages. A file's size on disk is one that it had since its
+//! last sync. A truncation is on disk before any page that was allocated after it, as in file
+//! systems with a journal.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{Bound, Range};
@@ -45,7 +45,7 @@ pub(super) struct File {
     is_removed: bool,
 }
 
-/// How likely a power cut finds a change on disk.
+/// The share of unsynced changes that survives a power cut.
 #[derive(Clone, Copy)]
 enum Survival {
     All,
@@ -173,7 +173,7 @@ impl File {
         if self.size_dirty {
             self.write_back_size();
         }
-        // In this order, holes free their space on disk.
+        // The last page first, so that holes free their space on disk ([`SparseData::copy_page`]).
         while let Some(page) = self.dirty.pop_last() {
             self.write_back_page(page);
         }
@@ -203,10 +203,10 @@ impl File {
         }
     }
 
-    /// Writes the first half of a page back, as a write does that a power cut interrupts.
+    /// Writes the first half of a page back, as if a power cut interrupted the write.
     fn tear_page(&mut self, page: u64) {
         let (start, half) = (page * PAGE, PAGE / 2);
-        // Beyond the size on disk there is nothing that a later size may show.
+        // Write nothing beyond the size on disk: a later, larger size must not expose such data.
         if start + half <= self.on_disk.size() {
             let bytes = self.visible.read(start, half).concat();
             self.on_disk.write(start, &bytes);
@@ -239,7 +239,7 @@ impl Files {
         self.next
     }
 
-    /// A file that is not removed.
+    /// The file with this id, unless it is removed.
     pub(super) fn file(&mut self, id: FileId) -> Option<&mut File> {
         self.files.get_mut(&id).filter(|file| !file.is_removed)
     }
@@ -281,12 +281,12 @@ impl Files {
         self.sync_dir(Path::new(""));
     }
 
-    /// A sync of everything that fails.
+    /// Fails a sync of all files.
     pub(super) fn fail_sync_all(&mut self, rng: &mut Rng) {
         self.files.values_mut().for_each(|file| file.fail_sync(rng));
     }
 
-    /// Paths below a directory whose entries on disk differ.
+    /// Paths below a directory whose entries on disk differ from the visible ones.
     fn changed_entries(&self, dir: &Path) -> Vec<PathBuf> {
         let below = |map: &BTreeMap<PathBuf, FileId>| -> BTreeSet<PathBuf> {
             let from_dir = map.range::<Path, _>((Bound::Included(dir), Bound::Unbounded));

@@ -1,4 +1,4 @@
-//! The index of a simulated disk: [`osd::LocalIndex`] with batches that a crash may lose.
+//! The index of a simulated disk: a double of [`osd::LocalIndex`] that may lose batches in a crash.
 //!
 //! Readers see a [`MemoryIndex`]. A task commits: [`LocalConfig::COMMIT_INTERVAL`] after the first
 //! change, or at once when a caller waits in `sync`.
@@ -54,7 +54,7 @@ impl SimIndex {
         Ok(index)
     }
 
-    /// Opens the index without a right to change it.
+    /// Opens the index read-only.
     pub(super) fn read_only(handle: Handle, memory: MemoryIndex, path: &Path) -> Result<SimIndex, OsdError> {
         SimIndex::new(handle, memory, path, true)
     }
@@ -62,7 +62,7 @@ impl SimIndex {
     fn new(handle: Handle, memory: MemoryIndex, path: &Path, read_only: bool) -> Result<SimIndex, OsdError> {
         let record = memory.get(&Transactions::KEY)?;
         let transactions = Transactions::from_record(path, record.as_deref())?;
-        // Readers open the index while they hold the disk's lock.
+        // A read-only open already holds the disk's lock.
         if !read_only && let Some(mut disk) = handle.lock() {
             let restored = *transactions.watch_committed().borrow();
             disk.durable_transno = disk.durable_transno.max(restored);
@@ -117,7 +117,7 @@ impl Shared {
         self.handle.lock().map(|disk| disk.journal.pending())
     }
 
-    /// Makes all batches durable that are applied now. False after a failure.
+    /// Makes all batches applied so far durable. Returns false after a failure.
     async fn commit(&self) -> bool {
         let Some((batches, committed)) = self.handle.lock().map(|mut disk| self.begin_commit(&mut disk))
         else {

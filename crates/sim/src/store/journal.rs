@@ -47,7 +47,7 @@ impl Journal {
         self.durable
     }
 
-    /// Number of batches, without lost ones.
+    /// Number of batches appended since the disk was new, without lost ones.
     pub(super) fn appended(&self) -> u64 {
         self.durable + self.pending.len() as u64
     }

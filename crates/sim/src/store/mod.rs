@@ -1,4 +1,4 @@
-//! The stores of a simulated server, with their loss of data in a crash.
+//! The stores of a simulated server, which may lose data in a crash.
 //!
 //! A [`SimDisk`] survives the restarts of its node. It has two images. Readers see the visible one;
 //! the one on disk has only changes that a commit or sync made durable. A power cut keeps the image
@@ -6,8 +6,8 @@
 //! [`osd::LocalIndex`]. The objects are [`osd::LocalObjects`] itself on a simulated file system, so
 //! that a simulation tests its rules (`docs/on-disk-format.md`, "Durability").
 //!
-//! All waits use virtual time, and all choices the disk's own random numbers. So the same calls in
-//! the same order give the same result.
+//! All waits use virtual time, and all choices use the disk's own random numbers. So the same calls
+//! in the same order give the same result.
 
 mod disk;
 mod file_system;

@@ -1,4 +1,4 @@
-//! The checks of attributes: each attribute of each file is an object of its own.
+//! The checks of attributes. Each attribute of each file is checked on its own.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,7 +18,7 @@ use crate::workload::BLOCK;
 /// Size of a page, bytes: the kernel writes whole ones.
 const PAGE: u64 = 4096;
 
-/// Errors that say that a change of attributes has no effect.
+/// Errors after which a change of attributes has no effect.
 const DEFINITE: [Errno; 5] = [
     Errno::EPERM,
     Errno::ENOENT,
@@ -119,7 +119,7 @@ fn initial_perm(kind: Kind) -> Perm {
     }
 }
 
-/// Whether a change has no effect for sure.
+/// Whether a call certainly had no effect: it failed with one of [`DEFINITE`].
 fn is_refused(entry: &Entry) -> bool {
     matches!(entry.outcome, Some(Outcome::Failed(errno)) if DEFINITE.contains(&errno))
 }
@@ -244,7 +244,8 @@ fn time_calls(file: &File<'_>, losses: &Losses) -> Calls<TimeCall> {
             (Call::Write(..) | Call::Append(..) | Call::Truncate(..) | Call::Punch(..), _) => {
                 calls.push(call(entry, TimeCall::Touch, done && safe));
             }
-            // The kernel writes the page later.
+            // It is unknown whether and when these change the time: the kernel writes a stored page
+            // later.
             (Call::Store(..) | Call::Allocate(..), _) => calls.push(call(entry, TimeCall::Touch, false)),
             _ => {}
         }

@@ -13,11 +13,12 @@ use crate::names::Kind;
 
 /// The extended attributes that calls use.
 const XATTRS: [&[u8]; 4] = [b"user.one", b"user.two", b"trusted.three", b"security.four"];
-/// The attributes from this one on are also for other files than regular ones and directories.
+/// Index of the first attribute that all types of files accept. The earlier ones (`user.*`) are
+/// only for regular files and directories.
 const XATTRS_OF_ALL: u8 = 2;
 /// The access ACL.
 const ACL: &[u8] = b"system.posix_acl_access";
-/// Times that programs set are before this one, and those of the clocks after it; seconds.
+/// Programs set only times before this one, and the clocks are always after it; seconds since 1970.
 const SET_TIMES_END: u64 = 1_500_000_000;
 /// The largest number of words in a value of an extended attribute.
 const XATTR_WORDS_MAX: u64 = 200;
@@ -138,7 +139,7 @@ impl Workload {
                     self.client.setxattr(&cred, fid, ACL, &value, 0).await
                 }
                 PermCall::RemoveAcl => self.client.removexattr(&cred, fid, ACL).await,
-                // Reads have calls of their own.
+                // Reads are recorded as other calls.
                 PermCall::Stat(..) | PermCall::GetAcl(_) => Ok(()),
             };
             match changed {

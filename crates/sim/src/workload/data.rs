@@ -9,7 +9,7 @@ use super::{BLOCK, BLOCKS, Workload, block_of, value_of};
 use crate::history::{Call, Outcome};
 use crate::kernel::KernelModel;
 
-/// Where calls allocate space, bytes: beyond all data.
+/// Offset at which calls allocate space, beyond all data, bytes.
 const ALLOCATION_START: u64 = 1 << 20;
 /// The largest allocation of a call, bytes.
 const ALLOCATION_MAX: u32 = 512 << 10;
@@ -63,7 +63,7 @@ impl Workload {
         self.history.call(self.id, call, work).await;
     }
 
-    /// Opens a file and truncates it to no bytes (`O_TRUNC`).
+    /// Opens a file and truncates it to 0 bytes (`O_TRUNC`).
     async fn open_empty(&mut self, fid: Fid) {
         let flags = OpenFlags {
             truncate: true,

@@ -26,10 +26,10 @@ pub const BLOCKS: u8 = 4;
 pub const DIRS: u8 = 2;
 /// Number of names in a directory.
 pub const NAMES: u8 = 4;
-/// Number of files that a client has open.
+/// Maximum number of files that a client has open.
 const OPEN_MAX: usize = 3;
 
-/// Errors that say that a call has changed nothing.
+/// Errors after which a call has certainly changed nothing.
 const DEFINITE: [Errno; 9] = [
     Errno::EDEADLK,
     Errno::EPERM,
@@ -56,10 +56,10 @@ pub struct Workload {
     pub kernel: Option<Arc<KernelModel>>,
     /// Determines the calls.
     seed: u64,
-    /// Decides the parts of the current call.
+    /// Random numbers for the current call.
     rng: Rng,
     files: Vec<Arc<OpenFile>>,
-    /// The file of the last lookup, which may be removed meanwhile.
+    /// The file of the last lookup. Another call may have removed it.
     found: Option<(Fid, Kind)>,
 }
 
@@ -72,12 +72,12 @@ pub fn dir_name(dir: u8) -> String {
     format!("d{dir}")
 }
 
-/// A block with one value.
+/// A block filled with one value.
 pub fn block_of(value: u64) -> Bytes {
     Bytes::from(value.to_le_bytes().repeat(BLOCK / 8))
 }
 
-/// The value of a block that a call returned; shorter at the end of the file.
+/// The value of a block that a call read. `data` may be shorter at the end of the file.
 fn value_of(data: &[u8]) -> Outcome {
     let mut padded = data.to_vec();
     padded.resize(BLOCK, 0);
@@ -106,7 +106,7 @@ fn target_of(number: u16) -> String {
 }
 
 impl Workload {
-    /// The calls of a client.
+    /// Creates the workload of a client.
     pub fn new(
         id: ClientId,
         client: Arc<Client>,

@@ -47,7 +47,7 @@ impl Workload {
         self.forget(&[place]);
     }
 
-    /// Opens a name, with a mode at random; creates the file if it is missing.
+    /// Opens a name with random flags; creates the file if it is missing.
     pub(super) async fn open(&mut self, place: Place) {
         let (cred, parent, name) = (Cred::root(), self.dirs[usize::from(place.0)], name_of(place));
         let flags = match self.rng.u8(0..8) {
@@ -101,7 +101,7 @@ impl Workload {
         self.keep_open(opened).await;
     }
 
-    /// Keeps an open file for further calls; closes the oldest one of too many.
+    /// Keeps an open file for further calls. If too many are open, closes the oldest one.
     pub(super) async fn keep_open(&mut self, opened: Option<Arc<OpenFile>>) {
         self.files.extend(opened);
         if self.files.len() > OPEN_MAX {

@@ -37,7 +37,7 @@ fn full_disk_refuses_growth_until_space_is_free() {
         // The reserve still serves upkeep.
         node.index.apply(put("a", "1")).unwrap();
         node.objects.sync(None).await.unwrap();
-        // A restart counts the same space, also without the space of a hole.
+        // After a restart the used space is the same; the hole uses none.
         let none = SetAttr::default();
         node.objects.punch(fid(1), 0, MIB, none).await.unwrap();
         node.objects.sync(None).await.unwrap();
@@ -48,7 +48,7 @@ fn full_disk_refuses_growth_until_space_is_free() {
         assert!(node.objects.destroy(fid(1)).await.unwrap());
         assert!(node.disk.used_bytes() < MIB);
         write(&node, 2, 0, MIB as usize).await.unwrap();
-        // A smaller disk is full at once, also for a start.
+        // A smaller disk is full at once, and too small for a start.
         node.disk.set_capacity(MIB / 2);
         let space = node.index.space();
         assert!(matches!(
@@ -121,7 +121,7 @@ fn failed_sync_of_an_object_is_final() {
             write(&node, 1, 0, 10).await,
             Err(OsdError::SyncFailed { .. })
         ));
-        // Readers see all of it until the power is cut.
+        // Readers see all data until the power is cut.
         assert_eq!(node.objects.attr(fid(1)).await.unwrap().unwrap().size, 150);
         let node = node.crash_and_start(Crash::PowerCut).await;
         let size = node.objects.attr(fid(1)).await.unwrap().unwrap().size;
@@ -137,7 +137,7 @@ fn lost_end_of_an_object_gives_eio() {
         let node = Node::new(1).await;
         write(&node, 1, 0, 10_000).await.unwrap();
         node.objects.sync(None).await.unwrap();
-        // The size in the record follows with the next commit.
+        // The next commit writes the size in the object's record.
         node.index.sync().await.unwrap();
         let disk = node.crash(Crash::PowerCut);
         disk.damage_object(fid(1), 9_999);
@@ -197,7 +197,7 @@ fn sync_that_a_crash_interrupts_does_not_succeed() {
         let index = node.index.clone();
         let sync = cpt::spawn(async move { index.sync().await });
         tokio::time::sleep(millis(50)).await;
-        // The node's tasks still run, as those of a node that is not killed would.
+        // The scope is not killed, so the node's tasks still run.
         node.disk.power_cut();
         assert!(matches!(sync.await.unwrap(), Err(OsdError::Stopping)));
     });

@@ -1,4 +1,4 @@
-//! The index after a crash is the image after a prefix of its batches.
+//! Tests that the index after a crash has the result of a prefix of its batches.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use crate::{Crash, Node, millis, put, simulate};
 
 type Image = BTreeMap<Bytes, Bytes>;
 
-/// Key of the number of batches that an image has.
+/// Key whose value identifies the last batch of an image.
 const COUNT: &str = "count";
 
 fn image(index: &dyn Index) -> Image {
@@ -27,7 +27,7 @@ enum Step {
     Sync,
     Wait(u64),
     Crash(Crash),
-    /// Closes the index in order and opens it.
+    /// Closes the index cleanly and opens it again.
     Restart,
 }
 

@@ -1,4 +1,5 @@
-//! Objects after a crash: each page and each size is one that the object had since its last sync.
+//! Tests that each page and the size of an object after a crash are ones that the object had since
+//! its last sync.
 
 use std::collections::BTreeMap;
 
@@ -92,7 +93,7 @@ struct Object {
     versions: Vec<u64>,
 }
 
-/// A state in an object's histories.
+/// A position in the histories of an object's pages, sizes and versions.
 struct Mark {
     oid: u32,
     pages: BTreeMap<usize, usize>,
@@ -164,7 +165,7 @@ impl Object {
         }
     }
 
-    /// States before the mark are no longer on disk.
+    /// Drops the states before the mark, which are no longer on disk.
     fn set_durable(&mut self, mark: &Mark) {
         for (page, contents) in &mut self.pages {
             contents.drain(..mark.pages.get(page).copied().unwrap_or(0));
@@ -211,7 +212,7 @@ impl Object {
 struct Machine {
     node: Option<Node>,
     live: Vec<Object>,
-    /// Objects whose destruction is on disk, or not.
+    /// Destroyed objects; true if the destruction is on disk for certain.
     destroyed: BTreeMap<u32, bool>,
     begun_sync: Option<BegunSync>,
     changes: u64,
@@ -369,7 +370,7 @@ impl Machine {
         self.begun_sync = None;
         let node = self.node.take().unwrap().crash_and_start(crash).await;
         if crash == Crash::ProcessKill {
-            // As an OST does whose machine kept running.
+            // An OST does this at its start if its machine kept running.
             node.objects.sync_file_system().await.unwrap();
         }
         for object in &mut self.live {

@@ -52,7 +52,7 @@ impl Table {
         Table(rows.collect())
     }
 
-    /// Whether a row explains this difference. Counts it for all such rows.
+    /// Whether a row explains this difference. Counts a use of each row that does.
     pub fn explains(&self, capture: &str, message: &str, field: &str) -> bool {
         let mut found = false;
         for row in &self.0 {

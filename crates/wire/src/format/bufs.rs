@@ -1,8 +1,8 @@
 //! Positions of the buffers that Nacre reads in requests and replies.
 //!
 //! The compiler looks up each position in [`FORMATS`](super::FORMATS), so a position cannot differ
-//! from its format. A name without an operation is valid for several operations; the tests list
-//! them.
+//! from its format. A constant whose name contains no operation, such as `MDT_BODY`, applies to
+//! several operations; the tests list them.
 
 use super::by_name;
 use super::rmf::Rmf;

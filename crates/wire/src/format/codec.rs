@@ -1,4 +1,4 @@
-//! Parses, rebuilds and formats buffers if their type is known only at run time, for tools that
+//! Parses, rebuilds and formats buffers whose type is known only at run time, for tools that
 //! display or check messages.
 
 use crate::codec::{Reader, Result, WireError, Writer};
@@ -40,7 +40,7 @@ impl Ops {
 /// The type of a buffer's content.
 #[derive(Clone, Copy, Debug)]
 pub enum Codec {
-    /// One structure, perhaps with more bytes behind it.
+    /// One structure; more bytes may follow it.
     Struct(Ops),
     /// An array of structures.
     Array(Ops),

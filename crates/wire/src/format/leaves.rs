@@ -352,7 +352,7 @@ impl Leaves<'_> {
         Ok(())
     }
 
-    /// Adds the messages of a batch. `false`: the buffer has no messages of a batch.
+    /// Adds the messages of a batch. Returns `false` if the buffer contains no messages of a batch.
     fn batch(&mut self, path: &str, rmf: Rmf) -> Result<bool> {
         match rmf {
             Rmf::ButHeader => {

@@ -56,7 +56,8 @@ pub struct Rqf {
     pub opcode: u32,
     /// The opcode's name.
     pub opcode_name: &'static str,
-    /// A note for readers of the table: the case of an opcode with several formats; may be empty.
+    /// A note for readers of the table: when an opcode with several formats uses this one; may be
+    /// empty.
     pub variant: &'static str,
     /// The portal of the request.
     pub request_portal: Portal,
@@ -82,7 +83,8 @@ impl Rqf {
     }
 }
 
-/// The index of a buffer. This is a loop because iterators do not run at compile time ([`bufs`]).
+/// The index of a buffer. Uses a loop because [`bufs`] calls this function at compile time, and a
+/// `const fn` cannot use iterators.
 const fn index_of(bufs: &[Rmf], buf: Rmf) -> Option<usize> {
     let mut i = 0;
     while i < bufs.len() {

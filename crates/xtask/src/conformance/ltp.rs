@@ -28,7 +28,7 @@ const CALLS: &str = "access chdir chmod chown chroot close copy_file_range creat
     unlinkat utime utimensat utimes vmsplice write writev";
 /// Directory of the checkout in which the tests are installed.
 const PREFIX: &str = "nacre-ltp";
-/// Its directories with programs of these tests.
+/// The directories of the checkout with the programs of these tests.
 const PARTS: [&str; 4] = [
     "testcases/lib",
     "testcases/kernel/fs",
@@ -42,7 +42,8 @@ const LIMIT: Duration = Duration::from_secs(900);
 /// Polling interval of the running test.
 const TICK: Duration = Duration::from_millis(20);
 
-/// Builds LTP in the checkout, and runs its tests, or those with a part of `args` in their names.
+/// Builds LTP in the checkout that `args` names first, and runs its tests. Further `args` select
+/// the tests with one of these parts in their names.
 pub(crate) fn run(args: &[String]) -> Result<(), String> {
     let arguments = parse_arguments("ltp", args)?;
     let exceptions = Exceptions::parse(EXCEPTIONS)?;

@@ -1,5 +1,5 @@
-//! The test of the packages in a virtual machine: a root of Debian's packages with Debian's kernel
-//! and systemd, where `packaging/test/guest.sh` runs. QEMU emulates the processor, so the test also
+//! The test of the packages in a virtual machine: `packaging/test/guest.sh` runs in a Debian root
+//! file system with Debian's kernel and systemd. QEMU emulates the processor, so the test also
 //! runs where virtualisation is not available; it takes some minutes.
 
 use std::fs;
@@ -18,9 +18,9 @@ const PROGRAMS: [(&str, &str); 3] = [
     ("qemu-system-x86_64", "qemu-system-x86"),
     ("mke2fs", "e2fsprogs"),
 ];
-/// The Debian release of the root.
+/// The Debian release of the machine's root file system.
 const SUITE: &str = "bookworm";
-/// Its packages besides apt and essential ones.
+/// The packages of the root file system, besides apt and the essential ones.
 const INCLUDED: &str = "systemd-sysv,udev,kmod,dbus,linux-image-cloud-amd64";
 /// Version of the package that the test upgrades, unless the caller names a package.
 const PREVIOUS_VERSION: &str = "0.0.1-1";
@@ -85,7 +85,7 @@ fn make_previous(profile: Profile) -> Result<PathBuf, String> {
     Ok(path)
 }
 
-/// Puts the test and the packages into the root.
+/// Puts the test and the packages into the root file system.
 fn add_test(debian: &Path, packages: &Packages, previous: &Path) -> Result<(), String> {
     let to = debian.join("packages");
     let name = |path: &Path| PathBuf::from(path.file_name().unwrap_or_default());
@@ -104,7 +104,7 @@ fn add_test(debian: &Path, packages: &Packages, previous: &Path) -> Result<(), S
     linked.map_err(|e| format!("!!! {}: {e}", wanted.display()))
 }
 
-/// The file in the root's `/boot` with this prefix.
+/// The file with this prefix in `/boot` of the root file system.
 fn file_in_boot(debian: &Path, prefix: &str) -> Result<PathBuf, String> {
     let boot = debian.join("boot");
     let files = fs::read_dir(&boot).map_err(|e| format!("!!! {}: {e}", boot.display()))?;

@@ -3,7 +3,7 @@
 //! ([`machine`]).
 //!
 //! cargo-deb makes the package `nacre` from `crates/nacre/Cargo.toml`; debhelper makes those of the
-//! library from `packaging/debian/libnacre`, because cargo-deb has no file `shlibs`.
+//! library from `packaging/debian/libnacre`, because cargo-deb cannot make a `shlibs` file.
 
 mod documents;
 mod machine;
@@ -26,7 +26,7 @@ const PROGRAMS: [(&str, &str); 5] = [
     ("lintian", "lintian"),
     ("pkg-config", "pkg-config"),
 ];
-/// The binary name of the library. The number grows with each incompatible change of its functions.
+/// The soname of the library. Its number grows with each incompatible change of the interface.
 const SONAME: &str = "libnacre.so.0";
 /// Shells with a completion script in the packages.
 const SHELLS: [&str; 3] = ["bash", "zsh", "fish"];

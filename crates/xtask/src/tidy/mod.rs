@@ -106,7 +106,7 @@ fn code(text: &str) -> Vec<(usize, &str)> {
     out
 }
 
-/// The workspace's crates that a manifest depends on, and for each whether only for tests.
+/// The workspace's crates that a manifest depends on; true: only tests depend on the crate.
 fn dependencies(manifest: &str) -> Vec<(String, bool)> {
     let mut out = Vec::new();
     let (mut in_dependencies, mut for_tests) = (false, false);

@@ -28,7 +28,7 @@ const IMPURE: [&str; 26] = [
     "rand",
     "getrandom",
     "foldhash",
-    // Tables of pure code are ordered, or `SeededMap` and `SeededSet`.
+    // Maps and sets of pure code are ordered, or are `SeededMap` and `SeededSet`.
     "RandomState",
     "DefaultHasher",
     "HashState",
@@ -135,7 +135,7 @@ const PURE: [&str; 76] = [
     "wire/src",
 ];
 
-/// Pure modules with state that several threads share: they use locks, and block for no event.
+/// Pure modules with state that several threads share: they use locks, but never wait for an event.
 const SHARED: [&str; 4] = [
     "mdt/src/squash.rs",
     "ost/src/grant.rs",

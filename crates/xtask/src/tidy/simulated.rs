@@ -19,7 +19,7 @@ fn sources(crates: &[&str]) -> Vec<(String, String)> {
     paths.map(read).collect()
 }
 
-/// The lines of code that `is_wrong` accepts; it also gets the next line.
+/// The lines of code for which `is_wrong` returns true. It gets a line and the following line.
 fn wrong_lines(crates: &[&str], is_wrong: impl Fn(&str, &str) -> bool) -> Vec<String> {
     let mut wrong = Vec::new();
     for (path, text) in sources(crates) {
@@ -54,7 +54,7 @@ fn selects_take_the_first_ready_branch() {
 
 #[test]
 fn tables_get_their_hash_function_from_cpt() {
-    // Its seeds come from addresses and the time.
+    // The seeds of foldhash's own hash functions come from addresses and the time.
     let names_foldhash = |line: &str, _: &str| line.contains("foldhash");
     let crates = [&["fuse", "lst"][..], &SIMULATED].concat();
     assert_none(

@@ -178,8 +178,8 @@ impl TestSite {
             .unwrap()
     }
 
-    /// Makes the programs built from now on, and the library, readable for every user of this
-    /// machine.
+    /// Makes the library, and the programs that [`TestSite::build`] builds afterwards, readable for
+    /// every user of this machine.
     pub(crate) fn make_readable_by_all(&mut self) {
         let readable = std::fs::Permissions::from_mode(0o755);
         std::fs::set_permissions(self.programs.path(), readable).unwrap();

@@ -81,7 +81,8 @@ impl DataFile {
             if let Some(range) = self.object_range(stripe, range.start, range.end) {
                 let object = self.object(stripe)?;
                 let epoch = object.page_epoch()?;
-                // The cancellation of a lock waits for the kernel, and the kernel for this write.
+                // The cancellation of a lock waits for the kernel, and the kernel waits for this
+                // write.
                 locks.push(object.lock_even_revoked(LockMode::Pw, range).await?);
                 // After a swap of layouts the object has another file's data.
                 if object.osc().evictions() != epoch || object.file() != self.fid {

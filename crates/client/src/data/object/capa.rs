@@ -110,8 +110,8 @@ impl Object {
         self.with_capability(rights, |capability| {
             let mut request = request.clone();
             if !capability.is_empty() {
-                // `position` counts the message's buffers; the request's buffers start with the
-                // second.
+                // `position` counts all buffers of the message. `request.bufs` lacks the first one,
+                // the `ptlrpc_body`.
                 let index = position - 1;
                 request
                     .bufs

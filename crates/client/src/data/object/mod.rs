@@ -3,10 +3,10 @@
 //!
 //! Cached data is valid while an extent lock covers it. When the server revokes a lock, the client
 //! writes back the dirty data under it, drops the cached data under it, and then cancels the lock.
-//! An eviction takes the locks at once. So before a task fills the cache, with the state locked, it
-//! makes sure that its lock is still valid ([`LockRef::is_valid`]), or that no eviction has made
-//! its read stale ([`Fetch`]). Data taken from the cache before the eviction is no longer sent
-//! ([`Object::eviction_epoch`]).
+//! An eviction invalidates all locks at once. So before a task fills the cache, with the state
+//! locked, it makes sure that its lock is still valid ([`LockRef::is_valid`]), or that no eviction
+//! has made its read stale ([`Fetch`]). Data taken from the cache before the eviction is no longer
+//! sent ([`Object::eviction_epoch`]).
 //!
 //! The size here is Lustre's known minimum size (KMS): the held locks prove that the object is at
 //! least this large. The size is exact while one lock covers everything from this offset to the
@@ -40,7 +40,7 @@ use wire::{
     OstLvb, Precision, StripeIndex, Time, WireStruct,
 };
 
-/// Largest number of attempts of a transfer while each has a wrong checksum.
+/// Attempts at a transfer before it fails with `EIO`, if the checksum is wrong each time.
 const CHECKSUM_ATTEMPTS: usize = 5;
 
 /// Age at which the client writes dirty data back. Short, because a FUSE server does not receive
@@ -90,7 +90,7 @@ struct State {
     fetches: Vec<Fetch>,
     /// The cached bytes that the mount's limit already counts.
     accounted: u64,
-    /// When the oldest queued dirty data was written; `None`: nothing is queued.
+    /// When a program wrote the oldest queued dirty data; `None`: nothing is queued.
     dirty_since: Option<Instant>,
     /// The job of the last writer, for the requests that write its data back.
     job: JobId,
@@ -389,8 +389,8 @@ impl Object {
     pub(super) fn remove_lock(&self, cookie: LockCookie) {
         let mut state = self.state.lock();
         state.locks.retain(|(held, _)| *held != cookie);
-        // Another client's truncate locks everything from its offset on, so it does not cut below
-        // the end of a held lock.
+        // Another client's truncate locks everything from its new size on. So while this client
+        // holds a lock, no truncate cuts the object below the lock's end.
         let proven_max = state.locks.iter().map(|(_, range)| range.end).max();
         state.attr.size = state.attr.size.min(proven_max.unwrap_or(0));
     }
@@ -418,7 +418,7 @@ impl Object {
     }
 
     /// The eviction count for the write-back of a mapping's page. Fails while the page may be from
-    /// before an eviction, with other clients' bytes of that time.
+    /// before an eviction: it may then have outdated bytes of other clients.
     pub(super) fn page_epoch(&self) -> Result<u64, Errno> {
         let evictions = self.osc.evictions();
         match self.state.lock().old_page_invalidations {
@@ -461,7 +461,7 @@ impl Object {
         Ok(merged)
     }
 
-    /// When the oldest queued dirty data was written; `None`: nothing is queued.
+    /// When a program wrote the oldest queued dirty data; `None`: nothing is queued.
     pub(super) fn dirty_since(&self) -> Option<Instant> {
         self.state.lock().dirty_since
     }

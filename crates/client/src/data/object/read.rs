@@ -122,7 +122,7 @@ impl Object {
             state.cache.fill(position, piece);
             position = next;
         }
-        // A short reply below the known size is a hole.
+        // If a short reply ends below the known size, the rest is a hole.
         let end = range.end.min(state.attr.size);
         if position < end {
             state

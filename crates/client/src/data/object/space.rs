@@ -78,8 +78,8 @@ impl Object {
     }
 
     /// Whether [`Object::set_times`] requires a lock on the whole object: it does if mtime or atime
-    /// is in the past (before `ctime`). Clients that hold locks know a later time and would keep
-    /// it.
+    /// is in the past (before `ctime`). Other clients that hold locks know a later time and would
+    /// keep it; the lock on the whole object revokes their locks.
     pub(in crate::data) fn set_times_needs_lock(
         &self,
         mtime: Option<Time>,
@@ -180,8 +180,8 @@ impl Object {
         Ok(())
     }
 
-    /// The next data or hole at or after `offset` of the object. `None`: none follows. For a server
-    /// without OST_SEEK (before 2.14), everything is data.
+    /// The next data or hole at or after `offset` of the object. `None`: no data or hole follows.
+    /// For a server without OST_SEEK (before 2.14), everything is data.
     pub(in crate::data) async fn seek(
         self: &Arc<Self>,
         offset: u64,

@@ -45,7 +45,7 @@ struct Requests {
     in_flight: AtomicU64,
     /// Row `n`: up to 2^n pages.
     pages: Distribution,
-    /// Row `n`: `n` requests in flight, with this one.
+    /// Row `n`: `n` requests in flight, including this one.
     concurrent: Distribution,
     /// By the number of the first page. Row 0: page 0; row `n`: pages from 2^(n-1) on.
     offset: Distribution,
@@ -132,7 +132,7 @@ impl RpcStats {
         }
     }
 
-    /// The text. `dirty_pages`: pages that wait for a write.
+    /// The value of the parameter. `dirty_pages`: pages that wait for a write.
     fn show(&self, dirty_pages: u64) -> String {
         let mut out = times_header(*self.since.lock(), ":", 25);
         let (reads, writes) = (

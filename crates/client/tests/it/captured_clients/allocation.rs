@@ -34,7 +34,7 @@ impl ExtraFiles {
         }
     }
 
-    /// Creates files until the next file will be on the OST with this index, one of two.
+    /// Creates files until the next file will be on the OST with this index (0 or 1).
     pub(crate) async fn advance_to(&mut self, servers: &Servers, ost: u64) {
         loop {
             servers.osts_ready().await;

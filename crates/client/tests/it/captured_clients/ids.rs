@@ -9,7 +9,7 @@ use wire::{FID_SEQ_NORMAL, Fid, LdlmResId, OstId};
 /// as a part of a log name.
 const SEQ_MAX: u64 = 1 << 40;
 
-/// The kind of a field, as far as comparison and rewriting need it.
+/// The kind of a field. Comparison and rewriting treat each kind differently.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// Cookie of a lock, an open file or a connection.
@@ -60,7 +60,7 @@ pub(crate) struct Ids {
 pub(crate) struct UnknownId(pub(crate) String);
 
 impl Ids {
-    /// Maps a handle that the client chose to itself.
+    /// Records that this run uses the captured handle unchanged, because the client chose it.
     pub(crate) fn map_to_itself(&mut self, handle: u64) {
         self.handles.insert(handle, handle);
     }

@@ -58,7 +58,7 @@ pub(crate) struct Player {
     exports: HashMap<u64, u64>,
     /// The last connect of each client to each target.
     connects: HashMap<(Nid, String), Arc<Request>>,
-    /// The next XID for requests that were not captured; captured ones are multiples of 128.
+    /// The next XID for requests that were not captured; captured XIDs are multiples of 128.
     next_xid: HashMap<Nid, u64>,
 }
 
@@ -344,7 +344,7 @@ impl Player {
         let arrived = |all: &[ExpectedCallback]| all.iter().any(|e| is_req(e) && e.arrived);
         let lock_handle = LdlmRequest::from_bytes(req.msg.buf(1)).unwrap().lock_handle[0];
         let missing = format!("missing.{lock_handle:#x}");
-        // A lock that was requested in this run may still be revoked.
+        // The servers may still revoke a lock that this run has requested.
         let lock_known = self
             .comparer
             .ids
@@ -411,7 +411,8 @@ impl Player {
         self.comparer.compare(&what, &req.msg.bufs, &callback.msg.bufs);
     }
 
-    /// Cancels a lock that the captured client did not cancel here.
+    /// Cancels a lock after an uncaptured blocking callback, because no captured cancellation
+    /// follows.
     async fn cancel(&mut self, client: Nid, callback: &Callback, handle: u64) {
         let conn = callback.msg.body().unwrap().pb_handle.cookie;
         let body = PtlrpcBody {
@@ -461,7 +462,7 @@ impl Player {
         self.servers.stop().await;
         assert!(self.comparer.unexplained.is_empty());
         compare_counts(self.release.name, &counts);
-        // The run of an older release is a subset of the captured one.
+        // A run of an older release skips requests, so it may leave rows unused.
         if self.release.is_captured() {
             let unused = [self.comparer.table.unused(), self.not_played.unused()].concat();
             assert!(unused.is_empty(), "{unused:#?}");

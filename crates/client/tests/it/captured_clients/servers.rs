@@ -53,7 +53,7 @@ pub(crate) struct Servers {
 }
 
 impl Servers {
-    /// Starts the servers. Files can be created when this returns.
+    /// Starts the servers. Returns when the MDT can create files.
     pub(crate) async fn start() -> Servers {
         let clock = SettableClock::default();
         clock.set(Time::secs(START_TIME));

@@ -27,7 +27,7 @@ pub struct Answer {
     /// Data to fetch from the client before the reply: the length in bytes of each memory
     /// descriptor.
     pub fetch: Vec<u32>,
-    /// Whether the lock waits: a completion callback grants it.
+    /// Whether the lock is blocked: a completion callback grants it later.
     pub blocked: bool,
 }
 

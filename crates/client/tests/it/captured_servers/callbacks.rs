@@ -136,8 +136,8 @@ impl SimulatedServers {
         }
     }
 
-    /// Sends a callback to our client and returns the client's reply. `name`: names the callback in
-    /// a failure.
+    /// Sends a callback to our client and returns the client's reply. `name`: the callback's name
+    /// in a failure message.
     async fn send_callback(&self, name: &str, mut msg: Message) -> Option<Message> {
         let xid = {
             let mut state = self.state.lock();

@@ -1,5 +1,5 @@
-//! Answers that no capture has: to pings, cancellations and disconnects, and to other requests that
-//! are in no capture in this form.
+//! Answers to pings, cancellations and disconnects, and to other requests that no capture has in
+//! this form.
 
 use crate::captured_servers::answer::{self, Answer};
 use crate::captured_servers::library::Library;
@@ -94,7 +94,7 @@ pub fn answer(state: &mut State, req: &ClientRequest, library: &Library) -> Opti
     }
 }
 
-/// Gives the answer to a change the next transaction number, as committed.
+/// Sets the next transaction number, as committed, in the answer to a change.
 fn with_transno(state: &mut State, mut answer: Answer) -> Answer {
     let mut body = answer.message.body().unwrap_or_default();
     body.pb_transno = state.next_transno();

@@ -122,7 +122,7 @@ fn open_keys(msg: &Message, reply: Option<&Message>) -> Vec<String> {
         keys.push(format!("open {}", rec.cr_fid2));
     }
     if let Some(fid) = reply_fid(reply) {
-        // A lookup would have returned the same attributes as an open.
+        // A getattr may use this reply too: it would have returned the same attributes.
         keys.push(format!("opened {}/{name}", rec.cr_fid1));
         keys.push(format!("opened {fid}"));
         if !creates {
@@ -140,7 +140,7 @@ fn getattr_keys(msg: &Message, reply: Option<&Message>) -> Vec<String> {
     let name = String::from_utf8_lossy(msg.name(5)).into_owned();
     let mut keys = Vec::new();
     if name.is_empty() {
-        // The file, or its directory and the file.
+        // The request has the file's FID only, or the directory's and then the file's.
         let fids = [body.mbo_fid2, body.mbo_fid1];
         let fid = fids.into_iter().find(|f| !f.is_zero()).unwrap_or_default();
         keys.push(format!("attr {fid}"));

@@ -1,7 +1,7 @@
 //! The requests and replies of all captures: each exchange with its bulk, and each callback.
 //!
-//! The server's handle of the connection gives the target of an exchange. If no capture has the
-//! connect, the portal and the server's NID give it.
+//! The server's handle of the connection determines the target of an exchange. If no capture has
+//! the connect, the portal and the server's NID determine the target.
 
 use crate::captured_servers::key;
 use bytes::Bytes;

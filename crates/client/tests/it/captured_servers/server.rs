@@ -61,7 +61,7 @@ pub struct State {
     /// Captured exchanges that were used, by index.
     pub used: HashSet<usize>,
     /// Capture time of the last change that our client has repeated, in microseconds since 1970.
-    /// The servers prefer replies that were captured after it.
+    /// The servers prefer replies captured after this time.
     pub changed_us: u64,
     /// The XIDs of the captured callbacks that were sent.
     pub callbacks_sent: HashSet<u64>,
@@ -343,9 +343,9 @@ impl SimulatedServers {
     }
 
     /// Chooses the exchange for these keys: the next unused exchange of this capture, or else the
-    /// last of this capture. If there is none, and unless `only_here`: the last exchange before the
-    /// capture, or else the first of all. Also returns whether an answer has used the exchange
-    /// before.
+    /// last of this capture. If this capture has none and `only_here` is false: the last exchange
+    /// before this capture, or else the first of all. Also returns whether an answer has used the
+    /// exchange before.
     fn choose(&self, state: &State, keys: &[String], only_here: bool) -> Option<(usize, bool)> {
         let here = |i: &&usize| *self.library.exchanges[**i].capture == *state.capture;
         let begin = self.library.begin_us(&state.capture);

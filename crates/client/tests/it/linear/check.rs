@@ -1,10 +1,11 @@
 //! Checks that a history of one directory is linearizable: that its operations have an order, each
 //! placed between its start and end, in which every result is right.
 //!
-//! The search uses the algorithm of Wing and Gong with memoization (Lowe). Operations that
-//! share no name and no file are checked separately. A listing counts as one lookup of each name,
-//! each at its own moment during the listing. So the listing must have each name that existed all
-//! the time, must not have names that never existed, and may have any other name.
+//! The search uses the algorithm of Wing and Gong with memoization (Lowe). Operations that share no
+//! name and no file are checked separately. A listing counts as one lookup of each name, each at
+//! its own moment during the listing. So the listing must have each name that exists during the
+//! whole listing. It must not have a name that exists at no moment of the listing. It may have any
+//! other name.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt::Write;
@@ -364,7 +365,7 @@ mod tests {
             let lookup = event(2, 3, Op::Lookup { name: 0 }, seen);
             assert!(is_linearizable(&[event(1, 4, op, answer), lookup]));
         }
-        // But after a lookup has seen the name, it exists.
+        // But after a lookup has seen the name, a later lookup must find it.
         let lookup = |start, seen| event(start, start + 1, Op::Lookup { name: 0 }, seen);
         let creation = event(1, 10, op, answer);
         assert!(is_linearizable(&[

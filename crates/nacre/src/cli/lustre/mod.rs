@@ -86,7 +86,8 @@ pub(crate) fn refusal(args: &[OsString]) -> Option<String> {
     let end = args.iter().position(|arg| *arg == "--").unwrap_or(args.len());
     let options = &args[..end];
     let words = words(args);
-    // Options of the tool itself precede its subcommand. After it, they may be arguments.
+    // Options of the tool itself precede its subcommand. After the subcommand, the same words may
+    // be its arguments.
     let first_word = words
         .first()
         .and_then(|word| options.iter().position(|arg| arg == word));
@@ -160,8 +161,8 @@ fn words<'a>(args: &[&'a str]) -> Vec<&'a str> {
     words
 }
 
-/// Whether the arguments call this subcommand; if its name ends in an option, with this option.
-/// `args` are the arguments before `--`.
+/// Whether the arguments call this subcommand. If `name` ends in an option, the arguments must also
+/// have this option. `args` are the arguments before `--`.
 fn is_called(name: &str, words: &[&str], args: &[&str]) -> bool {
     let mut words = words.iter();
     name.split(' ').all(|part| match part.starts_with('-') {

@@ -47,10 +47,11 @@ pub(super) fn of_library(params: Registry, dir: &Path) -> DropCaches {
     })
 }
 
-/// A client drops data with the locks that cover it.
+/// Setting this parameter to [`CLEAR`] cancels all unused locks. A client drops cached data when it
+/// cancels the lock that covers the data.
 const LRU_SIZE: &str = "ldlm.namespaces.*.lru_size";
 const CLEAR: &str = "clear";
-/// Shows the cached data.
+/// Shows how much data each client caches.
 const MAX_CACHED_MB: &str = "llite.*.max_cached_mb";
 
 fn drop_caches(work: impl Fn() -> Result<()> + Send + Sync + 'static) -> DropCaches {
@@ -86,7 +87,7 @@ fn drop_files(dir: &Path) -> Result<()> {
         if file_type.is_dir() && fuse::mounted_at(&path).is_none() {
             drop_files(&path)?;
         }
-        // Other files may be removed meanwhile, as those of an index.
+        // Ignore a failed open: the process may remove files meanwhile, such as those of an index.
         if file_type.is_file()
             && let Ok(file) = File::open(&path)
         {

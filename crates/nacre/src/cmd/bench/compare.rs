@@ -119,8 +119,7 @@ struct Bindfs {
 }
 
 impl Bindfs {
-    /// Mounts bindfs. The inner error is the reason that it does not mount; usually it is not
-    /// installed.
+    /// Mounts bindfs. The inner error says why bindfs does not mount; usually it is not installed.
     fn mount(dir: &Path) -> Result<Result<Bindfs, String>> {
         let (source, mountpoint) = (dir.join("below"), dir.join("bindfs"));
         fs::create_dir(&source)?;

@@ -104,7 +104,7 @@ fn remove_abandoned_dirs(base: &Path) {
     }
 }
 
-/// Stops the processes that serve directories in this one, and cleans up after dead processes.
+/// Stops the processes that serve subdirectories of `dir`, and cleans up after dead processes.
 fn stop_processes_in(dir: &Path) -> Result<()> {
     for entry in fs::read_dir(dir)? {
         match process::in_dir(&entry?.path())? {

@@ -48,7 +48,7 @@ fn counterpart(dir: &Path, entry: &Path) -> PathBuf {
     dir.join(entry.file_name().unwrap_or_default())
 }
 
-/// Gets the number of entries so far, before each entry; an error ends the work.
+/// Called before each entry with the number of entries so far. An error ends the work.
 pub(super) type OnEntry<'a> = &'a mut dyn FnMut(u64) -> Result<()>;
 
 /// The number of entries of a tree, itself included.

@@ -17,7 +17,8 @@ pub(super) enum Sign {
 }
 
 impl Amount {
-    /// Parses a number; `unit_of` has the size of the unit with a suffix (empty: none is given).
+    /// Parses a number. `unit_of` returns the size of the unit with this suffix, or `None` for an
+    /// unknown unit. The suffix is empty if the number has no unit.
     ///
     /// # Errors
     ///

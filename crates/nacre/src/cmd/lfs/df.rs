@@ -45,7 +45,7 @@ struct View {
     no_header: bool,
 }
 
-/// The unit of space; with a unit, inodes are shown with units too.
+/// The unit of space. `Binary` and `Decimal` also shorten numbers of inodes.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 enum Unit {
     #[default]

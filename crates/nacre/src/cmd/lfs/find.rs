@@ -108,7 +108,7 @@ fn parse(args: &[OsString], now: i64, names: Names) -> Result<Find> {
             "print" => find.format = OutputFormat::Lines,
             "print0" => find.format = OutputFormat::NulTerminated,
             "ls" => find.format = OutputFormat::Long,
-            // No effect: sizes always come from the client, which knows those of its open files.
+            // No effect: this command never uses the MDT's lazy size (LSOM), always `stat`.
             "lazy" => {}
             _ => {
                 let value = attached.or_else(|| args.next().map(OsString::as_os_str));
@@ -139,7 +139,8 @@ fn parse(args: &[OsString], now: i64, names: Names) -> Result<Find> {
     if find.paths.is_empty() {
         bail!("lfs find: name a directory or file first: lfs find DIR.. [TEST..]");
     }
-    // All tests must pass, so the order is free: most files fail before they need a wait for OSTs.
+    // All tests must pass, so their order is free. Run the tests without `stat` first: most files
+    // fail one of them, so `stat` need not wait for their OSTs.
     find.tests.sort_by_key(|(test, _)| test.needs_attributes());
     Ok(find)
 }

@@ -2,9 +2,8 @@
 //!
 //! A single selected field is printed without its name, several fields with their names. The values
 //! of a composite layout are the values of its last component with objects, or of the components
-//! that a filter selects. A plain layout has the values of a single component, but the component
-//! count 0. After an error, the command reports the
-//! path and continues; it fails at the end.
+//! that a filter selects. A plain layout shows the values of a single component, but the component
+//! count 0. After an error, the command reports the path and continues; it fails at the end.
 
 mod filter;
 mod text;
@@ -108,8 +107,8 @@ fn show(path: &Path, kind: FileType, with_path: bool, view: &View) -> Result<()>
     Ok(())
 }
 
-/// The text below a path. `None` if an OST is selected, and the path is a directory or a file
-/// without an object on this OST, or if no component passes the filter.
+/// The text below a path; `None` if no component passes the filter. If an OST is selected, also
+/// `None` for a directory and for a file without an object on this OST.
 fn body(path: &Path, layout: Option<LovLayout>, is_dir: bool, view: &View) -> Result<Option<String>> {
     let of_inode = |field: &Field| [Field::Fid, Field::MdtIndex].contains(field);
     let needs_no_layout = !view.selected.is_empty() && view.selected.iter().all(of_inode);
@@ -129,7 +128,7 @@ fn body(path: &Path, layout: Option<LovLayout>, is_dir: bool, view: &View) -> Re
     let Some(layout) = view.filter.apply(layout, is_dir) else {
         return Ok(None);
     };
-    // Only the layout of a file has the FID of the file.
+    // The layout of a file contains the file's FID. The default layout of a directory does not.
     let needs_fid = view.selected.contains(&Field::Fid) && (is_dir || !has_layout);
     let needs_mdt = view.selected.contains(&Field::MdtIndex);
     let inode = match needs_fid || needs_mdt {

@@ -237,7 +237,7 @@ impl Op {
                     priority,
                 })?;
             }
-            // A peer appears with its first message.
+            // Only check the NIDs: LNet adds a peer itself, at its first message.
             Op::PeerAdd { primary, nids } => drop(peer_nid(&primary, &nids)?),
             Op::PeerDel { primary, nids } => lnet.del_peer(peer_nid(&primary, &nids)?),
             Op::RouteDel { net, gateway } => lnet.del_route(net_id(&net)?, parse_nid(&gateway)?)?,

@@ -1,8 +1,9 @@
-//! Rates: the differences of two reads, by key.
+//! Rates: the differences between two samples, by key.
 //!
-//! Pure. A process counts only if both reads have it: a process that started in between has no
-//! earlier counts. Counts whose reset lies between the reads begin at zero. Counts that fell
-//! without a reset, because a server dropped a part of them, are zero for this interval.
+//! This module does no I/O. It includes a process only if both samples have it: a process that
+//! started in between has no earlier counts. If a server reset its counts between the samples, the
+//! difference is the later count. If a count fell without a reset, because a server dropped a part
+//! of the counts, the difference is zero for this interval.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,7 +18,7 @@ const NO_UID: &str = "unknown";
 /// Microseconds in a second.
 const SECOND: f64 = 1e6;
 
-/// The load of a key in an interval. A group is `None` if the key has no such statistics.
+/// The load of a key in an interval. A field is `None` if the key has no such statistics.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub(super) struct Load {
     pub(super) key: String,
@@ -92,7 +93,7 @@ impl Load {
     }
 }
 
-/// The loads between two reads. Idle jobs, users and clients are left out.
+/// The loads between two samples. Leaves out idle jobs, users, clients and directories.
 pub(super) fn loads(before: &Sample, after: &Sample, by: By, sort: Sort) -> Vec<Load> {
     let mut sums: BTreeMap<String, Sums> = BTreeMap::new();
     for (process, now) in &after.processes {
@@ -116,7 +117,7 @@ pub(super) fn loads(before: &Sample, after: &Sample, by: By, sort: Sort) -> Vec<
     loads
 }
 
-/// Two reads of a process.
+/// The counts of a process in two samples.
 struct Pair<'a> {
     before: &'a Activity,
     after: &'a Activity,
@@ -212,7 +213,8 @@ impl<'a> Pair<'a> {
         }
     }
 
-    /// The growth of counts since the earlier read, which are its reset's time and its counts.
+    /// The growth of counts from one sample to the next. `before` has the reset time and the counts
+    /// of the earlier sample, `since` and `now` those of the later sample.
     fn change<const N: usize>(&self, before: Option<(u64, [u64; N])>, since: u64, now: [u64; N]) -> [u64; N] {
         let Some((since_before, before)) = before else {
             return now;
@@ -231,7 +233,7 @@ impl<'a> Pair<'a> {
     }
 }
 
-/// The row of an operation's counts, if rows by this key include them.
+/// The key of the row that includes these counts; `None` if no row by `by` includes them.
 fn operations_key(by: By, counts: &OperationCounts) -> Option<String> {
     match (by, &counts.scope) {
         (By::Target, Scope::Target) => Some(counts.target.clone()),
@@ -293,7 +295,8 @@ struct WaitSums {
     active: Option<u64>,
 }
 
-/// Counts of an interval, and their rates: the intervals of processes differ a little.
+/// Counts of an interval, and their rates. The rates are summed separately, because the intervals
+/// of the processes differ a little.
 struct Counts<const N: usize> {
     total: [u64; N],
     per_second: [f64; N],

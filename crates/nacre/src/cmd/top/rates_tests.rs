@@ -1,4 +1,5 @@
-//! Differences of reads, with processes, counts and clocks that come, go and jump.
+//! Tests of the differences between samples: processes start and end, counts are reset or lost,
+//! clocks jump.
 #![allow(clippy::unwrap_used)]
 
 use super::{Load, NO_UID, loads, uid_of_job};
@@ -8,10 +9,10 @@ use crate::cmd::top::sample::Sample;
 use proptest::prelude::{ProptestConfig, any, prop_assert, prop_assert_eq, proptest};
 
 const SECOND: u64 = 1_000_000;
-/// The wall clock's time at the first read.
+/// The wall clock's time at the first sample, in microseconds.
 const START: u64 = 1_000 * SECOND;
 
-/// Reads of `scope` with one count of reads, metadata operations and bytes each.
+/// Counts of `scope`: `reads` reads of 4096 bytes, and twice as many metadata operations.
 fn counts(target: &str, scope: Scope, since: u64, reads: u64) -> OperationCounts {
     OperationCounts {
         target: target.to_owned(),
@@ -30,7 +31,7 @@ fn job(target: &str, name: &str, since: u64, reads: u64) -> OperationCounts {
     counts(target, Scope::Job(name.to_owned()), since, reads)
 }
 
-/// A read of a process, this many seconds after [`START`].
+/// The counts of a process, read this many seconds after [`START`].
 fn read(seconds: u64, operations: Vec<OperationCounts>) -> Activity {
     Activity {
         read_at: START + seconds * SECOND,
@@ -48,7 +49,7 @@ fn sample(processes: Vec<(u32, Activity)>) -> Sample {
     }
 }
 
-/// The loads between two reads of one process.
+/// The loads between two samples of one process.
 fn loads_of(before: Activity, after: Activity, by: By) -> Vec<Load> {
     let (before, after) = (sample(vec![(1, before)]), sample(vec![(1, after)]));
     loads(&before, &after, by, Sort::Operations)

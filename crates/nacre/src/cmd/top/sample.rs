@@ -13,7 +13,7 @@ use crate::process::ProcessRecord;
 /// A process: its id, its start time and the boot that the time counts from.
 pub(super) type ProcessKey = (u32, u64, String);
 
-/// A read of all processes.
+/// The counts of all processes at one time.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Sample {
     pub(super) processes: BTreeMap<ProcessKey, Activity>,
@@ -22,7 +22,7 @@ pub(super) struct Sample {
 }
 
 impl Sample {
-    /// Time since an earlier read, in seconds; 0 if no process is in both.
+    /// Time since an earlier sample, in seconds; 0 if no process is in both.
     pub(super) fn seconds_since(&self, before: &Sample) -> f64 {
         let times = self.processes.iter().filter_map(|(key, now)| {
             let earlier = before.processes.get(key)?;
@@ -31,7 +31,8 @@ impl Sample {
         times.max().unwrap_or(0) as f64 / 1e6
     }
 
-    /// The reasons why the rates between two reads lack processes.
+    /// The processes that the rates since the earlier sample do not include, each with the
+    /// reason.
     pub(super) fn gaps_since(&self, before: &Sample) -> Vec<String> {
         let ids = |a: &Sample, b: &Sample| -> BTreeSet<u32> {
             let missing = a.processes.keys().filter(|key| !b.processes.contains_key(*key));
@@ -52,8 +53,8 @@ impl Sample {
     }
 }
 
-/// Reads the counts of the processes that `nacre status` shows, and on request those of
-/// directories.
+/// Reads the counts of the processes that `nacre status` shows, with the counts by directory only
+/// if `directories`.
 ///
 /// # Errors
 ///

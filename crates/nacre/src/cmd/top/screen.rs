@@ -24,7 +24,7 @@ use crate::cli::{By, Sort, Top};
 use crate::interrupt;
 use crate::output::{describe, has_color};
 
-/// Time until the loop looks for new rates and for signals.
+/// Time that the loop waits for a key before it checks for new samples and for signals.
 const EVENT_WAIT: Duration = Duration::from_millis(100);
 /// The first column has at most this part of the width, so that names leave space for numbers.
 const KEY_PART: usize = 3;
@@ -38,7 +38,7 @@ enum End {
     Interrupt,
 }
 
-/// Runs until the user or a signal ends the command. `first` is the first read.
+/// Runs until the user or a signal ends the command. `first` is the first sample.
 pub(super) fn run(args: &Top, first: Sample) -> Result<ExitCode> {
     let stop = interrupt::stop_flag()?;
     let directories = Arc::new(AtomicBool::new(args.by == By::Directory));
@@ -109,7 +109,7 @@ struct View {
     sort: Sort,
     interval: Duration,
     has_color: bool,
-    /// The last two successful reads; both the same before the end of the first interval.
+    /// The last two samples; both the same before the end of the first interval.
     before: Sample,
     after: Sample,
     /// Whether an interval has ended.
@@ -132,7 +132,7 @@ impl View {
         }
     }
 
-    /// Takes the next read. After a failure the interval lasts until the next success.
+    /// Takes the next sample. After a failure the interval lasts until the next success.
     fn add_read(&mut self, read: Result<Sample>) {
         match read {
             Ok(sample) => {
@@ -245,7 +245,8 @@ impl View {
     }
 }
 
-/// The widths of the first columns, as many as fit: a number without its end is wrong.
+/// The widths of the leading columns that fit completely: a number that is cut off looks like
+/// another number.
 fn fitting_widths(widths: &[usize], available: usize) -> Vec<usize> {
     let mut used = 0;
     let mut fitting = Vec::new();

@@ -20,7 +20,7 @@ const ARGS: Top = Top {
     json: false,
 };
 
-/// A read with this many writes of each job.
+/// A sample with this many writes of each job.
 fn read(seconds: u64, jobs: &[(&str, u64)]) -> Sample {
     let operations = jobs.iter().map(|(job, writes)| OperationCounts {
         target: "fs-OST0000".to_owned(),

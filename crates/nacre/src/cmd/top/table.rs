@@ -4,7 +4,7 @@ use super::rates::{Load, Operations, Waits};
 use crate::cli::By;
 use crate::output::printable;
 
-/// Shown where a key has no such statistics.
+/// The text of a cell if the key has no such statistics.
 const NONE: &str = "-";
 
 /// A column: its name, and its text for a row.

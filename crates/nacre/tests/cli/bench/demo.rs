@@ -1,5 +1,5 @@
-//! `nacre bench demo`: a run leaves rows and a page and cleans up everything else, even if it is
-//! killed or interrupted.
+//! `nacre bench demo` writes rows and a page. It removes everything else, even after an
+//! interruption. After a kill, the next run stops the remaining servers.
 
 use std::fs;
 use std::path::Path;
@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use crate::bench::{processes_in, wait_until};
 use crate::fixture::{self, Site, kill, nacre_ok, nacre_refuses};
 
-/// Creates a directory for servers; returns the paths of directory, rows and page.
+/// Creates a directory for servers; returns the paths of the directory, the CSV file and the page.
 fn demo_paths(site: &Site) -> [String; 3] {
     let paths = ["work", "rows.csv", "page.html"].map(|name| site.path_str(name));
     fs::create_dir(&paths[0]).expect("a directory");

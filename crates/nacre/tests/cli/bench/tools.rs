@@ -1,5 +1,5 @@
-//! The benchmarks with tasks, and the comparison: on a mount, with library clients, under `mpirun`,
-//! and interrupted.
+//! The metadata benchmarks and the comparison with other file systems: on a mount, with library
+//! clients, under `mpirun`, and interrupted.
 
 use std::collections::HashMap;
 use std::fs;
@@ -9,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 use crate::bench::{processes_in, wait_until};
 use crate::fixture::{CommandOutput, Site, nacre, nacre_ok, run, sh};
 
-/// More files than a run creates before it is interrupted.
+/// Number of files of a run that the test interrupts; too large for the run to complete.
 const ENDLESS_FILE_COUNT: &str = "100000000";
 
 /// Starts a file system; returns its mount point and its source for clients.
@@ -54,8 +54,8 @@ fn contents_and_exports(site: &Site, mount: &str) -> (String, String) {
     (sh(&format!("ls {mount}")), clients)
 }
 
-/// nacre under mpirun. Open MPI 4.1 sometimes fails after its programs have succeeded, so tests
-/// check the output instead of the exit status.
+/// A command that runs nacre under mpirun. Open MPI 4.1 sometimes fails after its programs have
+/// succeeded, so tests check the output instead of the exit status.
 fn mpirun(processes: &str, args: &[&str]) -> Command {
     let mut command = Command::new("mpirun");
     command

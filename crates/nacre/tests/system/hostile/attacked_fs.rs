@@ -12,9 +12,9 @@ use wire::Nid;
 use crate::fixture::{Site, nacre_ok};
 use testbase::sockets::addresses;
 
-/// The port of [`crate::hostile::sockets`].
+/// The port of [`testbase::sockets`].
 const PORT: &str = "7988";
-/// Time limit on a busy machine.
+/// Time limit for progress and for a text in the log, on a busy machine.
 const WAIT_MAX: Duration = Duration::from_secs(180);
 /// Permitted growth of the server's memory in MiB: cached buffers, and memory kept by the
 /// allocator.

@@ -277,8 +277,8 @@ async fn close_open_files_of_others(owner: &Client, other_client: &Client) {
     owner.unlink(Fid::ROOT, "open", false).await.unwrap();
 }
 
-/// Reads and writes of an object with false lengths and missing memory. Returns the requests in
-/// progress; each yields whether it failed.
+/// Sends reads and writes of an object with false lengths, and requests whose bulk transfer cannot
+/// succeed. Returns the requests in progress; each yields whether it failed.
 async fn send_false_transfers(rpc: &Arc<Ptlrpc>, server: Nid) -> Vec<JoinHandle<bool>> {
     let flags = OBD_CONNECT_FULL20 | OBD_CONNECT_AT | OBD_CONNECT_BRW_SIZE;
     let config = ImportConfig {

@@ -205,8 +205,8 @@ async fn send_every_opcode_to_every_portal(client: &RawClient) {
     assert_eq!(client.status(MDS_REQUEST_PORTAL, client.statfs(), &[]).await, 0);
 }
 
-/// Connects as the MDT does to its OSTs, and as OSTs do to the MDT, with their names and with
-/// another one.
+/// Connects like the MDT to its OSTs and like OSTs to the MDT, with their UUIDs and with an unknown
+/// UUID.
 async fn connect_as_false_servers(client: &RawClient) {
     let connect_status = |target: &'static str, uuid: &'static str, flags| async move {
         let (_, body, _) = connect_to(

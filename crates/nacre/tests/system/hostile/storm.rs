@@ -30,11 +30,11 @@ use testbase::captured::{labels, steps};
 use testbase::mds_client::Client;
 use testbase::sockets::{nid_maker, node};
 
-/// Number of requests in CI.
+/// Default number of requests.
 const MESSAGES: usize = 6000;
 /// Number of concurrent requests.
 const TASKS: usize = 12;
-/// Time limit for an answer: a request may wait for a lock of another one.
+/// Time limit for an answer: a request may wait for the lock of another request.
 const ANSWER_MAX: Duration = Duration::from_secs(3);
 /// Number of requests between checks of the working client.
 const CHECK_INTERVAL: usize = 2000;
@@ -251,8 +251,8 @@ async fn damaged_requests_of_an_unprivileged_client_are_harmless() {
     let messages = env_number("NACRE_STORM_MESSAGES", MESSAGES as u64) as usize;
     let seed = env_number("NACRE_STORM_SEED", 1);
     let attacked = AttackedFs::new();
-    // The server squashes the attacker's requests to a user without permissions. Objects of the
-    // working client are on the second OST.
+    // The MDT squashes the attacker's requests to a user without permissions. The attacker connects
+    // only to the first OST, so the working client's objects are on the second.
     for param in [
         format!("nosquash_nids={}", attacked.worker),
         format!("root_squash={SQUASH_USER}"),

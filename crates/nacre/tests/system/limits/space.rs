@@ -220,7 +220,7 @@ fn full_local_file_system_fails_changes_without_damage() {
         "No space left",
     );
     sh(&format!("diff -r {TREE} {mount}/d/wire"));
-    // A target started now reports the reason of its failure.
+    // A target that starts on the full disk reports the reason of its failure.
     site.down(&ost0);
     let error = fixture::nacre_refuses(&[
         "serve",
@@ -258,8 +258,8 @@ fn ost_without_inodes_gets_no_new_files() {
         "mkdir {mount}/d && cd {mount}/d && for i in {{1..200}}; do echo $i > f$i; done && sync -f {mount}/d"
     ));
     wait_until("the OST reports the used inodes", || free() + 200 <= before);
-    // Other files on the disk take half of the reserve, too. The rest is for changes of existing
-    // files.
+    // Other files on the disk leave only 64 inodes, half of the reserve. Changes of existing files
+    // can use these.
     sh(&format!(
         "mkdir {0}/others && cd {0}/others && seq $(($(stat -fc %d .) - 64)) | xargs touch",
         disk.root()

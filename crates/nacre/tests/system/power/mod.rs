@@ -1,9 +1,9 @@
 //! Power loss on the machine of an OST: data is present after a successful `fsync`, and `fsync`
 //! reports lost data. A killed target process loses nothing.
 //!
-//! The target is on a local file system in an image file. A copy of the image has the state of a
-//! disk at that moment, so it replaces the image after a power loss. The machine then restarts with
-//! another boot id, simulated in a mount namespace.
+//! The target is on a local file system in an image file. A copy of the image contains what a disk
+//! would contain at that moment; to simulate a power loss, the test replaces the image by the copy.
+//! The test then simulates the restart of the machine by another boot id in a mount namespace.
 //!
 //! The tests need root, loop devices and `/dev/fuse`, and fail without them.
 
@@ -21,8 +21,8 @@ use crate::limits::disk::Disk;
 
 const NET: &str = "127.0.90";
 const PORT: &str = "17990";
-/// Maximum number of power losses until one loses data. A power loss shortly after a commit loses
-/// nothing.
+/// Maximum number of attempts to lose data by a power loss. A power loss shortly after a commit
+/// loses nothing.
 const POWER_LOSSES_MAX: usize = 10;
 
 /// A file system whose OST is on a disk that can lose power.
@@ -100,7 +100,7 @@ impl Cluster {
             .open(Path::new(&self.mount).join(name))
             .unwrap();
         file.write_all(&data).unwrap();
-        // Closing a duplicate writes back.
+        // Closing a duplicate descriptor writes the data to the server.
         drop(file.try_clone().unwrap());
         (file, data)
     }

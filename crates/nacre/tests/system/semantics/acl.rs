@@ -30,7 +30,7 @@ fn acl_group_matches_supplementary_groups() {
     env.sh_as_user("2000,2001", "echo >> d/f");
     env.user_may_not("2000", "echo >> d/f");
     env.user_may_not("2001", "cat d/f");
-    // The owning group without permission does not hide another group with permission.
+    // If the owning group has no permission, the entry of another group still grants access.
     env.sh("chgrp 3000 d d/f");
     env.sh_as_user("3000,2000", "ls d; cat d/f");
 }

@@ -92,7 +92,7 @@ fn directory_positions_are_stable() {
         positions.push((entry.file_name().to_owned(), entry.offset()));
     }
     assert_eq!(positions.len(), 1002);
-    // A position follows an entry; seek in arbitrary order.
+    // The offset of an entry is the position after it. Seek in arbitrary order.
     for i in (0..1000).map(|i| i * 389 % 1001) {
         dir.seek(positions[i].1).unwrap();
         assert_eq!(dir.read().unwrap().unwrap().file_name(), &positions[i + 1].0[..]);

@@ -89,7 +89,7 @@ fn file_handle_survives_cache_drop_and_remount() {
     handles.check_all(&second);
     drop_caches();
     handles.check_all(&second);
-    // The kernel has not seen the files through a new mount.
+    // The kernel has cached nothing of a new mount.
     let (script, store) = (handles.script.clone(), handles.store.clone());
     nacre_ok(&["umount", text(&second)]);
     let new_mount = env.fs.add_mount("second", 9);

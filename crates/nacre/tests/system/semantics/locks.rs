@@ -206,7 +206,8 @@ fn flock_belongs_to_the_open_file() {
     set_lock(&b, FlockOperation::LockExclusive).unwrap();
 }
 
-/// The kernel does not wait for the release at the last close; the next lock request must.
+/// At the last close, the kernel does not wait until the client has released the locks. The client
+/// must release them before it handles the next lock request.
 #[test]
 fn last_close_releases_the_locks_of_the_open_file_before_the_next_request() {
     let env = TwoMounts::new();
@@ -234,7 +235,8 @@ fn open_file_description_locks_have_ranges() {
     fcntl(&b, FcntlArg::F_OFD_SETLKW(&range(F_WRLCK, 0, 10))).unwrap();
 }
 
-/// Like Lustre and NFS, and unlike a local disk: the protocol has a single kind of lock.
+/// Lustre's protocol has a single kind of lock, so these locks conflict, as on NFS but unlike on a
+/// local disk.
 #[test]
 fn posix_and_bsd_locks_conflict() {
     let env = TwoMounts::new();

@@ -97,7 +97,7 @@ fn last_close_releases_the_space_of_a_removed_file() {
     wait_until_nothing_is_stored(&env);
 }
 
-/// Unlike a local disk, where the directory would be empty.
+/// Nacre differs from a local disk here, on which `ls` would show an empty directory.
 #[test]
 fn removed_working_directory_is_unusable() {
     let env = TwoMounts::new();

@@ -1,4 +1,4 @@
-//! Changes of blocks with checksums that are not in the index yet.
+//! Changes of blocks whose new checksums are not in the index yet.
 
 use std::{
     collections::VecDeque,
@@ -18,11 +18,12 @@ use crate::{Batch, OsdError};
 /// The state of a block's checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Slot {
-    /// The index has it.
+    /// The index's record applies.
     Settled,
-    /// A change ended, with this checksum; `None`: of unknown data.
+    /// A change has ended and left this checksum; `None`: the block's data is unknown.
     Changed(Option<Sum>),
-    /// A change is in progress. The state before it: `None` is settled.
+    /// A change is in progress. `before` is the state before it: `None` for `Settled`, `Some(sum)`
+    /// for `Changed(sum)`.
     Changing { before: Option<Option<Sum>> },
 }
 
@@ -31,9 +32,9 @@ pub(super) enum Slot {
 pub(super) struct UnsettledRegion {
     /// The position of the first slot.
     first: usize,
-    /// The states of blocks in the order of their positions; missing ones are settled.
+    /// The states of blocks in the order of their positions. A block without a slot is settled.
     slots: VecDeque<Slot>,
-    /// The time of the last change.
+    /// Value of [`Checksums::clock`] when the last change ended.
     changed: u64,
     /// Number of blocks with a change in progress.
     changing: usize,
@@ -63,12 +64,12 @@ impl UnsettledRegion {
         self.slots[index] = slot;
     }
 
-    /// Whether all changes ended until this time.
+    /// Whether all changes had ended when the clock was `now`.
     pub(super) fn settles_until(&self, now: u64) -> bool {
         self.changing == 0 && self.changed <= now
     }
 
-    /// The checksums of a region with these changes.
+    /// Returns the region's checksums with these changes applied.
     pub(super) fn over(&self, region: &Region) -> Region {
         let mut region = region.clone();
         for (position, slot) in (self.first..).zip(&self.slots) {
@@ -81,13 +82,14 @@ impl UnsettledRegion {
 }
 
 /// A change of blocks of one object. The caller holds the object's write lock while it exists.
-/// Blocks without a result at the end keep the checksums that they had before.
+/// Dropping it restores the earlier checksum of each block for which the caller has not called
+/// [`BlockChange::set`].
 pub(in crate::local_objects) struct BlockChange {
     sums: Arc<Checksums>,
     fid: Fid,
     /// The blocks, in disjoint ranges.
     blocks: Vec<Range<u64>>,
-    /// Windows with marks that are not known to be on disk.
+    /// Windows whose marks may not be on disk yet.
     new_marks: Vec<u64>,
 }
 

@@ -5,12 +5,14 @@
 //! after the data is on disk. So the index never has a checksum of data that a power cut can lose.
 //!
 //! A later change of such a block could make its checksum wrong, because the kernel may write the
-//! data at any time. Before this change a mark goes to the index and is synced: after a crash, the
-//! checksums of the marked window of 64 MiB do not count ([`Checksums::open`]). The mark stays
-//! until the window has had no changes for a while, so that later changes do not wait.
+//! new data to the disk at any time. So the store first writes a mark for the block's window of 64
+//! MiB to the index, and syncs the index. After a crash, [`Checksums::open`] removes the checksums
+//! of all marked windows. A mark stays until its window has had no changes for a while, so that
+//! later changes in the window do not wait for the index.
 //!
-//! A block without a checksum is read unchecked: old data, data that was not synced before a crash,
-//! holes, and marked windows after a crash. A scrub gives checksums to blocks without one.
+//! Reads do not check a block without a checksum. These are old data, data that was not synced
+//! before a crash, holes, and windows that were marked at a crash. A scrub gives checksums to
+//! blocks without one.
 
 mod change;
 pub(crate) mod region;
@@ -39,16 +41,16 @@ use region::{REGION_BLOCKS, Region, Sum, key_of, parse_key};
 
 /// Prefix of the keys of marks; their values are empty.
 pub(crate) const MARK_PREFIX: [u8; 1] = [KEY_RESERVED + 3];
-/// Regions of a window.
+/// Regions per window.
 const WINDOW_REGIONS: u64 = 64;
 const SHARDS: usize = 16;
-/// Regions with checksums in memory, of at most 1 KiB each.
+/// Maximum number of regions with cached checksums, of at most 1 KiB each.
 const CACHED_REGIONS: usize = 4096;
 /// A mark stays for this number of calls of [`Checksums::settle_marks`] after the last change.
 const IDLE_MAX: u8 = 2;
-/// Regions of one batch.
+/// Maximum number of regions that one batch changes.
 const BATCH_REGIONS: usize = 64;
-/// Records read at once.
+/// Maximum number of records read at once.
 const PAGE: usize = 1024;
 
 /// The data that a block must have.
@@ -56,7 +58,7 @@ const PAGE: usize = 1024;
 pub(super) enum Expected {
     /// Data with this checksum.
     Sum(Sum),
-    /// Unknown data.
+    /// Any data: the block has no checksum.
     Unchecked,
     /// A change of the block is in progress.
     Changing,
@@ -73,8 +75,8 @@ pub(super) struct Checksums {
     clock: AtomicU64,
 }
 
-/// A shard's mutex is held while the index applies changes of the records of its objects, so that
-/// they agree with the shard.
+/// The mutex of a shard stays locked while the index applies changes of the records of the shard's
+/// objects, so that the shard and the index agree.
 #[derive(Default)]
 struct Shard {
     /// Changed blocks with checksums that are not in the index, by object and region.
@@ -121,7 +123,7 @@ fn regions_of(blocks: &Range<u64>) -> Range<u64> {
     }
 }
 
-/// The positions in a region of those `blocks` that it holds.
+/// The positions in the region of those of `blocks` that the region contains.
 fn positions(region: u64, blocks: &Range<u64>) -> Range<usize> {
     let first = region * REGION_BLOCKS;
     let within = |block: u64| (block.max(first) - first).min(REGION_BLOCKS) as usize;
@@ -244,21 +246,22 @@ impl Checksums {
         Ok(Some(expected))
     }
 
-    /// Forgets the checksums of a region that are in memory, and reads them again when needed.
+    /// Drops the cached checksums of the regions of `blocks`; the next use reads them from the
+    /// index again.
     pub(super) fn drop_cached(&self, fid: Fid, blocks: Range<u64>) {
         for number in regions_of(&blocks) {
             self.cache.remove(&(fid, number));
         }
     }
 
-    /// The present time of the clock of changes: a sync that begins now covers all changes until
-    /// then.
+    /// The present value of the clock of changes. A sync that begins after this call covers all
+    /// changes up to this value.
     pub(super) fn now(&self) -> u64 {
         self.clock.load(SeqCst)
     }
 
     /// Puts the checksums of changes until `now` into the index. Call this after a sync of the
-    /// objects' files that began at `now`.
+    /// objects' files that began when the clock was `now`.
     ///
     /// # Errors
     ///
@@ -280,7 +283,7 @@ impl Checksums {
                 let mut shard = shard.lock();
                 let mut settled = Vec::with_capacity(regions.len());
                 for key in regions {
-                    // Later changes, or a destroy, may have been faster.
+                    // A later change or a destroy may have removed or changed the region meanwhile.
                     let unsettled = shard.unsettled.get(key).filter(|u| u.settles_until(now));
                     if let Some(unsettled) = unsettled {
                         settled.push((*key, unsettled.over(&*self.region(key.0, key.1)?)));
@@ -294,8 +297,8 @@ impl Checksums {
         Ok(())
     }
 
-    /// Replaces records of regions, and returns their keys. The caller holds the shard of the
-    /// objects.
+    /// Replaces records of regions, and returns their keys. The caller holds the lock of the
+    /// objects' shard.
     fn replace(&self, regions: Vec<((Fid, u64), Region)>) -> Result<Vec<(Fid, u64)>, OsdError> {
         if regions.is_empty() {
             return Ok(Vec::new());
@@ -316,8 +319,9 @@ impl Checksums {
         Ok(regions.into_iter().map(replaced).collect())
     }
 
-    /// Removes the marks of windows without changes for a while, or with `all` those of all
-    /// windows without unsettled changes. Returns the number of marks that stay.
+    /// Removes the mark of each window that has no unsettled changes and had none during the last
+    /// [`IDLE_MAX`] calls; with `all`, does not wait for these calls. Returns the number of marks
+    /// that stay.
     ///
     /// # Errors
     ///
@@ -349,8 +353,8 @@ impl Checksums {
         Ok(stay)
     }
 
-    /// Removes the checksums of blocks that a punch or a truncate removes. True if the index had
-    /// some: then it must be synced before the file changes.
+    /// Removes the checksums of blocks that a punch or a truncate removes. Returns true if the
+    /// index had some: the caller must then sync the index before it changes the file.
     ///
     /// # Errors
     ///
@@ -387,7 +391,8 @@ impl Checksums {
         }
     }
 
-    /// Gives checksums to blocks that have none, are on disk, and do not change now.
+    /// Records checksums for the blocks of a region that have none; returns their number. Does
+    /// nothing if the region has unsettled changes. The caller ensures that the data is on disk.
     ///
     /// # Errors
     ///

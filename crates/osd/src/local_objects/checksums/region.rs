@@ -14,9 +14,9 @@ use wire::Fid;
 
 use crate::KEY_RESERVED;
 
-/// Bytes of a block.
+/// Size of a block, bytes.
 pub(crate) const BLOCK: u64 = 4096;
-/// Blocks of a region.
+/// Blocks per region.
 pub(crate) const REGION_BLOCKS: u64 = 256;
 /// Prefix of the keys of regions.
 pub(crate) const PREFIX: [u8; 1] = [KEY_RESERVED + 2];
@@ -134,8 +134,8 @@ pub(crate) fn parse_key(prefix: [u8; 1], key: &[u8]) -> Option<(Fid, u64)> {
     Some((fid, u64::from_be_bytes(number.try_into().ok()?)))
 }
 
-/// The buffers that hold a block-aligned read, without the first `skip` bytes and those after `len`
-/// bytes.
+/// Cuts the buffers of a block-aligned read: drops the first `skip` bytes, and keeps the `len`
+/// bytes after them.
 pub(crate) fn trim(pieces: Vec<Bytes>, skip: u64, len: u64) -> Vec<Bytes> {
     let (mut skip, mut len) = (skip as usize, len as usize);
     let mut out = Vec::with_capacity(pieces.len());

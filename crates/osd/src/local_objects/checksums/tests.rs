@@ -14,7 +14,7 @@ use crate::{
     local_objects::power_cut::PowerIndex,
 };
 
-/// Bytes that reach the disk together.
+/// Unit that reaches the disk atomically, bytes.
 const SECTOR: usize = 512;
 /// Largest size of a file.
 const SIZE_MAX: u64 = 40_000;
@@ -30,7 +30,7 @@ impl Picks<'_> {
     }
 }
 
-/// A file: its states since the last sync, the last one is visible.
+/// A file: its contents at the last sync and after each later change. Readers see the last one.
 struct File(Mutex<Vec<Vec<u8>>>);
 
 impl File {
@@ -254,7 +254,7 @@ struct Machine {
     objects: LocalObjects,
     /// The data of each object.
     model: BTreeMap<u32, Vec<u8>>,
-    /// Ids of the objects that are not destroyed. A destroyed one is never used again.
+    /// Ids of the objects that are not destroyed. The id of a destroyed object is never used again.
     live: [u32; PLACES],
 }
 
@@ -285,7 +285,7 @@ impl Machine {
         Ok(self.objects.read(fid(oid), offset, len).await?.concat())
     }
 
-    /// Reads all objects, and takes their content as it is.
+    /// Reads all objects, and makes the model equal to what it finds.
     async fn read_all(&mut self) {
         for oid in self.live {
             let data = self.read(oid, 0, 2 * SIZE_MAX as u32).await.unwrap();
@@ -386,8 +386,8 @@ impl Machine {
         }
     }
 
-    /// Flips a bit of a synced file and reads the block: an error, or the block has no checksum
-    /// (after a power cut). Flips it back.
+    /// Flips a bit of a synced file. Checks that reads and a scrub report the block, unless it has
+    /// no checksum (after a power cut). Flips the bit back.
     async fn flip(&mut self, oid: u32, at: usize, bit: u8) {
         self.objects.sync(None).await.unwrap();
         let Some(file) = self.file(oid).filter(|file| file.measure().unwrap().0 > 0) else {
@@ -417,7 +417,8 @@ impl Machine {
                 assert!(matches!(whole, Err(OsdError::DamagedBlock { .. })));
                 assert_eq!(scrubbed.damaged, [offset]);
                 if !(at as u64).is_multiple_of(BLOCK) {
-                    // A change of a part of the block must not give a checksum to the damage.
+                    // A write to a part of the block must not record a checksum of the damaged
+                    // rest.
                     let data = vec![Bytes::from_static(b"x")];
                     let written = self
                         .objects
@@ -485,7 +486,7 @@ fn synced_and_settled_data_has_checksums_after_a_restart() {
                 .iter()
                 .all(|e| matches!(e, Expected::Sum(_)))
         );
-        // A window that is marked at a crash has none, until a scrub fills them.
+        // A window that is marked at a crash has no checksums until a scrub records them.
         machine.step(write(3)).await;
         machine.step(Step::Restart).await;
         let expected = || machine.objects.shared.checksums.expected(fid(1), 0..3, false);

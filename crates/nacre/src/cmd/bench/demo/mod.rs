@@ -101,15 +101,15 @@ fn run_demo(demo: Demo, args: &DemoRun) -> Result<ExitCode> {
     }
 }
 
-/// Why measurements of the smallest size say nothing.
+/// Warns that measurements of the smallest size cannot be compared.
 const NOISE: &str = "size tiny only shows that everything works: each measurement is so short that the differences between configurations are noise; measure with --size small or larger";
 
 fn size_is_noise(args: &DemoRun) -> bool {
     args.size == "tiny"
 }
 
-/// Names in `dir` for the rows and the page of a run that no earlier run has used: `demo-smp.csv`
-/// and `demo-smp.html`, then `demo-smp-2.csv` and so on.
+/// Paths in `dir` for the rows and the page of a new run. The paths do not exist yet:
+/// `demo-smp.csv` and `demo-smp.html`, then `demo-smp-2.csv` and so on.
 fn unused_paths(dir: &Path, demo: &str) -> (PathBuf, PathBuf) {
     let mut number = 1;
     loop {

@@ -42,7 +42,7 @@ impl<'a> Ids<'a> {
         let below = path.strip_prefix(self.top).unwrap_or(Path::new(""));
         let request = Request::Inodes {
             mountpoint: mount.mount.mountpoint.clone(),
-            // An empty name at the end would make the path that of a directory.
+            // `join` with an empty path would append a slash, which only a directory may have.
             paths: vec![match below.as_os_str().is_empty() {
                 true => mount.top.clone(),
                 false => mount.top.join(below),
@@ -57,7 +57,7 @@ impl<'a> Ids<'a> {
 impl Mount {
     fn of(top: &Path) -> Result<Mount> {
         let is_link = std::fs::symlink_metadata(top).is_ok_and(|meta| meta.is_symlink());
-        // Only the links before the last name are followed.
+        // Follow links in the parent directories, but not a link at the end of the path.
         let (dir, name) = match (is_link, top.file_name()) {
             (true, Some(name)) => (top.parent().unwrap_or(Path::new("")), name),
             _ => (top, "".as_ref()),

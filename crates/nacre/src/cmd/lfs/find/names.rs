@@ -40,8 +40,8 @@ fn id_of(names: &HashMap<u32, String>, name: &str) -> Option<u32> {
     names.iter().find(|(_, n)| *n == name).map(|(id, _)| *id)
 }
 
-/// Parses lines of the form `name:password:id:...`; the first name of an id counts. Bytes that are
-/// not UTF-8, as in a comment, affect only their own field.
+/// Parses lines of the form `name:password:id:...`. If several lines have the same id, the first
+/// one counts. Bytes that are not UTF-8, as in a comment, affect only their own field.
 fn parse(file: &[u8]) -> HashMap<u32, String> {
     let mut names = HashMap::new();
     for line in String::from_utf8_lossy(file).lines() {

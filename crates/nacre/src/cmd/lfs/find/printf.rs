@@ -130,7 +130,8 @@ fn value(letter: u8, file: &Candidate<'_>) -> Result<String> {
         b's' => meta.size().to_string(),
         b't' => date(meta.mtime()),
         b'U' => meta.uid().to_string(),
-        // The first letter of a mode is the type, except that files have a dash.
+        // The first letter of a mode is the type: a dash for a regular file, for which find(1)
+        // prints `f`.
         _ => file_mode(meta.mode())[..1].replace('-', "f"),
     })
 }

@@ -175,8 +175,8 @@ impl Test {
         })
     }
 
-    /// Whether the test needs more of a file than its name, type and layout: `stat` then waits for
-    /// the OSTs, which know size and times of the file.
+    /// Whether the test needs more than the name, type, layout and project of a file. It then
+    /// calls `stat`, which waits for the OSTs: they know size and times of the file.
     pub(super) fn needs_attributes(&self) -> bool {
         !matches!(
             self,
@@ -289,7 +289,8 @@ pub(super) struct Candidate<'a> {
 
 impl<'a> Candidate<'a> {
     pub(super) fn new(path: &'a Path, source: &'a Ids<'a>) -> Result<Candidate<'a>> {
-        // Any cached type is right. Without the flag, the call may wait for the file's OSTs.
+        // The type of a file never changes, so a cached one is right. Without STATX_DONT_SYNC, the
+        // call may wait for the file's OSTs.
         let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::STATX_DONT_SYNC;
         let found = statx(CWD, path, flags, StatxFlags::TYPE).with_context(|| walk::message_path(path))?;
         Ok(Candidate {

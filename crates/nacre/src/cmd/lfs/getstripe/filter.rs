@@ -145,7 +145,7 @@ impl FlagTest {
             match flag {
                 Some((flag, _)) if part.len() == name.len() => test.set |= flag,
                 Some((flag, _)) => test.unset |= flag,
-                // Both kinds of preference.
+                // `prefer` means `prefrd` and `prefwr`.
                 None if part == "prefer" => test.set |= flags_of("pref"),
                 None => {
                     let known: Vec<&str> = FLAG_NAMES.iter().map(|(_, name)| *name).collect();

@@ -62,7 +62,7 @@ pub(super) enum Field {
     MdtIndex,
 }
 
-/// The parts of the output that the layout of a file lacks.
+/// Values that come from the inode, not from the layout.
 #[derive(Default)]
 pub(super) struct InodeLines {
     /// Replaces the FID in the layout.
@@ -100,8 +100,8 @@ pub(super) fn layout_text(layout: &LovLayout, is_dir: bool, inode: &InodeLines, 
     }
 }
 
-/// The selected fields, of each component that a filter left. Without a filter, of the last
-/// component with objects.
+/// The selected fields of each component that passed the filter; without a filter, those of the
+/// last component with objects.
 fn selected_text(layout: &LovLayout, is_dir: bool, inode: &InodeLines, view: &View) -> String {
     let whole = whole_file(is_dir);
     // A composite layout has a generation of its own.
@@ -140,7 +140,7 @@ fn selected_text(layout: &LovLayout, is_dir: bool, inode: &InodeLines, view: &Vi
                 .map(|mdt| (Field::MdtIndex, "mdt_index:         ", mdt.to_string())),
         );
         for (field, name, value) in lines {
-            // The first component shows the values of the file.
+            // Show the values of the whole file once, with the first component.
             let is_repeated = number > 0 && of_file.contains(&field);
             if !view.selected.contains(&field) || !is_wanted(field, name) || is_repeated {
                 continue;
@@ -175,7 +175,7 @@ fn dir_line(plain: &PlainLayout, view: &View) -> String {
     parts.join(" ") + "\n"
 }
 
-/// The head and the components, each followed by an empty line.
+/// The head and the components. Outside of YAML, an empty line follows each component.
 fn composite_text(composite: &CompositeLayout, is_dir: bool, view: &View) -> String {
     let (outer, inner) = if view.yaml { ("", "    ") } else { ("  ", "    ") };
     let mut out = lines_text(&head_lines(Some(composite)), outer, view);
@@ -231,8 +231,8 @@ fn head_lines(composite: Option<&CompositeLayout>) -> Vec<Line> {
     ]
 }
 
-/// The lines of a component. Only a component for extension has a size of extension, in its stripe
-/// size.
+/// The lines of a component. Only an extension component (SEL) has an extension size: its stripe
+/// size holds it, in units of [`SEL_UNIT_SIZE`] bytes.
 fn entry_lines(entry: &LovCompMdEntryV1, plain: &PlainLayout) -> Vec<Line> {
     let is_extension = entry.lcme_flags & LCME_FL_EXTENSION != 0;
     let extension = u64::from(plain.stripe_size) * u64::from(SEL_UNIT_SIZE) * u64::from(is_extension);
