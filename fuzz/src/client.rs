@@ -19,13 +19,13 @@ use wire::{
 };
 
 use crate::cluster::{MDT, OST};
-use crate::requests::{Known, Request};
+use crate::requests::{ServerHandles, Request};
 
 /// How long a client waits for a reply before its next step. Virtual time advances only when no
 /// task can run, so a reply that waits for no timer arrives in this time.
-const MOMENT: Duration = Duration::from_millis(1);
+const REPLY_WAIT: Duration = Duration::from_millis(1);
 /// Number of requests that a client can send again.
-const REMEMBERED: usize = 8;
+const RESENDABLE_MAX: usize = 8;
 /// All connect flags, except those of read-only mounts and of servers, and those that make match
 /// bits differ from the xid.
 const FLAGS: u64 = !(OBD_CONNECT_RDONLY | OBD_CONNECT_BULK_MBITS | SERVER_FLAGS);
@@ -71,7 +71,7 @@ pub enum Role {
 pub struct Reply {
     /// The operation of its request.
     pub opc: u32,
-    /// The lock that its request enqueues: the index in [`Known::locks`].
+    /// The lock that its request enqueues: the index in [`ServerHandles::locks`].
     pub lock: Option<usize>,
     /// The reply.
     pub message: Message,
@@ -87,7 +87,7 @@ struct Inbox {
     answer: Mutex<Answer>,
     /// Export handles of MDT and OST.
     handles: Mutex<[u64; 2]>,
-    known: Arc<Mutex<Known>>,
+    known: Arc<Mutex<ServerHandles>>,
     xid: AtomicU64,
     me: Weak<Inbox>,
 }
@@ -124,7 +124,7 @@ impl Client {
         role: Role,
         lnet: Arc<Lnet>,
         server: Nid,
-        known: Arc<Mutex<Known>>,
+        known: Arc<Mutex<ServerHandles>>,
     ) -> Client {
         let inbox = Arc::new_cyclic(|me| Inbox {
             lnet: lnet.clone(),
@@ -308,7 +308,7 @@ impl Client {
             locks.len() - 1
         });
         self.waiting.insert(xid, (body.pb_opc, lock));
-        if self.sent.len() == REMEMBERED {
+        if self.sent.len() == RESENDABLE_MAX {
             self.sent.pop_front();
         }
         let sent = Sent {
@@ -375,14 +375,14 @@ impl Client {
                 arrived.await;
             }
         };
-        let message = timeout(MOMENT, arrival).await.ok()?;
+        let message = timeout(REPLY_WAIT, arrival).await.ok()?;
         self.take(xid, message)
     }
 
     /// The directory pages that the server sent for the last request.
     pub async fn pages(&mut self) -> Option<Bytes> {
         let mut sink = self.sources.pop()?;
-        match timeout(MOMENT, sink.next()).await.ok()?? {
+        match timeout(REPLY_WAIT, sink.next()).await.ok()?? {
             lnet::MdEvent::Put { payload, .. } => Some(payload.into_bytes()),
             lnet::MdEvent::Get { .. } => None,
         }

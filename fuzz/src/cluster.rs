@@ -22,8 +22,8 @@ use tokio::time::{Instant, sleep};
 use wire::{Fid, LdlmReply, MdtBody, Nid, Time, striping::PlainLayout};
 
 use crate::client::{Answer, Client, Reply, Role};
-use crate::orderly::Orderly;
-use crate::requests::{self, FIDS, Known, Request};
+use crate::orderly::WellBehavedClient;
+use crate::requests::{self, FIDS, ServerHandles, Request};
 use crate::steps::{Action, Step, options};
 
 /// UUID of the MDT.
@@ -50,15 +50,15 @@ struct Nodes {
     fate: Arc<AtomicU8>,
     node: Arc<Node>,
     clients: Vec<Client>,
-    orderly: Orderly,
-    known: Arc<Mutex<Known>>,
+    orderly: WellBehavedClient,
+    known: Arc<Mutex<ServerHandles>>,
     fids: [Fid; FIDS],
 }
 
 /// Every message arrives at once, unless an input has chosen a fate for the next one.
-struct ChosenWeather(Arc<AtomicU8>);
+struct ChosenFate(Arc<AtomicU8>);
 
-impl Weather for ChosenWeather {
+impl Weather for ChosenFate {
     fn fate(&mut self, frame: &FrameInfo) -> Fate {
         if frame.kind != FrameKind::Put || self.0.load(Relaxed) == 0 {
             return Fate::Deliver(Duration::ZERO);
@@ -134,10 +134,10 @@ impl Cluster {
 impl Nodes {
     async fn start() -> Nodes {
         let fate = Arc::<AtomicU8>::default();
-        let fabric = Fabric::new(Box::new(ChosenWeather(fate.clone())));
+        let fabric = Fabric::new(Box::new(ChosenFate(fate.clone())));
         tokio::spawn(fabric.clone().run());
         let node = NodeScope::new(0).run(start_servers(fabric.clone())).await;
-        let known = Arc::<Mutex<Known>>::default();
+        let known = Arc::<Mutex<ServerHandles>>::default();
         let mut all = Vec::new();
         let uuids = ["a", "b", "server", "orderly"];
         for (i, uuid) in uuids.into_iter().enumerate() {
@@ -150,7 +150,7 @@ impl Nodes {
             all.push(Client::new(uuid, role, lnet, nid(0), known.clone()));
         }
         let client = all.pop().expect("the last client");
-        let (orderly, [own, a, b]) = Orderly::start(client).await;
+        let (orderly, [own, a, b]) = WellBehavedClient::start(client).await;
         let mut fids = [Fid::ZERO; FIDS];
         fids[0] = Fid::new(own, 1, 0);
         (1..=6).for_each(|i| fids[i] = Fid::new(a, i as u32, 0));
@@ -187,9 +187,9 @@ impl Nodes {
     }
 
     async fn begin(&mut self) {
-        *self.known.lock() = Known {
+        *self.known.lock() = ServerHandles {
             fids: self.fids,
-            ..Known::default()
+            ..ServerHandles::default()
         };
         self.orderly.make_dir(self.fids[0]).await;
     }
@@ -279,9 +279,9 @@ impl Nodes {
         }
         self.wait_until_idle("after the clients have disconnected").await;
         let left = self.connections();
-        assert!(left.is_empty(), "clients that have disconnected remain: {left:?}");
+        assert!(left.is_empty(), "exports remain after all clients disconnected: {left:?}");
         let locks = self.locks();
-        assert_eq!(locks, own_locks, "locks that no client holds remain");
+        assert_eq!(locks, own_locks, "locks remain after all clients disconnected");
         self.clients.iter_mut().for_each(Client::forget);
     }
 
@@ -379,14 +379,14 @@ async fn send(client: &mut Client, step: &Step, request: &Request) -> Option<u64
         body.pb_flags |= wire::MSG_REPLAY;
     }
     body.pb_tag = is_set(options::TAG).into();
-    if is_set(options::HURRY) {
+    if is_set(options::SHORT_TIMEOUT) {
         body.pb_timeout = 3;
     }
     client.send(request, body).await
 }
 
 /// Records the handles and objects in a reply, for later steps.
-fn learn(known: &Mutex<Known>, reply: &Reply) {
+fn learn(known: &Mutex<ServerHandles>, reply: &Reply) {
     let message = &reply.message;
     let mut known = known.lock();
     if let Some(slot) = reply.lock

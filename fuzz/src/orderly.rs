@@ -24,7 +24,7 @@ const DESTROY_TIME: Duration = Duration::from_millis(100);
 const DEPTH_MAX: u32 = 20;
 
 /// The client.
-pub struct Orderly(Client);
+pub struct WellBehavedClient(Client);
 
 /// An entry of a directory.
 struct Entry {
@@ -33,11 +33,11 @@ struct Entry {
     is_dir: bool,
 }
 
-impl Orderly {
+impl WellBehavedClient {
     /// Connects the client. Also returns three sequences for FIDs: the client's own, and two
     /// without an owner.
-    pub async fn start(client: Client) -> (Orderly, [u64; 3]) {
-        let mut orderly = Orderly(client);
+    pub async fn start(client: Client) -> (WellBehavedClient, [u64; 3]) {
+        let mut orderly = WellBehavedClient(client);
         orderly.connect().await;
         let mut sequences = [0; 3];
         for sequence in &mut sequences {

@@ -17,7 +17,7 @@ pub const FIDS: usize = 16;
 
 /// The knowledge of the clients about the servers.
 #[derive(Debug, Default)]
-pub struct Known {
+pub struct ServerHandles {
     /// The FIDs that steps name.
     pub fids: [Fid; FIDS],
     /// The servers' handles of locks, in the order of the requests; 0 without a reply.
@@ -28,7 +28,7 @@ pub struct Known {
     pub objects: Vec<OstId>,
 }
 
-impl Known {
+impl ServerHandles {
     fn fid(&self, slot: u8) -> Fid {
         self.fids[usize::from(slot) % FIDS]
     }
@@ -132,7 +132,7 @@ fn position(slot: u8) -> u64 {
 }
 
 /// Builds the request of a step; `None` if the step sends a whole message or no new request.
-pub fn build(step: &Step, known: &Known) -> Option<Request> {
+pub fn build(step: &Step, known: &ServerHandles) -> Option<Request> {
     let mut request = match step.action {
         Action::LockInode | Action::Flock | Action::LockExtent | Action::Cancel | Action::Convert => {
             locks::lock_request(step, known)

@@ -13,7 +13,7 @@ const INPUTS_MAX: usize = 256;
 const PEAK_MAX: usize = 64 << 20;
 /// Growth of the servers' memory, bytes, after which the last input is repeated, to check whether
 /// each repetition adds memory.
-const GROWTH_CHECKED: isize = 128 << 10;
+const GROWTH_CHECK_MIN: isize = 128 << 10;
 /// Number of times that the input is played between two measurements.
 const REPLAYS: isize = 64;
 /// Memory that an input may leave behind each time, bytes. An OST remembers the latest objects that
@@ -55,7 +55,7 @@ pub fn serve(input: &[u8]) {
         });
         history::add(input);
         session.growth += session.play(&steps);
-        if session.growth > GROWTH_CHECKED {
+        if session.growth > GROWTH_CHECK_MIN {
             session.growth = 0;
             session.check_growth(&steps);
         }

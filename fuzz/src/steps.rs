@@ -135,7 +135,7 @@ pub mod options {
     /// The request has `MSG_REPLAY`.
     pub const REPLAY: u8 = 16;
     /// The request has a short `pb_timeout`.
-    pub const HURRY: u8 = 32;
+    pub const SHORT_TIMEOUT: u8 = 32;
     /// The request uses a slot (`pb_tag`).
     pub const TAG: u8 = 64;
     /// The client changes only the handle in the body of a raw message.

@@ -165,7 +165,7 @@ fn run_with_threads(
         comm,
         subject: subject.clone(),
         progress: progress.clone(),
-        first_of_process: i == 0,
+        measures_process: i == 0,
     };
     let tasks: Vec<Task> = Communicator::threads(threads)
         .into_iter()
@@ -349,7 +349,7 @@ mod tests {
             comm,
             subject: subject.clone(),
             progress: Arc::default(),
-            first_of_process: i == 0,
+            measures_process: i == 0,
         };
         let options = mdtest::Options {
             items: 12,

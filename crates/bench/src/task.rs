@@ -42,7 +42,7 @@ pub struct Task {
     pub progress: Arc<TaskProgress>,
     /// Whether this task measures the CPU time and memory of its process and of
     /// [`Subject::processes`].
-    pub first_of_process: bool,
+    pub measures_process: bool,
 }
 
 /// Counts and times the operations of one task in one phase.
@@ -126,7 +126,7 @@ impl Task {
     ) -> Result<(Option<Figure>, Result<(), BenchError>), BenchError> {
         self.progress.done.store(0, Ordering::Relaxed);
         self.progress.total.store(0, Ordering::Relaxed);
-        if self.first_of_process {
+        if self.measures_process {
             operation.clone_into(&mut self.progress.phase.lock());
         }
         self.comm.any(false)?;
@@ -141,7 +141,7 @@ impl Task {
         };
         let comm = &mut self.comm;
         let work = || work(&mut meter, &*self.subject, comm);
-        let (work_result, samples) = match self.first_of_process {
+        let (work_result, samples) = match self.measures_process {
             true => memory::sample_while(self.subject.processes(), work),
             false => (work(), Vec::new()),
         };
@@ -158,10 +158,10 @@ impl Task {
         let interrupted = self.comm.any(interrupted)?;
         let seconds = start_time.elapsed().as_secs_f64();
         let cpu = cpu::cpu_time(self.subject.processes()).since(cpu_before);
-        if self.first_of_process {
+        if self.measures_process {
             self.progress.phase.lock().clear();
         }
-        let once_per_process = |time: Duration| match self.first_of_process {
+        let once_per_process = |time: Duration| match self.measures_process {
             true => time.as_secs_f64(),
             false => 0.0,
         };
@@ -172,7 +172,7 @@ impl Task {
             others_cpu_seconds: once_per_process(cpu.others),
             latencies: meter.latencies.counts(),
             parts: meter.timeline.parts(own_seconds),
-            memory: (self.first_of_process).then(|| memory_parts(&samples, own_seconds)),
+            memory: (self.measures_process).then(|| memory_parts(&samples, own_seconds)),
         };
         let figure = self.gather(&measured)?.map(|all| {
             let (mut latencies, mut parts) = (Latencies::new(), PhaseParts::default());

@@ -16,7 +16,7 @@ async fn tasks(cluster: &Cluster, count: usize) -> Vec<Task> {
     for comm in Communicator::threads(count) {
         let subject = LibrarySubject::new("library", cluster.mount().await, Handle::current());
         tasks.push(Task {
-            first_of_process: comm.rank() == 0,
+            measures_process: comm.rank() == 0,
             subject: Arc::new(subject.with_root("/out")),
             progress: progress.clone(),
             comm,

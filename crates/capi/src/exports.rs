@@ -61,7 +61,7 @@ fn limit<T>(bytes: &[T]) -> &[T] {
 }
 
 /// The part of an output buffer that one call handles.
-fn limit_mut<T>(buffer: &mut [T]) -> &mut [T] {
+fn clamp_to_call_max_mut<T>(buffer: &mut [T]) -> &mut [T] {
     let len = buffer.len().min(CALL_BYTES_MAX);
     &mut buffer[..len]
 }
@@ -125,7 +125,7 @@ c_functions! {
 
     fn nacre_pread(fs: Fs, fd: c_int, buf: Sink, count: Count, at: off_t) -> ssize_t {
         let (mut buf, from) = (buf, to_offset(at)?);
-        let buffer = limit_mut(buf.buffer(&count)?);
+        let buffer = clamp_to_call_max_mut(buf.buffer(&count)?);
         run_on(&fs, async |m| m.open_files.get(fd)?.file()?.read_at(m, buffer, from).await).map(|n| n as ssize_t)
     }
 
@@ -137,7 +137,7 @@ c_functions! {
 
     fn nacre_read(fs: Fs, fd: c_int, buf: Sink, count: Count) -> ssize_t {
         let mut buf = buf;
-        let buffer: &mut [MaybeUninit<u8>] = limit_mut(buf.buffer(&count)?);
+        let buffer: &mut [MaybeUninit<u8>] = clamp_to_call_max_mut(buf.buffer(&count)?);
         run_on(&fs, async |m| m.open_files.get(fd)?.file()?.read(m, buffer).await).map(|n| n as ssize_t)
     }
 

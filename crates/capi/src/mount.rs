@@ -69,7 +69,7 @@ pub(crate) fn umount(fs: &Fs) -> Result<(), Errno> {
 fn find(fs: &Fs) -> Result<Arc<Mount>, Errno> {
     let number = fs.number()?;
     let mount = MOUNTS.read().get(&number).cloned().ok_or(Errno::EBADF)?;
-    if mount.is_of_parent_process() {
+    if mount.was_inherited_by_fork() {
         return Err(Errno::ENOTCONN);
     }
     Ok(mount)

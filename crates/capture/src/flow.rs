@@ -59,7 +59,7 @@ struct Direction {
     /// Number of lost bytes that no event has reported yet.
     lost: usize,
     /// Whether `buffer` starts with an item, complete or not.
-    in_step: bool,
+    synchronized: bool,
 }
 
 /// All connections of a capture.
@@ -82,7 +82,7 @@ impl Flows {
         if segment.syn {
             *direction = Direction {
                 next: Some(segment.seq.wrapping_add(1)),
-                in_step: true,
+                synchronized: true,
                 ..Direction::default()
             };
         } else if !segment.data.is_empty() {
@@ -160,14 +160,14 @@ impl Direction {
     fn skip(&mut self, missing: u32) {
         self.lost += self.buffer.len() + missing as usize;
         self.buffer.clear();
-        self.in_step = false;
+        self.synchronized = false;
         self.next = self.next.map(|n| n.wrapping_add(missing));
     }
 
     /// Emits the complete items in the buffer.
     fn parse(&mut self, time_us: u64, emit: Emit<'_>) {
         loop {
-            if !self.in_step && !self.resync() {
+            if !self.synchronized && !self.resync() {
                 return;
             }
             if self.lost > 0 {
@@ -192,7 +192,7 @@ impl Direction {
                 Err(_) => {
                     self.lost += 1;
                     self.buffer.advance(1);
-                    self.in_step = false;
+                    self.synchronized = false;
                 }
             }
         }
@@ -206,8 +206,8 @@ impl Direction {
         let drop = found.unwrap_or(self.buffer.len().saturating_sub(keep));
         self.lost += drop;
         self.buffer.advance(drop);
-        self.in_step = found.is_some();
-        self.in_step
+        self.synchronized = found.is_some();
+        self.synchronized
     }
 }
 

@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn objects_determine_size_and_blocks_and_their_mtime_counts_unless_their_ctime_is_older() {
+    fn objects_set_size_and_blocks_and_their_mtime_counts_unless_their_ctime_is_older() {
         let body = MdtBody {
             mbo_mode: S_IFREG,
             mbo_mtime: 4_000_000_000,

@@ -52,14 +52,14 @@ impl Client {
             }
         }
         let data = self.lov.file(fid, layout);
-        self.own_objects_if_current(fid, &data);
+        self.adopt_objects_if_current(fid, &data);
         data
     }
 
     /// Reads the configuration to learn the targets of a layout. Only adds targets; [`follow`]
     /// handles moves, because it sees all changes in order.
     async fn learn_targets(&self, layout: &FileLayout) {
-        let _one_at_a_time = self.unknown_targets.lock().await;
+        let _learn_lock = self.unknown_targets.lock().await;
         if self.lov.knows_targets(layout) {
             return;
         }

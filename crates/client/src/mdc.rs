@@ -358,7 +358,7 @@ impl Mdc {
                     let still_locked = lock
                         .as_ref()
                         .is_some_and(|lock| change.is_under_lock(lock.info().cookie));
-                    change.finish_unchanged(still_locked);
+                    change.finish_without_effect(still_locked);
                 }
                 _ => {
                     let attr_buf = reply.as_ref().ok().map(|r| (&r.reply, OPEN_REPLY_PARENT_ATTR));

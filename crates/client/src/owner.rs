@@ -70,7 +70,7 @@ impl MdcOwner {
             let _ = data.flush().await;
         };
         if tokio::time::timeout(FLUSH_WAIT_MAX, flush).await.is_err() {
-            tracing::warn!(%fid, "layout lock cancelled before the file's data was written: an OST does not answer");
+            tracing::warn!(%fid, "cancelled the layout lock before write-back of the file's data: an OST does not answer");
         }
     }
 

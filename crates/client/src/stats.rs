@@ -123,7 +123,7 @@ impl MountStats {
             .add(
                 "read_ahead_stats",
                 table(|s| s.read_ahead.stats(), |s| s.read_ahead.clear()).about(
-                    "pages of reads that were cached or in flight (hits) or not (misses), and pages read ahead; any write clears them",
+                    "pages that reads found cached or in flight (hits), pages that they requested (misses), pages read ahead; any write clears the counts",
                 ),
             );
         group

@@ -192,7 +192,7 @@ impl Nodes {
     }
 
     /// Whether a reply named this file so recently that the kernel may still process it.
-    pub(crate) fn is_settling(&self, fid: Fid) -> bool {
+    pub(crate) fn may_be_in_reply(&self, fid: Fid) -> bool {
         let node = |ino| Some(self.shard(ino).lock().get(&ino)?.last_reply.elapsed() < REPLY_SETTLE_TIME);
         self.ino_of(fid).and_then(node).unwrap_or(false)
     }

@@ -225,7 +225,7 @@ impl KernelCache for Invalidator {
                 self.writer.write(invalidation.clone()).await;
                 // A program that looks up a cached name again takes no lock on the directory. The
                 // kernel may process the reply to that lookup after this invalidation.
-                if self.nodes.is_settling(child) {
+                if self.nodes.may_be_in_reply(child) {
                     let writer = self.writer.clone();
                     self.runtime.spawn(async move {
                         tokio::time::sleep(REPEAT_DELAY).await;

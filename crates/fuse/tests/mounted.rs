@@ -80,11 +80,11 @@ fn names(dir: &Path) -> Vec<String> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn files_written_through_one_mount_are_read_through_the_other() {
     for direct_io in [true, false] {
-        write_here_read_there(Mounts::start_with(2, 2, direct_io).await).await;
+        check_writes_are_visible_on_other_mount(Mounts::start_with(2, 2, direct_io).await).await;
     }
 }
 
-async fn write_here_read_there(m: Mounts) {
+async fn check_writes_are_visible_on_other_mount(m: Mounts) {
     m.run(|a, b| {
         fs::create_dir(a.join("d")).unwrap();
         fs::write(a.join("d/f"), b"hello").unwrap();

@@ -85,7 +85,7 @@ impl LockLimits {
             .add(
                 "lock_limit_mb",
                 mib(&self.limit_mib)
-                    .about("memory of locks, MiB, from which new locks wait, and fail after 20 s"),
+                    .about("limit of the memory of locks, MiB: at the limit, new locks wait, and are refused after 20 s"),
             );
         group
     }

@@ -35,7 +35,7 @@ impl LockServer {
                         .upgrade()
                         .map_or(Value::Text(String::new()), |s| s.wait_stats().into())
                 })
-                .about("how long locks waited for others before their grant, flocks included"),
+                .about("how long locks waited until their grant or a deadlock, flocks included"),
             )
             .add(
                 "resource_count",

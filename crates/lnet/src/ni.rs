@@ -94,7 +94,7 @@ pub(crate) struct Ni {
 
 /// Each partition's share of the credits is at least this many times `peer_credits`, but at most
 /// all credits.
-const PEERS_AT_ONCE: u32 = 8;
+const PARTITION_CREDITS_MIN_PEERS: u32 = 8;
 
 impl Ni {
     pub(crate) fn new(spec: &NiSpec, cfg: &LnetConfig, table: &CptTable) -> Result<Ni, LnetError> {
@@ -132,7 +132,7 @@ impl Ni {
             },
         };
         let share = (tunables.credits / cpts.len().max(1) as u32)
-            .max(PEERS_AT_ONCE * tunables.peer_credits)
+            .max(PARTITION_CREDITS_MIN_PEERS * tunables.peer_credits)
             .min(tunables.credits);
         Ok(Ni {
             nid: spec.nid,

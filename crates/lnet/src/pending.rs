@@ -84,7 +84,7 @@ impl<W> PendingOps<W> {
         let unknown = "no operation waits for this answer";
         let operation = self.0.get(&object).ok_or(unknown)?;
         if !is_sender(operation.peer) {
-            return Err("the answer is from another peer than the operation's");
+            return Err("the answer is not from the peer that the operation was sent to");
         }
         match (answer, operation.reply_max) {
             (Answer::Ack(_), None) => {}

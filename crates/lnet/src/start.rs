@@ -186,7 +186,7 @@ pub const START: &[StartParam<LnetConfig>] = &[
     StartParam {
         module: "ksocklnd",
         name: "peer_timeout",
-        about: "seconds, shown by lnetctl; without effect",
+        about: "seconds; has no effect, lnetctl only shows it",
         show: |c| c.peer_timeout.as_secs().to_string(),
         set: |c, text| seconds(text, 0..=86400).map(|t| c.peer_timeout = t),
     },

@@ -70,7 +70,7 @@ pub const START: &[StartParam<Settings>] = &[
     StartParam {
         module: "lnet_selftest",
         name: "brw_srv_workitems",
-        about: "selftest requests served at once, and waiting on each partition",
+        about: "maximum number of selftest requests handled at once, and of those queued on each partition",
         show: |c| c.srv_workitems.to_string(),
         set: |c, text| number(text, 1..=65536).map(|n| c.srv_workitems = n),
     },

@@ -392,7 +392,7 @@ impl Mgc {
             let proof = token.map(|token| token.prove(handle, &info_buf, store));
             let request = Request {
                 reply_len: REGISTER_REPLY_LEN,
-                any_status: true,
+                return_error_replies: true,
                 ..Request::new(MGS_TARGET_REG, registration::request(info_buf, proof, store))
             };
             let reply = self.import.call(request).await.map_err(register_error)?;

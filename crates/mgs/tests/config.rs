@@ -16,7 +16,7 @@ use osd::target::TargetKind;
 use rpc::{ImportKind, Request};
 use testbase::rpc_node;
 use testkit::node::{MGS_WAIT, Node, SERVER_NIDS_PARAM, TargetSpec};
-use testkit::{KeptStores, SettableClock};
+use testkit::{RestartableMemoryStores, SettableClock};
 use tokio::sync::watch;
 use wire::{
     Errno, LDD_F_SV_TYPE_MDT, LDD_F_SV_TYPE_OST, LDD_F_UPDATE, LDD_F_VIRGIN, LDLM_BL_CALLBACK,
@@ -353,7 +353,7 @@ async fn only_registered_targets_get_the_keys_of_capabilities() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn nodemaps_reach_the_targets_and_persist() {
-    let stores = KeptStores::new(1 << 30).await;
+    let stores = RestartableMemoryStores::new(1 << 30).await;
     let client: Nid = "10.0.0.5@tcp".parse().unwrap();
     for round in 0..2 {
         let node = node(None, round + 1).await;
@@ -403,7 +403,7 @@ async fn nodemaps_reach_the_targets_and_persist() {
 
 #[tokio::test]
 async fn the_list_of_server_nids_persists() {
-    let stores = KeptStores::new(1 << 30).await;
+    let stores = RestartableMemoryStores::new(1 << 30).await;
     // Starts an MGS, sets the parameter if told to, and returns its value.
     let run_mgs = async |set: Option<&str>| {
         let node = node(None, 1).await;

@@ -29,7 +29,7 @@ pub(crate) const MOUNTING_ROLES: [&str; 4] = ["up", "serve", "lnet", MOUNT_ROLE]
 /// Interval of the checks that the process's records are still published.
 const REPUBLISH_INTERVAL: Duration = Duration::from_secs(1);
 /// Time for a last answer to leave the control socket before the process exits.
-const LAST_ANSWER_TIME: Duration = Duration::from_millis(20);
+const ANSWER_DRAIN_TIME: Duration = Duration::from_millis(20);
 
 /// Description of the process to run.
 pub(crate) struct DaemonSpec {
@@ -213,7 +213,7 @@ impl DaemonSpec {
                         Ok(()) => crate::daemon::report_ready(text),
                         // Another command has mounted through this process meanwhile, so this
                         // process must continue.
-                        Err(e) if self.role == MOUNT_ROLE && !daemon.node.lock().await.close_if_unused() => {
+                        Err(e) if self.role == MOUNT_ROLE && !daemon.node.lock().await.refuse_mounts_if_unused() => {
                             tracing::error!("{}", output::describe(&e));
                             crate::daemon::report_refused(&e);
                         }
@@ -225,7 +225,7 @@ impl DaemonSpec {
                     continue;
                 }
                 () = daemon.mount_ended.notified() => {
-                    if self.role != MOUNT_ROLE || !daemon.node.lock().await.close_if_unused() {
+                    if self.role != MOUNT_ROLE || !daemon.node.lock().await.refuse_mounts_if_unused() {
                         continue;
                     }
                     tracing::info!("stopping: the last mount has ended");
@@ -400,10 +400,10 @@ impl Daemon {
             .await
             .map_err(|e| mounts::busy_error(e, path))?;
         self.finish_unmount(&fuse_mount).await;
-        let ends = self.role == MOUNT_ROLE && self.node.lock().await.close_if_unused();
+        let ends = self.role == MOUNT_ROLE && self.node.lock().await.refuse_mounts_if_unused();
         let daemon = self.clone();
         tokio::spawn(async move {
-            tokio::time::sleep(LAST_ANSWER_TIME).await;
+            tokio::time::sleep(ANSWER_DRAIN_TIME).await;
             daemon.mount_ended.notify_one();
         });
         Ok(ends)
@@ -416,7 +416,7 @@ impl Daemon {
             return stopped;
         };
         let _ = request.result.send(stopped);
-        tokio::time::sleep(LAST_ANSWER_TIME).await;
+        tokio::time::sleep(ANSWER_DRAIN_TIME).await;
         Ok(())
     }
 

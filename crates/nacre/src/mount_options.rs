@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn address_is_a_nid() {
+    fn listen_option_takes_a_nid() {
         let flags = parse("_netdev,listen=10.0.0.7@tcp1,ro", false).unwrap();
         assert_eq!(flags.listen, Some("10.0.0.7@tcp1".parse().unwrap()));
         assert!(flags.read_only);

@@ -140,7 +140,7 @@ impl ProcessRecord {
 
     /// Whether the process ended without a clean stop, and no other process has served its
     /// directories since.
-    fn is_left_over(&self) -> bool {
+    fn died_and_not_restarted(&self) -> bool {
         let is_own = |dir: &PathBuf| {
             let found = read(&dir.join(RECORD_IN_DIR), &dir.join(SOCKET_IN_DIR));
             found.is_ok_and(|r| r.is_some_and(|r| (r.pid, r.start_ticks) == (self.pid, self.start_ticks)))
@@ -335,7 +335,7 @@ fn with_restored_records(records: impl Fn() -> Vec<ProcessRecord>) -> Vec<Proces
 pub(crate) fn dead() -> Vec<ProcessRecord> {
     let mut found = Vec::new();
     for_each_record(&[uid(), 0], |_, _, record, _| {
-        if record.is_left_over() {
+        if record.died_and_not_restarted() {
             found.push(record);
         }
     });
@@ -350,7 +350,7 @@ fn records_of(users: &[u32]) -> Vec<ProcessRecord> {
             if user_of(r.pid) == Some(user) {
                 found.push(without_foreign_mounts(r, user));
             }
-        } else if user == uid() && !r.is_left_over() {
+        } else if user == uid() && !r.died_and_not_restarted() {
             let _ = fs::remove_file(path);
             let _ = fs::remove_file(socket);
         }

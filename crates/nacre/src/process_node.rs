@@ -35,7 +35,7 @@ use crate::{daemon, fd_limit, instance, random, token};
 use mount::{LocalMount, Mounts};
 
 /// Time for the last answer to leave this process after a command has ended the selftest session.
-const REPLY_TIME: Duration = Duration::from_millis(100);
+const ANSWER_DRAIN_TIME: Duration = Duration::from_millis(100);
 /// Time limit of stopping a process: longer than its nine stop steps together.
 pub(crate) const STOP_MAX: Duration = STEP_MAX.saturating_mul(10);
 
@@ -99,12 +99,12 @@ pub(crate) struct ProcessNode {
 
 impl ProcessNode {
     /// Starts a node with a network and without targets or mounts, at the address that `choose`
-    /// returns. If `may_choose_again`, calls `choose` again when another process takes the address
+    /// returns. If `retry_if_taken`, calls `choose` again when another process takes the address
     /// first.
     pub(crate) async fn start(
         cpts: Arc<CptTable>,
         start: &StartConfig,
-        may_choose_again: bool,
+        retry_if_taken: bool,
         choose: impl Fn() -> Result<LocalEndpoint>,
     ) -> Result<ProcessNode> {
         start.rpc.services.check(cpts.len())?;
@@ -114,7 +114,7 @@ impl ProcessNode {
             accept_max: connections.total_max,
             ..start.lnet.clone()
         };
-        let (endpoint, lnet) = Lnet::start(&cpts, &config, may_choose_again, choose).await?;
+        let (endpoint, lnet) = Lnet::start(&cpts, &config, retry_if_taken, choose).await?;
         let node = Node::start(
             lnet,
             NodeConfig {
@@ -230,7 +230,7 @@ impl ProcessNode {
                 Some(session) => {
                     session.await;
                     // Let the command that ended the session receive its answer.
-                    tokio::time::sleep(REPLY_TIME).await;
+                    tokio::time::sleep(ANSWER_DRAIN_TIME).await;
                 }
                 None => std::future::pending().await,
             }

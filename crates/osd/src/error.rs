@@ -75,7 +75,7 @@ pub enum OsdError {
         why: String,
     },
     /// The data of a block does not match the block's checksum.
-    #[error("object file {}: the data at byte {offset} does not have its checksum. Check the disk; restore the file from a backup", path.display())]
+    #[error("object file {}: the data at byte {offset} does not match its checksum. Check the disk; restore the file from a backup", path.display())]
     DamagedBlock {
         /// The object's file.
         path: PathBuf,

@@ -101,9 +101,9 @@ impl Problem {
                 kind: "wrong data",
                 fid: Some(*fid),
                 place: path.display().to_string(),
-                expected: "data with its checksum".into(),
+                expected: "data that matches its checksum".into(),
                 found: format!(
-                    "{} blocks of 4 KiB with other data, the first at byte {}",
+                    "{} blocks of 4 KiB do not match their checksums, the first at byte {}",
                     offsets.len(),
                     offsets.first().unwrap_or(&0)
                 ),

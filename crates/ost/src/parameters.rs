@@ -59,7 +59,7 @@ pub(crate) fn register(ost: &Arc<Ost>, exports: &Arc<TargetExports>, registry: &
         .add(
             "scrub_damaged",
             gauge(|o| o.scrub.damaged()).about(
-                "blocks of 4 KiB that the scrub found without their checksum since the target's start",
+                "blocks of 4 KiB of which the scrub found that they do not match their checksums, since the target's start",
             ),
         )
         .add(

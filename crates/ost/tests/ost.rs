@@ -395,7 +395,7 @@ async fn object_destroyed_during_a_write_stays_destroyed() {
 
 /// A plain file replaces the directory of the objects: every lookup of an object's file fails.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn never_written_object_of_this_run_needs_no_lookup() {
+async fn new_object_needs_no_lookup_before_its_first_write() {
     let dir = tempfile::tempdir().unwrap();
     let store = LocalStores(dir.path().into());
     let seq = {

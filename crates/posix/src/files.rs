@@ -178,7 +178,7 @@ async fn create(
         return Err(Errno::ELOOP);
     }
     let (parent, name) = client
-        .walk_to_file(&create_cred, path)
+        .walk_to_final_name(&create_cred, path)
         .await?
         .ok_or(Errno::EISDIR)?;
     let created = client

@@ -14,5 +14,5 @@ mod options;
 
 pub use dirs::Dir;
 pub use files::{File, Open};
-pub use mount::{Mount, MountError, block_on_unless};
+pub use mount::{Mount, MountError, block_on_until_interrupted};
 pub use options::Options;

@@ -158,7 +158,7 @@ async fn stop(node: &Node) {
 /// Runs `work` on the caller's thread. Calls `is_interrupted` every 100 ms, outside of the runtime,
 /// so that the function may run any code, even calls on a mount. `None`: `is_interrupted` returned
 /// true; the caller may continue `work`.
-pub fn block_on_unless<F: Future + Unpin>(
+pub fn block_on_until_interrupted<F: Future + Unpin>(
     runtime: &Handle,
     work: &mut F,
     mut is_interrupted: impl FnMut() -> bool,
@@ -186,16 +186,16 @@ impl Mount {
     ///
     /// A message with the reason, and an errno.
     pub fn start(source: &[u8], options: &[u8]) -> Result<Mount, MountError> {
-        Mount::start_unless(source, options, || false)
+        Mount::start_interruptible(source, options, || false)
     }
 
     /// Like [`Mount::start`], but gives up when `is_interrupted` returns true
-    /// ([`block_on_unless`]).
+    /// ([`block_on_until_interrupted`]).
     ///
     /// # Errors
     ///
     /// As [`Mount::start`]; `EINTR` after an interruption.
-    pub fn start_unless(
+    pub fn start_interruptible(
         source: &[u8],
         options: &[u8],
         is_interrupted: impl FnMut() -> bool,
@@ -219,7 +219,7 @@ impl Mount {
             }
         };
         let mut mounting = Box::pin(mount(&node, &source, &options, &cred));
-        let mounted = block_on_unless(runtime.handle(), &mut mounting, is_interrupted);
+        let mounted = block_on_until_interrupted(runtime.handle(), &mut mounting, is_interrupted);
         drop(mounting);
         let interrupted = || Err(MountError::new(Errno::EINTR, "the mount was interrupted"));
         let client = match mounted.unwrap_or_else(interrupted) {
@@ -246,16 +246,16 @@ impl Mount {
     ///
     /// `EBADF`: already unmounted; or the error of `close_files`.
     pub fn unmount(&self, close_files: impl AsyncFnOnce() -> Result<(), Errno>) -> Result<(), Errno> {
-        self.unmount_unless(close_files, || false)
+        self.unmount_interruptible(close_files, || false)
     }
 
     /// Like [`Mount::unmount`], but stops waiting for the servers when `is_interrupted` returns
-    /// true ([`block_on_unless`]).
+    /// true ([`block_on_until_interrupted`]).
     ///
     /// # Errors
     ///
     /// As [`Mount::unmount`]; `EINTR` after an interruption: unwritten data is lost.
-    pub fn unmount_unless(
+    pub fn unmount_interruptible(
         &self,
         close_files: impl AsyncFnOnce() -> Result<(), Errno>,
         is_interrupted: impl FnMut() -> bool,
@@ -270,7 +270,7 @@ impl Mount {
             layers.node.umount(&self.client).await;
             result
         });
-        let result = block_on_unless(layers.runtime.handle(), &mut leave_servers, is_interrupted);
+        let result = block_on_until_interrupted(layers.runtime.handle(), &mut leave_servers, is_interrupted);
         drop(leave_servers);
         layers.runtime.block_on(stop(&layers.node));
         let result = result.unwrap_or(Err(Errno::EINTR));
@@ -319,7 +319,7 @@ impl Mount {
     }
 
     /// Whether another process mounted: a child process does not have the mount's threads.
-    pub fn is_of_parent_process(&self) -> bool {
+    pub fn was_inherited_by_fork(&self) -> bool {
         self.pid != std::process::id()
     }
 

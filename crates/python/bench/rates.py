@@ -19,7 +19,7 @@ import nacre
 PIECE, PIECES, FILES, SMALL = 1 << 20, 256, 2000, 4096
 
 
-class Watch:
+class SignalWatch:
     """Collects the time of each operation."""
 
     def __init__(self) -> None:
@@ -38,7 +38,7 @@ def measure(source: str, port: int, directory: str) -> dict[str, float]:
         buffer = bytearray(PIECE)
         small = memoryview(buffer)[:SMALL]
         paths = [f"{directory}/f{n}" for n in range(FILES)]
-        watch = Watch()
+        watch = SignalWatch()
         file = fs.open(paths[0], "w+b", 0)
         for _ in range(PIECES):
             file.write(buffer)

@@ -51,13 +51,13 @@ pub(crate) fn of_mount(e: MountError) -> PyErr {
 
 /// The error of a call on an unmounted file system.
 pub(crate) fn unmounted() -> PyErr {
-    PyValueError::new_err("the file system is unmounted: make another nacre.FileSystem")
+    PyValueError::new_err("the file system is unmounted: create a new nacre.FileSystem")
 }
 
 /// The error of a call in a child process on a file system of its parent.
 pub(crate) fn of_child_process() -> PyErr {
     PyRuntimeError::new_err(
         "this process is a fork of the process that mounted the file system, and has none of its \
-         network threads: make a nacre.FileSystem in this process, or start workers with the method 'spawn'",
+         network threads: create a nacre.FileSystem in this process, or start workers with the method 'spawn'",
     )
 }

@@ -62,7 +62,7 @@ impl StateRef {
     /// The state, for a call.
     pub(crate) fn get(&self) -> PyResult<&Arc<State>> {
         match &self.0 {
-            Some(state) if state.mount.is_of_parent_process() => Err(errors::of_child_process()),
+            Some(state) if state.mount.was_inherited_by_fork() => Err(errors::of_child_process()),
             Some(state) if !state.unmounted.load(Ordering::Acquire) => Ok(state),
             _ => Err(errors::unmounted()),
         }
@@ -131,7 +131,7 @@ impl StateRef {
 impl Drop for StateRef {
     fn drop(&mut self) {
         if let Some(state) = self.0.take()
-            && state.mount.is_of_parent_process()
+            && state.mount.was_inherited_by_fork()
         {
             std::mem::forget(state);
         }

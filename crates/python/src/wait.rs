@@ -3,7 +3,7 @@
 //! wait issues one warning.
 
 use crate::mounted::State;
-use posix::{Mount, MountError, block_on_unless};
+use posix::{Mount, MountError, block_on_until_interrupted};
 use pyo3::exceptions::PyRuntimeWarning;
 use pyo3::{PyErr, PyResult, Python};
 use std::ffi::CString;
@@ -16,7 +16,7 @@ use wire::Errno;
 const WARN_AFTER: Duration = Duration::from_secs(10);
 
 /// Checks for the signals that end a wait.
-struct Watch<'m> {
+struct SignalWatch<'m> {
     /// The mount whose servers the call waits for; `None` while the call mounts.
     mount: Option<&'m Mount>,
     has_warned: bool,
@@ -24,9 +24,9 @@ struct Watch<'m> {
     raised: Option<PyErr>,
 }
 
-impl<'m> Watch<'m> {
-    fn new(mount: Option<&'m Mount>) -> Watch<'m> {
-        Watch {
+impl<'m> SignalWatch<'m> {
+    fn new(mount: Option<&'m Mount>) -> SignalWatch<'m> {
+        SignalWatch {
             mount,
             has_warned: false,
             raised: None,
@@ -76,9 +76,9 @@ pub(crate) fn run<T: Send>(
     call: impl AsyncFnOnce() -> Result<T, Errno> + Send,
 ) -> PyResult<Result<T, Errno>> {
     py.detach(|| {
-        let (mount, mut watch) = (&state.mount, Watch::new(Some(&state.mount)));
+        let (mount, mut watch) = (&state.mount, SignalWatch::new(Some(&state.mount)));
         let mut call = pin!(mount.run_for_job(call()));
-        let result = block_on_unless(mount.runtime(), &mut call, || watch.is_interrupted());
+        let result = block_on_until_interrupted(mount.runtime(), &mut call, || watch.is_interrupted());
         watch.finish(result.unwrap_or(Err(Errno::EINTR)))
     })
 }
@@ -92,8 +92,8 @@ pub(crate) fn run_to_completion<T: Send + 'static>(
 ) -> PyResult<Result<T, Errno>> {
     let mut call = Box::pin(state.mount.run_for_job(call));
     py.detach(move || {
-        let (mount, mut watch) = (&state.mount, Watch::new(Some(&state.mount)));
-        let result = block_on_unless(mount.runtime(), &mut call, || watch.is_interrupted());
+        let (mount, mut watch) = (&state.mount, SignalWatch::new(Some(&state.mount)));
+        let result = block_on_until_interrupted(mount.runtime(), &mut call, || watch.is_interrupted());
         if result.is_none() {
             mount.runtime().spawn(call);
         }
@@ -104,9 +104,9 @@ pub(crate) fn run_to_completion<T: Send + 'static>(
 /// Mounts a file system. An exception of a signal handler ends the attempt.
 pub(crate) fn mount(py: Python<'_>, source: &str, options: &str) -> PyResult<Result<Mount, MountError>> {
     py.detach(|| {
-        let mut watch = Watch::new(None);
+        let mut watch = SignalWatch::new(None);
         let is_interrupted = || watch.is_interrupted();
-        let mounted = Mount::start_unless(source.as_bytes(), options.as_bytes(), is_interrupted);
+        let mounted = Mount::start_interruptible(source.as_bytes(), options.as_bytes(), is_interrupted);
         watch.finish(mounted)
     })
 }
@@ -118,8 +118,8 @@ pub(crate) fn unmount(
     close_files: impl AsyncFnOnce() -> Result<(), Errno> + Send,
 ) -> PyResult<Result<(), Errno>> {
     py.detach(|| {
-        let mut watch = Watch::new(Some(mount));
-        let result = mount.unmount_unless(close_files, || watch.is_interrupted());
+        let mut watch = SignalWatch::new(Some(mount));
+        let result = mount.unmount_interruptible(close_files, || watch.is_interrupted());
         watch.finish(result)
     })
 }

@@ -21,7 +21,7 @@ pub(crate) fn handle(rpc: Arc<Ptlrpc>, arrival: Arrival) -> BoxFuture<'static, (
                     .await
             }
             _ => {
-                warn_rate_limited!(peer = %from, opc = arrival.body.pb_opc, "callback refused: no import that is connected to this peer has its handle");
+                warn_rate_limited!(peer = %from, opc = arrival.body.pb_opc, "callback refused: its handle names no import that is connected to this peer");
                 Err(Errno::ENOTCONN)
             }
         };

@@ -37,7 +37,8 @@ pub use error::RpcError;
 #[cfg(feature = "faults")]
 pub use faults::Faults;
 pub use import::{
-    Import, ImportConfig, ImportEvent, ImportKind, ImportOwner, ImportState, PendingRequests, ReplayGuard,
+    Import, ImportConfig, ImportEvent, ImportKind, ImportOwner, ImportState, PendingRequests,
+    UncommittedGuard,
 };
 pub use node::Ptlrpc;
 pub use request::{Bulk, ReplyMsg, Request};

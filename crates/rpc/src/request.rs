@@ -1,6 +1,6 @@
 //! Requests and replies of a client, with their buffers and bulk.
 
-use crate::import::ReplayGuard;
+use crate::import::UncommittedGuard;
 use crate::job::{self, JobId};
 use crate::opcode;
 use bytes::Bytes;
@@ -32,7 +32,7 @@ pub struct Request {
     /// The request portal; `None`: the opcode's portal.
     pub portal: Option<u32>,
     /// Whether a reply with a negative status is returned as a reply instead of as an error.
-    pub any_status: bool,
+    pub return_error_replies: bool,
     /// Time limit of the whole call, including reconnections; `None`: no limit.
     pub timeout: Option<Duration>,
     /// Whether the call fails instead of waiting for an absent server: when the connection is lost,
@@ -45,8 +45,8 @@ pub struct Request {
     /// the request depends on. The call fails if the server has evicted the client since then, even
     /// before the request is sent. `None`: the number when the call begins.
     pub evictions: Option<u64>,
-    /// Whether the request stays on the replay list until the reply's [`ReplayGuard`] is dropped,
-    /// even when committed (opens).
+    /// Whether the client keeps the request until the reply's [`UncommittedGuard`] is dropped, even
+    /// after its commit (opens).
     pub keep_until_closed: bool,
     /// `MSG_*` flags of `pb_flags`, in addition to those that the import sets.
     pub flags: u32,
@@ -73,7 +73,7 @@ impl Request {
             close: false,
             limited: opcode::is_limited(opc),
             portal: None,
-            any_status: false,
+            return_error_replies: false,
             timeout: None,
             no_delay: false,
             no_resend: false,
@@ -129,7 +129,7 @@ impl Bulk {
 /// A reply.
 #[derive(Debug, Clone)]
 pub struct ReplyMsg {
-    /// `pb_status`; negative only if the request has `any_status`.
+    /// `pb_status`; negative only if the request has `return_error_replies`.
     pub status: i32,
     /// The message.
     pub msg: Message,
@@ -140,7 +140,7 @@ pub struct ReplyMsg {
     pub bulk: Vec<Payload>,
     /// Keeps the request on the replay list, if the request has `keep_until_closed` and the reply a
     /// transno.
-    pub replay_guard: Option<ReplayGuard>,
+    pub replay_guard: Option<UncommittedGuard>,
 }
 
 impl ReplyMsg {

@@ -86,14 +86,14 @@ pub const START: &[StartParam<RpcConfig>] = &[
     StartParam {
         module: "ptlrpc",
         name: "tbf_rate",
-        about: "requests per second of a class that no rule of nrs_tbf_rule matches",
+        about: "requests per second of the default TBF rule, and of new rules without a rate",
         show: |c| c.tbf_rate.to_string(),
         set: |c, text| number(text, 1..=999_999).map(|n| c.tbf_rate = n),
     },
     StartParam {
         module: "ptlrpc",
         name: "tbf_depth",
-        about: "tokens that a class of nrs_tbf_rule can accumulate",
+        about: "maximum number of tokens in the bucket of a TBF class",
         show: |c| c.tbf_depth.to_string(),
         set: |c, text| number(text, 1..=10_000).map(|n| c.tbf_depth = n),
     },
@@ -196,7 +196,7 @@ pub const START: &[StartParam<RpcConfig>] = &[
     threads!(
         "ptlrpc",
         "ldlm_num_threads",
-        "lock threads of all partitions; 0: computed",
+        "threads for lock callbacks and cancels, all partitions together; 0: computed from the CPUs",
         ldlm.threads
     ),
     cpts!(

@@ -11,7 +11,7 @@ use crate::data::ClientId;
 use crate::history::History;
 use crate::store::SimDisk;
 use crate::verify::Losses;
-use crate::weather::Climate;
+use crate::weather::NetworkFaultRates;
 
 /// The kinds of faults of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -122,7 +122,7 @@ pub struct Faults {
     /// The faults that weaken promises, for the checks.
     pub losses: Arc<Mutex<Losses>>,
     /// The climate of the network.
-    pub climate: Arc<Mutex<Climate>>,
+    pub climate: Arc<Mutex<NetworkFaultRates>>,
     /// Makes all random choices.
     pub rng: Rng,
     /// The kinds of faults.
@@ -191,7 +191,7 @@ impl Faults {
             true => self.rng.u32(0..SHARE_MAX),
             false => 0,
         };
-        let climate = Climate {
+        let climate = NetworkFaultRates {
             lost: share(),
             doubled: share(),
             overtaken: share(),
@@ -202,7 +202,7 @@ impl Faults {
         *self.climate.lock() = climate;
         let time = self.seconds(1..20);
         tokio::time::sleep(time).await;
-        *self.climate.lock() = Climate::default();
+        *self.climate.lock() = NetworkFaultRates::default();
         self.history.note("the storm ends");
     }
 
@@ -230,7 +230,7 @@ impl Faults {
         for (from, to) in ways {
             self.cluster.fabric.block(from, to, false);
         }
-        self.history.note("all ways are open");
+        self.history.note("network restored");
     }
 
     async fn freeze(&mut self) {
@@ -383,7 +383,7 @@ impl Faults {
 
     /// Ends all faults, and starts the servers that are down.
     pub async fn heal(&self) {
-        *self.climate.lock() = Climate::default();
+        *self.climate.lock() = NetworkFaultRates::default();
         let hosts: Vec<_> = self.cluster.hosts().cloned().collect();
         for from in &hosts {
             // Cancel a planned death. If the node is dead already, but the fault was dropped before

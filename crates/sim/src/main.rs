@@ -52,7 +52,7 @@ const PLANTED_SEEDS: u64 = 100;
 /// Runs a seed in a process of its own, so that no earlier run influences it: tokio counts the
 /// runtimes of a process, and its random numbers depend on the count. Returns the output, and
 /// whether the run broke a promise.
-fn run_apart(seed: u64, bug: Option<Bug>) -> std::io::Result<(String, bool)> {
+fn run_in_own_process(seed: u64, bug: Option<Bug>) -> std::io::Result<(String, bool)> {
     let mut run = Command::new(std::env::current_exe()?);
     run.args(["--run", &seed.to_string()]).stderr(Stdio::inherit());
     if let Some(bug) = bug {
@@ -69,7 +69,7 @@ fn planted() -> std::io::Result<ExitCode> {
     for bug in Bug::ALL {
         let mut found = None;
         for seed in 1..=PLANTED_SEEDS {
-            let (text, broken) = run_apart(seed, Some(bug))?;
+            let (text, broken) = run_in_own_process(seed, Some(bug))?;
             if broken {
                 found = Some((seed, text));
                 break;
@@ -143,7 +143,7 @@ fn main() -> std::io::Result<ExitCode> {
     let begin = Instant::now();
     let mut broken = 0;
     for seed in first..first + seeds {
-        let (text, is_broken) = run_apart(seed, bug)?;
+        let (text, is_broken) = run_in_own_process(seed, bug)?;
         if !quiet || is_broken {
             print!("{text}");
         }

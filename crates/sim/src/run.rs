@@ -25,7 +25,7 @@ use crate::memory;
 use crate::system;
 use crate::verify::{Findings, Losses, verify};
 use crate::watchdog::Progress;
-use crate::weather::{Climate, Counts, Digest, SeededWeather};
+use crate::weather::{Counts, Digest, NetworkFaultRates, SeededWeather};
 use crate::workload::{DIRS, Workload, block_of, dir_name};
 
 /// Number of object servers.
@@ -213,7 +213,7 @@ struct Simulation {
     history: History,
     digest: Digest,
     counts: Arc<Counts>,
-    climate: Arc<Mutex<Climate>>,
+    climate: Arc<Mutex<NetworkFaultRates>>,
     losses: Arc<Mutex<Losses>>,
     /// The kernels of the clients.
     kernels: BTreeMap<ClientId, Option<Arc<KernelModel>>>,
@@ -225,7 +225,7 @@ impl Simulation {
     fn new(settings: Settings) -> Simulation {
         let mut rng = Rng::with_seed(settings.seed);
         let (digest, counts) = (Digest::default(), Arc::<Counts>::default());
-        let climate = Arc::<Mutex<Climate>>::default();
+        let climate = Arc::<Mutex<NetworkFaultRates>>::default();
         let weather = SeededWeather::new(rng.u64(..), climate.clone(), digest.clone(), counts.clone());
         let fabric = Fabric::new(Box::new(weather));
         tokio::spawn(fabric.clone().run());
@@ -254,7 +254,7 @@ impl Simulation {
             Ok(dirs) => {
                 self.work(&dirs).await;
                 self.observe(&dirs).await;
-                self.check_idle().await;
+                self.check_leftovers_and_delays().await;
                 self.check_service().await;
                 dirs
             }
@@ -413,7 +413,7 @@ impl Simulation {
     /// Checks the nodes after all calls: no uncommitted requests, dirty data or surplus locks are
     /// left, and the totals of grants are right. In a calm run also checks that no call was slow or
     /// failed.
-    async fn check_idle(&mut self) {
+    async fn check_leftovers_and_delays(&mut self) {
         // Longer than the interval of the pings whose replies tell clients about commits.
         tokio::time::sleep(Duration::from_secs(60)).await;
         for host in self.cluster.hosts().filter(|host| host.is_up()) {
@@ -425,8 +425,10 @@ impl Simulation {
             }
             self.broken.extend(find_leftovers(host));
             if node.osts().iter().any(|ost| !ost.grants_are_consistent()) {
-                self.broken
-                    .push(format!("node {}: the grants have another sum", host.id));
+                self.broken.push(format!(
+                    "node {}: the total of the grants is not the sum of the clients' grants",
+                    host.id
+                ));
             }
         }
         for entry in self.history.entries() {
@@ -464,10 +466,12 @@ impl Simulation {
         match tokio::time::timeout(CALLS_MAX, work).await {
             Ok(Ok(())) => {}
             Ok(Err(Errno::ENOSPC)) if self.settings.plan.small_disks => {}
-            Ok(Err(errno)) => self
+            Ok(Err(errno)) => self.broken.push(format!(
+                "a new file cannot be created and written after all faults: {errno}"
+            )),
+            Err(_) => self
                 .broken
-                .push(format!("no new files after all faults: {errno}")),
-            Err(_) => self.broken.push("new files do not end after all faults".into()),
+                .push("creating new files does not finish after all faults".into()),
         }
     }
 

@@ -12,7 +12,7 @@ use xxhash_rust::xxh3::Xxh3;
 
 /// The rates of network faults, frames per million.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Climate {
+pub struct NetworkFaultRates {
     /// Lost without an error.
     pub lost: u32,
     /// Delivered twice.
@@ -66,7 +66,7 @@ const LDLM_CB_REQUEST_PORTAL: u32 = 15;
 /// The weather of one run.
 pub struct SeededWeather {
     rng: Rng,
-    climate: Arc<Mutex<Climate>>,
+    climate: Arc<Mutex<NetworkFaultRates>>,
     digest: Digest,
     counts: Arc<Counts>,
 }
@@ -75,7 +75,7 @@ impl SeededWeather {
     /// Creates the weather from a seed. The caller may change the climate during the run.
     pub fn new(
         seed: u64,
-        climate: Arc<Mutex<Climate>>,
+        climate: Arc<Mutex<NetworkFaultRates>>,
         digest: Digest,
         counts: Arc<Counts>,
     ) -> SeededWeather {

@@ -20,7 +20,7 @@ use rpc::Ptlrpc;
 use tokio::time::timeout;
 use wire::Nid;
 
-use crate::{GivenIndex, SettableClock};
+use crate::{SettableClock, StoresWithIndex};
 
 /// The file system's name.
 pub const FSNAME: &str = "testfs";
@@ -93,7 +93,7 @@ fn in_memory(kind: TargetKind, index: u32) -> TargetSpec {
 
 fn mdt_on(index: Arc<dyn Index>) -> TargetSpec {
     TargetSpec {
-        stores: Box::new(GivenIndex(index)),
+        stores: Box::new(StoresWithIndex(index)),
         ..in_memory(TargetKind::Mdt, 0)
     }
 }

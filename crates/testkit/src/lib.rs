@@ -12,4 +12,4 @@ pub use node;
 
 pub use clock::SettableClock;
 pub use cluster::{Cluster, FSNAME, OstNode, label, start_node};
-pub use stores::{GivenIndex, KeptStores};
+pub use stores::{RestartableMemoryStores, StoresWithIndex};

@@ -8,18 +8,18 @@ use osd::{Index, MemoryObjects, MemoryStores, Objects, OsdError, Stores};
 
 /// Stores in memory that the next start of the target finds again. Clones share them.
 #[derive(Clone)]
-pub struct KeptStores {
+pub struct RestartableMemoryStores {
     index: Arc<dyn Index>,
     objects: Arc<dyn Objects>,
     has_run: Arc<AtomicBool>,
 }
 
-impl KeptStores {
+impl RestartableMemoryStores {
     /// Empty stores with at most `bytes` bytes.
-    pub async fn new(bytes: u64) -> KeptStores {
+    pub async fn new(bytes: u64) -> RestartableMemoryStores {
         let memory = MemoryStores(bytes);
         let index = memory.open_index().await.unwrap();
-        KeptStores {
+        RestartableMemoryStores {
             objects: memory.open_objects(&index).await.unwrap(),
             index,
             has_run: Arc::default(),
@@ -27,7 +27,7 @@ impl KeptStores {
     }
 }
 
-impl Stores for KeptStores {
+impl Stores for RestartableMemoryStores {
     fn has_run(&self) -> bool {
         self.has_run.load(Ordering::Relaxed)
     }
@@ -54,9 +54,9 @@ impl Stores for KeptStores {
 }
 
 /// Stores with an index that the test supplies. Each start creates empty objects in memory.
-pub struct GivenIndex(pub Arc<dyn Index>);
+pub struct StoresWithIndex(pub Arc<dyn Index>);
 
-impl Stores for GivenIndex {
+impl Stores for StoresWithIndex {
     fn has_run(&self) -> bool {
         false
     }

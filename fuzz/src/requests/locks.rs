@@ -6,11 +6,11 @@ use wire::{
     MdtIoepoch, MdtRecCreate, MdtRecSetattr, WireStruct,
 };
 
-use super::{FIRST_LOCK_COOKIE, Known, Request, body, mdt, mode, name, names::xattr, ost, pick, position};
+use super::{FIRST_LOCK_COOKIE, ServerHandles, Request, body, mdt, mode, name, names::xattr, ost, pick, position};
 use crate::steps::{Action, Step};
 
 /// An enqueue. The client's lock handles count from [`FIRST_LOCK_COOKIE`].
-fn enqueue(known: &Known, to_ost: bool, lock: LdlmRequest, more: Vec<Bytes>) -> Request {
+fn enqueue(known: &ServerHandles, to_ost: bool, lock: LdlmRequest, more: Vec<Bytes>) -> Request {
     let cookie = FIRST_LOCK_COOKIE + known.locks.len() as u64;
     let bufs = std::iter::once(lock.to_bytes_with(&[cookie]))
         .chain(more)
@@ -40,7 +40,7 @@ pub(super) fn lock(res: LdlmResId, ty: u32, mode: u32, policy: LdlmPolicyData, f
     }
 }
 
-pub(super) fn lock_request(step: &Step, known: &Known) -> Request {
+pub(super) fn lock_request(step: &Step, known: &ServerHandles) -> Request {
     let Step { a, b, x, y, z, .. } = *step;
     const FLAGS: [u64; 4] = [
         0,
@@ -114,7 +114,7 @@ pub(super) fn lock_request(step: &Step, known: &Known) -> Request {
 }
 
 /// An enqueue of a lock on `fid` with an intent.
-fn intent(known: &Known, fid: Fid, it: u64, bufs: Vec<Bytes>) -> Request {
+fn intent(known: &ServerHandles, fid: Fid, it: u64, bufs: Vec<Bytes>) -> Request {
     let policy = LdlmPolicyData::inodebits(3, 0);
     let desc = lock(
         fid.res_id(),
@@ -127,7 +127,7 @@ fn intent(known: &Known, fid: Fid, it: u64, bufs: Vec<Bytes>) -> Request {
     enqueue(known, false, desc, std::iter::once(it).chain(bufs).collect())
 }
 
-pub(super) fn open_request(step: &Step, known: &Known) -> Request {
+pub(super) fn open_request(step: &Step, known: &ServerHandles) -> Request {
     let Step { a, b, x, y, z, .. } = *step;
     let fid = known.fid(a);
     let empty = Bytes::new;

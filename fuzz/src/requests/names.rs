@@ -6,11 +6,11 @@ use wire::{
     WireStruct, nul_terminated, striping::PlainLayout,
 };
 
-use super::{Known, Request, name, position, reint};
+use super::{ServerHandles, Request, name, position, reint};
 use crate::steps::{Action, Step};
 
 /// Changes of names and inodes.
-pub(super) fn name_request(step: &Step, known: &Known) -> Option<Request> {
+pub(super) fn name_request(step: &Step, known: &ServerHandles) -> Option<Request> {
     let Step { a, b, x, y, z, .. } = *step;
     let (fid, other) = (known.fid(a), known.fid(b));
     let empty = Bytes::new;
@@ -101,7 +101,7 @@ pub(super) fn name_request(step: &Step, known: &Known) -> Option<Request> {
 }
 
 /// A buffer that cancels a lock with another request; empty for 0.
-pub(super) fn cancels(known: &Known, slot: u8) -> Bytes {
+pub(super) fn cancels(known: &ServerHandles, slot: u8) -> Bytes {
     if slot == 0 {
         return Bytes::new();
     }

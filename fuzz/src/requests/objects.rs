@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use wire::{NiobufRemote, ObdIoobj, Obdo, OstBody, OstId, WireStruct};
 
-use super::{Known, Request, ost, position};
+use super::{ServerHandles, Request, ost, position};
 use crate::steps::{Action, Step};
 
 fn oa(object: OstId, valid: u64) -> Obdo {
@@ -14,7 +14,7 @@ fn oa(object: OstId, valid: u64) -> Obdo {
     }
 }
 
-pub(super) fn object_request(step: &Step, known: &Known) -> Request {
+pub(super) fn object_request(step: &Step, known: &ServerHandles) -> Request {
     let Step { a, b, x, y, z, .. } = *step;
     let object = known.object(a);
     match step.action {

@@ -4,11 +4,11 @@ use bytes::Bytes;
 use wire::{Fid, GetinfoFid2path, LdlmPolicyData, LuSeqRange, MdtBody, WireStruct, nul_terminated};
 
 use super::names::{cancels, xattr};
-use super::{Known, Request, body, locks::lock, mdt, mode, name, position};
+use super::{ServerHandles, Request, body, locks::lock, mdt, mode, name, position};
 use crate::steps::{Action, Step};
 
 /// Requests of the MDT that change no names.
-pub(super) fn query(step: &Step, known: &Known) -> Option<Request> {
+pub(super) fn query(step: &Step, known: &ServerHandles) -> Option<Request> {
     let Step { a, b, x, y, z, .. } = *step;
     let (fid, other) = (known.fid(a), known.fid(b));
     let attributes = body(fid).to_bytes();

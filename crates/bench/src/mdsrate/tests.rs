@@ -31,7 +31,7 @@ fn tasks(dir: &Path, progress: &Arc<TaskProgress>) -> Vec<Task> {
         comm,
         subject: subject.clone(),
         progress: progress.clone(),
-        first_of_process: i == 0,
+        measures_process: i == 0,
     };
     Communicator::threads(5)
         .into_iter()

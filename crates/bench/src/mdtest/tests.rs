@@ -20,7 +20,7 @@ fn tasks(dir: &Path, count: usize, progress: &Arc<TaskProgress>) -> Vec<Task> {
         comm,
         subject: subject.clone(),
         progress: progress.clone(),
-        first_of_process: i == 0,
+        measures_process: i == 0,
     };
     Communicator::threads(count)
         .into_iter()

@@ -48,7 +48,7 @@ impl ChangeSeq {
 
 impl ChangeWatch<'_> {
     /// Whether no change has been in progress since the watch began.
-    pub(super) fn is_quiet(&self) -> bool {
+    pub(super) fn saw_no_change(&self) -> bool {
         self.begun == Some(self.seq.begun.load(Ordering::SeqCst))
     }
 }
@@ -67,12 +67,12 @@ mod tests {
     fn a_change_that_overlaps_a_section_is_detected() {
         let seq = ChangeSeq::default();
         let before = seq.watch();
-        assert!(before.is_quiet());
+        assert!(before.saw_no_change());
         let change = seq.begin();
         let during = seq.watch();
-        assert!(!before.is_quiet() && !during.is_quiet());
+        assert!(!before.saw_no_change() && !during.saw_no_change());
         drop(change);
-        assert!(!before.is_quiet() && !during.is_quiet());
-        assert!(seq.watch().is_quiet());
+        assert!(!before.saw_no_change() && !during.saw_no_change());
+        assert!(seq.watch().saw_no_change());
     }
 }

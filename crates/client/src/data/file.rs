@@ -36,8 +36,8 @@ pub struct DataFile {
     /// In stripe order; `None` if the target is unknown to this client.
     objects: Vec<Option<Arc<Object>>>,
     ahead: Mutex<ReadAhead>,
-    /// Whether the objects know that they belong to this file ([`DataFile::own_objects`]).
-    owns_objects: AtomicBool,
+    /// Whether the objects know that they belong to this file ([`DataFile::adopt_objects`]).
+    has_adopted_objects: AtomicBool,
     atime_tracker: Mutex<AtimeTracker>,
     /// Taken exclusively by appends, truncates, fallocates and repeated reads, and shared by other
     /// writes. Writes of mappings do not take it.
@@ -55,7 +55,7 @@ impl DataFile {
             layout,
             objects,
             ahead: Mutex::default(),
-            owns_objects: AtomicBool::new(false),
+            has_adopted_objects: AtomicBool::new(false),
             atime_tracker: Mutex::default(),
             change_lock: RwLock::new(()),
             writes: ChangeSeq::default(),
@@ -77,8 +77,8 @@ impl DataFile {
     /// their former file. The caller must know that this is the file's current layout, and must
     /// keep it current during the call. The first call suffices: an old layout never returns,
     /// because each swap creates new layout generations.
-    pub(crate) fn own_objects(&self) {
-        if self.owns_objects() {
+    pub(crate) fn adopt_objects(&self) {
+        if self.has_adopted_objects() {
             return;
         }
         for (stripe, object) in StripeIndex::all(self.objects.len()).zip(&self.objects) {
@@ -86,12 +86,12 @@ impl DataFile {
                 object.set_file(self.fid, stripe);
             }
         }
-        self.owns_objects.store(true, Ordering::Release);
+        self.has_adopted_objects.store(true, Ordering::Release);
     }
 
-    /// Whether [`DataFile::own_objects`] was called.
-    pub(crate) fn owns_objects(&self) -> bool {
-        self.owns_objects.load(Ordering::Acquire)
+    /// Whether [`DataFile::adopt_objects`] was called.
+    pub(crate) fn has_adopted_objects(&self) -> bool {
+        self.has_adopted_objects.load(Ordering::Acquire)
     }
 
     /// Whether the targets of all stripes are known.
@@ -124,7 +124,7 @@ impl DataFile {
         self.lock_objects(mode, start, end, false).await
     }
 
-    /// As [`DataFile::lock`]; with `even_revoked` by [`Object::lock_even_revoked`].
+    /// As [`DataFile::lock`]; with `even_revoked` by [`Object::lock_including_revoked`].
     async fn lock_objects(
         &self,
         mode: LockMode,
@@ -137,7 +137,7 @@ impl DataFile {
             if let Some(range) = self.object_range(stripe, start, end) {
                 let object = self.object(stripe)?;
                 locks.push(match even_revoked {
-                    true => object.lock_even_revoked(mode, range).await?,
+                    true => object.lock_including_revoked(mode, range).await?,
                     false => object.lock(mode, range).await?,
                 });
             }
@@ -188,7 +188,7 @@ impl DataFile {
     {
         let (writes, space_changes) = (self.writes.watch(), self.space_changes.watch());
         let out = read(false).await?;
-        if space_changes.is_quiet() && (writes.is_quiet() || !out.has_added_zeros) {
+        if space_changes.saw_no_change() && (writes.saw_no_change() || !out.has_added_zeros) {
             return Ok(out.data);
         }
         let _no_changes = self.change_lock.write().await;

@@ -370,7 +370,7 @@ impl Osc {
             dirty.push_back(object.clone());
             dirty.len() == 1
         };
-        if is_first_dirty || self.budget.under_pressure() || object.completed_whole_rpc(bytes) {
+        if is_first_dirty || self.budget.under_pressure() || object.has_filled_rpc(bytes) {
             self.wake_write_back.notify_one();
         }
     }

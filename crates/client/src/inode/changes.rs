@@ -88,7 +88,7 @@ impl DirChangeState {
 /// one task, the kernel drops its copy of the attributes. But afterwards the kernel may store
 /// attributes from an older answer to another task.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum KernelViewers {
+pub(crate) enum AttrReaders {
     #[default]
     NoTask,
     /// Only this task.
@@ -97,24 +97,24 @@ pub(crate) enum KernelViewers {
     SeveralTasks,
 }
 
-impl KernelViewers {
+impl AttrReaders {
     /// Adds a task. Task 0 (unknown) counts as several tasks.
     pub(crate) fn add(&mut self, task: u32) {
         *self = match *self {
-            KernelViewers::NoTask if task != 0 => KernelViewers::OneTask(task),
-            KernelViewers::OneTask(same) if same == task => KernelViewers::OneTask(task),
-            _ => KernelViewers::SeveralTasks,
+            AttrReaders::NoTask if task != 0 => AttrReaders::OneTask(task),
+            AttrReaders::OneTask(same) if same == task => AttrReaders::OneTask(task),
+            _ => AttrReaders::SeveralTasks,
         };
     }
 
     /// Whether a task other than `task` may have received the attributes. The answers to `task`
     /// itself are no problem: it sends a request only after the kernel has stored the answer to its
     /// last one.
-    fn includes_other_than(self, task: u32) -> bool {
+    fn may_include_other_than(self, task: u32) -> bool {
         match self {
-            KernelViewers::NoTask => false,
-            KernelViewers::OneTask(one) => one != task,
-            KernelViewers::SeveralTasks => true,
+            AttrReaders::NoTask => false,
+            AttrReaders::OneTask(one) => one != task,
+            AttrReaders::SeveralTasks => true,
         }
     }
 }
@@ -207,7 +207,7 @@ impl DirChange {
     /// Ends a change without effect: caches the attributes from before the change again if no other
     /// change was in progress. `still_locked`: the client still holds the lock under which the
     /// change began.
-    pub(crate) fn finish_unchanged(self, still_locked: bool) {
+    pub(crate) fn finish_without_effect(self, still_locked: bool) {
         let _ = self.end(|change, state| {
             if still_locked && change.had_attr && state.changed.is_only_change(change.began) {
                 state.md = state
@@ -225,7 +225,7 @@ impl DirChange {
             let stale = match apply(&self, &mut state) {
                 ChangeOutcome::Changed => {
                     self.inodes.drop_chunks(&mut state);
-                    std::mem::take(&mut state.kernel_viewers).includes_other_than(self.changing_task)
+                    std::mem::take(&mut state.kernel_viewers).may_include_other_than(self.changing_task)
                 }
                 ChangeOutcome::Unchanged => false,
             };
@@ -247,7 +247,7 @@ enum ChangeOutcome {
 
 #[cfg(test)]
 mod tests {
-    use super::{ChangeClock, DirChangeState, KernelViewers};
+    use super::{AttrReaders, ChangeClock, DirChangeState};
 
     #[test]
     fn replies_to_requests_sent_before_or_during_a_change_are_not_cached() {
@@ -270,15 +270,15 @@ mod tests {
 
     #[test]
     fn a_change_invalidates_the_kernel_unless_only_the_changing_task_has_the_attributes() {
-        let mut viewers = KernelViewers::default();
-        assert!(!viewers.includes_other_than(1), "no task has the attributes");
+        let mut viewers = AttrReaders::default();
+        assert!(!viewers.may_include_other_than(1), "no task has the attributes");
         viewers.add(1);
         viewers.add(1);
-        assert!(!viewers.includes_other_than(1) && viewers.includes_other_than(2));
+        assert!(!viewers.may_include_other_than(1) && viewers.may_include_other_than(2));
         viewers.add(2);
-        assert!(viewers.includes_other_than(1) && viewers.includes_other_than(2));
-        let mut unknown = KernelViewers::default();
+        assert!(viewers.may_include_other_than(1) && viewers.may_include_other_than(2));
+        let mut unknown = AttrReaders::default();
         unknown.add(0);
-        assert!(unknown.includes_other_than(0), "task 0 counts as any");
+        assert!(unknown.may_include_other_than(0), "task 0 counts as any");
     }
 }

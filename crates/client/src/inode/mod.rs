@@ -23,7 +23,7 @@ mod changes;
 mod name_set;
 mod names;
 
-pub(crate) use changes::{ChangeStamp, DirChange, KernelViewers};
+pub(crate) use changes::{AttrReaders, ChangeStamp, DirChange};
 
 use crate::attr::MdAttr;
 use crate::dircache::{ChunkId, DirChunk, DirChunkFifo};
@@ -87,7 +87,7 @@ pub(crate) struct InodeState {
     /// This client's own changes to a directory's names.
     changed: DirChangeState,
     /// The tasks that have received the directory's attributes since the last change.
-    pub(crate) kernel_viewers: KernelViewers,
+    pub(crate) kernel_viewers: AttrReaders,
     /// This client created the file, and no client has written to it. Valid under a DOM lock.
     pub(crate) unwritten: bool,
     /// Number of this client's opens for writing or execution, until the server has closed them.
@@ -327,7 +327,7 @@ impl Inodes {
             }
             if bits & (MDS_INODELOCK_UPDATE | MDS_INODELOCK_PERM) != 0 {
                 // The caller invalidates the kernel's copy.
-                state.kernel_viewers = KernelViewers::default();
+                state.kernel_viewers = AttrReaders::default();
             }
             if bits & MDS_INODELOCK_PERM != 0
                 && let Some((_, covered)) = &mut state.last_known
@@ -522,7 +522,7 @@ mod tests {
         inodes.add_chunk(DIR, chunk(0, 9), inodes.change_stamp());
         let one = inodes.begin_change((DIR, 1), Some(b"a"), Some(LockCookie(7)));
         assert_eq!(cached(), (false, false));
-        one.finish_unchanged(true);
+        one.finish_without_effect(true);
         assert_eq!(cached(), (true, true));
         // Another change is in progress: the state is dropped. The next change begins without
         // cached attributes, so it restores none.
@@ -531,11 +531,11 @@ mod tests {
             inodes.begin_change((DIR, 1), Some(b"b"), Some(LockCookie(7))),
         );
         assert!(!one.finish());
-        other.finish_unchanged(true);
+        other.finish_without_effect(true);
         assert_eq!(cached(), (false, false));
         inodes
             .begin_change((DIR, 1), Some(b"a"), Some(LockCookie(7)))
-            .finish_unchanged(true);
+            .finish_without_effect(true);
         assert_eq!(
             cached(),
             (false, false),
@@ -545,7 +545,7 @@ mod tests {
         inodes.entry(DIR).state.lock().md = Some(md(0o040_750));
         inodes
             .begin_change((DIR, 1), Some(b"a"), Some(LockCookie(7)))
-            .finish_unchanged(false);
+            .finish_without_effect(false);
         assert_eq!(cached(), (false, false));
     }
 

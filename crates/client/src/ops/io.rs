@@ -46,8 +46,8 @@ impl Client {
             changed
         };
         if !changed && current.is_complete() {
-            if !current.owns_objects() {
-                self.own_objects_if_current(file.fid, &current);
+            if !current.has_adopted_objects() {
+                self.adopt_objects_if_current(file.fid, &current);
             }
             return Ok(current);
         }
@@ -60,7 +60,7 @@ impl Client {
     /// data's objects belong to this file. The file's cached state stays locked meanwhile, so no
     /// swap of layouts can intervene: a swap first revokes this client's lock, and the revocation
     /// removes the cached layout.
-    pub(crate) fn own_objects_if_current(&self, fid: Fid, data: &DataFile) -> bool {
+    pub(crate) fn adopt_objects_if_current(&self, fid: Fid, data: &DataFile) -> bool {
         let Some(inode) = self.inodes.get(fid) else {
             return false;
         };
@@ -68,7 +68,7 @@ impl Client {
         let cached = state.layout.as_ref();
         let is_current = cached.is_some_and(|layout| layout.raw == data.layout().raw);
         if is_current {
-            data.own_objects();
+            data.adopt_objects();
         }
         is_current
     }
@@ -78,14 +78,14 @@ impl Client {
     /// calls this with its extent locks held. If the file has another layout, the change does
     /// nothing.
     pub(crate) async fn is_current(&self, fid: Fid, data: &DataFile) -> Result<bool, Errno> {
-        if self.own_objects_if_current(fid, data)
+        if self.adopt_objects_if_current(fid, data)
             || !self.lmv.mdc_of(fid).await?.import.has(OBD_CONNECT_LAYOUTLOCK)
         {
             return Ok(true);
         }
         let is_current = self.layout(fid).await?.raw == data.layout().raw;
         if is_current {
-            data.own_objects();
+            data.adopt_objects();
         }
         Ok(is_current)
     }

@@ -14,7 +14,7 @@ use crate::stats::Operation;
 use bytes::Bytes;
 use ldlm::LockMode;
 use parking_lot::Mutex;
-use rpc::ReplayGuard;
+use rpc::UncommittedGuard;
 use rpc::job::{self, JobId};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -138,7 +138,7 @@ pub struct OpenFile {
     /// Whether this open created the file.
     pub(crate) created: bool,
     /// Keeps the open request for replay until the close.
-    replay_guard: Mutex<Option<ReplayGuard>>,
+    replay_guard: Mutex<Option<UncommittedGuard>>,
     deny_guard: Mutex<Option<OpenDenyGuard>>,
     /// The job that opened the file. The close carries it, because the kernel's request to close
     /// the file names no process.

@@ -61,7 +61,11 @@ impl Client {
     /// # Errors
     ///
     /// As [`Client::walk`].
-    pub async fn walk_to_file(&self, cred: &Cred, path: &[u8]) -> Result<Option<(Fid, Vec<u8>)>, Errno> {
+    pub async fn walk_to_final_name(
+        &self,
+        cred: &Cred,
+        path: &[u8],
+    ) -> Result<Option<(Fid, Vec<u8>)>, Errno> {
         let mut walk = self.walker(cred, path)?;
         let mut path = path.to_vec();
         loop {

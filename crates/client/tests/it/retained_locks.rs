@@ -534,7 +534,7 @@ async fn an_open_for_reading_that_truncates_counts_as_a_writer() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_execution_waits_for_a_close_of_the_same_client() {
+async fn exec_waits_until_the_same_client_has_closed_the_file() {
     let cluster = Cluster::start(1).await;
     let (a, b) = (cluster.mount().await, cluster.mount().await);
     let root = Cred::root();

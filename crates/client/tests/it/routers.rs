@@ -91,7 +91,7 @@ async fn a_mount_works_through_two_routers_and_continues_through_one() {
     let shares = [routed(&routers[0]), routed(&routers[1])];
     assert!(
         shares.iter().all(|n| *n > 20),
-        "both routers pass on messages: {shares:?}"
+        "both routers forward messages: {shares:?}"
     );
 
     let stop_router = async {

@@ -43,7 +43,7 @@ impl LockClient {
         let reply = import
             .call(Request {
                 reply_len,
-                any_status: true,
+                return_error_replies: true,
                 ..Request::new(MDS_BATCH, vec![header, Bytes::new()])
             })
             .await?;

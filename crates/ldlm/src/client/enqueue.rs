@@ -202,7 +202,7 @@ impl PendingEnqueue {
         import
             .call(Request {
                 bufs,
-                any_status: true,
+                return_error_replies: true,
                 ..request
             })
             .await

@@ -19,7 +19,7 @@ use tokio::time::sleep;
 use wire::{Errno, LdlmLockDesc, LdlmReply, LdlmResId};
 
 /// Limit of a request's wait, in cancel timeouts: enough for this many holders in sequence.
-const HOLDERS_IN_SEQUENCE: u32 = 3;
+const WAIT_MAX_CANCEL_TIMEOUTS: u32 = 3;
 
 /// A lock of the server itself. Dropping it releases the lock.
 #[derive(Debug)]
@@ -320,7 +320,7 @@ impl LockServer {
 
     /// Limit of a request's wait for a lock of this shard.
     fn wait_max(&self, shard: usize) -> Duration {
-        HOLDERS_IN_SEQUENCE * self.shards[shard].lock().ns.cancel_timeout()
+        WAIT_MAX_CANCEL_TIMEOUTS * self.shards[shard].lock().ns.cancel_timeout()
     }
 }
 

@@ -135,7 +135,11 @@ impl SimLnd {
                 peer.messages_at_check.replace(peer.messages) == Some(peer.messages) && peer.conn.is_some()
             });
             if unused && !in_use.contains(&nid) {
-                self.close(nid, Instant::now(), "it has no session and exchanges no messages");
+                self.close(
+                    nid,
+                    Instant::now(),
+                    "no upper layer uses it, and it exchanged no messages",
+                );
             }
         }
     }

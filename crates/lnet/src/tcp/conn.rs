@@ -332,7 +332,7 @@ impl Conn {
     }
 
     /// Records the end of the writer task.
-    pub(super) fn set_ended(&self) {
+    pub(super) fn mark_writer_ended(&self) {
         self.ended.close();
     }
 

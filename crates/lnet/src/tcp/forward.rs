@@ -54,7 +54,7 @@ pub(super) fn classify(conn: &Conn, peer: &Peer, header: &LnetHdrNid4) -> Dispos
         return Disposition::Local { routed };
     }
     let refuse = |why: &str| match nets.is_gateway(peer.nid) {
-        true => Disposition::Drop("it is for another node"),
+        true => Disposition::Drop("its destination is not this node"),
         false => Disposition::Violation(format!("it sends a message for {dest}, {why}")),
     };
     if !nets.forwarding {

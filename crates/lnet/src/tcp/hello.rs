@@ -101,7 +101,7 @@ pub(super) fn hello(src: Nid, dst: Nid, incarnation: u64, kshm_ctype: i32) -> Ks
 
 /// Whether this node refuses the peer's connection when both connect to each other at the same
 /// time: the node with the higher NID refuses, and the connection that it opened remains.
-pub(super) fn wins_race(own: Nid, peer: Nid) -> bool {
+pub(super) fn refuses_peers_connection(own: Nid, peer: Nid) -> bool {
     // Lustre compares NIDs in their long form, as big-endian bytes. The order is the same.
     peer < own
 }
@@ -142,7 +142,7 @@ pub(super) fn check_reply(peer: Nid, wanted: ConnType, reply: &KsockHelloMsgNid4
 
 #[cfg(test)]
 mod tests {
-    use super::{ConnType, HelloReply, RETRY, check_reply, hello, wins_race};
+    use super::{ConnType, HelloReply, RETRY, check_reply, hello, refuses_peers_connection};
     use wire::{Nid, WireStruct};
 
     const A: Nid = Nid(0x0002_0000_0a00_0001);
@@ -177,8 +177,8 @@ mod tests {
 
     #[test]
     fn the_higher_nid_wins_a_race() {
-        assert!(wins_race(B, A));
-        assert!(!wins_race(A, B));
+        assert!(refuses_peers_connection(B, A));
+        assert!(!refuses_peers_connection(A, B));
     }
 
     #[test]

@@ -9,7 +9,7 @@ use super::SharedState;
 use super::conn::{Conn, Reservation, Tx};
 use super::diag::Diag;
 use super::dial::{self, DialFailure};
-use super::hello::{ConnType, wins_race};
+use super::hello::{ConnType, refuses_peers_connection};
 use super::hosts::HostSlot;
 use super::liveness::Liveness;
 use super::{reader, writer};
@@ -326,7 +326,7 @@ impl Peer {
         let racing = state
             .dialing_since
             .is_some_and(|since| since.elapsed() < RACE_MAX)
-            && wins_race(own, self.nid);
+            && refuses_peers_connection(own, self.nid);
         if state.closed || racing {
             return Admission::Retry;
         }
@@ -407,7 +407,7 @@ impl Peer {
         let (peer, writing) = (self.clone(), conn);
         self.shared.tasks.spawn(cpt, async move {
             let result = writer::run(&writing, peer.nid, &peer.shared.cfg).await;
-            writing.set_ended();
+            writing.mark_writer_ended();
             if let Err(why) = result {
                 peer.handle_broken_conn(&writing, &why);
             }
@@ -457,7 +457,7 @@ impl Peer {
         if self.messages_at_check.swap(messages, Ordering::Relaxed) == messages {
             self.close(&LnetError::PeerLost {
                 peer: self.nid,
-                why: "it has no session and exchanges no messages".into(),
+                why: "no upper layer uses it, and it exchanged no messages".into(),
             });
         }
     }

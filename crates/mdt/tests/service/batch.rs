@@ -27,7 +27,7 @@ fn lookups(c: &Client, dir: Fid, names: &[&str]) -> Vec<Message> {
 async fn send(c: &Client, bufs: Vec<Bytes>, bulk: Option<Bytes>) -> Result<ReplyMsg, Errno> {
     let request = Request {
         reply_len: 64 << 10,
-        any_status: true,
+        return_error_replies: true,
         bulk: bulk.map(|data| Bulk::Source(vec![data.into()])),
         ..Request::new(MDS_BATCH, bufs)
     };

@@ -320,7 +320,7 @@ const PARAMETER_CHECKS: &[ParameterCheck] = &[
     ("osp.*.slow", |import, value| {
         (value == "1").then(|| {
             let remedy = "check the load and disk of the OST; until it answers, new files use other OSTs";
-            finding(Level::Warning, import, "waits for its OST", remedy)
+            finding(Level::Warning, import, "gets slow answers from its OST", remedy)
         })
     }),
 ];

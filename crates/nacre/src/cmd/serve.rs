@@ -53,8 +53,8 @@ pub(crate) fn run(args: Serve) -> Result<ExitCode> {
     };
     spec.run(async move |cpts| {
         let choose = || net::server_endpoint(&args.net, &start.lnet, &preference);
-        let may_choose_again = args.net.listen.or(preference.required).is_none();
-        let mut node = ProcessNode::start(cpts, &start, may_choose_again, choose).await?;
+        let retry_if_taken = args.net.listen.or(preference.required).is_none();
+        let mut node = ProcessNode::start(cpts, &start, retry_if_taken, choose).await?;
         let targets = own_targets
             .unwrap_or_default()
             .into_iter()
@@ -75,7 +75,7 @@ pub(crate) fn run(args: Serve) -> Result<ExitCode> {
         for dir in &own_dirs {
             process::write_atomically(&dir.join(ADDRESS_FILE), &endpoint.nid.to_string())?;
         }
-        let scope = match may_choose_again && runs_mgs && endpoint.nid.addr().is_loopback() {
+        let scope = match retry_if_taken && runs_mgs && endpoint.nid.addr().is_loopback() {
             true => " (only for this host: for other hosts use --listen ADDRESS)",
             false => "",
         };

@@ -168,7 +168,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_that_are_no_levels_are_refused() {
+    fn unknown_levels_are_refused() {
         for good in [
             "info",
             "off",

@@ -41,11 +41,11 @@ macro_rules! families {
 }
 
 families! {
-    READ_SAMPLES, "lustre_read_samples_total", Counter, "Reads of an OST";
+    READ_SAMPLES, "lustre_read_samples_total", Counter, "Number of reads from an OST";
     READ_MIN, "lustre_read_minimum_size_bytes", Gauge, "Smallest read of an OST, in bytes";
     READ_MAX, "lustre_read_maximum_size_bytes", Gauge, "Largest read of an OST, in bytes";
     READ_BYTES, "lustre_read_bytes_total", Counter, "Bytes read from an OST";
-    WRITE_SAMPLES, "lustre_write_samples_total", Counter, "Writes of an OST";
+    WRITE_SAMPLES, "lustre_write_samples_total", Counter, "Number of writes to an OST";
     WRITE_MIN, "lustre_write_minimum_size_bytes", Gauge, "Smallest write of an OST, in bytes";
     WRITE_MAX, "lustre_write_maximum_size_bytes", Gauge, "Largest write of an OST, in bytes";
     WRITE_BYTES, "lustre_write_bytes_total", Counter, "Bytes written to an OST";
@@ -54,7 +54,7 @@ families! {
     STATS_MAX, "lustre_stats_time_max", Gauge, "Longest operation of an MDT, in microseconds";
     STATS_TIME, "lustre_stats_time_total", Gauge, "Time of all operations of an MDT, in microseconds";
     STATS_START, "lustre_stats_start_time", Gauge, "When the operations of a target were last cleared, in seconds since 1970";
-    EXPORT_STATS, "lustre_client_export_stats_total", Counter, "Operations of the clients with a NID";
+    EXPORT_STATS, "lustre_client_export_stats_total", Counter, "Operations of clients, by NID";
     EXPORT_TIME, "lustre_client_export_milliseconds_total", Counter, "Time of the operations of the clients with a NID; microseconds, as in the exporter for Lustre";
     EXPORT_BYTES, "lustre_client_export_bytes_total", Counter, "Bytes read and written by the clients with a NID";
     EXPORTS, "lustre_exports_total", Gauge, "Connected clients of an OST, servers included";

@@ -34,7 +34,7 @@ const PATTERNS: &[&str] = &[
 
 /// A parameter that the patterns match and that metrics must not read: a read makes the MDT record
 /// operations by directory, which costs each operation time.
-const UNREAD: &str = ".dir_stats";
+const EXCLUDED_SUFFIX: &str = ".dir_stats";
 
 /// The metrics of a process, in Prometheus' text format.
 pub(crate) fn render(registry: &Registry) -> String {
@@ -42,7 +42,7 @@ pub(crate) fn render(registry: &Registry) -> String {
     out.add(&f::BUILD_INFO, &[("version", env!("CARGO_PKG_VERSION"))], 1);
     let mut connected: BTreeMap<String, u64> = BTreeMap::new();
     for pattern in PATTERNS {
-        for (name, value) in registry.values_where(pattern, |name| !name.ends_with(UNREAD)) {
+        for (name, value) in registry.values_where(pattern, |name| !name.ends_with(EXCLUDED_SUFFIX)) {
             if let Some((target, clients)) = clients_of_nid(&name, &value) {
                 *connected.entry(target.to_owned()).or_default() += clients;
             }

@@ -23,9 +23,9 @@ use tokio::time::{sleep, timeout};
 /// Maximum number of connections at a time.
 const CONNECTIONS_MAX: usize = 16;
 /// Time for a client to send its request's header.
-const HEADER_TIME: Duration = Duration::from_secs(5);
+const HEADER_WAIT_MAX: Duration = Duration::from_secs(5);
 /// Time for a whole connection.
-const CONNECTION_TIME: Duration = Duration::from_secs(30);
+const CONNECTION_MAX: Duration = Duration::from_secs(30);
 /// Maximum size of a request's header, in bytes.
 const HEADER_MAX: usize = 16 << 10;
 /// Pause after a failed accept, for example without a free descriptor.
@@ -91,7 +91,7 @@ async fn accept(listener: TcpListener, registry: Registry) {
                 let registry = registry.clone();
                 tokio::spawn(async move {
                     // A client that is too slow loses its connection.
-                    let _ = timeout(CONNECTION_TIME, serve_connection(stream, registry)).await;
+                    let _ = timeout(CONNECTION_MAX, serve_connection(stream, registry)).await;
                     drop(permit);
                 });
             }
@@ -110,7 +110,7 @@ async fn serve_connection(stream: TcpStream, registry: Registry) {
     });
     let served = http1::Builder::new()
         .timer(TokioTimer::new())
-        .header_read_timeout(HEADER_TIME)
+        .header_read_timeout(HEADER_WAIT_MAX)
         .max_buf_size(HEADER_MAX)
         .keep_alive(false)
         .serve_connection(TokioIo::new(stream), service)

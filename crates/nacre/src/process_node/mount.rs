@@ -167,7 +167,7 @@ impl ProcessNode {
 
     /// Refuses further mounts if no mount is active or in progress, so that the process can exit.
     /// Returns whether the node refuses mounts.
-    pub(crate) fn close_if_unused(&mut self) -> bool {
+    pub(crate) fn refuse_mounts_if_unused(&mut self) -> bool {
         self.mounts.closed |= self.mounts.active.is_empty() && self.mounts.pending == 0;
         self.mounts.closed
     }

@@ -37,7 +37,7 @@ fn directory_with_foreign_files_is_not_touched() {
 }
 
 #[test]
-fn directory_of_another_command_is_named_with_this_command() {
+fn wrong_command_for_a_directory_names_the_right_one() {
     let mut site = Site::new();
     site.up("d", &["--no-mount"]);
     site.down("d");

@@ -46,7 +46,7 @@ fn levels_and_format_of_the_log_change_at_run_time() {
 }
 
 #[test]
-fn process_on_some_cpus_prints_no_warning_of_the_allocator() {
+fn process_pinned_to_one_cpu_prints_no_allocator_warning() {
     let nacre = env!("CARGO_BIN_EXE_nacre");
     let first_cpu = sh("taskset -pc $$ | sed 's/.*: //; s/[-,].*//'");
     let output =

@@ -23,7 +23,7 @@ fn run_as_user(line: &str) -> CommandOutput {
 #[test]
 fn permissions_apply_to_other_users_and_squashed_root() {
     if !is_root() {
-        eprintln!("!!! NOT TESTED: taking on other users needs root");
+        eprintln!("!!! NOT TESTED: switching to other users needs root");
         return;
     }
     let mut site = Site::new();

@@ -229,7 +229,7 @@ fn status_shows_mounts_of_dead_processes() {
 #[test]
 fn root_sees_processes_of_other_users() {
     if !is_root() {
-        eprintln!("!!! NOT TESTED: taking on other users needs root");
+        eprintln!("!!! NOT TESTED: switching to other users needs root");
         return;
     }
     let mut site = Site::new();

@@ -94,13 +94,13 @@ fn seeds() -> std::ops::Range<u64> {
 pub(crate) fn two_clients() -> (FileSystem, PathBuf, PathBuf) {
     let mut fs = FileSystem::new(Shape::FourProcesses);
     let b = fs.add_mount("b", 5);
-    shorten_lock_time(&fs.site);
+    set_short_lock_timeout(&fs.site);
     let a = fs.mount_point();
     (fs, a, b)
 }
 
 /// Sets a short lock timeout on the servers of four processes.
-pub(crate) fn shorten_lock_time(site: &Site) {
+pub(crate) fn set_short_lock_timeout(site: &Site) {
     let seconds = format!("ldlm.namespaces.*.ldlm_enqueue_min={}", ENQUEUE_MIN.as_secs());
     nacre_ok(&[
         "lctl",

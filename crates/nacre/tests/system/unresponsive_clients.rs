@@ -14,7 +14,7 @@ use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::crash_matrix::{ENQUEUE_MIN, SLACK, holds_within, shorten_lock_time, two_clients};
+use crate::crash_matrix::{ENQUEUE_MIN, SLACK, holds_within, set_short_lock_timeout, two_clients};
 use crate::file_system::{pid_of_mount, record_of_mount, text};
 use crate::fixture::{Site, kill, nacre, nacre_ok, sh};
 use crate::namespaces::{NetworkLink, start_on_separate_hosts};
@@ -136,7 +136,7 @@ fn hanging_client_is_evicted_in_time_and_reports_its_losses() {
         check_a_recovers(&a, &b, &name);
         lost
     });
-    assert!(lost, "A wrote back before it was stopped, every time");
+    assert!(lost, "in all 20 rounds, A wrote back before the stop");
     check_eviction_logged(&a);
     nacre_ok(&["umount", text(&b)]);
     fs.stop();
@@ -201,7 +201,7 @@ fn mapped_page_from_before_an_eviction_is_not_written_back() {
 fn disconnected_client_is_evicted_in_time_and_returns() {
     let mut site = Site::new();
     let (network, mounts) = start_on_separate_hosts(&mut site);
-    shorten_lock_time(&site);
+    set_short_lock_timeout(&site);
     let [a, b] = mounts.each_ref().map(Path::new);
     let pid = pid_of_mount(a);
     let mut link = NetworkLink::of(&network, "a");

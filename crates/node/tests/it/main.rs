@@ -12,7 +12,7 @@ use lnet::{Lnet, LnetConfig};
 use node::{MGS_WAIT, Node, NodeConfig, NodeError, RandomSource, SAVED_CONFIG_FILE, TargetSpec};
 use osd::target::TargetKind;
 use osd::{MemoryFiles, Stores, TargetFiles};
-use testkit::{FSNAME, KeptStores};
+use testkit::{FSNAME, RestartableMemoryStores};
 use wire::Nid;
 
 /// Capacity of each store, bytes.
@@ -74,8 +74,11 @@ async fn node_serves_and_mounts_a_whole_file_system() {
 #[tokio::test(start_paused = true)]
 async fn stopped_target_starts_again_on_its_stores() {
     let node = start_node(2);
-    let (mdt, ost) = (KeptStores::new(CAPACITY).await, KeptStores::new(CAPACITY).await);
-    let kept = |kind, stores: &KeptStores| TargetSpec {
+    let (mdt, ost) = (
+        RestartableMemoryStores::new(CAPACITY).await,
+        RestartableMemoryStores::new(CAPACITY).await,
+    );
+    let kept = |kind, stores: &RestartableMemoryStores| TargetSpec {
         stores: Box::new(stores.clone()),
         ..in_memory(kind)
     };
@@ -107,7 +110,7 @@ async fn stopped_target_starts_again_on_its_stores() {
 #[tokio::test(start_paused = true)]
 async fn target_with_a_saved_configuration_starts_without_its_mgs() {
     let files = MemoryFiles::default();
-    let stores = KeptStores::new(CAPACITY).await;
+    let stores = RestartableMemoryStores::new(CAPACITY).await;
     let mdt = || TargetSpec {
         stores: Box::new(stores.clone()),
         files: Some(Arc::new(files.clone())),

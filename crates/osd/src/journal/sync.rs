@@ -48,7 +48,7 @@ impl Journals {
             still_open.insert(path, file);
         }
         if still_open.is_empty() {
-            let why = "found no journal (*.jnl) to sync: unknown version of the engine".into();
+            let why = "found no journal (*.jnl) to sync: unsupported version of the index engine".into();
             return Err(OsdError::Engine {
                 op: "sync",
                 path: self.dir.clone(),

@@ -43,7 +43,7 @@ impl Entry {
     fn report_mismatch(&self, block: u64) -> OsdError {
         let offset = block * BLOCK;
         tracing::error!(
-            "object file {}: the {BLOCK} bytes at {offset} do not have their checksum; reads of them fail",
+            "object file {}: the {BLOCK} bytes at offset {offset} do not match their checksum; reads of them fail",
             self.path.display()
         );
         OsdError::DamagedBlock {
@@ -367,7 +367,7 @@ impl LocalObjects {
                 None => Ok(read),
                 Some(ReadStop::EarlyEnd { offset, found }) => Err(entry.report_early_end(offset, found)),
                 Some(ReadStop::Mismatch { block }) => Err(entry.report_mismatch(block)),
-                Some(ReadStop::NotCached) => Err(OsdError::Invalid("a read of a file returned nothing")),
+                Some(ReadStop::NotCached) => Err(OsdError::Invalid("a blocking read returned no data")),
             }
         })
         .await

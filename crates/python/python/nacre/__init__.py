@@ -67,7 +67,7 @@ _worker: int | None = None
 def _unmount_all() -> None:
     """Unmounts at the end of the program, so that servers need not evict it.
 
-    Reports data that is lost on standard error: the exit status is settled.
+    Reports lost data on standard error, because it cannot change the exit status.
     """
     for fs in list(_mounted):
         if fs._pid != os.getpid():

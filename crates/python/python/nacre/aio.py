@@ -1,6 +1,6 @@
 """``asyncio`` for :class:`nacre.FileSystem`: each call runs on a thread, so the event loop continues.
 
-The end of a task's wait (a timeout, a cancellation) leaves its call running on the thread.
+If a timeout or a cancellation ends a task's wait, the call continues on its thread.
 
 >>> import asyncio, nacre.aio
 >>> async def main():

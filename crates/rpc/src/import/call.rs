@@ -4,7 +4,7 @@
 
 use super::machine::Event;
 use super::slots::Slot;
-use super::{Core, Import, ImportState, Phase, ReplayGuard};
+use super::{Core, Import, ImportState, Phase, UncommittedGuard};
 use crate::bulk::BulkBuffers;
 use crate::exchange::{ReplyBuffer, ReplyEvent, request_body};
 use crate::{ReplyMsg, Request, RpcError, opcode};
@@ -74,7 +74,7 @@ struct Call<'a> {
     /// Number of pauses after `-EINPROGRESS`.
     pauses: u32,
     /// Number of attempts with missing bulk.
-    bulk_lost: u32,
+    attempts_without_bulk: u32,
 }
 
 impl Drop for Call<'_> {
@@ -103,7 +103,7 @@ pub(super) async fn call(import: &Import, req: Request) -> Result<ReplyMsg, RpcE
         resent: false,
         reply_len,
         pauses: 0,
-        bulk_lost: 0,
+        attempts_without_bulk: 0,
     };
     loop {
         let conn = call.wait_for_connection().await?;
@@ -371,7 +371,7 @@ impl Call<'_> {
 
     /// Records that the server is alive, and the reply's service time, transno and
     /// `last_committed`. Ends the request if no other attempt can follow this reply.
-    fn record_reply(&mut self, msg: Bytes, body: &PtlrpcBody, has_no_bulk: bool) -> Option<ReplayGuard> {
+    fn record_reply(&mut self, msg: Bytes, body: &PtlrpcBody, has_no_bulk: bool) -> Option<UncommittedGuard> {
         let now = cpt::now();
         self.import.silence.note_heard();
         let mut core = self.import.core.lock();
@@ -425,7 +425,7 @@ impl Call<'_> {
                 self.resent = false;
                 return Ok(None);
             }
-            Some(e) if !self.req.any_status => return Err(RpcError::Status(e)),
+            Some(e) if !self.req.return_error_replies => return Err(RpcError::Status(e)),
             _ => {}
         }
         let bulk = match errno {
@@ -452,9 +452,9 @@ impl Call<'_> {
         if let Ok(bulk) = tokio::time::timeout_at(deadline, bulk.collect()).await {
             return Ok(Some(bulk));
         }
-        self.bulk_lost += 1;
+        self.attempts_without_bulk += 1;
         self.resent = true;
-        if self.bulk_lost < BULK_ATTEMPTS && !self.req.no_resend {
+        if self.attempts_without_bulk < BULK_ATTEMPTS && !self.req.no_resend {
             return Ok(None);
         }
         let (expected, found) = ("one bulk PUT per MD before the reply", "fewer".to_owned());

@@ -17,7 +17,7 @@ mod slots;
 
 pub use machine::ImportState;
 pub use owner::{ImportConfig, ImportEvent, ImportKind, ImportOwner};
-pub use replay::ReplayGuard;
+pub use replay::UncommittedGuard;
 pub use silence::PendingRequests;
 
 pub(crate) use connect::{OWN_FLAGS, OWN_FLAGS2, parse_connect_data};
@@ -31,7 +31,7 @@ use cpt::HashMap;
 use machine::{Action, Event, Machine};
 use params::{ImportStats, StateHistory};
 use parking_lot::Mutex;
-use replay::ReplayList;
+use replay::UncommittedList;
 use show::NidStats;
 use silence::Silence;
 use slots::Slots;
@@ -60,7 +60,7 @@ struct Core {
     /// Actions that the driver has not carried out yet.
     pending: Vec<Action>,
     unreplied: UnrepliedXids,
-    replay: ReplayList,
+    replay: UncommittedList,
     /// Service time estimates by portal.
     estimates: HashMap<u32, Estimate>,
     /// Why the last attempt to connect failed.
@@ -173,7 +173,7 @@ impl Import {
             nids: cfg.nids.clone(),
             pending: Vec::new(),
             unreplied: UnrepliedXids::default(),
-            replay: ReplayList::default(),
+            replay: UncommittedList::default(),
             estimates: HashMap::default(),
             last_error: None,
             announced: false,
@@ -250,10 +250,10 @@ impl Import {
     ///
     /// # Errors
     ///
-    /// [`RpcError::Status`] with the server's negative status, unless the request has `any_status`;
-    /// [`RpcError::Evicted`], [`RpcError::Closed`], [`RpcError::Timeout`]; [`RpcError::Protocol`]
-    /// if the bulk was missing three times; the error of the last attempt to connect if the server
-    /// refuses the client. Other errors only with `no_delay` or `no_resend`.
+    /// [`RpcError::Status`] with the server's negative status, unless the request has
+    /// `return_error_replies`; [`RpcError::Evicted`], [`RpcError::Closed`], [`RpcError::Timeout`];
+    /// [`RpcError::Protocol`] if the bulk was missing three times; the error of the last attempt to
+    /// connect if the server refuses the client. Other errors only with `no_delay` or `no_resend`.
     pub async fn call(&self, req: Request) -> Result<ReplyMsg, RpcError> {
         let (limit, opc, started_at) = (req.timeout, req.opc, tokio::time::Instant::now());
         let waiting = self.silence.begin();

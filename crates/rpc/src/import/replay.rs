@@ -1,10 +1,10 @@
 //! Requests with transactions that the server may still lose in a crash (docs/protocol.md,
-//! "Recovery"). A client does not replay them: after a crash, [`ReplayList::take_lost`] returns
-//! those that are lost.
+//! "Recovery"). A client does not replay them: after a crash, [`UncommittedList::take_lost`]
+//! returns those that are lost.
 //!
 //! A request is added when its reply carries a transno. It is removed when `last_committed` reaches
-//! that transno and no [`ReplayGuard`] holds it: an open stays until the file is closed, because
-//! only the open can recreate the open handle. Pure: it sees replies and stores messages.
+//! that transno and no [`UncommittedGuard`] holds it: an open stays until the file is closed,
+//! because only the open can recreate the open handle. Pure: it sees replies and stores messages.
 
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -14,7 +14,7 @@ use wire::{Transno, Xid};
 
 /// Keeps a request on the replay list, committed or not, until the last clone is dropped.
 #[derive(Debug, Clone)]
-pub struct ReplayGuard {
+pub struct UncommittedGuard {
     _held: Arc<ReplayHold>,
 }
 
@@ -35,27 +35,34 @@ impl Drop for ReplayHold {
 pub(crate) struct ReplayEntry {
     pub(crate) xid: Xid,
     pub(crate) msg: Bytes,
-    /// Whether a guard held the request at the last [`ReplayList::note_committed`].
+    /// Whether a guard held the request at the last [`UncommittedList::note_committed`].
     held: bool,
 }
 
 /// The list, ordered by transno.
 #[derive(Debug, Default)]
-pub(crate) struct ReplayList {
+pub(crate) struct UncommittedList {
     uncommitted: BTreeMap<Transno, ReplayEntry>,
     /// Committed, but held by a guard.
     held: BTreeMap<Transno, ReplayEntry>,
-    /// Transnos with guards that have been dropped since the last [`ReplayList::note_committed`].
+    /// Transnos with guards that have been dropped since the last
+    /// [`UncommittedList::note_committed`].
     released: Arc<Mutex<Vec<Transno>>>,
     last_committed: Transno,
     /// Messages of transactions that the server lost in a crash.
     lost: Vec<Bytes>,
 }
 
-impl ReplayList {
+impl UncommittedList {
     /// Adds the request `xid`, unless `transno` of its reply is committed. With `keep`, adds the
     /// request in any case and returns a guard that keeps it on the list.
-    pub(crate) fn add(&mut self, transno: Transno, xid: Xid, msg: Bytes, keep: bool) -> Option<ReplayGuard> {
+    pub(crate) fn add(
+        &mut self,
+        transno: Transno,
+        xid: Xid,
+        msg: Bytes,
+        keep: bool,
+    ) -> Option<UncommittedGuard> {
         let list = if transno > self.last_committed {
             &mut self.uncommitted
         } else {
@@ -64,7 +71,7 @@ impl ReplayList {
         if transno > self.last_committed || keep {
             list.insert(transno, ReplayEntry { xid, msg, held: keep });
         }
-        keep.then(|| ReplayGuard {
+        keep.then(|| UncommittedGuard {
             _held: Arc::new(ReplayHold {
                 transno,
                 released: self.released.clone(),
@@ -106,7 +113,7 @@ impl ReplayList {
     }
 
     /// Empties the list after an eviction, because transnos start again. The messages for
-    /// [`ReplayList::take_lost`] stay.
+    /// [`UncommittedList::take_lost`] stay.
     pub(crate) fn clear(&mut self) {
         self.uncommitted.clear();
         self.held.clear();
@@ -135,7 +142,7 @@ impl ReplayList {
 
 #[cfg(test)]
 mod tests {
-    use super::ReplayList;
+    use super::UncommittedList;
     use bytes::Bytes;
     use wire::{Transno, Xid};
 
@@ -143,8 +150,8 @@ mod tests {
         numbers.iter().copied().map(Transno).collect()
     }
 
-    fn list(numbers: &[u64]) -> ReplayList {
-        let mut list = ReplayList::default();
+    fn list(numbers: &[u64]) -> UncommittedList {
+        let mut list = UncommittedList::default();
         for &transno in numbers {
             assert!(
                 list.add(Transno(transno), Xid(transno * 128), Bytes::new(), false)

@@ -28,7 +28,7 @@ struct ClientIdentity {
 }
 
 /// The export for a connect.
-enum ExportMatch {
+enum ConnectExport {
     New(Arc<Export>),
     /// The client has connected before.
     Known(Arc<Export>),
@@ -106,8 +106,8 @@ async fn connect_to(
         0
     };
     let export = match find_or_create(rpc, exports, &identity, arrival.from)? {
-        ExportMatch::New(export) => export,
-        ExportMatch::Known(export) => {
+        ConnectExport::New(export) => export,
+        ConnectExport::Known(export) => {
             op_flags |= MSG_CONNECT_RECONNECT;
             exports.stats().reconnects.fetch_add(1, Ordering::Relaxed);
             export
@@ -185,7 +185,7 @@ fn find_or_create(
     exports: &Arc<TargetExports>,
     identity: &ClientIdentity,
     from: Nid,
-) -> Result<ExportMatch, Errno> {
+) -> Result<ConnectExport, Errno> {
     match exports.by_client().lock().entry(identity.uuid.clone()) {
         Entry::Vacant(vacant) => {
             let Some(nid_stats) = exports.reserve_client(from) else {
@@ -193,7 +193,7 @@ fn find_or_create(
                 return Err(Errno::EBUSY);
             };
             let export = Export::new(rpc, exports, &identity.uuid, from, nid_stats);
-            Ok(ExportMatch::New(vacant.insert(export).clone()))
+            Ok(ConnectExport::New(vacant.insert(export).clone()))
         }
         Entry::Occupied(known) => {
             let export = known.get().clone();
@@ -201,7 +201,7 @@ fn find_or_create(
             if export.client_cookie() != identity.cookie || identity.conn_cnt <= export.conn_cnt() {
                 return Err(Errno::EALREADY);
             }
-            Ok(ExportMatch::Known(export))
+            Ok(ConnectExport::Known(export))
         }
     }
 }

@@ -69,7 +69,7 @@ pub(super) fn register(service: &Arc<Service>, registry: &Registry) -> Group {
             Param::read_only(read(|s| {
                 sum_over_parts(s, |p| p.queue.lock().active_max.max(s.threads_min)).to_string()
             }))
-            .about("highest number of requests handled concurrently so far, on all partitions"),
+            .about("highest number of requests handled concurrently so far, on all partitions; at least threads_min"),
         )
         .add(
             "nrs_policies",

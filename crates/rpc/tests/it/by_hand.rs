@@ -151,7 +151,7 @@ async fn invalid_requests_are_refused() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn requests_whose_client_does_not_wait_are_dropped() {
+async fn requests_that_need_no_reply_are_dropped() {
     let rpc = node(4);
     let target = EchoTarget::new(MDT);
     rpc.add_target(target.clone());

@@ -23,7 +23,7 @@ use super::index::SimIndex;
 use super::journal::Journal;
 
 /// Keys from this one on belong to the index's store, not to the target.
-const SERVICE_KEYS_END: [u8; 1] = [osd::KEY_RESERVED];
+const TARGET_KEYS_END: [u8; 1] = [osd::KEY_RESERVED];
 
 /// The fixed properties of a disk.
 #[derive(Clone, Debug)]
@@ -74,7 +74,7 @@ pub(super) struct Disk {
     /// The last transaction that is on disk.
     pub(super) durable_transno: Transno,
     /// Messages about transactions that the store reported as durable before they were.
-    broken_promises: Vec<String>,
+    false_commit_reports: Vec<String>,
     /// The space of the last opening.
     pub(super) space: Arc<Space>,
     pub(super) journal: Journal,
@@ -149,7 +149,7 @@ impl SimDisk {
             boot_id: BootId::default(),
             transactions: None,
             durable_transno: Transno::NONE,
-            broken_promises: Vec::new(),
+            false_commit_reports: Vec::new(),
             journal: Journal::default(),
             files: Files::default(),
         };
@@ -272,7 +272,7 @@ impl SimDisk {
     pub fn take_broken_promises(&self) -> Vec<String> {
         let mut disk = self.0.lock();
         disk.end_opening();
-        std::mem::take(&mut disk.broken_promises)
+        std::mem::take(&mut disk.false_commit_reports)
     }
 
     /// Whether everything that the stores passed to the disk is durable. Attributes of objects that
@@ -308,7 +308,7 @@ impl Disk {
             .take()
             .map(|transactions| transactions.committed());
         if let Some(reported) = reported.filter(|reported| *reported > self.durable_transno) {
-            self.broken_promises.push(format!(
+            self.false_commit_reports.push(format!(
                 "{}: transaction {:#x} was reported as durable, but only {:#x} is",
                 self.config.name, reported.0, self.durable_transno.0
             ));
@@ -356,7 +356,7 @@ impl Stores for SimStores {
     fn has_run(&self) -> bool {
         let disk = self.disk.0.lock();
         let first = disk.journal.on_disk().keys().next();
-        first.is_some_and(|key| key[..] < SERVICE_KEYS_END[..])
+        first.is_some_and(|key| key[..] < TARGET_KEYS_END[..])
     }
 
     /// The id changes with each power cut.

@@ -182,13 +182,13 @@ impl File {
     /// A sync that fails: a random part of the changes is on disk. The kernel counts all pages as
     /// written, so no later sync writes the other part, and readers see it until the power is cut.
     pub(super) fn fail_sync(&mut self, rng: &mut Rng) {
-        self.keep_some(rng);
+        self.write_back_some(rng);
         self.dirty.clear();
         self.size_dirty = false;
     }
 
     /// Writes a random part of the changes back.
-    fn keep_some(&mut self, rng: &mut Rng) {
+    fn write_back_some(&mut self, rng: &mut Rng) {
         let survival = Survival::draw(rng);
         if self.size_dirty && survival.is_kept(rng) {
             self.write_back_size();
@@ -214,7 +214,7 @@ impl File {
     }
 
     fn power_cut(&mut self, rng: &mut Rng) {
-        self.keep_some(rng);
+        self.write_back_some(rng);
         self.visible = self.on_disk.clone();
         self.is_removed = false;
         self.size_dirty = false;

@@ -8,7 +8,9 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use super::{Packages, Profile, cargo_deb, copy_file, library_user, output_dir, replace_dir, succeed};
+use super::{
+    Packages, Profile, cargo_deb, copy_file, library_test_program, output_dir, replace_dir, succeed,
+};
 use crate::setup;
 use crate::stage::{Stage, root};
 
@@ -93,7 +95,7 @@ fn add_test(debian: &Path, packages: &Packages, previous: &Path) -> Result<(), S
         copy_file(deb, &to.join(name(deb)))?;
     }
     copy_file(previous, &to.join("previous").join(name(previous)))?;
-    copy_file(&library_user(), &to.join("version"))?;
+    copy_file(&library_test_program(), &to.join("version"))?;
     let test = root().join("packaging/test");
     copy_file(&test.join("guest.sh"), &to.join("guest.sh"))?;
     let (units, unit) = (debian.join("etc/systemd/system"), "package-test.service");

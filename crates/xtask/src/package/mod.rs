@@ -243,7 +243,7 @@ fn check_library(packages: &Packages) -> Result<(), String> {
     pkg_config.env("PKG_CONFIG_SYSROOT_DIR", &dir);
     pkg_config.env("PKG_CONFIG_PATH", libraries.join("pkgconfig"));
     let flags = output_of(pkg_config.args(["--cflags", "--libs", "nacre"]))?;
-    let (source, program) = (dir.join("version.c"), library_user());
+    let (source, program) = (dir.join("version.c"), library_test_program());
     write(&source, LIBRARY_USER)?;
     let mut compile = Command::new("cc");
     compile.arg(&source).arg("-o").arg(&program);
@@ -258,7 +258,7 @@ fn check_library(packages: &Packages) -> Result<(), String> {
 }
 
 /// The program that uses the library.
-fn library_user() -> PathBuf {
+fn library_test_program() -> PathBuf {
     output_dir().join("library/version")
 }
 

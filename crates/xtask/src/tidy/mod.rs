@@ -327,7 +327,7 @@ fn features(selected: &[&str]) -> BTreeSet<String> {
 }
 
 #[test]
-fn testing_one_crate_compiles_nothing_again() {
+fn test_of_one_crate_recompiles_no_dependency() {
     let all = features(&["--workspace"]);
     let mut again = Vec::new();
     for (name, _) in FLOORS {

@@ -83,7 +83,7 @@ impl DataFile {
                 let epoch = object.page_epoch()?;
                 // The cancellation of a lock waits for the kernel, and the kernel waits for this
                 // write.
-                locks.push(object.lock_even_revoked(LockMode::Pw, range).await?);
+                locks.push(object.lock_including_revoked(LockMode::Pw, range).await?);
                 // After a swap of layouts the object has another file's data.
                 if object.osc().evictions() != epoch || object.file() != self.fid {
                     return Err(Errno::EIO);

@@ -95,7 +95,7 @@ struct State {
     /// The job of the last writer, for the requests that write its data back.
     job: JobId,
     /// Number of kernel invalidations in progress for pages from before an eviction.
-    old_page_invalidations: usize,
+    pending_page_invalidations: usize,
 }
 
 /// A read of a range from the server in progress.
@@ -250,7 +250,7 @@ impl Object {
     }
 
     /// Whether the last write, of `bytes` bytes, has completed another whole RPC of dirty data.
-    pub(super) fn completed_whole_rpc(&self, bytes: u64) -> bool {
+    pub(super) fn has_filled_rpc(&self, bytes: u64) -> bool {
         let max = self.osc.brw_params().brw_bytes_max;
         let dirty = self.state.lock().cache.dirty_bytes();
         dirty >= max && (dirty - bytes.min(dirty)) / max < dirty / max
@@ -294,7 +294,7 @@ impl Object {
 
     /// As [`Object::lock`], but also finds a lock that the client is about to cancel. For work that
     /// the cancellation may wait for ([`ldlm::LockClient::find_even_revoked`]).
-    pub(super) async fn lock_even_revoked(
+    pub(super) async fn lock_including_revoked(
         self: &Arc<Self>,
         mode: LockMode,
         range: Range<u64>,
@@ -362,7 +362,7 @@ impl Object {
 
     /// Drops the cached data of `range` after its locks were lost. Records the loss of unwritten
     /// data.
-    pub(super) fn drop_lost(&self, range: Range<u64>) {
+    pub(super) fn drop_after_lock_loss(&self, range: Range<u64>) {
         let (lost, freed) = {
             let mut state = self.state.lock();
             state.mark_changed_at_server(&range);
@@ -402,26 +402,26 @@ impl Object {
 
     /// Drops all locks and cached data after the server evicted this client; dirty data is lost.
     pub(super) fn handle_eviction(&self) {
-        self.drop_lost(0..u64::MAX);
+        self.drop_after_lock_loss(0..u64::MAX);
         let mut state = self.state.lock();
         state.dirty_since = None;
         state.locks.clear();
         state.attr.size = 0;
-        state.old_page_invalidations += 1;
+        state.pending_page_invalidations += 1;
         drop(state);
         self.io_done.notify_waiters();
     }
 
     /// Records that the kernel has dropped its pages from before [`Object::handle_eviction`].
-    pub(super) fn note_kernel_pages_dropped(&self) {
-        self.state.lock().old_page_invalidations -= 1;
+    pub(super) fn finish_page_invalidation(&self) {
+        self.state.lock().pending_page_invalidations -= 1;
     }
 
     /// The eviction count for the write-back of a mapping's page. Fails while the page may be from
     /// before an eviction: it may then have outdated bytes of other clients.
     pub(super) fn page_epoch(&self) -> Result<u64, Errno> {
         let evictions = self.osc.evictions();
-        match self.state.lock().old_page_invalidations {
+        match self.state.lock().pending_page_invalidations {
             0 => Ok(evictions),
             _ => Err(Errno::EIO),
         }

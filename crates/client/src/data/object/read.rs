@@ -146,7 +146,7 @@ impl Object {
             if !read.corrupted {
                 return Ok(read.data);
             }
-            tracing::warn!(ost = self.osc.name(), object = ?self.id().oi, ?range, "wrong checksum of a read; reading again");
+            tracing::warn!(ost = self.osc.name(), object = ?self.id().oi, ?range, "checksum mismatch in a read reply; retrying");
         }
         Err(Errno::EIO)
     }

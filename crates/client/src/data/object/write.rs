@@ -165,7 +165,7 @@ impl Object {
                 return Ok(written.granted);
             }
             self.osc.budget().finish_rpc(0, written.granted);
-            tracing::warn!(ost = self.osc.name(), object = ?self.id().oi, "wrong checksum of a write; writing again");
+            tracing::warn!(ost = self.osc.name(), object = ?self.id().oi, "checksum mismatch in a write; resending");
         }
         Err(Errno::EIO)
     }

@@ -60,7 +60,7 @@ impl Osc {
                 if let Some(kernel) = osc.kernel.get() {
                     kernel.inval_inode(object.file(), 0, 0).await;
                 }
-                object.note_kernel_pages_dropped();
+                object.finish_page_invalidation();
                 osc.drop_if_unused(object);
             });
         }

@@ -73,7 +73,7 @@ impl LockOwner for OscOwner {
         let Some(object) = osc.find_object(&lock.res) else {
             return;
         };
-        object.drop_lost(lock_range(&lock.policy));
+        object.drop_after_lock_loss(lock_range(&lock.policy));
         object.remove_lock(lock.cookie);
         osc.drop_if_unused(object);
     }

@@ -151,7 +151,7 @@ const GROUPS: &[Group] = &[
     ),
     refused(
         &["getsom", "somsync"],
-        "Nacre's MDT stores no sizes of files with objects",
+        "Nacre has no tool to read or sync lazy sizes (LSOM)",
         "use stat(1)",
     ),
     refused(

@@ -150,7 +150,7 @@ fn run_phase(
     let subject = LibrarySubject::new("library", client.clone(), library.runtime.clone());
     let subject = Arc::new(subject.with_processes(vec![instance.pid]));
     let task = |comm: Communicator| Task {
-        first_of_process: comm.rank() == 0,
+        measures_process: comm.rank() == 0,
         subject: subject.clone(),
         progress: progress.clone(),
         comm,

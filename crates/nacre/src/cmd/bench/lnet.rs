@@ -23,7 +23,7 @@ use crate::start::StartConfig;
 use crate::{fd_limit, process};
 
 /// Requests in flight of each client in the test with many clients.
-const CROWD_CONCURRENCY: usize = 64;
+const MANY_CLIENTS_CONCURRENCY: usize = 64;
 /// Distance between the first addresses of two sites. Nodes of a site have consecutive addresses.
 const SITE_DISTANCE: u32 = 256;
 /// Time limit for the start of a server process.
@@ -140,7 +140,7 @@ fn measure_crowd(
     let point = Point {
         load: LnetLoad::Ping,
         clients,
-        concurrency: CROWD_CONCURRENCY,
+        concurrency: MANY_CLIENTS_CONCURRENCY,
     };
     let mut progress = ProgressLine::new();
     let (report, outcome) = measure(&sites, &[point], times, false, stop, shown(&mut progress));

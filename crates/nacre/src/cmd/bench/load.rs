@@ -134,7 +134,7 @@ impl TaskGroup {
             .filter_map(|(i, comm)| {
                 Some(Task {
                     subject: subjects.get(comm.rank() % subjects.len())?.clone(),
-                    first_of_process: i == 0,
+                    measures_process: i == 0,
                     progress: progress.clone(),
                     comm,
                 })

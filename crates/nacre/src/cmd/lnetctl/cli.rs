@@ -51,7 +51,7 @@ pub(super) enum Command {
     Global(ShowCommand),
     /// Query the NIDs of nodes
     Ping(Ping),
-    /// Like ping, because this node does not store discovered peers
+    /// Same as ping: this node does not store discovered peers
     Discover(Ping),
     /// Show the CPU partition of each NID
     CptOfNid {

@@ -48,9 +48,9 @@ pub(crate) enum Setting {
     Discovery,
     /// Only 1: this node drops messages that do not come through the route to their sender
     DropAsymRoute,
-    /// Only the present value: this is a start parameter
+    /// Cannot be changed at run time; accepts only the current value
     RetryCount,
-    /// Only the present value: this is a start parameter
+    /// Cannot be changed at run time; accepts only the current value
     TransactionTimeout,
 }
 

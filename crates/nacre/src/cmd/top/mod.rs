@@ -56,7 +56,7 @@ fn print_json(args: &Top, before: &Sample, after: &Sample) -> Result<()> {
         "seconds": after.seconds_since(before),
         "by": args.by,
         "rows": rates::loads(before, after, args.by, args.sort),
-        "gaps": after.gaps_since(before),
+        "gaps": after.uncounted_processes(before),
     });
     outln!("{}", serde_json::to_string(&interval)?);
     Ok(())
@@ -70,7 +70,7 @@ fn print_table(args: &Top, before: &Sample, after: &Sample) {
     if loads.is_empty() {
         errln!("nacre: {}", table::empty_text(args.by));
     }
-    for gap in after.gaps_since(before) {
+    for gap in after.uncounted_processes(before) {
         errln!("nacre: not counted: {gap}");
     }
 }

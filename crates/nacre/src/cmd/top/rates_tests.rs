@@ -104,7 +104,11 @@ fn process_that_started_between_the_reads_does_not_count() {
     // The same id, but another start time.
     after.processes = [((1, 2, String::new()), target(1, 2_000_000))].into();
     assert_eq!(loads(&before, &after, By::Target, Sort::Operations), []);
-    assert_eq!(after.gaps_since(&before).len(), 2, "one ended, one started");
+    assert_eq!(
+        after.uncounted_processes(&before).len(),
+        2,
+        "one ended, one started"
+    );
     assert_eq!(after.seconds_since(&before), 0.0);
 }
 
@@ -127,7 +131,7 @@ fn counts_restart_at_a_reset_and_a_loss_without_reset_is_no_rate() {
 }
 
 #[test]
-fn read_at_the_same_time_has_no_rates() {
+fn samples_at_the_same_time_have_no_rates() {
     let target = |reads| read(3, vec![counts("T0", Scope::Target, 5, reads)]);
     assert_eq!(loads_of(target(1), target(2), By::Target), []);
 }

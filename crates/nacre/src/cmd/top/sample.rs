@@ -33,7 +33,7 @@ impl Sample {
 
     /// The processes that the rates since the earlier sample do not include, each with the
     /// reason.
-    pub(super) fn gaps_since(&self, before: &Sample) -> Vec<String> {
+    pub(super) fn uncounted_processes(&self, before: &Sample) -> Vec<String> {
         let ids = |a: &Sample, b: &Sample| -> BTreeSet<u32> {
             let missing = a.processes.keys().filter(|key| !b.processes.contains_key(*key));
             missing.map(|(pid, ..)| *pid).collect()

@@ -27,7 +27,7 @@ use crate::output::{describe, has_color};
 /// Time that the loop waits for a key before it checks for new samples and for signals.
 const EVENT_WAIT: Duration = Duration::from_millis(100);
 /// The first column has at most this part of the width, so that names leave space for numbers.
-const KEY_PART: usize = 3;
+const KEY_WIDTH_DIVISOR: usize = 3;
 /// Characters between two columns of the table.
 const SPACING: u16 = 2;
 
@@ -164,7 +164,7 @@ impl View {
     fn draw(&self, frame: &mut Frame<'_>) {
         let gaps = match &self.failure {
             Some(failure) => vec![failure.clone()],
-            None if self.has_rates => self.after.gaps_since(&self.before),
+            None if self.has_rates => self.after.uncounted_processes(&self.before),
             None => Vec::new(),
         };
         let gap_lines = u16::try_from(gaps.len()).unwrap_or(u16::MAX).min(3);
@@ -252,7 +252,7 @@ fn fitting_widths(widths: &[usize], available: usize) -> Vec<usize> {
     let mut fitting = Vec::new();
     for (column, width) in widths.iter().enumerate() {
         let (width, spacing) = match column {
-            0 => ((*width).min(available / KEY_PART), 0),
+            0 => ((*width).min(available / KEY_WIDTH_DIVISOR), 0),
             _ => (*width, usize::from(SPACING)),
         };
         used += width + spacing;

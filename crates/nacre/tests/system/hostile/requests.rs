@@ -311,7 +311,7 @@ async fn send_false_transfers(rpc: &Arc<Ptlrpc>, server: Nid) -> Vec<JoinHandle<
             .await;
         object = object.or(result.is_ok().then_some(oi));
     }
-    let object = object.expect("the target has made an object");
+    let object = object.expect("the OST has precreated an object");
     let request_for = |opc, bufcnt, max_brw, ranges: &[(u64, u32)]| {
         let body = OstBody {
             oa: Obdo {

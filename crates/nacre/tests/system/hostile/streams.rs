@@ -45,7 +45,7 @@ async fn garbage_ends_only_its_own_connection() {
         "closing a connection after a protocol violation: it sends a message of 127.99.0.7@tcp",
     );
     attacked.check_progress("illegal frames");
-    send_half_messages(attacked.nid).await;
+    send_incomplete_messages(attacked.nid).await;
     attacked.check_progress("half messages");
     open_too_many_connections(&attacked).await;
     attacked.wait_for_log("connection refused: its host already has");
@@ -144,7 +144,7 @@ async fn send_illegal_frames(to: Nid) {
 
 /// Opens many connections that send only the beginning of a connection request, or of a long
 /// message after the hello, and then wait.
-async fn send_half_messages(to: Nid) {
+async fn send_incomplete_messages(to: Nid) {
     let mut early = Vec::new();
     for n in 0..SILENT_CONNECTIONS {
         let mut socket = connect(to).await;

@@ -9,16 +9,16 @@ fn acl_mask_limits_named_users_and_groups() {
     env.sh_as_user("", "cat f; echo >> f");
     // A chmod of the group bits sets the mask.
     env.sh("chmod 600 f");
-    env.user_may_not("", "cat f");
+    env.sh_as_user_fails("", "cat f");
     env.sh("chmod g+r f");
     env.sh_as_user("", "cat f");
-    env.user_may_not("", "echo >> f");
+    env.sh_as_user_fails("", "echo >> f");
     assert_eq!(
         env.sh("getfacl -cn f"),
         "user::rw-\nuser:1000:rw-\t#effective:r--\ngroup::r--\ngroup:2000:r--\nmask::r--\nother::---\n\n"
     );
     env.sh("setfacl -b f; test $(stat -c %a f) = 640");
-    env.user_may_not("", "cat f");
+    env.sh_as_user_fails("", "cat f");
 }
 
 /// A request carries only some supplementary groups: the client must choose the relevant one.
@@ -28,8 +28,8 @@ fn acl_group_matches_supplementary_groups() {
     env.sh("mkdir d; echo hello > d/f; chmod 700 d; chmod 600 d/f; setfacl -m g:2000:rx d; setfacl -m g:2000:r,g:2001:rw d/f");
     env.sh_as_user("1,2,3,4,5,2000", "cat d/f");
     env.sh_as_user("2000,2001", "echo >> d/f");
-    env.user_may_not("2000", "echo >> d/f");
-    env.user_may_not("2001", "cat d/f");
+    env.sh_as_user_fails("2000", "echo >> d/f");
+    env.sh_as_user_fails("2001", "cat d/f");
     // If the owning group has no permission, the entry of another group still grants access.
     env.sh("chgrp 3000 d d/f");
     env.sh_as_user("3000,2000", "ls d; cat d/f");
@@ -55,9 +55,9 @@ fn only_the_owner_sets_an_acl() {
     let env = TwoMounts::new();
     env.sh("touch own other; chown 1000 own");
     env.sh_as_user("", "setfacl -m u:1001:rw own");
-    env.user_may_not("", "setfacl -m u:1000:rw other");
+    env.sh_as_user_fails("", "setfacl -m u:1000:rw other");
     env.sh("setfacl -d -m u:1:r own && exit 1; setfacl -m u:5:rwx own; chown 1001:6 own; getfacl -cn own | grep -q user:5:rwx");
-    env.user_may_not("", "setfacl -b own");
+    env.sh_as_user_fails("", "setfacl -b own");
 }
 
 #[test]

@@ -51,7 +51,7 @@ fn files_and_directories_are_accessible_by_fid() {
     ] {
         env.sh(&format!("if {command} 2> /dev/null; then exit 1; fi"));
     }
-    env.user_may_not("", &format!("cat .lustre/fid/'{file}'"));
+    env.sh_as_user_fails("", &format!("cat .lustre/fid/'{file}'"));
 }
 
 #[test]
@@ -90,9 +90,9 @@ fn lfs_shows_and_removes_files_by_fid() {
     let paths = nacre_ok(&["lfs", "fid2path", &path_of(""), &file]);
     assert_eq!(paths, format!("{}\n{}\n", path_of("d/f"), path_of("d/g")));
     let nacre = env.fs.site.binary_for_all();
-    let error = env.user_may_not("", &format!("{nacre} lfs fid2path . '{file}'"));
+    let error = env.sh_as_user_fails("", &format!("{nacre} lfs fid2path . '{file}'"));
     assert!(error.contains("user_fid2path"), "{error}");
-    env.user_may_not("", &format!("{nacre} lfs rmfid . '{file}'"));
+    env.sh_as_user_fails("", &format!("{nacre} lfs rmfid . '{file}'"));
     let missing = "[0x200000400:0x77777:0x0]";
     let error = nacre_refuses(&["lfs", "rmfid", &path_of(""), &file, missing]);
     assert!(
@@ -125,7 +125,7 @@ fn user_fid2path_lets_users_remove_files_by_fid() {
         "",
         &format!("{nacre} lfs fid2path {mount} '{own}'; {nacre} lfs rmfid {mount} '{own}'"),
     );
-    env.user_may_not("", &format!("{nacre} lfs rmfid {mount} '{roots}'"));
+    env.sh_as_user_fails("", &format!("{nacre} lfs rmfid {mount} '{roots}'"));
     env.sh("test ! -e d/own; test -e d/roots");
 }
 

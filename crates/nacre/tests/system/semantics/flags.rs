@@ -37,7 +37,7 @@ fn immutable_and_append_only_flags_hold_on_all_mounts() {
 fn only_root_changes_immutable_and_append_only_flags() {
     let env = TwoMounts::new();
     env.sh("echo > f; chmod 666 f; mkdir open; chmod 777 open");
-    let error = env.user_may_not("", "chattr +d f");
+    let error = env.sh_as_user_fails("", "chattr +d f");
     assert!(error.contains("not permitted"), "{error}");
     let output = env.sh_as_user(
         "",
@@ -45,7 +45,7 @@ fn only_root_changes_immutable_and_append_only_flags() {
     );
     assert_eq!(output, "dA g\n0\n");
     for flag in ["i", "a"] {
-        let error = env.user_may_not("", &format!("chattr +{flag} open/g"));
+        let error = env.sh_as_user_fails("", &format!("chattr +{flag} open/g"));
         assert!(error.contains("not permitted"), "{error}");
     }
     assert_eq!(

@@ -54,7 +54,7 @@ impl TwoMounts {
     }
 
     /// Runs a script that must fail for that user; returns the error output.
-    pub(crate) fn user_may_not(&self, groups: &str, script: &str) -> String {
+    pub(crate) fn sh_as_user_fails(&self, groups: &str, script: &str) -> String {
         let result = self.try_user(groups, script);
         assert!(!result.ok, "succeeded: {script}\n{}", result.out);
         result.err

@@ -22,7 +22,7 @@ fn sticky_directory_restricts_remove_and_rename_to_owners() {
         "mv t/roots t/mine",
         "touch t/new; mv -f t/new t/roots",
     ] {
-        assert_contains(&env.user_may_not("", command), NOT_PERMITTED);
+        assert_contains(&env.sh_as_user_fails("", command), NOT_PERMITTED);
     }
     env.sh_as_user("", "echo x >> t/roots; touch t/own; mv t/own t/own2; rm t/own2");
 }
@@ -54,13 +54,13 @@ fn every_supplementary_group_is_checked() {
         groups,
         "ls g; echo x > g/f; cat g/f; mkdir g/d; mv g/f g/d/f; mv g/d/f h/f; rm h/f; cat s",
     );
-    assert_contains(&env.user_may_not("3000,3001", "ls g"), DENIED);
-    assert_contains(&env.user_may_not("3000,3001", "cat s"), DENIED);
+    assert_contains(&env.sh_as_user_fails("3000,3001", "ls g"), DENIED);
+    assert_contains(&env.sh_as_user_fails("3000,3001", "cat s"), DENIED);
     // An owner may change the group to each of the user's groups, but to no other.
     env.sh("touch own; chown 1000:1000 own");
     env.sh_as_user(groups, "chgrp 3006 own; chgrp 3002 own");
-    assert_contains(&env.user_may_not(groups, "chgrp 4000 own"), NOT_PERMITTED);
-    assert_contains(&env.user_may_not(groups, "chown 1001 own"), NOT_PERMITTED);
+    assert_contains(&env.sh_as_user_fails(groups, "chgrp 4000 own"), NOT_PERMITTED);
+    assert_contains(&env.sh_as_user_fails(groups, "chown 1001 own"), NOT_PERMITTED);
 }
 
 /// Permissions are checked when a directory is opened, not when it is read.
@@ -102,7 +102,7 @@ fn write_by_another_user_clears_set_id_bits() {
         assert_eq!(env.sh("stat -c %a f"), "2767\n", "after {change} of a member");
     }
     env.sh("chmod 6777 f; echo x >> f; test $(stat -c %a f) = 6777; chown 5:5 f; test $(stat -c %a f) = 777");
-    assert_contains(&env.user_may_not("", "chmod 700 f"), NOT_PERMITTED);
+    assert_contains(&env.sh_as_user_fails("", "chmod 700 f"), NOT_PERMITTED);
 }
 
 #[test]
@@ -119,9 +119,9 @@ fn mode_bits_are_enforced() {
         "touch other",
         "touch -d @5 other",
     ] {
-        assert_contains(&env.user_may_not("", command), DENIED);
+        assert_contains(&env.sh_as_user_fails("", command), DENIED);
     }
-    assert_contains(&env.user_may_not("", "mknod w/null c 1 3"), NOT_PERMITTED);
+    assert_contains(&env.sh_as_user_fails("", "mknod w/null c 1 3"), NOT_PERMITTED);
     // The creator of a file may write to it, whatever its mode.
     env.sh_as_user(
         "",

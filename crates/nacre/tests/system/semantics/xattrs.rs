@@ -100,9 +100,9 @@ fn xattr_name_spaces_restrict_users_and_file_types() {
         "-n security.b -v 1 f",
         "-n user.a -v 1 t",
     ] {
-        env.user_may_not("", &format!("setfattr {arguments}"));
+        env.sh_as_user_fails("", &format!("setfattr {arguments}"));
     }
-    env.user_may_not("", "getfattr --only-values -n trusted.a f");
+    env.sh_as_user_fails("", "getfattr --only-values -n trusted.a f");
     // User attributes are for files and directories, since the modes of links and devices do not
     // control access to attributes.
     for special in ["p", "l"] {
@@ -150,7 +150,7 @@ fn write_removes_file_capabilities() {
             "{change}"
         );
         setxattr(&f, "security.capability", capability, NO_FLAGS).unwrap();
-        let error = env.user_may_not("", "setfattr -x security.capability f");
+        let error = env.sh_as_user_fails("", "setfattr -x security.capability f");
         assert!(error.contains("not permitted"), "{error}");
     }
 }

@@ -65,7 +65,7 @@ impl UnsettledRegion {
     }
 
     /// Whether all changes had ended when the clock was `now`.
-    pub(super) fn settles_until(&self, now: u64) -> bool {
+    pub(super) fn had_settled_at(&self, now: u64) -> bool {
         self.changing == 0 && self.changed <= now
     }
 

@@ -271,7 +271,7 @@ impl Checksums {
         for fid in fids {
             let shard = self.shard(&fid).lock();
             let unsettled = shard.unsettled.range(object(fid));
-            let settles = unsettled.filter(|(_, u)| u.settles_until(now));
+            let settles = unsettled.filter(|(_, u)| u.had_settled_at(now));
             regions[shard_of(&fid)].extend(settles.map(|(key, _)| *key));
         }
         for (shard, regions) in self.shards.iter().zip(regions) {
@@ -284,7 +284,7 @@ impl Checksums {
                 let mut settled = Vec::with_capacity(regions.len());
                 for key in regions {
                     // A later change or a destroy may have removed or changed the region meanwhile.
-                    let unsettled = shard.unsettled.get(key).filter(|u| u.settles_until(now));
+                    let unsettled = shard.unsettled.get(key).filter(|u| u.had_settled_at(now));
                     if let Some(unsettled) = unsettled {
                         settled.push((*key, unsettled.over(&*self.region(key.0, key.1)?)));
                     }

@@ -21,7 +21,7 @@ pub async fn flock(run: &ScenarioRun) {
     run.client.release(&file).await.unwrap();
 }
 
-pub async fn another_reads_dirty(run: &ScenarioRun) {
+pub async fn other_client_reads_dirty_data(run: &ScenarioRun) {
     let dir = run.fid("dir1").await;
     let file = run.create(dir, "dirty1").await;
     run.write(&file, 0, &[b'D'; 102_400]).await;

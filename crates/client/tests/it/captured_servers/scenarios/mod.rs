@@ -59,7 +59,7 @@ scenarios! {
     "n2_flock_contended" => locks::flock,
     "o1_fsync" => data::fsync,
     "o2_statfs" => names::statfs,
-    "p1_b_reads_dirty" => locks::another_reads_dirty,
+    "p1_b_reads_dirty" => locks::other_client_reads_dirty_data,
     "p2_glimpse" => locks::glimpse,
     "p3_dir_cache_revoke" => locks::directory_revoked,
     "p4_attr_revoke" => names::chmod_shared,

@@ -56,7 +56,7 @@ fn run_demo(demo: Demo, args: &DemoRun) -> Result<ExitCode> {
     let (default_csv, default_page) = unused_paths(Path::new(""), demo.name());
     let csv_path = args.csv.clone().unwrap_or(default_csv);
     let page_path = args.page.clone().unwrap_or(default_page);
-    if size_is_noise(args) {
+    if is_too_short_to_measure(args) {
         errln!("{NOISE}");
     }
     let scratch = ScratchDir::new(args.dir.clone().unwrap_or_else(std::env::temp_dir))?;
@@ -104,7 +104,7 @@ fn run_demo(demo: Demo, args: &DemoRun) -> Result<ExitCode> {
 /// Warns that measurements of the smallest size cannot be compared.
 const NOISE: &str = "size tiny only shows that everything works: each measurement is so short that the differences between configurations are noise; measure with --size small or larger";
 
-fn size_is_noise(args: &DemoRun) -> bool {
+fn is_too_short_to_measure(args: &DemoRun) -> bool {
     args.size == "tiny"
 }
 
@@ -188,7 +188,7 @@ fn facts(args: &DemoRun, plan: &Plan, dir: &Path) -> Vec<(String, String)> {
         ),
         ("command", std::env::args().skip(1).collect::<Vec<_>>().join(" ")),
     ];
-    if size_is_noise(args) {
+    if is_too_short_to_measure(args) {
         facts.push(("warning".to_owned(), NOISE.to_owned()));
     }
     facts.extend(facts_of_run.map(|(name, value)| (name.to_owned(), value)));

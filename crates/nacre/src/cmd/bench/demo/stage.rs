@@ -147,7 +147,7 @@ impl DemoStage {
                 let subject = LibrarySubject::new("library", client.clone(), nodes.runtime.clone())
                     .with_processes(vec![configured.server.pid()]);
                 Task {
-                    first_of_process: comm.rank() == 0,
+                    measures_process: comm.rank() == 0,
                     subject: Arc::new(subject) as Arc<dyn Subject>,
                     progress: progress.clone(),
                     comm,

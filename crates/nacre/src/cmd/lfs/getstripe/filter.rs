@@ -11,7 +11,7 @@ use super::text::FLAG_NAMES;
 use crate::cli::Getstripe;
 
 /// The end of a file, on the command line.
-const END_NAMES: [&str; 2] = ["-1", "EOF"];
+const END_OF_FILE_WORDS: [&str; 2] = ["-1", "EOF"];
 
 /// Tests of components; a component is shown if it passes all.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -180,7 +180,7 @@ impl MirrorTest {
 impl Compare {
     /// Parses `[+-]N[kMGTPE]`, or the end of a file.
     fn parse(text: &str) -> Result<Compare> {
-        if END_NAMES.contains(&text) {
+        if END_OF_FILE_WORDS.contains(&text) {
             return Ok(Compare::Equal(u64::MAX));
         }
         let unit_of = |suffix: &str| match suffix {
