@@ -361,8 +361,9 @@ pub(crate) mod tests {
         info
     }
 
-    /// A captured log as this MGS would write it. Lustre leaves arbitrary bytes after the NUL of a
-    /// text of fixed size; here they are zeros. The version in the markers becomes this version.
+    /// Converts a captured log to the form that this MGS writes: clears the bytes after the NUL of
+    /// a text of fixed size, which Lustre leaves arbitrary, and replaces the version in the
+    /// markers.
     pub(crate) fn normalise(file: &[u8]) -> bytes::Bytes {
         let log = wire::llog_file::Log::parse(file).unwrap();
         let mut copy = log.clone();
@@ -370,7 +371,7 @@ pub(crate) mod tests {
             if let Some(mut marker) = Record::parse(entry.data).unwrap().as_marker() {
                 marker.cm_tgtname = Text::truncated(marker.cm_tgtname.as_str());
                 marker.cm_comment = Text::truncated(marker.cm_comment.as_str());
-                // The captured server was a few commits later.
+                // The captured server was built from a slightly later commit of Lustre.
                 marker.cm_vers = wire::LUSTRE_VERSION_CODE;
                 assert!(copy.rewrite(entry.index, &Record::marker(&marker).build()));
             }

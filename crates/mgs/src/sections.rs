@@ -39,8 +39,8 @@ pub(crate) struct Target {
 }
 
 impl Target {
-    /// The reason why another store cannot have the index: the UUID and NIDs are those of the
-    /// present store.
+    /// The reason of a refusal because another store has the target's index. `uuid` and `nids`
+    /// belong to that store.
     pub(crate) fn in_use_text(&self, uuid: Option<&str>, nids: &[Nid]) -> String {
         let uuid = uuid.map_or_else(String::new, |uuid| format!(" (uuid {uuid})"));
         let nids: Vec<String> = nids.iter().map(Nid::to_string).collect();

@@ -404,7 +404,7 @@ async fn nodemaps_reach_the_targets_and_persist() {
 #[tokio::test]
 async fn the_list_of_server_nids_persists() {
     let stores = KeptStores::new(1 << 30).await;
-    // Starts an MGS, sets the parameter if told to, and returns its value.
+    // Starts an MGS, sets the parameter if `set` has a value, and returns the parameter's value.
     let run_mgs = async |set: Option<&str>| {
         let node = node(None, 1).await;
         let mut spec = TargetSpec {

@@ -35,7 +35,7 @@ pub(super) fn evaluate(
     // The second walk collects the names of these inodes.
     let mut suspects: HashMap<Fid, Vec<Name>> = cycles.iter().map(|fid| (*fid, Vec::new())).collect();
     for row in &examination.table.rows {
-        // Ends the check if it is to stop.
+        // Fails if the caller has stopped the check.
         progress.add(0)?;
         if row.has(MALFORMED) {
             continue;

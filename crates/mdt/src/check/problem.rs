@@ -163,7 +163,7 @@ pub enum Problem {
     UnknownSequence {
         /// The sequence.
         seq: u64,
-        /// The range of the FLDB with the sequence, if another target has it.
+        /// The range of the FLDB that contains the sequence, if it belongs to another target.
         owner: Option<LuSeqRange>,
     },
     /// An inode's sequence is in the part of the super-sequence that is not allocated yet.

@@ -80,7 +80,7 @@ impl Row {
         self.flags &= !flag;
     }
 
-    /// The link count by the names found.
+    /// The link count that follows from the names found.
     pub(super) fn nlink_expected(&self) -> u32 {
         if self.is_dir() {
             2 + self.subdirs

@@ -79,15 +79,17 @@ struct RenameView {
     whiteout_in_use: bool,
 }
 
-/// Renames an inode. Replaces an existing inode at the new name, or moves it to the old name
-/// ([`RenameFlags::EXCHANGE`]). Nothing changes if both names lead to one inode. The result
-/// describes the replaced inode; without one, the renamed inode.
+/// Renames an inode. If the new name exists, the rename replaces the inode at that name, or moves
+/// it to the old name ([`RenameFlags::EXCHANGE`]). If both names lead to the same inode, nothing
+/// changes. The result describes the replaced inode, or the renamed inode if the rename replaces
+/// none.
 ///
 /// # Errors
 ///
-/// `ENOENT` if a name is gone; `EEXIST` if the target exists, with [`RenameFlags::NOREPLACE`];
-/// `EINVAL` if a directory would move below itself; `ENOTEMPTY`, `EISDIR`, `ENOTDIR` by the types;
-/// `EACCES`, `EPERM` without permission.
+/// `ENOENT` if the old name does not exist, or with [`RenameFlags::EXCHANGE`] the new name;
+/// `EEXIST` if the new name exists, with [`RenameFlags::NOREPLACE`]; `EINVAL` if a directory would
+/// move below itself; `ENOTEMPTY`, `EISDIR`, `ENOTDIR` by the types; `EACCES`, `EPERM` without
+/// permission.
 pub fn rename(store: &Store, cred: &Cred, args: RenameArgs<'_>) -> Result<ChangeResult, Errno> {
     let RenameArgs {
         src_dir,
@@ -269,7 +271,7 @@ fn move_link(inode: &mut Inode, from: (Fid, &[u8]), into: (Fid, &[u8]), time: Ti
     inode.links = links::add(&inode.links, into.0, into.1, time.sec);
 }
 
-/// The character device 0:0 that the old name leads to afterwards ([`RenameFlags::WHITEOUT`]).
+/// The character device 0:0 that gets the old name ([`RenameFlags::WHITEOUT`]).
 fn whiteout_node(fid: Fid, time: Time) -> Result<NewInode, Errno> {
     check_fid(fid)?;
     Ok(NewInode {

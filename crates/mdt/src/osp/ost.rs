@@ -44,8 +44,8 @@ pub(crate) use limits::MAX_CREATE_COUNT;
 
 /// Delay before a retry after a failure.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
-/// Interval of statfs requests to an OST in use or full: they balance the OSTs, and detect a slow
-/// one and space that is free again.
+/// Interval of statfs requests to an OST that creates use, or that is full. The MDT uses the
+/// replies to balance the OSTs, and to notice a slow OST and space that is free again.
 const STATFS_INTERVAL: Duration = Duration::from_millis(500);
 /// An OST that has left a statfs request unanswered for this long is slow. With
 /// [`STATFS_INTERVAL`], the MDT detects it within a second.
@@ -372,8 +372,8 @@ impl Ost {
         Ok(())
     }
 
-    /// Detaches an object from its file: the OST then assigns the object to the first file that
-    /// changes it. Waits until the object's data is on disk.
+    /// Detaches an object from its file: the OST then assigns the object to the file that the next
+    /// change of the object names. Waits until the object's data is on disk.
     pub(super) async fn detach(&self, object: Fid) -> Result<(), Errno> {
         let oa = Obdo {
             o_oi: object.into(),
@@ -405,8 +405,8 @@ impl Ost {
         Ok(reply.get::<OstBody>(bufs::OST_BODY)?.oa.o_oi.fid())
     }
 
-    /// Prepares a new connection: gets a sequence if there is none; otherwise the OST destroys the
-    /// objects above the last allocated id (orphan cleanup).
+    /// Prepares a new connection: requests a sequence if there is none. Otherwise, requests orphan
+    /// cleanup: the OST destroys the objects above the last allocated id.
     async fn prepare_connection(&self) -> Result<(), Errno> {
         if self.pool.lock().seq() == 0 {
             return self.begin_sequence().await;

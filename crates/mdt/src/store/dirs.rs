@@ -2,15 +2,17 @@
 //! of directories.
 //!
 //! Operations on different names of a directory run concurrently, but each must write the
-//! directory's record: a case for group commit. An operation first plans its change and queues it.
-//! Then one of the waiting threads takes the turn of the shard: the right to change the records of
-//! the shard's directories, which one thread has at a time. This thread applies all queued changes
-//! of the shard in one batch, with one record of each directory, and wakes the others. Times only
-//! increase and links are counted, so the order of the operations does not matter.
+//! directory's record, so the store applies them in groups. An operation first plans its change and
+//! queues it. Then one of the waiting threads takes the turn of the shard: the right to change the
+//! records of the shard's directories, which one thread has at a time. This thread applies all
+//! queued changes of the shard in one batch, with one record of each directory, and wakes the
+//! others. A change adds to the links and the size and never decreases the times, so the order of
+//! the operations does not matter.
 //!
 //! A change that replaces or removes a directory's record, or changes two directories, holds the
-//! turns while it is applied. A thread takes turns after the mutexes of inodes, and in the order of
-//! the shards. A wait for a turn is short: the thread with the turn applies a batch in memory.
+//! turns while it is applied. A thread locks the mutexes of inodes before it takes turns, and takes
+//! turns in the order of the shards. A wait for a turn is short: the thread with the turn applies a
+//! batch in memory.
 
 use parking_lot::{Condvar, Mutex};
 use wire::{Time, Transno};

@@ -3,8 +3,9 @@
 //! Readers read single records and hold no lock. An operation that changes inodes takes a [`Stamp`]
 //! of them first, reads, plans a change, and applies it in one atomic batch
 //! ([`Store::apply_if_current`]). If another operation has changed one of the inodes, or the counts
-//! of its open handles, since the stamp, nothing is applied, and the operation starts again. So of
-//! a last unlink and a last close at the same time, the later one destroys the inode.
+//! of its open handles, since the stamp, nothing is applied, and the operation starts again. So if
+//! the last unlink and the last close of an inode run at the same time, the later one destroys the
+//! inode.
 //!
 //! The caller's locks protect names and the permissions of a directory. An operation on names does
 //! not stamp the directory: it changes the directory's record (times, links, size) last, together
@@ -96,11 +97,11 @@ pub struct Stamp {
 /// A FID that no inode had when it was looked up ([`Store::unused_fid`]).
 #[derive(Clone, Debug)]
 pub struct UnusedFid {
-    /// From before the lookup.
+    /// The stamp from before the lookup.
     pub(crate) stamp: Stamp,
 }
 
-/// The shard of an inode: a multiplicative hash, of which the high bits are the best mixed.
+/// The shard of an inode: a multiplicative hash, whose high bits are mixed best.
 fn shard_of(fid: Fid) -> usize {
     const MULTIPLIER: u64 = 0x9e37_79b9_7f4a_7c15;
     let mixed = (fid.f_seq ^ u64::from(fid.f_oid) << 20).wrapping_mul(MULTIPLIER);

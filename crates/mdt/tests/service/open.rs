@@ -86,8 +86,8 @@ async fn open_with_create_returns_a_layout_locks_and_a_handle() {
     assert_eq!(PlainLayout::parse(locked.buf(2)).unwrap(), md);
 }
 
-/// Creates up to `files` files with one stripe, until `is_enough`. Returns their number on each
-/// OST.
+/// Creates up to `files` files with one stripe, until `is_enough` accepts their number on each OST.
+/// Returns these numbers.
 async fn count_files_by_ost<const OSTS: usize>(
     c: &Client,
     name: &str,

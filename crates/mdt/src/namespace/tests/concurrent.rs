@@ -1,5 +1,5 @@
-//! Several threads change one directory, each with its own names: the changes add up, and the
-//! directory's times and version never decrease. Several threads change one inode.
+//! Several threads change one directory, each with its own names, or one inode. No change is lost,
+//! and the directory's times and version never decrease.
 
 use std::{
     sync::atomic::{AtomicBool, Ordering::SeqCst},

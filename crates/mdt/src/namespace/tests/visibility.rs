@@ -1,5 +1,5 @@
-//! Other clients may use a new inode as soon as it is visible, before its creator continues. They
-//! may change what a request has looked up, before it holds its locks.
+//! Another client may use a new inode as soon as it is visible, before the create returns. It may
+//! also change a name or use a FID between a request's lookup and its locks.
 
 use std::sync::Arc;
 
