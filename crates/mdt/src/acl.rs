@@ -2,9 +2,10 @@
 //!
 //! The MDT checks an ACL when a user sets it, and stores it in the same format (version 2; entries
 //! of tag, permissions and id). The rules are those of POSIX 1003.1e as implemented by Linux. The
-//! mode's bits equal three entries: the owner's, others', and for the group bits the mask's or,
-//! without a mask, the owning group's. The mask limits named users and all groups. An ACL with
-//! neither mask nor named entries is equivalent to the mode.
+//! permission bits of the mode equal three entries of the ACL: the owner's, the others', and for
+//! the group bits the mask. In an ACL without a mask, the group bits equal the owning group's
+//! entry. The mask limits named users and all groups. An ACL with neither mask nor named entries is
+//! equivalent to the mode.
 
 use bytes::Bytes;
 use wire::{
@@ -92,8 +93,8 @@ fn is_mode_only(entries: &[Entry]) -> bool {
         .all(|e| matches!(e.e_tag, ACL_USER_OBJ | ACL_GROUP_OBJ | ACL_OTHER))
 }
 
-/// The permissions (`MAY_*`) that an ACL grants to a user other than the owner; `want` are those
-/// that the user requests. `None` without a valid ACL.
+/// The permissions (`MAY_*`) that an ACL grants to a user other than the owner; `want` has the
+/// permissions that the user requests. `None` without a valid ACL.
 pub(crate) fn granted_permissions(acl: &[u8], inode: &Inode, cred: &Cred, want: u32) -> Option<u32> {
     if acl.is_empty() {
         return None;
@@ -151,7 +152,7 @@ pub(crate) fn set_default(inode: &mut Inode, acl: &[u8]) -> Result<(), Errno> {
 }
 
 /// Updates the entries of the stored access ACL that must equal the mode, after a change of mode.
-pub(crate) fn follow_mode(inode: &mut Inode) {
+pub(crate) fn update_acl_from_mode(inode: &mut Inode) {
     let Ok(mut entries) = parse(&inode.acl_access) else {
         return;
     };
@@ -169,8 +170,8 @@ pub(crate) fn follow_mode(inode: &mut Inode) {
     inode.acl_access = build(entries);
 }
 
-/// Sets the mode and ACLs of a new inode that is no symlink: applies the parent's default ACL, or
-/// without one the umask.
+/// Sets the mode and ACLs of a new inode: applies the parent's default ACL, or the umask if the
+/// parent has no default ACL. Leaves a symlink unchanged.
 pub(crate) fn inherit(child: &mut Inode, parent: &Inode, umask: u32) {
     if child.is_symlink() {
         return;
@@ -205,8 +206,8 @@ pub(crate) fn inherit(child: &mut Inode, parent: &Inode, umask: u32) {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::{
-        ACL_GROUP, ACL_GROUP_OBJ, ACL_MASK, ACL_OTHER, ACL_USER, ACL_USER_OBJ, Entry, build, follow_mode,
-        inherit, set_access,
+        ACL_GROUP, ACL_GROUP_OBJ, ACL_MASK, ACL_OTHER, ACL_USER, ACL_USER_OBJ, Entry, build, inherit,
+        set_access, update_acl_from_mode,
     };
     use crate::{
         cred::{Cred, MAY_READ, MAY_WRITE},
@@ -258,7 +259,7 @@ mod tests {
         };
         assert!(member.check(&file, MAY_WRITE).is_ok());
         file.mode = 0o100640;
-        follow_mode(&mut file);
+        update_acl_from_mode(&mut file);
         assert!(user.check(&file, MAY_WRITE).is_err());
         assert!(
             Cred {

@@ -1,8 +1,9 @@
 //! Attributes in replies: `mdt_body`, and the buffers of layout, link target and ACL. The body has
 //! the lengths of these buffers.
 //!
-//! The valid bits are those of a Lustre server; the tests name the captures. If a file has a
-//! layout, the MDT sends only the lazy size: the client gets the size from the OSTs.
+//! The valid bits equal those of a Lustre server; the messages of the tests' assertions name the
+//! network captures that show them. If a file has a layout, the MDT sends only the lazy size: the
+//! client gets the exact size from the OSTs.
 
 use bytes::{BufMut, Bytes, BytesMut};
 use wire::{

@@ -90,8 +90,8 @@ pub(crate) fn negotiate(req: &ConnectRequest, instance: u32) -> Result<ObdConnec
         data.ocd_brw_size = request.ocd_brw_size.min(BRW_SIZE_MAX);
     }
     if has(OBD_CONNECT_IBITS) {
-        // Nacre does not implement data on MDT. Between Nacre's peers the bit has another meaning,
-        // which they agree on separately (`LockTerms`).
+        // Nacre does not implement data on MDT. Nacre's clients and MDTs use the DOM bit for
+        // another purpose, and negotiate it separately (`LockTerms`).
         data.ocd_ibits_known = request.ocd_ibits_known & (MDS_INODELOCK_FULL & !MDS_INODELOCK_DOM);
     }
     if has(OBD_CONNECT_MAX_EASIZE) {

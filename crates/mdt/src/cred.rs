@@ -1,9 +1,10 @@
 //! The identity of a request, and its permissions on an inode.
 //!
 //! The client sends the identity (`fsuid`, `fsgid`, capabilities, up to two relevant supplementary
-//! groups), and [`crate::squash`] may replace it; there is no identity upcall. As in
-//! POSIX, the owner's permissions apply to the owner, else those of the access ACL, else the
-//! group's, else others'. Capabilities override the permissions as in Linux.
+//! groups), and [`crate::squash`] may replace it; there is no identity upcall. As in POSIX, the
+//! owner's bits apply to the owner. For another user, the access ACL applies if there is one;
+//! without it, the group's bits apply to members of the group, and the others' bits to the rest.
+//! Capabilities override the permissions as in Linux.
 
 use wire::Errno;
 

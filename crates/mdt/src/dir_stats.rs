@@ -1,8 +1,9 @@
 //! The parameter `dir_stats`: operations by directory, for `nacre top --by directory`.
 //!
-//! An operation counts for the directory whose entries it names or lists. The MDT records only for
-//! [`RECORDING`] after each read of the parameter, so an operation costs one load while nobody
-//! reads. A shard has a maximum number of directories; further ones share a row.
+//! An operation counts for the directory whose entries it names or lists. The MDT records
+//! operations only for [`RECORDING`] after each read of the parameter; otherwise an operation costs
+//! one atomic load. Each shard has a maximum number of directories; all further directories share
+//! the row [`OTHER`].
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -22,9 +23,9 @@ use crate::fid2path;
 use crate::stats::{OPERATIONS, Op};
 use crate::store::Store;
 
-/// Time of recording after a read.
+/// Time for which the MDT records operations after a read of the parameter.
 const RECORDING: Duration = Duration::from_secs(60);
-/// The row of all directories for which a full table has no place.
+/// The row with the sums of the directories that did not fit into the table.
 const OTHER: &str = "other directories";
 
 /// The operations of each directory.
@@ -36,7 +37,7 @@ pub(crate) struct DirStats {
 }
 
 impl DirStats {
-    /// Without recording. `shards`: the number of partitions.
+    /// Empty statistics, without recording. `shards` is the number of CPTs.
     pub(crate) fn new(shards: usize) -> DirStats {
         DirStats {
             started: Instant::now(),

@@ -15,9 +15,10 @@ const PATH_BUF_MAX: usize = 512 << 10;
 /// Minimum size of the path buffer, bytes.
 const PATH_BUF_MIN: usize = 3;
 
-/// The value of the key `fid2path`: the structure of the request, with the root and the number of
-/// the next link, followed by the path in a buffer of the requested size. `ENAMETOOLONG` if the
-/// path and a NUL do not fit; the client then repeats the request with a larger buffer.
+/// The reply to `MDS_GET_INFO` with the key `fid2path`: the structure of the request, with the root
+/// and the number of the next link, followed by the path in a buffer of the requested size.
+/// `ENAMETOOLONG` if the path and a NUL do not fit; the client then repeats the request with a
+/// larger buffer.
 pub(crate) fn answer(store: &Store, key: &[u8]) -> Result<Bytes, Errno> {
     if wire::before_nul(key) != KEY_FID2PATH.as_bytes() {
         return Err(Errno::EOPNOTSUPP);
@@ -47,8 +48,8 @@ pub(crate) fn answer(store: &Store, key: &[u8]) -> Result<Bytes, Errno> {
     Ok(out.freeze())
 }
 
-/// The path of an inode below `root`, by its link with the number `link` or, if there are fewer,
-/// its last one; and whether the inode has a next link. `ENOENT` if the inode is not below `root`.
+/// The path of an inode below `root`, through its link number `link`, or through its last link if
+/// it has fewer; and whether the inode has a next link. `ENOENT` if the inode is not below `root`.
 pub(crate) fn path(store: &Store, fid: Fid, link: u32, root: Fid) -> Result<(Vec<u8>, bool), Errno> {
     let mut names: Vec<Bytes> = Vec::new();
     let mut has_next = false;

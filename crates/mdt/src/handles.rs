@@ -43,7 +43,7 @@ const EPOCH_SHIFT: u32 = 40;
 pub(crate) struct Cookies(AtomicU64);
 
 impl Cookies {
-    /// The cookies of the start of the target with this epoch.
+    /// The cookies for one start of the target; `epoch` is unique to the start.
     pub(crate) fn new(epoch: u64) -> Cookies {
         Cookies(AtomicU64::new(FILE_COOKIE_BIT | epoch << EPOCH_SHIFT | 1))
     }
@@ -54,7 +54,8 @@ impl Cookies {
 }
 
 impl Handles {
-    /// Adds an open file and returns its cookie. `EMFILE` if the client has the maximum.
+    /// Adds an open file and returns its cookie. `EMFILE` if the client has [`FILES_PER_CLIENT`]
+    /// open files.
     pub(crate) fn add(&self, cookies: &Cookies, file: OpenFile) -> Result<u64, Errno> {
         let mut files = self.files.lock();
         if files.len() >= FILES_PER_CLIENT {
@@ -75,7 +76,7 @@ impl Handles {
         self.files.lock().values().any(condition)
     }
 
-    /// The union of the modes by which the client has a file open.
+    /// The union of the modes with which the client has a file open.
     pub(crate) fn combined_mode(&self, fid: Fid) -> OpenMode {
         let files = self.files.lock();
         let modes = files

@@ -9,10 +9,10 @@
 //! A client that changes names keeps its own lock of the directory if it negotiated
 //! [`wire::LockTerms::Nacre`] (`keeps_own_locks` below).
 //!
-//! Lustre's DOM bit protects data on the MDT. Nacre has none, and uses the bit for its own purpose
-//! (docs/decisions/004-own-locks.md): with the same lock terms, the creator of a file may hold the
-//! file's DOM bit, and while it does, no other client writes to the file. An open for write and a
-//! change of the size revoke the bit.
+//! Lustre's DOM bit protects data on the MDT. Nacre stores no data on the MDT, and uses the bit for
+//! another purpose (docs/decisions/004-own-locks.md). With the same lock terms, the creator of a
+//! file may hold the file's DOM bit. While it does, no other client writes to the file. An open for
+//! write and a change of the size revoke the bit.
 //!
 //! With parallel directory operations (`pdo`) off, the lock of the directory excludes all other
 //! changes and lookups of its names. Operations still take the lock of the name: `pdo` may change
@@ -28,13 +28,14 @@
 //! 3. the inodes that the names lead to: directories first, each kind by FID;
 //! 4. the lock granted to the client with the reply.
 //!
-//! A rename can put one of two unrelated directories (neither is above the other) above the other,
-//! and so reverse their order. So a request that locks two of them, as parents or as children,
-//! holds the rename lock. To cancel a lock, a client never needs another lock.
+//! Two directories are unrelated if neither is above the other. A rename can move one of them above
+//! the other, and so reverse their lock order. Therefore, a request that locks two unrelated
+//! directories, as parents or as children, holds the rename lock. A client never needs another lock
+//! to cancel a lock.
 //!
 //! A request never waits for a lock that it holds itself: [`RequestLocks`] returns `EDEADLK`
-//! instead. Handlers check a request before its first lock, so this happens only in a damaged name
-//! space.
+//! instead. Handlers reject such a request before its first lock, so `EDEADLK` occurs only in a
+//! damaged name space.
 
 use std::sync::{
     Arc,

@@ -214,11 +214,11 @@ fn target_obd(mdt: &Mdt) -> String {
 }
 
 /// Makes the OST decide again whether new files may use it.
-fn limits_changed(ost: &Arc<Ost>) -> impl Fn() + Send + Sync + use<> {
+fn reapply_limits(ost: &Arc<Ost>) -> impl Fn() + Send + Sync + use<> {
     let ost = Arc::downgrade(ost);
     move || {
         if let Some(ost) = ost.upgrade() {
-            ost.limits_changed();
+            ost.reapply_limits();
         }
     }
 }
@@ -250,13 +250,13 @@ pub(crate) fn register_ost(ost: &Arc<Ost>, registry: &Registry) -> Group {
     ];
     for (name, watermark, about) in watermarks {
         let param = Param::atomic(watermark.clone(), 0..=1 << 40).about(about);
-        group.add(name, param.when_set(limits_changed(ost)));
+        group.add(name, param.when_set(reapply_limits(ost)));
     }
     group
         .add(
             "max_create_count",
             Param::atomic(ost.max_create_count.clone(), 0..=MAX_CREATE_COUNT)
-                .when_set(limits_changed(ost))
+                .when_set(reapply_limits(ost))
                 .about(
                     "maximum number of objects that one request creates; 0: new files avoid the OST, to empty or remove it",
                 ),
@@ -308,7 +308,7 @@ pub(crate) fn register_ost(ost: &Arc<Ost>, registry: &Registry) -> Group {
         .add(
             "active",
             show(ost, |o| u8::from(o.is_connected()).to_string(), "1: connected").instead(
-                "to keep new files off an OST, set max_create_count=0 of the same device; 20000 ends this",
+                "to stop new files from using an OST, set max_create_count=0 on the same device; set it to 20000 to allow them again",
             ),
         );
     group

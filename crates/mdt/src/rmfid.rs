@@ -83,7 +83,8 @@ impl Mdt {
             is_file.then_some(found).ok_or(Errno::ENOENT)
         };
         let found = check(NameToRemove::find(&self.store, cred, args)?)?;
-        // The client does not know which directories change, so it must lose its locks on them.
+        // The client does not know which directories change, so the MDT revokes the client's own
+        // locks on them, too.
         let mut locks = self.locks.request_locks(Some(&req.export), false);
         locks.lock_name_write(args.parent, args.name).await?;
         let found = check(found.refresh(&self.store, cred, args)?)?;

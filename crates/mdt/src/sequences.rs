@@ -106,8 +106,8 @@ impl Sequences {
     }
 
     /// Whether this MDT may have allocated the sequence: one of its super-sequences contains the
-    /// sequence, and the free part does not. Also true for sequences that an earlier start recorded
-    /// as allocated and never used.
+    /// sequence, and the free part does not. Also true for sequences that an earlier start of the
+    /// target recorded as allocated, but gave to no client.
     pub(crate) fn was_allocated(&self, seq: u64) -> bool {
         let request = LuSeqRange {
             lsr_start: seq,
@@ -122,8 +122,9 @@ impl Sequences {
         seq >= FID_SEQ_NORMAL && is_own && !free.contains(&seq)
     }
 
-    /// Allocates a super-sequence for the server with the index and kind in `request`.
-    /// `EOPNOTSUPP` if this MDT is not MDT0000, `ENOSPC` if the server has the maximum.
+    /// Allocates a super-sequence for the server with the index and kind in `request`. `EOPNOTSUPP`
+    /// if this MDT is not MDT0000, `ENOSPC` if the server or the FLDB has the maximum number of
+    /// ranges.
     pub(crate) async fn allocate_super(&self, request: &LuSeqRange) -> Result<LuSeqRange, Errno> {
         if self.index != 0 {
             return Err(Errno::EOPNOTSUPP);
@@ -260,7 +261,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn free_fixed_and_foreign_sequences_are_not_allocated() {
+    async fn was_allocated_is_false_for_free_fixed_and_foreign_sequences() {
         let store = Arc::new(Store::new(Arc::new(MemoryIndex::default())));
         let sequences = Sequences::load(store.clone(), 0).unwrap();
         assert!(!sequences.was_allocated(0x2_0000_0400));

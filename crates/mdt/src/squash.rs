@@ -24,7 +24,8 @@ pub(crate) struct Squash {
 }
 
 impl Squash {
-    /// The identity to use for a request from `peer` that claims to be `claimed`.
+    /// The identity with which the MDT executes a request from `peer` that claims the identity
+    /// `claimed`.
     pub(crate) fn apply(&self, claimed: Cred, peer: Nid) -> Cred {
         if claimed.fsuid != 0 {
             let cap = claimed.cap & self.caps_of_users.load(Ordering::Relaxed);

@@ -1,6 +1,6 @@
-//! Counts and durations of the operations of each kind: the parameter `md_stats`. A failed request
-//! does not count, except for intents and lookups of a batch: their replies have a result even if
-//! the operation failed.
+//! Counts and durations of the operations of each kind: the parameter `md_stats`. The MDT does not
+//! count a request that it answers with an error. It counts a failed intent and a failed lookup of
+//! a batch, because their replies carry the operation's result.
 
 use std::time::Duration;
 
@@ -69,7 +69,7 @@ impl Op {
             MDS_REINT => {
                 let rec: MdtRecReint = req.msg.get(bufs::REC_REINT).ok()?;
                 let is_dir = rec.rr_mode & S_IFMT == S_IFDIR;
-                // A create's record has its mode four bytes earlier than the others: in `rr_bias`.
+                // The record of a create has its mode where the other records have `rr_bias`.
                 let makes_dir = rec.rr_bias & S_IFMT == S_IFDIR;
                 match rec.rr_opcode {
                     REINT_SETATTR => "setattr",

@@ -2,8 +2,9 @@
 //! the holder of a lease. Clients copy a file's data into a volatile file with the wanted layout,
 //! and then swap the layouts (`lfs migrate`).
 //!
-//! The target first revokes all clients' locks on both layouts: no client may use an object for its
-//! old file. Afterwards the target tells the OSTs the objects' new files ([`Osts`]).
+//! Before the swap, the target revokes all clients' locks on both layouts, so that no client uses
+//! an object for its old file. After the swap, the target tells the OSTs to which file each object
+//! belongs ([`Osts`]).
 //!
 //! [`Osts`]: crate::osp::Osts
 
@@ -46,8 +47,8 @@ impl Mdt {
         Ok(reply)
     }
 
-    /// Executes the additional operation of a close, and cancels the lock of the client's lease.
-    /// The caller closes the file even after an error.
+    /// Executes the intent of a close (`MDS_CLOSE_INTENT`), and cancels the lock of the client's
+    /// lease. The caller closes the file even after an error.
     pub(crate) async fn execute_close_intent(
         &self,
         req: &ServerRequest,
@@ -122,7 +123,7 @@ impl Mdt {
         let (first, second) = (self.store.inode(a)?, self.store.inode(b)?);
         namespace::check_swap(cred, &first, &second)?;
         let objects = [layout::objects(&first.lov)?, layout::objects(&second.lov)?].concat();
-        let _adoption_guards = self.osts.begin_move(&objects).await?;
+        let _adoption_guards = self.osts.detach_objects(&objects).await?;
         let change = namespace::swap_layouts(&self.store, cred, (a, b))?;
         self.store.index().sync().await?;
         Ok(change)

@@ -139,7 +139,8 @@ impl CapaKeys {
 
 impl Key {
     fn mac(&self, scope: CapaScope<'_>, capa: &LustreCapa) -> Hmac<Sha256> {
-        // A key of the hash's block size, zero-padded as HMAC would do, is always accepted.
+        // Pad the key with zeros to the hash's block size, as HMAC does: `new` takes only keys of
+        // this size.
         let mut block = [0; 64];
         block[..KEY_LEN].copy_from_slice(&self.bytes);
         let mut mac = <Hmac<Sha256> as Mac>::new(&block.into());

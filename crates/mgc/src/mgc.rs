@@ -228,7 +228,7 @@ impl Mgc {
         })
     }
 
-    /// The import, for its state and for requests that this type does not have.
+    /// The import, for its state and for requests without a method of this type.
     pub fn import(&self) -> &Arc<Import> {
         &self.import
     }

@@ -26,9 +26,9 @@ fn any_at(targets: &[TargetConf], nid: Nid) -> bool {
     targets.iter().any(|t| t.nids.contains(&nid))
 }
 
-/// The role of a peer that connects to the target with the UUID `target`. `is_registered` says
-/// whether the configuration has, at a NID, a server that may connect to this target as a server:
-/// to an OST only MDTs, to an MDT all targets.
+/// The role of a peer that connects to the target with the UUID `target`. `is_registered` returns
+/// whether the configuration lists a target at a NID that may connect to this target as a server.
+/// An OST accepts only MDTs as servers, an MDT accepts all targets.
 ///
 /// # Errors
 ///

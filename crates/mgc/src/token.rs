@@ -45,7 +45,8 @@ impl JoinToken {
     }
 
     fn mac(&self, handle: u64, info: &[u8], store: Option<&str>) -> Hmac<Sha256> {
-        // A key of the hash's block size, zero-padded as HMAC would do, is always accepted.
+        // Pad the key with zeros to the hash's block size, as HMAC does: `new` takes only keys of
+        // this size.
         let mut key = [0; 64];
         key[..TOKEN_LEN].copy_from_slice(&self.0);
         let mut mac = <Hmac<Sha256> as Mac>::new(&key.into());

@@ -17,7 +17,7 @@ pub type KeySource = Arc<dyn Fn() -> io::Result<[u8; 32]> + Send + Sync>;
 
 /// Name of the file with the keys.
 pub const CAPA_KEYS_FILE: &str = "capa-keys";
-/// Bit that is set in the id of this log, and in no id of a log in the store.
+/// Bit that marks the id of this log in requests. No log in the store has an id with this bit.
 const ID_FLAG: u64 = 1 << 63;
 
 /// The keys, their file, and the log that serves them.

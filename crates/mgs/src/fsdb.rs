@@ -90,7 +90,7 @@ fn register_any_index(
             None => store.is_none() && info.mti_flags & LDD_F_VIRGIN != 0,
         };
         if is_other_store {
-            let why = target.in_use_text(owner, &nids_in_log(logs, &target));
+            let why = target.index_in_use_reason(owner, &nids_in_log(logs, &target));
             return refuse(&target, Errno::EADDRINUSE, why);
         }
     }
@@ -251,7 +251,7 @@ impl LogWriter<'_> {
             }
             Kind::Ost => {
                 if !is_known {
-                    self.write_section(&name, &name, "add ost", &sections::own_ost(target))?;
+                    self.write_section(&name, &name, "add ost", &sections::ost_setup(target))?;
                 }
                 for mdt in others.iter().filter(|t| t.kind == Kind::Mdt) {
                     let (lov, suffix) = mdt_lov_and_suffix(mdt);
@@ -274,7 +274,7 @@ impl LogWriter<'_> {
         let name = target.name();
         let (lov, suffix) = mdt_lov_and_suffix(target);
         self.write_section(&name, &lov, "lov setup", &sections::lov(&lov))?;
-        self.write_section(&name, &name, "add mdt", &sections::own_mdt(target, &lov))?;
+        self.write_section(&name, &name, "add mdt", &sections::mdt_setup(target, &lov))?;
         for other in others {
             let (comment, records) = match other.kind {
                 Kind::Mdt => ("add osp", sections::osp(other, &lov, &suffix, true)),
@@ -361,8 +361,9 @@ pub(crate) mod tests {
         info
     }
 
-    /// A captured log as this MGS would write it. Lustre leaves arbitrary bytes after the NUL of a
-    /// text of fixed size; here they are zeros. The version in the markers becomes this version.
+    /// Converts a captured log to the form that this MGS writes: clears the bytes after the NUL of
+    /// a text of fixed size, which Lustre leaves arbitrary, and replaces the version in the
+    /// markers.
     pub(crate) fn normalise(file: &[u8]) -> bytes::Bytes {
         let log = wire::llog_file::Log::parse(file).unwrap();
         let mut copy = log.clone();
@@ -370,7 +371,7 @@ pub(crate) mod tests {
             if let Some(mut marker) = Record::parse(entry.data).unwrap().as_marker() {
                 marker.cm_tgtname = Text::truncated(marker.cm_tgtname.as_str());
                 marker.cm_comment = Text::truncated(marker.cm_comment.as_str());
-                // The captured server was a few commits later.
+                // The captured server was built from a slightly later commit of Lustre.
                 marker.cm_vers = wire::LUSTRE_VERSION_CODE;
                 assert!(copy.rewrite(entry.index, &Record::marker(&marker).build()));
             }

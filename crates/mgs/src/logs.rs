@@ -240,7 +240,7 @@ impl Logs {
 
 /// The contents of a section's markers.
 pub(crate) struct Section<'a> {
-    /// Position in the order of all changes: of the file system, or of a log of values.
+    /// Number that orders the changes of a file system, or of a log of values.
     pub(crate) step: u32,
     /// The target or device that the section describes.
     pub(crate) target: &'a str,

@@ -39,9 +39,9 @@ pub(crate) struct Target {
 }
 
 impl Target {
-    /// The reason why another store cannot have the index: the UUID and NIDs are those of the
-    /// present store.
-    pub(crate) fn in_use_text(&self, uuid: Option<&str>, nids: &[Nid]) -> String {
+    /// The reason of a refusal because another store has the target's index. `uuid` and `nids`
+    /// belong to that store.
+    pub(crate) fn index_in_use_reason(&self, uuid: Option<&str>, nids: &[Nid]) -> String {
         let uuid = uuid.map_or_else(String::new, |uuid| format!(" (uuid {uuid})"));
         let nids: Vec<String> = nids.iter().map(Nid::to_string).collect();
         format!(
@@ -119,7 +119,7 @@ pub(crate) fn mount_options(fsname: &str) -> Vec<Record> {
 }
 
 /// The MDT itself, in its own log. `lov` is the LOV of its imports.
-pub(crate) fn own_mdt(target: &Target, lov: &str) -> Vec<Record> {
+pub(crate) fn mdt_setup(target: &Target, lov: &str) -> Vec<Record> {
     let (name, index) = (target.name(), target.index.to_string());
     vec![
         Record::new(LCFG_ATTACH, &[&name, "mdt", &target.uuid()]),
@@ -129,7 +129,7 @@ pub(crate) fn own_mdt(target: &Target, lov: &str) -> Vec<Record> {
 }
 
 /// The OST itself, in its own log.
-pub(crate) fn own_ost(target: &Target) -> Vec<Record> {
+pub(crate) fn ost_setup(target: &Target) -> Vec<Record> {
     let name = target.name();
     vec![
         Record::new(LCFG_ATTACH, &[&name, "obdfilter", &target.uuid()]),

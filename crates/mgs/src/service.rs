@@ -249,7 +249,7 @@ impl Mgs {
         });
     }
 
-    /// Whether this NID is of this node, or a target of any file system is at this NID.
+    /// Whether a NID belongs to this node, or to a registered target of any file system.
     fn is_server(&self, logs: &Logs, nid: Nid) -> bool {
         let has_target = |log: &str| FsConfig::from_records(log, &logs.records(log)).has_target_at(nid);
         self.rpc.lnet().is_local(nid)
@@ -258,9 +258,9 @@ impl Mgs {
                 .any(|log| log.ends_with("-client") && has_target(log))
     }
 
-    /// Calls `f` with the log that a request reads, and the id of the log. With `is_keys` that is
-    /// the log of keys, which only peers at the NIDs of servers may read; else the log that `find`
-    /// returns.
+    /// Calls `f` with the log that a request reads, and the id of the log. If `is_keys` is set,
+    /// this is the log of keys, which only peers at the NIDs of servers may read. Otherwise, it is
+    /// the log that `find` returns.
     fn with_log<T>(
         &self,
         req: &ServerRequest,
@@ -384,7 +384,8 @@ impl Mgs {
         });
     }
 
-    /// Opens a log by name. The opcode is named after creating a log, but the MGS creates none.
+    /// Opens a log by name. Despite the name of the opcode (`LLOG_ORIGIN_HANDLE_CREATE`), the MGS
+    /// creates no log.
     fn open(&self, req: &ServerRequest) -> Result<Reply, Errno> {
         let body: LlogdBody = req.get(bufs::LLOGD_BODY)?;
         let name = std::str::from_utf8(before_nul(req.buf(bufs::LLOG_NAME))).map_err(|_| Errno::EINVAL)?;

@@ -28,8 +28,8 @@ pub(crate) fn list(logs: &Logs, log: &str) -> Vec<(String, String)> {
     params.into_iter().map(|p| (p.name, p.value)).collect()
 }
 
-/// Sets a value in a log, or removes it if `value` is `None`. Setting skips the section of the
-/// previous value. `now` is in seconds since 1970.
+/// Sets a value in a log, or removes it if `value` is `None`. Setting a value marks the section of
+/// the previous value as skipped. `now` is in seconds since 1970.
 pub(crate) fn set(
     logs: &mut Logs,
     log: &str,

@@ -244,7 +244,7 @@ async fn targets_with_nids_of_other_hosts_register_with_the_join_token() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn of_two_stores_registering_one_index_one_gets_it() {
+async fn only_one_of_two_stores_gets_an_index() {
     let (mgc, nodes, client_nid) = mgs_and_peer(["127.0.0.79@tcp", "127.0.0.80@tcp"], mgs_spec()).await;
     let stores = [
         "5c3f2f4e-0000-4000-8000-00000000000a",
@@ -404,7 +404,7 @@ async fn nodemaps_reach_the_targets_and_persist() {
 #[tokio::test]
 async fn the_list_of_server_nids_persists() {
     let stores = RestartableMemoryStores::new(1 << 30).await;
-    // Starts an MGS, sets the parameter if told to, and returns its value.
+    // Starts an MGS, sets the parameter if `set` has a value, and returns the parameter's value.
     let run_mgs = async |set: Option<&str>| {
         let node = node(None, 1).await;
         let mut spec = TargetSpec {

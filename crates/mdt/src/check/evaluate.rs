@@ -12,7 +12,7 @@ use wire::Fid;
 
 use super::{
     Examination, Problem,
-    table::{LINKS_UNSUMMED, MALFORMED, NO_ROW, ORPHAN, SEARCHED, Table, VISITING},
+    table::{LINK_SUM_INVALID, MALFORMED, NO_ROW, ORPHAN, SEARCHED, Table, VISITING},
 };
 use crate::{
     namespace::check_name,
@@ -35,7 +35,7 @@ pub(super) fn evaluate(
     // The second walk collects the names of these inodes.
     let mut suspects: HashMap<Fid, Vec<Name>> = cycles.iter().map(|fid| (*fid, Vec::new())).collect();
     for row in &examination.table.rows {
-        // Ends the check if it is to stop.
+        // Fails if the caller has stopped the check.
         progress.add(0)?;
         if row.has(MALFORMED) {
             continue;
@@ -71,7 +71,7 @@ pub(super) fn evaluate(
             });
         }
         let names_max = if is_root { 0 } else { 1 };
-        if row.link_difference != 0 || row.has(LINKS_UNSUMMED) || (row.is_dir() && row.names > names_max) {
+        if row.link_difference != 0 || row.has(LINK_SUM_INVALID) || (row.is_dir() && row.names > names_max) {
             suspects.entry(fid).or_default();
         }
     }

@@ -7,8 +7,8 @@
 //! as sums of hashes. A second walk collects names, but only those of inconsistent inodes.
 //!
 //! [`Problem::finding`] describes a problem, and [`Repairer`] repairs it. The caller examines the
-//! store again after repairs, because one problem can hide another. It also compares the files'
-//! objects ([`Claim`]) with those on the OSTs.
+//! store again after repairs, because one problem can hide another. The caller also compares the
+//! files' objects ([`Claim`]) with those on the OSTs.
 
 mod evaluate;
 mod problem;
@@ -85,7 +85,8 @@ impl Examination {
 ///
 /// # Errors
 ///
-/// [`OsdError::Stopping`] if the check is to stop, or an error of reading the index.
+/// [`OsdError::Stopping`] if the caller stopped the check (`progress`), or an error of reading the
+/// index.
 pub fn examine(store: &Store, mdt_index: u32, progress: &Progress) -> Result<Examination, OsdError> {
     let mut examination = Examination::default();
     walk::inodes(store, mdt_index, progress, &mut examination)?;

@@ -163,7 +163,7 @@ pub enum Problem {
     UnknownSequence {
         /// The sequence.
         seq: u64,
-        /// The range of the FLDB with the sequence, if another target has it.
+        /// The range of the FLDB that contains the sequence, if it belongs to another target.
         owner: Option<LuSeqRange>,
     },
     /// An inode's sequence is in the part of the super-sequence that is not allocated yet.
@@ -275,7 +275,7 @@ impl Problem {
                 "creates the root directory",
             ),
             Problem::EntriesWithoutDirectory { dir, kind: None } => finding(
-                "lost directory",
+                "missing directory inode",
                 Some(*dir),
                 String::new(),
                 "the inode of a directory that has entries".into(),
@@ -286,7 +286,7 @@ impl Problem {
                 dir,
                 kind: Some(kind),
             } => finding(
-                "names in no directory",
+                "entries below a non-directory",
                 Some(*dir),
                 path(*dir),
                 "no entries, since it is not a directory".into(),
@@ -339,7 +339,7 @@ impl Problem {
                 "removes the name",
             ),
             Problem::DirectoryCycle { fid, dir, name } => finding(
-                "directory below itself",
+                "directory cycle",
                 Some(*fid),
                 show_name(store, *dir, name),
                 "a directory below the root".into(),
@@ -355,7 +355,7 @@ impl Problem {
                 "adds a name in lost+found",
             ),
             Problem::MissingOrphanRecord { fid } => finding(
-                "forgotten inode",
+                "unreferenced inode",
                 Some(*fid),
                 path(*fid),
                 "an orphan record".into(),
@@ -363,7 +363,7 @@ impl Problem {
                 "destroys the inode",
             ),
             Problem::StaleOrphanRecord { fid, exists } => finding(
-                "wrong orphan",
+                "stale orphan record",
                 Some(*fid),
                 path(*fid),
                 "an orphan record of an inode without names".into(),
@@ -396,7 +396,7 @@ impl Problem {
                 "records the names in the inode",
             ),
             Problem::XattrsWithoutInode { fid } => finding(
-                "lost attributes",
+                "extended attributes without an inode",
                 Some(*fid),
                 String::new(),
                 "the inode of these extended attributes".into(),
@@ -404,7 +404,7 @@ impl Problem {
                 "removes the attributes",
             ),
             Problem::UnflaggedXattrs { fid } => finding(
-                "hidden attributes",
+                "extended attributes without the flag",
                 Some(*fid),
                 path(*fid),
                 "an inode with the flag for extended attributes".into(),

@@ -232,7 +232,7 @@ impl Repairer {
         self.put(keys::location(range.lsr_start), range.to_bytes())
     }
 
-    /// Removes the destroys of an object from the OST's queue of work.
+    /// Removes all destroys of an object from the OST's queue of work.
     ///
     /// # Errors
     ///

@@ -20,7 +20,7 @@ pub(super) const HAS_ENTRIES: u8 = 4;
 /// The inode has the flag for extended attributes.
 pub(super) const HAS_XATTRS: u8 = 8;
 /// [`Row::link_difference`] has no meaning: the recorded links overflowed or are malformed.
-pub(super) const LINKS_UNSUMMED: u8 = 16;
+pub(super) const LINK_SUM_INVALID: u8 = 16;
 /// The search for cycles has ended for this directory.
 pub(super) const SEARCHED: u8 = 32;
 /// The directory is on the path of the current search for cycles.
@@ -80,7 +80,7 @@ impl Row {
         self.flags &= !flag;
     }
 
-    /// The link count by the names found.
+    /// The link count that follows from the names found.
     pub(super) fn nlink_expected(&self) -> u32 {
         if self.is_dir() {
             2 + self.subdirs

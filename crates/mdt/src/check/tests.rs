@@ -157,7 +157,10 @@ async fn directory_without_inode_is_restored_in_lost_found_with_its_entries() {
     t.damage(|b| {
         b.delete(keys::inode(t.b));
     });
-    assert_eq!(t.kinds(), ["dangling name", "lost directory", "wrong link count"]);
+    assert_eq!(
+        t.kinds(),
+        ["dangling name", "missing directory inode", "wrong link count"]
+    );
     let paths = t.repair_all().await;
     let kept = format!("/lost+found/{:#x}:{:#x}:0x0/f", t.b.f_seq, t.b.f_oid);
     assert!(paths.contains(&kept), "{paths:?}");
@@ -253,7 +256,7 @@ async fn directory_cycles_are_broken_and_kept_in_lost_found() {
         b.delete(keys::entry(t.a, b"b"));
     });
     t.put_entry(c, "b", t.b, S_IFDIR);
-    assert!(t.kinds().contains(&"directory below itself"), "{:?}", t.kinds());
+    assert!(t.kinds().contains(&"directory cycle"), "{:?}", t.kinds());
     let paths = t.repair_all().await;
     assert!(
         paths
@@ -300,7 +303,7 @@ async fn invalid_names_are_removed_and_misplaced_entries_moved() {
 async fn entries_below_a_file_are_removed() {
     let t = Tree::new();
     t.put_entry(t.g, "below-a-file", t.file, S_IFREG);
-    assert_eq!(t.findings(), [("names in no directory", "/a/g".into())]);
+    assert_eq!(t.findings(), [("entries below a non-directory", "/a/g".into())]);
     assert_eq!(t.repair_all().await, ALL_PATHS);
 }
 
@@ -310,7 +313,7 @@ async fn missing_root_is_created() {
     t.damage(|b| {
         b.delete(keys::inode(ROOT));
     });
-    assert_eq!(t.kinds(), ["lost directory", "no root directory"]);
+    assert_eq!(t.kinds(), ["missing directory inode", "no root directory"]);
     let paths = t.repair_all().await;
     assert!(
         ALL_PATHS.iter().all(|p| paths.contains(&(*p).into())),
@@ -331,10 +334,10 @@ async fn mismatched_orphan_records_are_repaired() {
     assert_eq!(
         t.kinds(),
         [
-            "forgotten inode",
+            "unreferenced inode",
             "unreadable record",
-            "wrong orphan",
-            "wrong orphan"
+            "stale orphan record",
+            "stale orphan record"
         ]
     );
     assert_eq!(t.repair_all().await, ["/a", "/a/b", "/a/b/f", "/link"]);
@@ -350,7 +353,11 @@ async fn xattrs_without_inode_or_flag_are_repaired() {
     });
     assert_eq!(
         t.kinds(),
-        ["hidden attributes", "lost attributes", "unreadable record"]
+        [
+            "extended attributes without the flag",
+            "extended attributes without an inode",
+            "unreadable record"
+        ]
     );
     assert_eq!(t.repair_all().await, ALL_PATHS);
     assert_eq!(t.f.store.xattr(t.g, b"user.x").unwrap().unwrap(), "1");

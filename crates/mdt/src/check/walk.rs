@@ -10,7 +10,7 @@ use super::{
     Claim, Examination, Problem,
     problem::InodePart,
     ranges::Ranges,
-    table::{HAS_ENTRIES, HAS_XATTRS, LINKS_UNSUMMED, MALFORMED, ORPHAN, Row},
+    table::{HAS_ENTRIES, HAS_XATTRS, LINK_SUM_INVALID, MALFORMED, ORPHAN, Row},
 };
 use crate::{
     acl,
@@ -115,7 +115,7 @@ fn inode_row(fid: Fid, inode: &Inode, examination: &mut Examination) -> Row {
             }
         }
         Err(_) if inode.links.is_empty() => {}
-        _ => row.set(LINKS_UNSUMMED),
+        _ => row.set(LINK_SUM_INVALID),
     }
     let mut report = |part, reason: String| examination.problems.push(Problem::BadPart { fid, part, reason });
     for (part, acl) in [

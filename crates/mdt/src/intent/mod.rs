@@ -50,7 +50,7 @@ struct IntentResult {
 }
 
 impl IntentResult {
-    /// Builds the reply: DLM_REP and `count` further buffers, the number in the intent's format.
+    /// Builds the reply: DLM_REP, and the `count` further buffers of the intent's reply format.
     fn reply(mut self, count: usize) -> Reply {
         let mut rep = LdlmReply {
             lock_policy_res1: self.disposition,

@@ -1,7 +1,7 @@
 //! The open intent: opens a file, and creates it if requested.
 //!
-//! The disposition bits state the executed steps (lookup, create, open): by them, the client knows
-//! the step that the status belongs to.
+//! The disposition bits state the executed steps (lookup, create, open): from them, the client
+//! knows which step the status describes.
 
 use bytes::Bytes;
 use ldlm::{GrantedLock, LockMode};
@@ -388,8 +388,8 @@ impl Mdt {
     }
 
     /// Sets the layout of a file that has none, and revokes the LAYOUT bit from clients. Does
-    /// nothing if the file has a layout. The objects get the file's size; the UPDATE lock prevents
-    /// a change of the size.
+    /// nothing if the file has a layout. Extends the objects to the file's size; the UPDATE lock
+    /// prevents a change of the size.
     pub(crate) async fn set_layout(
         &self,
         req: &ServerRequest,

@@ -25,8 +25,10 @@ const STORED_FLAGS: u32 = IMMUTABLE
     | wire::LUSTRE_DIRSYNC_FL
     | wire::LUSTRE_PROJINHERIT_FL;
 
-/// Attributes with their own rules; a change of another attribute needs write permission.
-const OWN_RULES: u64 = MDS_ATTR_MODE | MDS_ATTR_ATTR_FLAG | MDS_ATTR_PROJID | MDS_ATTR_UID | MDS_ATTR_GID;
+/// Attributes for which [`check_setattr`] has special rules. Only the owner, or a user with write
+/// permission, may change another attribute.
+const SPECIALLY_CHECKED_ATTRS: u64 =
+    MDS_ATTR_MODE | MDS_ATTR_ATTR_FLAG | MDS_ATTR_PROJID | MDS_ATTR_UID | MDS_ATTR_GID;
 
 /// Maximum file size in bytes: programs use signed sizes.
 const SIZE_MAX: u64 = i64::MAX as u64;
@@ -68,8 +70,8 @@ fn plan_setattr(old: Inode, opens: OpenCounts, cred: &Cred, args: SetattrArgs<'_
         return Err(Errno::ETXTBSY);
     }
     let mut inode = old.clone();
-    // Any user may send a change of no attribute (`chown` with neither owner nor group). It updates
-    // the change time only for a user with permission.
+    // Any user may send a setattr that changes no attribute, such as a `chown` with neither owner
+    // nor group. It updates the change time only if the user owns the inode or may write to it.
     let unauthorized =
         rec.sa_valid & !IMPLICIT == 0 && !cred.owns(&old) && cred.check(&old, MAY_WRITE).is_err();
     if !unauthorized {
@@ -95,7 +97,7 @@ fn check_setattr(cred: &Cred, inode: &Inode, args: SetattrArgs<'_>) -> Result<()
         return Err(Errno::EPERM);
     }
     let only_flags = valid & !(MDS_ATTR_ATTR_FLAG | IMPLICIT) == 0;
-    // As on Linux, the times of an append-only inode may become "now", but no other time.
+    // As on Linux, a user may set the times of an append-only inode to the current time only.
     let only_times = valid & !(MDS_ATTR_ATIME | MDS_ATTR_MTIME | IMPLICIT) == 0;
     let touches_append_only = only_times && inode.flags & IMMUTABLE == 0;
     if inode.flags & PRIVILEGED_FLAGS != 0 && !only_flags && !touches_append_only {
@@ -133,17 +135,21 @@ fn check_setattr(cred: &Cred, inode: &Inode, args: SetattrArgs<'_>) -> Result<()
         if !args.open_for_write {
             cred.check(inode, MAY_WRITE)?;
         }
-    } else if changes(!(OWN_RULES | KILL_SET_ID | IMPLICIT)) && !changes(OWN_RULES) && !cred.owns(inode) {
-        // The client marks every time as explicitly set, so the MDT cannot tell "now" from another
-        // value. The MDT requires write permission; the client checks that only the owner sets
-        // another value.
+    } else if changes(!(SPECIALLY_CHECKED_ATTRS | KILL_SET_ID | IMPLICIT))
+        && !changes(SPECIALLY_CHECKED_ATTRS)
+        && !cred.owns(inode)
+    {
+        // The client marks every time as explicitly set, so the MDT cannot tell the current time
+        // from another value. The MDT requires write permission; the client checks that only the
+        // owner sets another value.
         cred.check(inode, MAY_WRITE)?;
     }
     Ok(())
 }
 
-/// Whether the record only clears set-ID bits of the mode. Linux forces such a change before a
-/// write, possibly for a user that is not the owner; a `chmod` is not forced.
+/// Whether the record only clears set-ID bits of the mode. Linux sends such a change with
+/// `MDS_ATTR_FORCE` before a write, possibly for a user that is not the owner. A `chmod` does not
+/// have this flag.
 fn only_drops_set_id(inode: &Inode, rec: &MdtRecSetattr) -> bool {
     let (old, new) = (inode.mode & 0o7777, rec.sa_mode & 0o7777);
     let set_id = S_ISUID | S_ISGID;
@@ -184,7 +190,7 @@ fn apply(cred: &Cred, inode: &mut Inode, rec: &MdtRecSetattr) {
         inode.mode &= !S_ISGID;
     }
     if changes(MDS_ATTR_MODE | KILL_SET_ID) {
-        acl::follow_mode(inode);
+        acl::update_acl_from_mode(inode);
     }
     if changes(MDS_ATTR_PROJID) {
         inode.projid = rec.sa_projid;
@@ -208,7 +214,8 @@ fn apply(cred: &Cred, inode: &mut Inode, rec: &MdtRecSetattr) {
     if changes(MDS_ATTR_MTIME_SET) {
         inode.mtime = times.mtime;
     } else if changes(MDS_ATTR_MTIME) {
-        // The client set the time to "now", which is not earlier than the last change.
+        // The client set the time to the current time of its clock. The MDT does not store a time
+        // earlier than the last change.
         inode.mtime = times.mtime.max(inode.ctime);
     }
     if changes(MDS_ATTR_CTIME) {

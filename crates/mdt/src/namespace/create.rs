@@ -38,8 +38,8 @@ pub struct NewInode {
     pub xattrs: Vec<(Bytes, Bytes)>,
 }
 
-/// Checks that a client may choose a FID: its sequence is one for clients, and its object id is not
-/// 0. `EINVAL` if not.
+/// Checks that a client may choose a FID. `EINVAL` if its sequence is not a normal one, or if its
+/// object id is 0.
 pub(crate) fn check_fid(fid: Fid) -> Result<(), Errno> {
     match fid.is_normal() && fid.f_oid != 0 {
         true => Ok(()),
@@ -137,8 +137,8 @@ pub fn create(
     create_resolved(store, cred, (parent, name), resolved, unused, node)
 }
 
-/// Like [`create`], under a name that the caller has looked up after it locked it, with a FID that
-/// the caller has looked up (`None`: it is in use).
+/// Like [`create`], for a caller that has locked the name and then looked it up (`resolved`), and
+/// that has looked up the new FID (`unused`; `None` if the FID is in use).
 pub(crate) fn create_resolved(
     store: &Store,
     cred: &Cred,

@@ -2,11 +2,12 @@
 //!
 //! An operation has three steps. It reads what it depends on (its *view*). It plans the change: the
 //! `plan_*` functions are pure, and check permissions and types. Then it applies the plan. If
-//! another operation has changed what the view shows meanwhile, it starts again ([`run`]).
+//! another operation has changed an inode of the view in the meantime, the operation starts again
+//! ([`run`]).
 //!
 //! No operation here waits for a client or for the disk: a caller that serves several clients takes
-//! the locks first (see [`crate::locks`]), calls the operation, and replies. Times come from the
-//! client; changes of names never decrease a directory's times.
+//! the locks first (see [`crate::locks`]), calls the operation, and replies. The client sends the
+//! times of a change. A change of names never decreases the times of its directory.
 
 mod attr;
 mod create;
@@ -66,8 +67,8 @@ struct Plan {
     fid: Fid,
     /// The same inode, after the change.
     inode: Inode,
-    /// The versions of the inodes before the change. The first positions are those of the
-    /// directories of which the change changes names; their versions are set when it is applied.
+    /// The versions of the inodes before the change. The first positions belong to the directories
+    /// in which the plan changes names; [`Plan::apply`] sets them.
     pre_versions: [u64; 4],
 }
 
@@ -120,8 +121,9 @@ impl Plan {
     }
 }
 
-/// Reads and plans (`plan`), and applies the plan, until no other operation changes one of the
-/// inodes meanwhile. Each round that starts again means that another operation has completed.
+/// Calls `plan`, which reads the view and plans the change, and applies the plan. Repeats both if
+/// another operation has changed one of the inodes `fids` in the meantime. Each repetition means
+/// that another operation has completed, so the operations as a whole make progress.
 fn run(
     store: &Store,
     fids: &[Fid],
@@ -156,7 +158,8 @@ fn run_if_needed(
 ///
 /// # Errors
 ///
-/// `EINVAL` for an empty name, "." and "..", or one with a slash or NUL; `ENAMETOOLONG`.
+/// `EINVAL` for an empty name, ".", "..", or a name with a slash or NUL; `ENAMETOOLONG` for a name
+/// of more than 255 bytes.
 pub fn check_name(name: &[u8]) -> Result<(), Errno> {
     match name {
         b"" | b"." | b".." => Err(Errno::EINVAL),
@@ -182,8 +185,8 @@ fn check_dir(dir: &Inode) -> Result<(), Errno> {
     }
 }
 
-/// Reads the directory of a change of names. `EACCES` if the user may not search it, `EPERM` for
-/// `.lustre`.
+/// Reads a directory in which the caller wants to change names. `EACCES` if the user may not search
+/// it, `EPERM` for `.lustre`.
 pub(crate) fn searchable_dir(store: &Store, cred: &Cred, fid: Fid) -> Result<Inode, Errno> {
     check_not_dot_lustre(fid)?;
     let dir = store.inode(fid)?;
@@ -191,7 +194,8 @@ pub(crate) fn searchable_dir(store: &Store, cred: &Cred, fid: Fid) -> Result<Ino
     Ok(dir)
 }
 
-/// Checks the directory of a change of names. `EACCES` if the user may not search it.
+/// Checks a directory in which the caller wants to change names. `EACCES` if the user may not
+/// search it, or an error of [`check_dir`].
 fn check_searchable(cred: &Cred, dir: &Inode) -> Result<(), Errno> {
     check_dir(dir)?;
     cred.check(dir, MAY_EXEC)
@@ -239,7 +243,7 @@ pub fn lookup(store: &Store, cred: &Cred, dir: Fid, name: &[u8]) -> Result<Optio
     Resolved::read(store, cred, dir, name).map(|resolved| resolved.entry)
 }
 
-/// A name as it was looked up, with its directory.
+/// The result of the lookup of a name.
 #[derive(Clone, Debug)]
 pub(crate) struct Resolved {
     /// The directory.
@@ -259,8 +263,8 @@ impl Resolved {
         Resolved::read_in(store, cred, fid, dir, name)
     }
 
-    /// Looks up the name again, in its directory `fid`, after a request has locked it. Reads the
-    /// entry only if any name of the directory has changed since.
+    /// Looks up the name again in its directory `fid`, after the request has locked the name. Reads
+    /// the entry only if the directory has changed since the first lookup.
     ///
     /// # Errors
     ///

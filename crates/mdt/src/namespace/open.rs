@@ -105,9 +105,9 @@ impl OpenCounts {
 }
 
 /// Opens an inode: checks permissions, and adds a handle to the counts. `created` is the
-/// transaction that just created the file. Without it, the open gets its own transaction, without
-/// changes: the client can replay the open by the transaction's number. An inode without links can
-/// be opened by its FID while another handle exists.
+/// transaction in which the same request created the file. If it is `None`, the open gets its own
+/// transaction without changes, so that the client can replay the open by its transno. A client can
+/// open an inode without links by its FID while another handle exists.
 ///
 /// # Errors
 ///
@@ -158,7 +158,7 @@ pub fn open_with_lease(
     Ok((opened.inode, opened.transno))
 }
 
-/// `is_new`: another transaction has just created the file.
+/// Plans an open. `is_new`: the same request created the file, in a transaction of its own.
 fn plan_open(
     inode: Inode,
     opens: OpenCounts,
@@ -274,8 +274,8 @@ fn destroy_closed(store: &Store, change: &mut Change, fid: Fid, inode: &Inode) -
     change.destroy_inode(fid, inode, store.xattr_names(fid, inode)?)
 }
 
-/// Removes one handle. Unlike [`close`], makes a transaction only if it destroys the inode: one
-/// without links, at its last handle.
+/// Removes one handle. Unlike [`close`], needs a transaction only if it destroys the inode, that
+/// is, if it removes the last handle of an inode without links.
 ///
 /// # Errors
 ///

@@ -72,22 +72,24 @@ struct RenameView {
     /// Whether the inode of the new name is a directory with entries.
     dst_has_entries: bool,
     /// Whether the new directory is the renamed inode or below it.
-    into_is_below: bool,
+    dst_dir_is_below_src: bool,
     /// Whether the old directory is the inode of the new name or below it.
-    from_is_below: bool,
+    src_dir_is_below_dst: bool,
     /// Whether the FID for the whiteout is in use.
     whiteout_in_use: bool,
 }
 
-/// Renames an inode. Replaces an existing inode at the new name, or moves it to the old name
-/// ([`RenameFlags::EXCHANGE`]). Nothing changes if both names lead to one inode. The result
-/// describes the replaced inode; without one, the renamed inode.
+/// Renames an inode. If the new name exists, the rename replaces the inode at that name, or moves
+/// it to the old name ([`RenameFlags::EXCHANGE`]). If both names lead to the same inode, nothing
+/// changes. The result describes the replaced inode, or the renamed inode if the rename replaces
+/// none.
 ///
 /// # Errors
 ///
-/// `ENOENT` if a name is gone; `EEXIST` if the target exists, with [`RenameFlags::NOREPLACE`];
-/// `EINVAL` if a directory would move below itself; `ENOTEMPTY`, `EISDIR`, `ENOTDIR` by the types;
-/// `EACCES`, `EPERM` without permission.
+/// `ENOENT` if the old name does not exist, or with [`RenameFlags::EXCHANGE`] the new name;
+/// `EEXIST` if the new name exists, with [`RenameFlags::NOREPLACE`]; `EINVAL` if a directory would
+/// move below itself; `ENOTEMPTY`, `EISDIR`, `ENOTDIR` by the types; `EACCES`, `EPERM` without
+/// permission.
 pub fn rename(store: &Store, cred: &Cred, args: RenameArgs<'_>) -> Result<ChangeResult, Errno> {
     let RenameArgs {
         src_dir,
@@ -138,8 +140,8 @@ pub fn rename(store: &Store, cred: &Cred, args: RenameArgs<'_>) -> Result<Change
                 Some(fid) => !store.is_empty_dir(fid)?,
                 None => false,
             },
-            into_is_below: is_below(dst_dir, inode.is_dir().then_some(src.fid))?,
-            from_is_below: is_below(src_dir, exchanged_dir)?,
+            dst_dir_is_below_src: is_below(dst_dir, inode.is_dir().then_some(src.fid))?,
+            src_dir_is_below_dst: is_below(src_dir, exchanged_dir)?,
             whiteout_in_use: match &whiteout {
                 Some(node) => store.find(node.fid)?.is_some(),
                 None => false,
@@ -183,14 +185,14 @@ fn plan_rename(
         Some((_, replaced)) => check_may_delete(cred, &into, &replaced.inode)?,
         None => check_may_add(cred, &into)?,
     }
-    check_may_move(cred, &inode, same_dir, view.into_is_below)?;
+    check_may_move(cred, &inode, same_dir, view.dst_dir_is_below_src)?;
     if let Some((entry, replaced)) = &view.dst {
         if *entry == src {
             // POSIX: a rename between two names of one inode does nothing.
             return Ok(Plan::new(Change::new(), src.fid, inode, pre_versions));
         }
         match (inode.is_dir(), replaced.inode.is_dir()) {
-            _ if exchange => check_may_move(cred, &replaced.inode, same_dir, view.from_is_below)?,
+            _ if exchange => check_may_move(cred, &replaced.inode, same_dir, view.src_dir_is_below_dst)?,
             (true, false) => return Err(Errno::ENOTDIR),
             (false, true) => return Err(Errno::EISDIR),
             (true, true) if view.dst_has_entries => return Err(Errno::ENOTEMPTY),
@@ -269,7 +271,7 @@ fn move_link(inode: &mut Inode, from: (Fid, &[u8]), into: (Fid, &[u8]), time: Ti
     inode.links = links::add(&inode.links, into.0, into.1, time.sec);
 }
 
-/// The character device 0:0 that the old name leads to afterwards ([`RenameFlags::WHITEOUT`]).
+/// The character device 0:0 that gets the old name ([`RenameFlags::WHITEOUT`]).
 fn whiteout_node(fid: Fid, time: Time) -> Result<NewInode, Errno> {
     check_fid(fid)?;
     Ok(NewInode {

@@ -20,7 +20,7 @@ pub fn check_swap(cred: &Cred, first: &Inode, second: &Inode) -> Result<(), Errn
         if !inode.is_file() {
             return Err(Errno::EINVAL);
         }
-        // Each file gets the other's data: that reads and writes both.
+        // Each file gets the other's data, so the user needs permission to read and write both.
         cred.check(inode, MAY_READ | MAY_WRITE)?;
         if inode.flags & (IMMUTABLE | APPEND) != 0 {
             return Err(Errno::EPERM);
@@ -34,7 +34,8 @@ pub fn check_swap(cred: &Cred, first: &Inode, second: &Inode) -> Result<(), Errn
 }
 
 /// Swaps the layouts of two files in one transaction; the files keep their times. The caller has
-/// revoked the clients' locks on both layouts, and has prepared the objects for their new files.
+/// revoked the clients' locks on both layouts, and the OSTs have detached the objects from their
+/// old files.
 ///
 /// # Errors
 ///
@@ -64,9 +65,10 @@ fn plan_swap(
         std::mem::swap(&mut first.som, &mut second.som);
         for (file, inode) in [(a, &first), (b, &second)] {
             change.change_inode(file, inode);
-            // The objects of a file without names need no new owner: its last close destroys them.
+            // The OSTs need not know the new file of the objects if it has no names: its last close
+            // destroys them.
             if inode.nlink > 0 {
-                change.queue_adoption(file, inode)?;
+                change.queue_set_parent(file, inode)?;
             }
         }
     }

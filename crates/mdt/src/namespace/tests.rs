@@ -267,7 +267,7 @@ fn create_adds_an_entry_and_updates_the_parent() {
 }
 
 #[test]
-fn create_fails_for_a_fid_in_use_or_of_the_target() {
+fn create_fails_for_a_used_or_reserved_fid() {
     let mut f = Fixture::new();
     f.file(ROOT, "a");
     f.last_id -= 1;
@@ -378,7 +378,7 @@ fn stale_orphan_record_is_removed() {
 }
 
 #[test]
-fn removed_open_directory_takes_no_entries() {
+fn create_in_a_removed_open_directory_is_enoent() {
     let mut f = Fixture::new();
     let d = f.dir(ROOT, "d");
     f.open(d, MDS_FMODE_READ | MDS_OPEN_DIRECTORY).unwrap();

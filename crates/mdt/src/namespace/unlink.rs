@@ -1,4 +1,4 @@
-//! Removes names, and inodes with their last name.
+//! Removes names, and destroys an inode when its last name is removed.
 
 use wire::{Errno, Fid, LUSTRE_ORPHAN_FL, Time};
 
@@ -25,8 +25,8 @@ pub struct UnlinkArgs<'a> {
     pub time: Time,
 }
 
-/// Removes a name. The last name's removal destroys the inode, or makes it an orphan while it is
-/// open.
+/// Removes a name. If the name is the inode's last one, destroys the inode, or makes it an orphan
+/// if a client has it open.
 ///
 /// # Errors
 ///
@@ -37,7 +37,7 @@ pub fn unlink(store: &Store, cred: &Cred, args: UnlinkArgs<'_>) -> Result<Change
     unlink_entry(store, cred, args, found)
 }
 
-/// A name to remove, as it was looked up.
+/// The result of the lookup of a name to remove.
 pub(crate) struct NameToRemove {
     /// The entry.
     pub entry: Entry,
@@ -185,7 +185,7 @@ fn plan_unlink(
     Ok(Plan::new(change, target.fid, target.inode, pre_versions))
 }
 
-/// An inode that may lose a link, with what decides whether it is destroyed then.
+/// An inode that may lose a link, with the data that decide whether the operation then destroys it.
 pub(super) struct LinkedInode {
     pub(super) fid: Fid,
     pub(super) inode: Inode,
@@ -207,7 +207,7 @@ impl LinkedInode {
     }
 
     /// Removes one link from the inode. The removal of the last link destroys the inode, or makes
-    /// it an orphan while it is open.
+    /// it an orphan if a client has it open.
     pub(super) fn drop_link(
         &mut self,
         change: &mut Change,
@@ -238,8 +238,8 @@ impl LinkedInode {
     }
 }
 
-/// Destroys an orphan with its record. Removes only the record if it is stale: the inode has links
-/// or is missing. Does nothing while a client has the inode open.
+/// Destroys an orphan and its orphan record. If the inode has links or is missing, the record is
+/// stale, and the function removes only the record. Does nothing while a client has the inode open.
 ///
 /// # Errors
 ///

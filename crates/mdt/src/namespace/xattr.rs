@@ -92,8 +92,9 @@ fn derived_value(fid: Fid, inode: &Inode, name: &[u8]) -> Option<Bytes> {
     })
 }
 
-/// The attributes that a copy of the file should have, with their values: those with their own
-/// records, and the ACLs.
+/// The attributes that `listxattr` shows, with their values: those with their own records, and the
+/// ACLs. Programs that copy a file copy these attributes, so the list omits those that belong to
+/// one inode, such as its layout and links.
 ///
 /// # Errors
 ///
@@ -115,7 +116,7 @@ pub fn listxattr(store: &Store, fid: Fid) -> Result<Vec<(Bytes, Bytes)>, Errno> 
 }
 
 /// The attributes that a client may cache under a lock: those of [`listxattr`], `trusted.link` and
-/// `trusted.lma`. For the client, an attribute that is missing here does not exist.
+/// `trusted.lma`. A client concludes that an attribute does not exist if it is missing here.
 ///
 /// # Errors
 ///
@@ -134,9 +135,9 @@ pub fn cacheable_xattrs(store: &Store, fid: Fid) -> Result<Vec<(Bytes, Bytes)>, 
 ///
 /// # Errors
 ///
-/// `EPERM`, `EACCES` without permission; `EEXIST`, `ENODATA` by the flags, or if an attribute to
-/// remove does not exist; `ERANGE` for an invalid name; `E2BIG` for a long value; `EOPNOTSUPP` for
-/// an unknown name space; `ENOSPC`; an error of the ACL or the layout.
+/// `EPERM`, `EACCES` without permission; `EEXIST`, `ENODATA` by the flags; `ENODATA` if an
+/// attribute to remove does not exist; `ERANGE` for an invalid name; `E2BIG` for a long value;
+/// `EOPNOTSUPP` for an unknown name space; `ENOSPC`; an error of the ACL or the layout.
 pub fn setxattr(store: &Store, cred: &Cred, args: &SetxattrArgs<'_>) -> Result<ChangeResult, Errno> {
     let (fid, name) = (args.fid, args.name);
     if name.is_empty() || name.len() > XATTR_NAME_MAX || name.contains(&0) {
@@ -155,7 +156,7 @@ pub fn setxattr(store: &Store, cred: &Cred, args: &SetxattrArgs<'_>) -> Result<C
     })
 }
 
-/// `has_old`: the attribute has its own record, and exists.
+/// Plans the change. `has_old`: the attribute exists, and has its own record.
 fn plan_setxattr(
     mut inode: Inode,
     has_old: bool,

@@ -48,13 +48,12 @@ use crate::{
 /// configuration after 5 to 10 s, and fail on a file with an object on an unknown OST.
 const NEW_OST_DELAY_SECS: u64 = 15;
 
-/// Time limit of an operation that waits for OSTs: until one has available objects, or for their
-/// replies.
+/// Time limit of an operation that waits for available objects, or for replies of OSTs.
 const ALLOCATE_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Interval of the checks for full OSTs at the start.
+/// Interval at which [`Osts::wait_ready`] checks the OSTs.
 const FULL_POLL: Duration = Duration::from_millis(100);
-/// Time limit of requesting the OSTs' statfs when a create fails with `ENOSPC`.
+/// Time limit of the statfs requests to the OSTs before a create fails with `ENOSPC`.
 const REFRESH_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Wakes creates that wait for objects.
@@ -109,7 +108,7 @@ pub(crate) struct Osts {
     registry: Registry,
     /// The parameter groups of the OSTs.
     groups: Mutex<Vec<Group>>,
-    /// Signalled when an OST joins, and when one has available objects again.
+    /// Signalled when an OST joins, has available objects again, becomes full, or has space again.
     wakeup: AllocationWakeup,
 }
 
@@ -164,8 +163,8 @@ impl Osts {
         Ok(())
     }
 
-    /// Waits until this many OSTs have available objects or are too full for objects. Returns the
-    /// full ones without objects.
+    /// Waits until `count` OSTs have available objects or are too full for new files. Returns the
+    /// full OSTs that have no available objects.
     pub(crate) async fn wait_ready(&self, count: usize) -> Vec<OstIndex> {
         let mut wakeup = self.wakeup.subscribe();
         loop {
@@ -176,8 +175,8 @@ impl Osts {
             if ready + full.len() >= count {
                 return full;
             }
-            // A change of `full` does not wake this task. This struct owns the sender, so the wait
-            // does not fail.
+            // Not every change of an OST's state wakes this task, so the wait has a time limit.
+            // This struct owns the sender, so the wait does not fail.
             let _ = tokio::time::timeout(FULL_POLL, wakeup.changed()).await;
         }
     }
@@ -231,8 +230,8 @@ impl Osts {
         Ok(layout::build(file, striping.stripe_size, striping.pool, &objects))
     }
 
-    /// Extends the object of a new layout that has the file's last byte: the file keeps the size
-    /// that it had without objects.
+    /// Extends the object that has the file's last byte in a new layout, so that the file keeps the
+    /// size that it had without objects.
     ///
     /// # Errors
     ///
@@ -246,15 +245,15 @@ impl Osts {
         extended.unwrap_or(Err(Errno::ETIMEDOUT))
     }
 
-    /// Prepares objects to move from one file to another: afterwards the OST assigns each object to
-    /// the first file that changes it. So both files stay usable even if a crash undoes the move.
-    /// While the returned guards exist, the MDT sends no adoption ([`crate::store::Work::Adopt`])
-    /// to these OSTs.
+    /// Prepares objects to move from one file to another: detaches each object from its file. The
+    /// OST then assigns the object to the file that the next change of the object names. So both
+    /// files stay usable even if a crash undoes the move. While the returned guards exist, the MDT
+    /// sends no adoption ([`crate::store::Work::Adopt`]) to these OSTs.
     ///
     /// # Errors
     ///
     /// The error of an OST; `ETIMEDOUT` if one is not connected or does not answer.
-    pub(crate) async fn begin_move(
+    pub(crate) async fn detach_objects(
         &self,
         objects: &[StripeObject],
     ) -> Result<Vec<OwnedRwLockWriteGuard<()>>, Errno> {
@@ -262,15 +261,15 @@ impl Osts {
             let indices: BTreeSet<OstIndex> = objects.iter().map(|o| o.ost).collect();
             let mut guards = Vec::with_capacity(indices.len());
             for index in &indices {
-                // Check all connections first: if the MDT waited for one OST with the guard of
-                // another, the other's adoptions would wait, too.
+                // Check all connections first. Otherwise, the MDT could wait for one OST while it
+                // holds the guard of another, and so delay the adoption_lock of the other.
                 if !self.get(*index).ok_or(Errno::ENODEV)?.is_connected() {
                     return Err(Errno::ETIMEDOUT);
                 }
             }
             for index in indices {
                 let ost = self.get(index).ok_or(Errno::ENODEV)?;
-                guards.push(ost.adoptions.clone().write_owned().await);
+                guards.push(ost.adoption_lock.clone().write_owned().await);
             }
             let mut requests = JoinSet::new();
             for object in objects.iter().copied() {

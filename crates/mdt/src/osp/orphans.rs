@@ -3,9 +3,9 @@
 //! The ids of these objects are close to the recorded bound ([`LastUsedId`]), which is at most 255
 //! ids ahead of the last allocated one. A background task reads all inodes once and collects the
 //! files' objects in a range of ids up to the bound. It queues all other ids in the range for
-//! destruction, even of objects that were never written: a client that writes to one later must get
-//! an error. A clean stop makes the bounds exact and records that; the next start then skips the
-//! scan.
+//! destruction, even ids to which no client has written: a client that writes to such an object
+//! later must get an error. A clean stop makes the bounds exact and records that; the next start
+//! then skips the scan.
 
 use std::collections::{BTreeMap, BTreeSet};
 

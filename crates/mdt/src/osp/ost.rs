@@ -44,8 +44,8 @@ pub(crate) use limits::MAX_CREATE_COUNT;
 
 /// Delay before a retry after a failure.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
-/// Interval of statfs requests to an OST in use or full: they balance the OSTs, and detect a slow
-/// one and space that is free again.
+/// Interval of statfs requests to an OST that creates use, or that is full. The MDT uses the
+/// replies to balance the OSTs, and to notice a slow OST and space that is free again.
 const STATFS_INTERVAL: Duration = Duration::from_millis(500);
 /// An OST that has left a statfs request unanswered for this long is slow. With
 /// [`STATFS_INTERVAL`], the MDT detects it within a second.
@@ -77,7 +77,7 @@ pub(crate) struct Ost {
     /// A statfs request has been unanswered for [`STATFS_SLOW`].
     slow: AtomicBool,
     /// New files use the OST from this time on: by then the clients know the OST.
-    known_at: Instant,
+    usable_from: Instant,
     /// Number of times that the last available object was taken.
     pub(crate) times_emptied: AtomicU64,
     /// Wakes the precreation task when too few objects are available.
@@ -86,7 +86,7 @@ pub(crate) struct Ost {
     space: ArcSwapOption<(Instant, ObdStatfs)>,
     /// Read-locked while an adoption is in flight, write-locked while objects move from one file to
     /// another.
-    pub(super) adoptions: Arc<RwLock<()>>,
+    pub(super) adoption_lock: Arc<RwLock<()>>,
     pub(crate) watermarks: Watermarks,
     /// `osp.*.max_create_count`: maximum number of objects per precreation; 0: no new files.
     pub(crate) max_create_count: Arc<AtomicU64>,
@@ -183,11 +183,11 @@ impl Ost {
                 wakeup,
                 in_use: AtomicBool::new(false),
                 slow: AtomicBool::new(false),
-                known_at: Instant::now() + delay,
+                usable_from: Instant::now() + delay,
                 times_emptied: AtomicU64::new(0),
                 precreate_wakeup: Notify::new(),
                 space: ArcSwapOption::empty(),
-                adoptions: Arc::default(),
+                adoption_lock: Arc::default(),
                 watermarks: Watermarks::default(),
                 max_create_count: Arc::new(MAX_CREATE_COUNT.into()),
                 tasks: Mutex::default(),
@@ -259,7 +259,7 @@ impl Ost {
     /// OST.
     pub(crate) fn candidate(&self) -> Candidate {
         let connected = self.is_connected();
-        let is_known = Instant::now() >= self.known_at;
+        let is_known = Instant::now() >= self.usable_from;
         let ready = is_known && self.pool.available() > 0 && connected;
         let space = self.space.load();
         let free = space
@@ -372,8 +372,8 @@ impl Ost {
         Ok(())
     }
 
-    /// Detaches an object from its file: the OST then assigns the object to the first file that
-    /// changes it. Waits until the object's data is on disk.
+    /// Detaches an object from its file: the OST then assigns the object to the file that the next
+    /// change of the object names. Waits until the object's data is on disk.
     pub(super) async fn detach(&self, object: Fid) -> Result<(), Errno> {
         let oa = Obdo {
             o_oi: object.into(),
@@ -405,8 +405,8 @@ impl Ost {
         Ok(reply.get::<OstBody>(bufs::OST_BODY)?.oa.o_oi.fid())
     }
 
-    /// Prepares a new connection: gets a sequence if there is none; otherwise the OST destroys the
-    /// objects above the last allocated id (orphan cleanup).
+    /// Prepares a new connection: requests a sequence if there is none. Otherwise, requests orphan
+    /// cleanup: the OST destroys the objects above the last allocated id.
     async fn prepare_connection(&self) -> Result<(), Errno> {
         if self.pool.lock().seq() == 0 {
             return self.begin_sequence().await;
@@ -557,7 +557,7 @@ async fn precreate_task(ost: Arc<Ost>) {
 
 /// The task that wakes waiting creates when the delay of a new OST ends.
 async fn new_ost_delay_task(ost: Arc<Ost>) {
-    sleep_until(ost.known_at).await;
+    sleep_until(ost.usable_from).await;
     ost.wakeup.send_replace(());
 }
 

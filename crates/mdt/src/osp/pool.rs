@@ -13,8 +13,8 @@ use bytes::Bytes;
 pub(crate) const MIN_PRECREATE: u32 = 32;
 /// Maximum number of ids of one precreation.
 pub(crate) const MAX_PRECREATE: u32 = 10_000;
-/// Number of ids by which the recorded bound grows. The bound is less than this ahead of the last
-/// allocated id.
+/// Number of ids by which the recorded bound grows. The bound is ahead of the last allocated id by
+/// less than this number.
 pub(crate) const LAST_USED_STEP: u32 = 256;
 
 /// The record of an OST's objects: the upper bound of the allocated ids (Lustre's last used id).

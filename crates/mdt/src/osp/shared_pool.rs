@@ -1,5 +1,5 @@
-//! The pool of an OST for several tasks: creates ask every OST for the number of its available
-//! objects, so that number can be read without the pool's mutex.
+//! The pool of an OST, shared by several tasks. Each create reads the number of available objects
+//! of every OST, so a task can read this number without the pool's mutex.
 
 use std::{
     ops::{Deref, DerefMut},

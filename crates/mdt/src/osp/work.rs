@@ -204,8 +204,8 @@ struct Job {
 }
 
 impl Job {
-    /// Whether this is a destroy that can include another object: its last one again, or the one
-    /// with the next id if there are fewer than [`DESTROY_MAX`].
+    /// Whether this is a destroy that can cover `object`, too: the last object of the job again, or
+    /// the object with the next id if the job has fewer than [`DESTROY_MAX`] objects.
     fn can_include(&self, object: Fid) -> bool {
         let last = self.first.f_oid + (self.count - 1);
         let is_last = object.f_oid == last;
@@ -243,8 +243,8 @@ fn group_into_jobs(rows: Vec<(Bytes, Bytes)>) -> Result<Vec<Job>, Errno> {
     Ok(jobs)
 }
 
-/// Whether a file's layout still has this object. A later swap of layouts that moved the object has
-/// queued its own work on it.
+/// Whether a file's layout still has this object. If a later swap of layouts moved the object, that
+/// swap has queued its own work on the object.
 fn has_object(store: &Store, file: Fid, object: Fid) -> Result<bool, Errno> {
     let Some(inode) = store.find(file)? else {
         return Ok(false);
@@ -269,7 +269,7 @@ fn set_owner_request(oa: Obdo, ownership: Ownership) -> Request {
 async fn send(ost: &Ost, job: &Job) -> Result<Transno, Errno> {
     let mut _adoption_guard = None;
     if let Work::Adopt { file, .. } = job.work {
-        _adoption_guard = Some(ost.adoptions.read().await);
+        _adoption_guard = Some(ost.adoption_lock.read().await);
         if !has_object(&ost.store, file, job.first)? {
             return Ok(Transno::NONE);
         }

@@ -1,7 +1,8 @@
 //! Applies changes: numbers them, makes them visible, and updates the caches and counts.
 //!
-//! A change gets its number while its inodes are locked and its turn has come. So the changes of
-//! one inode, and those of one directory, have increasing numbers.
+//! A change gets its transaction number while its inodes are locked and a thread holds the turns of
+//! its directories. So the changes of one inode, and those of one directory, have increasing
+//! numbers.
 
 use std::{
     mem::take,
@@ -12,12 +13,11 @@ use osd::{Batch, SpacePurpose, TransactionGuard};
 use wire::{Errno, Fid, Transno};
 
 use super::{
-    Change, Inode, Mutation, OpenCounts, SHARDS_OF_MOST, Stamp, Store, keys, shard_of, shards_in_lock_order,
+    Change, INLINE_SHARDS, Inode, Mutation, OpenCounts, Stamp, Store, keys, shard_of, shards_in_lock_order,
 };
 use smallvec::SmallVec;
 
-/// Maximum number of directories that the operations on names of one change change: those of a
-/// rename.
+/// Maximum number of directories in which one change adds or removes names: a rename has two.
 const DIRS_MAX: usize = 2;
 
 /// An applied change.
@@ -76,7 +76,8 @@ impl From<Errno> for ApplyError {
 }
 
 impl Store {
-    /// Applies a change; no other operation changes its inodes now.
+    /// Applies a change. The caller ensures that no other operation changes its inodes at the same
+    /// time.
     ///
     /// # Errors
     ///
@@ -91,8 +92,8 @@ impl Store {
         }
     }
 
-    /// Applies a change (`None`: only the counts of open handles) and sets the counts of open
-    /// handles of an inode, if no stamped inode has changed since the stamp. The result is visible
+    /// Applies `change`, and sets an inode's counts of open handles to `opens`; either may be
+    /// `None`. Does nothing if a stamped inode has changed since the stamp. The result is visible
     /// when this function returns. The stamp includes all inodes that the change puts or destroys,
     /// and the inode with new counts.
     ///
@@ -112,7 +113,7 @@ impl Store {
                 .check(SpacePurpose::Growth)
                 .map_err(Errno::from)?;
         }
-        let mut shards: SmallVec<[_; SHARDS_OF_MOST]> = stamp
+        let mut shards: SmallVec<[_; INLINE_SHARDS]> = stamp
             .shards
             .iter()
             .map(|(shard, _)| (*shard, self.shards[*shard].lock()))
@@ -147,10 +148,11 @@ impl Store {
         if changes_one_dir {
             self.check_current(stamp)?;
             self.announce(&pending.change);
-            self.dirs.apply_in_turn(self, turns[0], pending);
+            self.dirs.apply_in_group(self, turns[0], pending);
         } else {
             let _turns = self.dirs.hold(&turns);
-            // With the turns: no operation on names can change a stamped directory any more.
+            // Check while holding the turns: no operation on names can change a stamped directory
+            // meanwhile.
             self.check_current(stamp)?;
             self.announce(&pending.change);
             self.apply_together(vec![pending]);
@@ -233,9 +235,9 @@ impl Store {
         }
     }
 
-    /// Numbers a change and adds its records to a batch, except those of `dirs`: the directories
-    /// with the changes of this batch so far. Returns the number and the versions of the change's
-    /// directories before the change.
+    /// Gives a change its transaction number and adds its records to a batch. Applies its directory
+    /// changes to `dirs`, the directories that the batch has changed so far; the caller adds their
+    /// records. Returns the number, and the versions of the change's directories before the change.
     fn join(
         &self,
         change: &mut Change,
@@ -421,7 +423,7 @@ mod tests {
         let results = run_together(&store, 3, || {
             let mut dir = store.inode(DIR).unwrap();
             dir.nlink = 0;
-            // Not by `apply`, which would wait for the turn.
+            // Not with `Store::apply`, which would wait for the turn.
             let mut batch = Batch::new();
             batch.put(keys::inode(DIR), dir.encode());
             index.apply(batch).unwrap();

@@ -18,7 +18,7 @@ use super::{Inode, SHARDS, shard_of};
 
 /// Maximum memory of a cached inode, bytes, unless it has many names or stripes.
 const INODE_BYTES: u64 = 1024;
-/// By default, the cache may take the memory that the process may use, divided by this.
+/// By default, the cache may use the memory available to the process, divided by this.
 const MEMORY_DIVISOR: u64 = 256;
 /// Upper bound of the default limit, a number of inodes.
 const DEFAULT_MAX: u64 = 128 << 10;

@@ -2,15 +2,17 @@
 //! of directories.
 //!
 //! Operations on different names of a directory run concurrently, but each must write the
-//! directory's record: a case for group commit. An operation first plans its change and queues it.
-//! Then one of the waiting threads takes the turn of the shard: the right to change the records of
-//! the shard's directories, which one thread has at a time. This thread applies all queued changes
-//! of the shard in one batch, with one record of each directory, and wakes the others. Times only
-//! increase and links are counted, so the order of the operations does not matter.
+//! directory's record, so the store applies them in groups. An operation first plans its change and
+//! queues it. Then one of the waiting threads takes the turn of the shard: the right to change the
+//! records of the shard's directories, which one thread has at a time. This thread applies all
+//! queued changes of the shard in one batch, with one record of each directory, and wakes the
+//! others. A change adds to the links and the size and never decreases the times, so the order of
+//! the operations does not matter.
 //!
 //! A change that replaces or removes a directory's record, or changes two directories, holds the
-//! turns while it is applied. A thread takes turns after the mutexes of inodes, and in the order of
-//! the shards. A wait for a turn is short: the thread with the turn applies a batch in memory.
+//! turns while it is applied. A thread locks the mutexes of inodes before it takes turns, and takes
+//! turns in the order of the shards. A wait for a turn is short: the thread with the turn applies a
+//! batch in memory.
 
 use parking_lot::{Condvar, Mutex};
 use wire::{Time, Transno};
@@ -114,19 +116,19 @@ impl Drop for Turn<'_> {
 }
 
 /// The turns of all shards.
-pub(super) struct DirTurns {
+pub(super) struct DirCommits {
     shards: Vec<Shard>,
 }
 
-impl Default for DirTurns {
-    fn default() -> DirTurns {
-        DirTurns {
+impl Default for DirCommits {
+    fn default() -> DirCommits {
+        DirCommits {
             shards: std::iter::repeat_with(Shard::default).take(SHARDS).collect(),
         }
     }
 }
 
-impl DirTurns {
+impl DirCommits {
     /// Takes the turns of these shards, which must be in order.
     pub(super) fn hold(&self, shards: &[usize]) -> Vec<Turn<'_>> {
         shards.iter().map(|shard| self.shards[*shard].turn()).collect()
@@ -134,8 +136,8 @@ impl DirTurns {
 
     /// Waits until another thread has applied the change; or takes the turn of the change's shard,
     /// and applies all queued changes of the shard.
-    pub(super) fn apply_in_turn(&self, store: &Store, shard: usize, pending: PendingChange) {
-        self.shards[shard].apply_in_turn(store, pending);
+    pub(super) fn apply_in_group(&self, store: &Store, shard: usize, pending: PendingChange) {
+        self.shards[shard].apply_in_group(store, pending);
     }
 
     /// The number of changes that wait for the turn of a shard.
@@ -154,7 +156,7 @@ impl Shard {
         Turn(self)
     }
 
-    fn apply_in_turn(&self, store: &Store, pending: PendingChange) {
+    fn apply_in_group(&self, store: &Store, pending: PendingChange) {
         let outcome = pending.outcome();
         let mut queue = self.queue.lock();
         queue.waiting.push(pending);

@@ -1,5 +1,5 @@
 //! The keys of the target's index. Numbers in keys are big-endian, so keys sort like the numbers.
-//! In the table, (n) is a length in bytes; a FID has 16.
+//! In the table, (n) is the length of a field in bytes; a FID has 16 bytes.
 //!
 //! | key | value |
 //! |---|---|
@@ -7,7 +7,7 @@
 //! | `d` parent-fid hash(8) name | child: fid, type |
 //! | `x` fid name | extended attribute |
 //! | `o` fid | empty: the inode was removed while open |
-//! | `q` ost(4) transno(8) object-fid | work for an OST, to be sent once its transaction is committed |
+//! | `q` ost(4) transno(8) object-fid | work for an OST, sent once its transaction is on disk |
 //! | `u` ost(4) | the OST's object sequence and the highest id that may be in use |
 //! | `f` start(8) | a range of sequences and the target that it belongs to |
 //! | `m` name | the target's own settings |

@@ -27,8 +27,8 @@ pub fn add(ea: &[u8], parent: Fid, name: &[u8], now: i64) -> Bytes {
     links.build()
 }
 
-/// Removes a link from an attribute. The attribute ends with the last link: an orphan has none
-/// (Lustre's sanity 102q). It remains if links did not fit.
+/// Removes a link from an attribute. Without links, the attribute is empty, because an orphan has
+/// no such attribute (Lustre's test `sanity` 102q); but it keeps the time of an overflow.
 pub fn remove(ea: &[u8], parent: Fid, name: &[u8]) -> Bytes {
     let mut links = parse(ea);
     links.remove(&parent, name);

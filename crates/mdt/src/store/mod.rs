@@ -3,8 +3,9 @@
 //! Readers read single records and hold no lock. An operation that changes inodes takes a [`Stamp`]
 //! of them first, reads, plans a change, and applies it in one atomic batch
 //! ([`Store::apply_if_current`]). If another operation has changed one of the inodes, or the counts
-//! of its open handles, since the stamp, nothing is applied, and the operation starts again. So of
-//! a last unlink and a last close at the same time, the later one destroys the inode.
+//! of its open handles, since the stamp, nothing is applied, and the operation starts again. So if
+//! the last unlink and the last close of an inode run at the same time, the later one destroys the
+//! inode.
 //!
 //! The caller's locks protect names and the permissions of a directory. An operation on names does
 //! not stamp the directory: it changes the directory's record (times, links, size) last, together
@@ -28,7 +29,7 @@ use std::sync::{
 };
 
 use bytes::Bytes;
-use dirs::DirTurns;
+use dirs::DirCommits;
 use osd::{Index, Transactions, prefix_end};
 use parking_lot::Mutex;
 use smallvec::SmallVec;
@@ -51,7 +52,7 @@ pub use work::Work;
 /// Number of shards of inodes: of their mutexes, of the turns of directories, and of the cache.
 const SHARDS: usize = 256;
 /// Most operations depend on at most this number of shards.
-const SHARDS_OF_MOST: usize = 2;
+const INLINE_SHARDS: usize = 2;
 /// Maximum number of records that one scan of extended attributes or orphans returns.
 const ROWS_MAX: usize = 65536;
 
@@ -77,7 +78,7 @@ struct Shard {
 pub struct Store {
     index: Arc<dyn Index>,
     shards: Vec<Mutex<Shard>>,
-    dirs: DirTurns,
+    dirs: DirCommits,
     inode_cache: InodeCache,
     /// Number of changes of inodes and of the counts of their open handles so far, by shard.
     changes: Vec<AtomicU64>,
@@ -90,17 +91,17 @@ pub struct Store {
 #[derive(Clone, Debug)]
 pub struct Stamp {
     /// The shards in lock order, each with its number of changes.
-    shards: SmallVec<[(usize, u64); SHARDS_OF_MOST]>,
+    shards: SmallVec<[(usize, u64); INLINE_SHARDS]>,
 }
 
 /// A FID that no inode had when it was looked up ([`Store::unused_fid`]).
 #[derive(Clone, Debug)]
 pub struct UnusedFid {
-    /// From before the lookup.
+    /// The stamp from before the lookup.
     pub(crate) stamp: Stamp,
 }
 
-/// The shard of an inode: a multiplicative hash, of which the high bits are the best mixed.
+/// The shard of an inode: a multiplicative hash, whose high bits are mixed best.
 fn shard_of(fid: Fid) -> usize {
     const MULTIPLIER: u64 = 0x9e37_79b9_7f4a_7c15;
     let mixed = (fid.f_seq ^ u64::from(fid.f_oid) << 20).wrapping_mul(MULTIPLIER);
@@ -108,8 +109,8 @@ fn shard_of(fid: Fid) -> usize {
 }
 
 /// The indices of the shards of inodes, in lock order.
-fn shards_in_lock_order(fids: impl IntoIterator<Item = Fid>) -> SmallVec<[usize; SHARDS_OF_MOST]> {
-    let mut shards: SmallVec<[usize; SHARDS_OF_MOST]> = fids.into_iter().map(shard_of).collect();
+fn shards_in_lock_order(fids: impl IntoIterator<Item = Fid>) -> SmallVec<[usize; INLINE_SHARDS]> {
+    let mut shards: SmallVec<[usize; INLINE_SHARDS]> = fids.into_iter().map(shard_of).collect();
     shards.sort_unstable();
     shards.dedup();
     shards
@@ -122,7 +123,7 @@ impl Store {
         Store {
             index,
             shards,
-            dirs: DirTurns::default(),
+            dirs: DirCommits::default(),
             inode_cache: InodeCache::new(),
             changes: std::iter::repeat_with(AtomicU64::default).take(SHARDS).collect(),
             work: watch::Sender::new(Transno::NONE),

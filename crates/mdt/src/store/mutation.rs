@@ -1,9 +1,9 @@
 //! A change of the store as data: a list of mutations.
 //!
 //! An operation reads what it needs, plans a [`Change`] from that, and applies it
-//! ([`super::Store::apply_if_current`]). Only then the change gets its transaction number. Each
-//! inode of the change gets the number as its version. This module alone translates mutations into
-//! records.
+//! ([`super::Store::apply_if_current`]). Only then does the change get its transaction number,
+//! which becomes the version of each inode that the change creates or changes. This module alone
+//! translates mutations into records.
 
 use bytes::Bytes;
 use osd::Batch;
@@ -42,14 +42,14 @@ pub enum Mutation {
     InodeMade {
         /// Its FID.
         fid: Fid,
-        /// The inode; the version is that of the transaction.
+        /// The inode. Its version becomes the transaction number.
         inode: Box<Inode>,
     },
     /// An inode changes.
     InodeChanged {
         /// Its FID.
         fid: Fid,
-        /// The new contents; the version is that of the transaction.
+        /// The new contents. The version becomes the transaction number.
         inode: Box<Inode>,
     },
     /// An inode is destroyed.
@@ -92,7 +92,7 @@ pub enum Mutation {
         /// The work.
         work: Work,
     },
-    /// A record of another kind is set.
+    /// A record of a kind that no other mutation sets gets this value.
     RecordSet {
         /// Its key.
         key: Bytes,
@@ -109,7 +109,7 @@ pub enum Mutation {
 /// A planned change: all its mutations are applied, or none.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Change {
-    /// The mutations. At most one of them changes a record.
+    /// The mutations. No two of them change the same record.
     pub mutations: Vec<Mutation>,
     /// Whether the change adds data: then it may not use the space reserve.
     pub grows: bool,
@@ -130,7 +130,7 @@ impl Change {
         }
     }
 
-    /// Lets a name lead to an inode.
+    /// Adds the entry of a name, or replaces it.
     pub fn add_entry(&mut self, dir: Fid, name: &[u8], entry: Entry) {
         let name = Bytes::copy_from_slice(name);
         self.mutations.push(Mutation::EntryAdded { dir, name, entry });
@@ -142,8 +142,8 @@ impl Change {
         self.mutations.push(Mutation::EntryRemoved { dir, name });
     }
 
-    /// Changes the record of the directory of added and removed names. A change has at most two
-    /// such directories.
+    /// Changes the record of a directory in which the change adds or removes names. A change has at
+    /// most two such directories.
     pub fn change_dir(&mut self, dir: Fid, change: DirChange) {
         self.mutations.push(Mutation::DirChanged { dir, change });
     }
@@ -216,7 +216,7 @@ impl Change {
     /// # Errors
     ///
     /// The error of a malformed layout.
-    pub fn queue_adoption(&mut self, file: Fid, inode: &Inode) -> Result<(), Errno> {
+    pub fn queue_set_parent(&mut self, file: Fid, inode: &Inode) -> Result<(), Errno> {
         for (stripe, object) in (0..).zip(layout::objects(&inode.lov)?) {
             let work = Work::Adopt {
                 file,
@@ -234,7 +234,7 @@ impl Change {
         self.mutations.push(Mutation::ObjectQueued { object, work });
     }
 
-    /// Sets a record of another kind.
+    /// Sets a record of a kind that no other method sets.
     pub fn set_record(&mut self, key: Bytes, value: Bytes) {
         self.mutations.push(Mutation::RecordSet { key, value });
     }
@@ -259,7 +259,7 @@ impl Change {
         })
     }
 
-    /// The existing directories of which the change replaces or removes the record.
+    /// The existing directories whose records the change replaces or removes.
     pub(super) fn replaced_dirs(&self) -> impl Iterator<Item = Fid> + '_ {
         self.mutations.iter().filter_map(|mutation| match mutation {
             Mutation::InodeChanged { fid, inode } if inode.is_dir() => Some(*fid),
@@ -268,12 +268,13 @@ impl Change {
         })
     }
 
-    /// The number of directories of which the change changes names.
+    /// The number of directories in which the change adds or removes names.
     pub(crate) fn dirs_changed(&self) -> usize {
         self.dir_changes().count()
     }
 
-    /// The directories of which the change changes names, with the differences.
+    /// The directories in which the change adds or removes names, with the changes of their
+    /// records.
     pub(super) fn dir_changes(&self) -> impl Iterator<Item = (Fid, DirChange)> + '_ {
         self.mutations.iter().filter_map(|mutation| match mutation {
             Mutation::DirChanged { dir, change } => Some((*dir, *change)),

@@ -1,11 +1,12 @@
-//! Work for OSTs: records that the store keeps until the OST has done it.
+//! Work for OSTs. The store keeps a record of each piece of work until the OST has committed it.
 
 use bytes::Bytes;
 use wire::{Errno, Fid, Reader, Writer};
 
 use super::Ownership;
 
-/// Work on an object, sent to its OST once the transaction is on disk.
+/// Work on an object. The MDT sends it to the object's OST once the transaction that queued it is
+/// on disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Work {
     /// Destroy the object.

@@ -73,7 +73,8 @@ impl Target for Mdt {
         })
     }
 
-    // Cleans up again: a request that was still running may have taken locks or opened files.
+    // Cleans up again: a request that was still running when the export ended may have taken locks
+    // or opened files.
     fn last_request_done<'a>(&'a self, export: &'a Arc<Export>) -> BoxFuture<'a, ()> {
         Box::pin(async move {
             self.locks.server().drop_export(export).await;

@@ -115,8 +115,8 @@ pub struct Mdt {
     groups: Mutex<Vec<Group>>,
 }
 
-/// Minimum value of `mbo_max_mdsize`, bytes: adding an OST to a small file system does not change
-/// the value.
+/// Minimum value of `mbo_max_mdsize`, bytes. With this minimum, the value does not change when an
+/// OST joins a small file system.
 const MIN_MDSIZE: usize = 128;
 
 impl Mdt {
@@ -152,8 +152,8 @@ impl Mdt {
         self.store.index().throttle().await;
     }
 
-    /// The identity to use for the one that a request claims: squashed by the client's nodemap, or
-    /// else by root_squash.
+    /// The identity with which the MDT executes a request that claims the identity `claimed`. The
+    /// client's nodemap squashes it, or else `root_squash`.
     pub(crate) fn effective_cred(&self, req: &ServerRequest, claimed: Cred) -> Cred {
         match self.rights(&req.export).squash(claimed.fsuid) {
             Some((uid, gid)) => squash::squash_to(&claimed, uid, gid),
@@ -161,7 +161,7 @@ impl Mdt {
         }
     }
 
-    /// The rights of a client by its nodemap; all rights for a server.
+    /// The rights that the nodemap gives a client; all rights for a server.
     pub(crate) fn rights(&self, export: &Arc<Export>) -> Rights {
         if export.is_server() {
             return Rights::ALL;
@@ -272,8 +272,8 @@ pub(crate) fn lock_terms(req: &ServerRequest) -> LockTerms {
 }
 
 impl Mdt {
-    /// Appends the directory's attributes to the reply of a change of names, for a client that
-    /// keeps its lock of the directory.
+    /// Appends the attributes of a directory to the reply to a change of names in it, if the client
+    /// keeps its lock on the directory.
     pub(crate) fn append_dir_attrs(&self, req: &ServerRequest, dir: Fid, mut reply: Reply) -> Reply {
         if lock_terms(req) == LockTerms::Nacre
             && let Ok(inode) = self.store.inode(dir)
@@ -285,7 +285,7 @@ impl Mdt {
     }
 }
 
-/// A reply of at least `count` buffers, the number in the format: `bufs`, then empty ones.
+/// A reply with `bufs` and then empty buffers, up to the `count` buffers of the reply's format.
 pub(crate) fn reply(count: usize, bufs: impl IntoIterator<Item = Bytes>) -> Reply {
     let mut bufs: Vec<Bytes> = bufs.into_iter().collect();
     bufs.resize(count.max(bufs.len()), Bytes::new());

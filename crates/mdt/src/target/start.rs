@@ -36,8 +36,9 @@ impl Mdt {
     ///
     /// # Errors
     ///
-    /// [`MdtError::Store`] if the store cannot be opened or read, [`MdtError::NoRoot`] if a store
-    /// that has run has no root directory, or an error of [`Mdt::start_on`].
+    /// [`MdtError::Store`] if the store cannot be opened or read, [`MdtError::NoRoot`] if the
+    /// target ran on the store before and the root directory is missing, or an error of
+    /// [`Mdt::start_on`].
     pub async fn start(
         rpc: Arc<Ptlrpc>,
         config: watch::Receiver<Arc<FsConfig>>,
@@ -95,7 +96,8 @@ impl Mdt {
                 return Err(MdtError::NoRoot { target: svname });
             }
             make_root(&store, owner, cfg.clock.now()).map_err(root_error())?;
-            // Sync first: once the store counts as one that has run, a missing root is an error.
+            // Sync first: after the start, the store is marked as used, and from then on a missing
+            // root directory prevents a start.
             let synced = store.index().sync().await;
             synced.map_err(|e| root_error()(e.errno()))?;
         }
@@ -180,8 +182,8 @@ impl Mdt {
         Ok(mdt)
     }
 
-    /// Waits until this many OSTs have precreated objects for new files, or are too full for them.
-    /// Returns the full ones without objects.
+    /// Waits until `count` OSTs have precreated objects for new files, or are too full for them.
+    /// Returns the full OSTs that have no objects.
     pub async fn osts_ready(&self, count: usize) -> Vec<OstIndex> {
         self.osts.wait_ready(count).await
     }

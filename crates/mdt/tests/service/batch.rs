@@ -14,7 +14,7 @@ use wire::{
 use crate::fixture::{Fixture, wait_until};
 use testbase::mds_client::Client;
 
-/// The lock bits that a lookup grants, except of a regular file.
+/// The lock bits that a lookup of anything but a regular file grants.
 const BITS: u64 = MDS_INODELOCK_LOOKUP | MDS_INODELOCK_UPDATE | MDS_INODELOCK_PERM;
 /// The lock bits that a lookup of a regular file grants.
 const FILE_BITS: u64 = BITS | MDS_INODELOCK_LAYOUT;

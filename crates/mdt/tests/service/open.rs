@@ -86,8 +86,8 @@ async fn open_with_create_returns_a_layout_locks_and_a_handle() {
     assert_eq!(PlainLayout::parse(locked.buf(2)).unwrap(), md);
 }
 
-/// Creates up to `files` files with one stripe, until `is_enough`. Returns their number on each
-/// OST.
+/// Creates up to `files` files with one stripe, until `is_enough` accepts their number on each OST.
+/// Returns these numbers.
 async fn count_files_by_ost<const OSTS: usize>(
     c: &Client,
     name: &str,
@@ -371,7 +371,7 @@ async fn disconnect_closes_open_files() {
 }
 
 #[tokio::test]
-async fn open_with_create_looks_the_name_and_the_fid_up_once() {
+async fn create_reads_the_name_and_the_fid_once() {
     let index = Arc::new(InstrumentedIndex::default());
     let f = Fixture::with_index(1, index.clone()).await;
     let c = f.client().await;

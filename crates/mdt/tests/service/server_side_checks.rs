@@ -76,7 +76,7 @@ async fn capabilities_of_users_are_ignored_unless_enabled() {
         Errno::EPERM
     );
     assert_eq!(c.getattr(dir, "inside").await.status, Errno::EACCES.status());
-    // Capabilities enabled by the administrator count.
+    // The MDT accepts the capabilities that the administrator enabled.
     f.params
         .set("mdt.*.enable_cap_mask", "+cap_chown,cap_dac_override")
         .unwrap();

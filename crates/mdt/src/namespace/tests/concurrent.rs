@@ -1,5 +1,5 @@
-//! Several threads change one directory, each with its own names: the changes add up, and the
-//! directory's times and version never decrease. Several threads change one inode.
+//! Several threads change one directory, each with its own names, or one inode. No change is lost,
+//! and the directory's times and version never decrease.
 
 use std::{
     sync::atomic::{AtomicBool, Ordering::SeqCst},
@@ -111,7 +111,7 @@ fn concurrent_changes_of_an_inode_are_not_lost() {
 }
 
 #[test]
-fn later_one_of_a_last_unlink_and_a_last_close_destroys_the_file() {
+fn concurrent_last_unlink_and_last_close_destroy_the_file_once() {
     let mut f = Fixture::new();
     for n in 0..500 {
         let file = f.file(ROOT, "file");

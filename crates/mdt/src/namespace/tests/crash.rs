@@ -26,8 +26,9 @@ async fn store(dir: &Path) -> Store {
     Store::new(LocalStores(dir.to_owned()).open_index().await.unwrap())
 }
 
-/// The child process of a test below, not a test itself. Until its parent kills it, it creates
-/// files in `a`, renames some of them into `b`, also over each other, and removes some.
+/// The child process of `kill_leaves_a_consistent_tree_with_all_synced_changes`, not a test itself.
+/// Until its parent kills it, it creates files in `a`, renames some of them into `b`, also over
+/// each other, and removes some.
 #[tokio::test]
 async fn child_process_changes_two_directories() {
     let Some(dir) = env::var_os(DIR_VARIABLE) else {
@@ -53,7 +54,8 @@ async fn child_process_changes_two_directories() {
     }
 }
 
-/// The child process of another test below: several threads change one directory.
+/// The child process of `kill_during_concurrent_changes_leaves_a_consistent_directory`, not a test
+/// itself: several threads change one directory.
 #[tokio::test]
 async fn child_process_changes_one_directory_with_threads() {
     let Some(dir) = env::var_os(DIR_VARIABLE) else {

@@ -12,7 +12,7 @@ use super::{
 use crate::{cred::Cred, store::Inode};
 
 #[test]
-fn times_of_an_append_only_file_become_now_and_no_other_time() {
+fn append_only_file_accepts_only_the_current_time() {
     let mut f = Fixture::new();
     let file = f.file(ROOT, "log");
     let set_flags = |f: &Fixture, sa_attr_flags| {

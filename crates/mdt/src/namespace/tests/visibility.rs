@@ -1,5 +1,5 @@
-//! Other clients may use a new inode as soon as it is visible, before its creator continues. They
-//! may change what a request has looked up, before it holds its locks.
+//! Another client may use a new inode as soon as it is visible, before the create returns. It may
+//! also change a name or use a FID between a request's lookup and its locks.
 
 use std::sync::Arc;
 
@@ -46,7 +46,7 @@ fn name_that_was_added_after_the_lookup_is_found_under_the_lock() {
 }
 
 #[test]
-fn fid_that_was_used_after_its_lookup_is_in_use() {
+fn create_fails_if_its_fid_is_used_after_the_lookup() {
     let mut f = Fixture::new();
     let node = NewInode {
         fid: f.another_user(0).new_fid(),

@@ -54,7 +54,7 @@ fn xattrs_are_set_listed_and_removed() {
     );
 }
 
-/// Lustre's sanity 102q.
+/// The case of Lustre's test `sanity` 102q.
 #[test]
 fn orphan_has_no_link_attribute() {
     let mut f = Fixture::new();

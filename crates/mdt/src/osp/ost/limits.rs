@@ -32,7 +32,7 @@ impl Ost {
     }
 
     /// Decides again whether new files may use the OST, after a change of a limit.
-    pub(crate) fn limits_changed(&self) {
+    pub(crate) fn reapply_limits(&self) {
         self.apply_watermarks();
         self.precreate_wakeup.notify_one();
         self.wakeup.send_replace(());
