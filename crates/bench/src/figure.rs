@@ -116,7 +116,7 @@ pub struct Figure {
     /// CPU time of the tasks' processes and of the subject's processes, seconds.
     pub cpu_seconds: f64,
     /// The part of `cpu_seconds` that the subject's processes used.
-    pub others_cpu_seconds: f64,
+    pub server_cpu_seconds: f64,
     /// Operations per second of each task, over its own duration.
     pub task_rates: Vec<f64>,
     /// Latencies of this phase.
@@ -166,8 +166,8 @@ impl Figure {
     }
 
     /// CPU time of the subject's processes per operation, microseconds.
-    pub fn others_cpu_us(&self) -> f64 {
-        self.others_cpu_seconds * 1e6 / self.operations.max(1) as f64
+    pub fn server_cpu_us(&self) -> f64 {
+        self.server_cpu_seconds * 1e6 / self.operations.max(1) as f64
     }
 
     /// The rates of the slowest and of the fastest task.
@@ -206,7 +206,7 @@ const COLUMNS: [&str; 19] = [
     "p99_9_us",
     "max_us",
     "cpu_us",
-    "others_cpu_us",
+    "server_cpu_us",
     "resident_kib",
     "others_resident_kib",
 ];
@@ -236,7 +236,7 @@ impl ListRow {
             microseconds(f.latencies.p99_9),
             microseconds(f.latencies.max),
             Cell::Number(f.cpu_us(), 3),
-            Cell::Number(f.others_cpu_us(), 3),
+            Cell::Number(f.server_cpu_us(), 3),
             Cell::Count(own >> 10),
             Cell::Count(others >> 10),
         ])

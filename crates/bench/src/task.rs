@@ -67,7 +67,7 @@ struct TaskMeasurement {
     /// first of its process.
     cpu_seconds: f64,
     /// The part of `cpu_seconds` that the subject's processes used.
-    others_cpu_seconds: f64,
+    server_cpu_seconds: f64,
     /// Latencies in nanoseconds, each with its number of operations.
     latencies: Vec<(u64, u64)>,
     /// Operations in each part of the task's duration.
@@ -169,7 +169,7 @@ impl Task {
             done: meter.done,
             own_seconds,
             cpu_seconds: once_per_process(cpu.total()),
-            others_cpu_seconds: once_per_process(cpu.others),
+            server_cpu_seconds: once_per_process(cpu.others),
             latencies: meter.latencies.counts(),
             parts: meter.timeline.parts(own_seconds),
             memory: (self.measures_process).then(|| memory_parts(&samples, own_seconds)),
@@ -192,7 +192,7 @@ impl Task {
                 operations: all.iter().map(|m| m.done).sum(),
                 seconds,
                 cpu_seconds: all.iter().map(|m| m.cpu_seconds).sum(),
-                others_cpu_seconds: all.iter().map(|m| m.others_cpu_seconds).sum(),
+                server_cpu_seconds: all.iter().map(|m| m.server_cpu_seconds).sum(),
                 task_rates: all.iter().map(|m| m.done as f64 / m.own_seconds).collect(),
                 latencies: latencies.quantiles(),
                 resident: parts.resident(),

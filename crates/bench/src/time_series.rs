@@ -387,7 +387,7 @@ mod tests {
             operations: 1,
             seconds,
             cpu_seconds: 0.0,
-            others_cpu_seconds: 0.0,
+            server_cpu_seconds: 0.0,
             task_rates: vec![1.0],
             latencies: Quantiles::default(),
             resident: parts.resident(),

@@ -2,8 +2,8 @@
 //! peer that chooses keys cannot predict which of them collide.
 //!
 //! All randomness comes from [`std::hash::RandomState`], so one source decides the order of every
-//! table. foldhash's own seeds would come from addresses and the time. A node's handles reveal the
-//! seed that they derive from, so hash seeds are not derived from that seed.
+//! table. foldhash's own seeds would come from addresses and the time. The seed of a
+//! node's handles is another one: peers see the handles and could compute their seed.
 //!
 //! Pure code uses [`SeededMap`] and [`SeededSet`]: they have no default, so their owner must pass a
 //! [`HashSeed`]. All other code uses [`HashMap`] and [`HashSet`], which draw their own seeds.
@@ -95,8 +95,8 @@ fn next_seed() -> u64 {
 fn shared_seed() -> &'static SharedSeed {
     #[cfg(not(feature = "sim"))]
     static SHARED: OnceLock<SharedSeed> = OnceLock::new();
-    // For tables outside of nodes, too: the first run in a process must not fix the seed of later
-    // runs.
+    // A constant, also for tables outside of nodes: a seed in a `static` would pass from the first
+    // run in a process to later runs.
     #[cfg(feature = "sim")]
     return SharedSeed::global_fixed();
     #[cfg(not(feature = "sim"))]

@@ -47,10 +47,10 @@ pub trait PutSink: Send + Sync {
     ///
     /// The sink is full.
     fn put(&self, message: IncomingPut) -> Result<(), SinkFull>;
-    /// Resolves when a returned message can be offered again. Must not reserve the space: a waiter
-    /// would have to release its reservation before it offers the message. The release would give
-    /// the space to the next waiter, the offer would fail, and two waiters could repeat this
-    /// forever.
+    /// Resolves when a returned message can be offered again. Must not reserve space for the
+    /// waiter: [`put`](Self::put) takes the space itself, so the waiter would have to release its
+    /// reservation before it calls `put`. The release would give the space to the next waiter,
+    /// `put` would fail, and two waiters could repeat this forever.
     fn wait_for_space(&self) -> BoxFuture<'_, ()>;
     /// The partitions that the sink queues on; `None` for all. Called once.
     fn cpts(&self) -> Option<Vec<CptId>> {

@@ -75,7 +75,7 @@ pub enum Command {
     ListBatch {
         /// The batch to show; `None`: list the names of all batches.
         name: Option<String>,
-        /// Only this test, from 1.
+        /// Show only the test with this number; the first test is 1.
         test: Option<u32>,
         /// The servers instead of the clients.
         server: bool,
@@ -86,7 +86,7 @@ pub enum Command {
     Query {
         /// The batch.
         name: String,
-        /// Only this test, from 1; 0: all.
+        /// Query only the test with this number; the first test is 1. 0: all tests.
         test: u32,
         /// The servers instead of the clients.
         server: bool,
@@ -188,7 +188,8 @@ pub struct QueryFilter {
 pub struct TestRequest {
     /// The batch.
     pub batch: String,
-    /// Number of requests of each unit; negative: until stopped.
+    /// Number of requests that each test unit sends; negative: until stopped. A client has a unit
+    /// for each request that it may have in flight to a server.
     pub loops: i32,
     /// Requests in flight from each client to each of its servers.
     pub concurrency: u32,

@@ -59,7 +59,8 @@ pub(crate) struct Batch {
 #[derive(Debug, Clone)]
 pub(crate) struct Test {
     pub(crate) kind: TestKind,
-    /// Number of requests of each unit; negative: until stopped.
+    /// Number of requests that each test unit sends; negative: until stopped. A client has a unit
+    /// for each request that it may have in flight to a server.
     pub(crate) loops: i32,
     /// Requests in flight from each client to each of its servers.
     pub(crate) concurrency: u32,

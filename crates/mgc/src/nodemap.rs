@@ -337,7 +337,7 @@ pub struct Nodemaps {
     table: RwLock<Arc<NodemapTable>>,
     /// Number of replacements of the table.
     generation: AtomicU64,
-    /// Number of replacements of the table, for tasks that wait for one.
+    /// Wakes tasks that wait for the next replacement of the table; the value is not used.
     changes: watch::Sender<u64>,
     /// The registered parameters; `None` before [`Nodemaps::register_params`].
     params: Mutex<Option<(Registry, Vec<ParamGuard>)>>,

@@ -3,7 +3,7 @@
 
 use crate::journal;
 use crate::target::{
-    INDEX, LABEL, LABEL_DESTROYED, LABEL_NEW, LABEL_REPLACED, LOCK, OBJECTS, TargetDir, TargetError, lock,
+    INDEX, LABEL, LABEL_DESTROYED, LABEL_NEW, LABEL_REPLACEMENT, LOCK, OBJECTS, TargetDir, TargetError, lock,
 };
 use std::path::Path;
 use std::{fs, io};
@@ -44,7 +44,7 @@ impl TargetDir {
             path: path.into(),
             source,
         })?;
-        let others = [LABEL_NEW, LABEL_REPLACED, LABEL_DESTROYED, LOCK];
+        let others = [LABEL_NEW, LABEL_REPLACEMENT, LABEL_DESTROYED, LOCK];
         for part in repair_files.into_iter().chain(others.map(|name| path.join(name))) {
             fs::remove_file(&part).or_else(|e| ignore_missing(&part, e))?;
         }
@@ -77,7 +77,7 @@ mod tests {
         fs::write(path.join("objects/1/2/3"), "x").unwrap();
         fs::write(path.join("thesis"), "mine").unwrap();
         fs::write(path.join("damaged-0-3.jnl"), "x").unwrap();
-        fs::write(path.join(LABEL_REPLACED), "x").unwrap();
+        fs::write(path.join(LABEL_REPLACEMENT), "x").unwrap();
         TargetDir::destroy(&path).unwrap();
         let remaining: Vec<_> = fs::read_dir(&path).unwrap().flatten().collect();
         assert_eq!(remaining.len(), 1);

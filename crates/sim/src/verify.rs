@@ -44,22 +44,27 @@ pub struct Losses {
     pub small_disks: bool,
 }
 
-/// Number of losses of a file's data that the checks try, for each fault of a disk.
-const LOSSES_OF_FAULT: usize = 2;
+/// Number of losses of a file's data that the checks try, for each fault of a disk: during a long
+/// fault, several clients lose writes to one file.
+const LOSSES_OF_FAULT: u64 = 3;
+
+/// Number of times in the checks for each position of the history: the starts of all events must
+/// differ. A call starts at the first of the times of its position.
+const TIMES_OF_POSITION: u64 = LOSSES_OF_FAULT;
 
 impl Losses {
     /// The possible losses of data by disk faults. Each takes effect at any time after its fault,
     /// or never.
     fn of_disks<C: Clone>(&self, call: C) -> impl Iterator<Item = (Timed<C>, String)> {
-        // No call or other event starts at these two times.
-        let starts = self
-            .disks
-            .iter()
-            .flat_map(|order| std::iter::repeat_n(2 * *order, LOSSES_OF_FAULT));
-        starts.enumerate().map(move |(n, start)| {
+        // No call or other event starts at these times.
+        let starts = self.disks.iter().flat_map(|order| {
+            let first = TIMES_OF_POSITION * order;
+            first..first + LOSSES_OF_FAULT
+        });
+        starts.map(move |start| {
             let lost = Timed {
                 call: call.clone(),
-                start: start + (n % LOSSES_OF_FAULT) as u64,
+                start,
                 end: u64::MAX,
                 definite: false,
             };
@@ -80,8 +85,8 @@ pub struct Findings {
 fn timed<C>(entry: &Entry, call: C, definite: bool) -> Timed<C> {
     Timed {
         call,
-        start: 2 * entry.start,
-        end: entry.end.saturating_mul(2),
+        start: TIMES_OF_POSITION * entry.start,
+        end: entry.end.saturating_mul(TIMES_OF_POSITION),
         definite: definite && entry.end < u64::MAX,
     }
 }
@@ -89,8 +94,8 @@ fn timed<C>(entry: &Entry, call: C, definite: bool) -> Timed<C> {
 fn instant<C>(order: u64, call: C) -> Timed<C> {
     Timed {
         call,
-        start: 2 * order,
-        end: 2 * order + 1,
+        start: TIMES_OF_POSITION * order,
+        end: TIMES_OF_POSITION * order + 1,
         definite: true,
     }
 }
@@ -365,7 +370,7 @@ fn check_block(entries: &[Entry], losses: &Losses, (fid, block): (Fid, u8), find
     }
     // Starts must differ.
     for (n, (call, _)) in history.iter_mut().filter(|(call, _)| call.start == 0).enumerate() {
-        call.start = 2 * n as u64 + 1;
+        call.start = TIMES_OF_POSITION * n as u64 + 1;
     }
     for &order in &losses.oss {
         let crash = instant(order, data::Call::ServerCrash);

@@ -1,5 +1,6 @@
-//! Captured traffic for tests that send the messages of one side: the messages in order, with
-//! sender and receiver, and a table of expected differences between the capture and the test run.
+//! Captured traffic for tests that replay one side of a capture and compare the answers with those
+//! of the capture. This module gives the messages in order, with sender and receiver, and a table
+//! of the differences that a test expects.
 
 pub mod differences;
 

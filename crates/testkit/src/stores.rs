@@ -53,7 +53,8 @@ impl Stores for RestartableMemoryStores {
     }
 }
 
-/// Stores with an index that the test supplies. Each start creates empty objects in memory.
+/// Stores with an index that the test supplies. Each start creates a new object store in memory,
+/// without objects.
 pub struct StoresWithIndex(pub Arc<dyn Index>);
 
 impl Stores for StoresWithIndex {

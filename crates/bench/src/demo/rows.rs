@@ -64,7 +64,7 @@ impl Sample {
             operations: figure.operations,
             seconds: figure.seconds,
             cpu_us: figure.cpu_us(),
-            server_cpu_us: figure.others_cpu_us(),
+            server_cpu_us: figure.server_cpu_us(),
             latency_us: Some([l.p50, l.p90, l.p99, l.max]),
         })
     }
@@ -76,7 +76,7 @@ impl Sample {
             operations: row.requests,
             seconds: row.seconds,
             cpu_us: row.cpu_us,
-            server_cpu_us: row.others_cpu_us,
+            server_cpu_us: row.server_cpu_us,
             latency_us: None,
         }
     }

@@ -183,7 +183,7 @@ impl Measurement {
             seconds: self.duration.as_secs_f64(),
             rate: total as f64 / self.duration.as_secs_f64(),
             cpu_us: us_per_request(self.cpu.total()),
-            others_cpu_us: us_per_request(self.cpu.others),
+            server_cpu_us: us_per_request(self.cpu.others),
             slowest: if total == 0 { 0.0 } else { least as f64 / mean },
         }
     }

@@ -26,9 +26,9 @@ pub struct LnetRow {
     pub rate: f64,
     /// CPU time of clients and server, microseconds per request.
     pub cpu_us: f64,
-    /// CPU time of the server's process, microseconds per request; 0 if the server is in this
+    /// The part of `cpu_us` that a server in another process used; 0 if the server is in this
     /// process.
-    pub others_cpu_us: f64,
+    pub server_cpu_us: f64,
     /// Number of requests of the slowest client, divided by the mean over the clients; 0 without
     /// requests.
     pub slowest: f64,
@@ -41,7 +41,7 @@ pub struct LnetReport {
     pub rows: Vec<LnetRow>,
 }
 
-/// All runs of one point on one subject.
+/// All runs of one subject under the same load, with equally many clients and requests in flight.
 #[derive(Debug, Clone, Serialize)]
 pub struct LnetSummary {
     /// The subject.
@@ -61,17 +61,17 @@ pub struct LnetSummary {
     /// Median over the runs of [`LnetRow::slowest`].
     pub slowest: f64,
     /// Ratio of the median rate to the rate of bare TCP without batching.
-    pub rate_of_echo: Option<f64>,
+    pub rate_to_echo: Option<f64>,
     /// Ratio of the median CPU time to the CPU time of bare TCP without batching.
-    pub cpu_of_echo: Option<f64>,
+    pub cpu_to_echo: Option<f64>,
 }
 
 impl LnetReport {
-    /// A summary for each point and subject, in the order of their first measurement.
+    /// The summaries, in the order of their first measurement.
     pub fn summaries(&self) -> Vec<LnetSummary> {
         let mut out: Vec<LnetSummary> = Vec::new();
         for first in &self.rows {
-            let is_same_point = |r: &&LnetRow| {
+            let is_of_same_summary = |r: &&LnetRow| {
                 (r.subject, &r.load, r.clients, r.concurrency)
                     == (first.subject, &first.load, first.clients, first.concurrency)
             };
@@ -81,7 +81,7 @@ impl LnetReport {
             }) {
                 continue;
             }
-            let rows: Vec<&LnetRow> = self.rows.iter().filter(is_same_point).collect();
+            let rows: Vec<&LnetRow> = self.rows.iter().filter(is_of_same_summary).collect();
             let median_of = |value: fn(&LnetRow) -> f64| median(rows.iter().map(|r| value(r)));
             out.push(LnetSummary {
                 subject: first.subject,
@@ -96,8 +96,8 @@ impl LnetReport {
                 ),
                 cpu_us: median_of(|r| r.cpu_us),
                 slowest: median_of(|r| r.slowest),
-                rate_of_echo: None,
-                cpu_of_echo: None,
+                rate_to_echo: None,
+                cpu_to_echo: None,
             });
         }
         let echoes: Vec<LnetSummary> = out.iter().filter(|s| s.subject == ECHO).cloned().collect();
@@ -105,8 +105,8 @@ impl LnetReport {
             let echo = echoes
                 .iter()
                 .find(|e| (&e.load, e.clients, e.concurrency) == (&s.load, s.clients, s.concurrency));
-            s.rate_of_echo = echo.map(|e| s.rate.0 / e.rate.0);
-            s.cpu_of_echo = echo.map(|e| s.cpu_us / e.cpu_us);
+            s.rate_to_echo = echo.map(|e| s.rate.0 / e.rate.0);
+            s.cpu_to_echo = echo.map(|e| s.cpu_us / e.cpu_us);
         }
         out
     }
@@ -124,15 +124,15 @@ impl LnetReport {
                 seconds,
                 rate,
                 cpu_us,
-                others_cpu_us,
+                server_cpu_us,
                 slowest,
             } = r;
             format!(
-                "{subject},{load},{clients},{concurrency},{run},{requests},{seconds:.6},{rate:.0},{cpu_us:.3},{others_cpu_us:.3},{slowest:.3}\n"
+                "{subject},{load},{clients},{concurrency},{run},{requests},{seconds:.6},{rate:.0},{cpu_us:.3},{server_cpu_us:.3},{slowest:.3}\n"
             )
         };
         std::iter::once(
-            "subject,load,clients,concurrency,run,requests,seconds,rate,cpu_us,others_cpu_us,slowest\n"
+            "subject,load,clients,concurrency,run,requests,seconds,rate,cpu_us,server_cpu_us,slowest\n"
                 .to_owned(),
         )
         .chain(self.rows.iter().map(line))
@@ -144,7 +144,7 @@ impl fmt::Display for LnetReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
-            "| load | clients x in flight | subject | requests/s | min to max | runs | CPU us each | slowest client | rate of echo | CPU of echo |"
+            "| load | clients x in flight | subject | requests/s | min to max | runs | CPU us/request | slowest client | rate / echo's | CPU / echo's |"
         )?;
         writeln!(f, "|---|---|---|---:|---:|---:|---:|---:|---:|---:|")?;
         for s in self.summaries() {
@@ -160,8 +160,8 @@ impl fmt::Display for LnetReport {
                 s.runs,
                 s.cpu_us,
                 s.slowest,
-                ratio(s.rate_of_echo),
-                ratio(s.cpu_of_echo)
+                ratio(s.rate_to_echo),
+                ratio(s.cpu_to_echo)
             )?;
         }
         Ok(())
@@ -183,7 +183,7 @@ mod tests {
             seconds: 1.0,
             rate,
             cpu_us: 2.0 * rate,
-            others_cpu_us: 0.0,
+            server_cpu_us: 0.0,
             slowest: 1.0,
         }
     }
@@ -202,10 +202,10 @@ mod tests {
         let all = LnetReport { rows }.summaries();
         assert_eq!(all.len(), 3);
         assert_eq!(
-            (all[0].rate, all[0].rate_of_echo, all[0].cpu_of_echo),
+            (all[0].rate, all[0].rate_to_echo, all[0].cpu_to_echo),
             ((20.0, 10.0, 30.0), Some(0.5), Some(0.5))
         );
-        assert_eq!((all[1].subject, all[1].rate_of_echo), ("echo", None));
-        assert_eq!((all[2].load.as_str(), all[2].rate_of_echo), ("4K read", None));
+        assert_eq!((all[1].subject, all[1].rate_to_echo), ("echo", None));
+        assert_eq!((all[2].load.as_str(), all[2].rate_to_echo), ("4K read", None));
     }
 }

@@ -138,7 +138,9 @@ impl Subject for LibrarySubject {
 
     fn make_dir(&self, dir: &str, name: &str) -> Result<bool, BenchError> {
         self.run("mkdir", (dir, name), async {
-            // The parent of most directories is cached; the parent of the subject's root is not.
+            // An empty name means the subject's root. If it is the root of the file system, it
+            // exists. Otherwise its parent is looked up; the parents of other directories are
+            // known.
             let result = match name {
                 "" if self.base.is_empty() => return Ok(false),
                 "" => {

@@ -96,7 +96,7 @@ async fn a_deleted_peer_is_a_new_peer_at_the_next_message() {
 }
 
 #[test]
-fn hundreds_of_concurrent_puts_arrive_once_each_on_several_partitions() {
+fn each_of_hundreds_of_concurrent_puts_arrives_once_with_several_partitions() {
     let (nid_a, nid_b) = addresses();
     let cpts = CptTable::build(&CptConfig {
         cpu_npartitions: 2,

@@ -70,7 +70,7 @@ async fn client_does_not_wait_for_its_own_locks() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn concurrent_changes_of_many_clients_end_and_leave_no_dangling_names() {
+async fn concurrent_changes_by_many_clients_all_complete_and_leave_no_dangling_names() {
     let f = Fixture::new(2).await;
     let observer = f.client().await;
     let (d, e) = (

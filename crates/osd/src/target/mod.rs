@@ -25,8 +25,8 @@ pub use label::{FORMAT_VERSION, TargetKind, TargetLabel};
 pub(crate) const LABEL: &str = "target";
 /// The label's file name during `mkfs`.
 pub(crate) const LABEL_NEW: &str = "target.new";
-/// A label during its replacement ([`files::replace`]).
-pub(crate) const LABEL_REPLACED: &str = ".target.new";
+/// The new label's file name until [`files::replace`] renames it to [`LABEL`].
+pub(crate) const LABEL_REPLACEMENT: &str = ".target.new";
 /// The label's file name during a destroy.
 pub(crate) const LABEL_DESTROYED: &str = "target.destroyed";
 /// The file that a process locks while it uses the target.

@@ -38,9 +38,9 @@ impl ClientIdentity {
     /// Whether this connect comes from a restarted instance of the client that owns `export`.
     fn replaces(&self, export: &Export, from: Nid) -> bool {
         let restarted = export.client_cookie() != self.cookie;
-        // A server keeps its UUID over restarts and may return at another NID. The target has
-        // admitted this NID as a server's, so the server takes the UUID even from a client that
-        // uses it at another NID.
+        // A peer that is a server keeps its UUID over restarts and may return at another NID. The
+        // target has admitted this NID as a server's, so the peer replaces the export with its
+        // UUID, even the export of a client at another NID.
         restarted && self.initial && (self.role == Role::Server || export.peer() == from)
     }
 }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use wire::{Errno, Fid};
 
-use super::{Findings, Losses, instant, last_syncs, record, timed};
+use super::{Findings, Losses, TIMES_OF_POSITION, instant, last_syncs, record, timed};
 use crate::attrs::{
     Perm, PermCall, PermSpec, SizeCall, SizeSpec, TimeCall, TimeSpec, XattrCall, XattrOutcome, XattrSpec,
 };
@@ -161,8 +161,8 @@ fn finish_data<C: Clone>(losses: &Losses, mut calls: Calls<C>) -> Calls<C> {
     for (n, client) in losses.clients.iter().enumerate() {
         let lost = Timed {
             call: Event::Crash,
-            // Starts must differ; those of calls are even and not 0.
-            start: 2 * n as u64 + 1,
+            // No call or other event starts at this time.
+            start: TIMES_OF_POSITION * n as u64 + 1,
             end: u64::MAX,
             definite: false,
         };

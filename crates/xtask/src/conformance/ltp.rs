@@ -42,8 +42,8 @@ const LIMIT: Duration = Duration::from_secs(900);
 /// Polling interval of the running test.
 const TICK: Duration = Duration::from_millis(20);
 
-/// Builds LTP in the checkout that `args` names first, and runs its tests. Further `args` select
-/// the tests with one of these parts in their names.
+/// Builds LTP and runs its tests. The first of `args` is LTP's checkout. If more follow, only the
+/// tests run whose names contain one of them.
 pub(crate) fn run(args: &[String]) -> Result<(), String> {
     let arguments = parse_arguments("ltp", args)?;
     let exceptions = Exceptions::parse(EXCEPTIONS)?;
@@ -59,7 +59,7 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
     let tests_to_run: Vec<&Test> = tests.iter().filter(may_run).collect();
     if tests_to_run.is_empty() {
         return Err(format!(
-            "!!! no test of LTP's lists that may run has one of these in its name: {}",
+            "!!! no test that may run has a name with one of these parts: {}",
             arguments.selected.join(" ")
         ));
     }
