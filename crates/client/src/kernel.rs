@@ -7,7 +7,7 @@
 //! for this lock.
 
 use cpt::BoxFuture;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 use wire::Fid;
@@ -22,18 +22,24 @@ pub trait KernelCache: Send + Sync + 'static {
     fn inval_inode(&self, fid: Fid, offset: i64, len: i64) -> BoxFuture<'_, ()>;
 }
 
-/// Reads in progress for which the kernel holds pages: each a file and a byte range.
-type PendingReads = Mutex<Vec<(Fid, Range<u64>)>>;
+/// Calls in progress that affect invalidations.
+#[derive(Default)]
+struct PendingCalls {
+    /// Reads for which the kernel holds pages: each a file and a byte range.
+    reads: Vec<(Fid, Range<u64>)>,
+    /// The files that truncates change.
+    truncates: Vec<Fid>,
+}
 
-/// Number of shards of the pending reads. The object ID in the file's FID selects the shard.
+/// Number of shards of the pending calls. The object ID in the file's FID selects the shard.
 const SHARDS: u64 = 16;
 
-/// A client's [`KernelCache`], if set, and the reads for which the kernel holds pages. The code for
-/// names and the code for data share it.
+/// A client's [`KernelCache`], if set, and the calls in progress that affect its invalidations. The
+/// code for names and the code for data share it.
 #[derive(Clone, Default)]
 pub struct Kernel {
     cache: Arc<OnceLock<Arc<dyn KernelCache>>>,
-    pending_reads: Arc<[PendingReads; SHARDS as usize]>,
+    pending: Arc<[Mutex<PendingCalls>; SHARDS as usize]>,
 }
 
 impl Kernel {
@@ -47,15 +53,15 @@ impl Kernel {
         self.cache.get().map(|c| &**c)
     }
 
-    fn pending_reads(&self, file: Fid) -> &PendingReads {
-        &self.pending_reads[(u64::from(file.f_oid) % SHARDS) as usize]
+    fn pending(&self, file: Fid) -> MutexGuard<'_, PendingCalls> {
+        self.pending[(u64::from(file.f_oid) % SHARDS) as usize].lock()
     }
 
     /// Marks pages (a byte range) that the kernel holds locked for a read in progress.
     /// [`Kernel::invalidate_file`] skips them until the guard is dropped: they have no data yet,
     /// and their read may wait for the lock that this client is cancelling.
     pub(crate) fn begin_read(&self, file: Fid, pages: Range<u64>) -> PendingRead<'_> {
-        self.pending_reads(file).lock().push((file, pages.clone()));
+        self.pending(file).reads.push((file, pages.clone()));
         PendingRead {
             kernel: self,
             file,
@@ -63,12 +69,24 @@ impl Kernel {
         }
     }
 
+    /// Marks a file that a call of the kernel truncates. Until the call ends, the kernel writes no
+    /// dirty page of the file back, so an invalidation waits for the call.
+    pub(crate) fn begin_truncate(&self, file: Fid) -> PendingTruncate<'_> {
+        self.pending(file).truncates.push(file);
+        PendingTruncate { kernel: self, file }
+    }
+
+    /// Whether a call truncates the file.
+    pub(crate) fn is_truncating(&self, file: Fid) -> bool {
+        self.pending(file).truncates.contains(&file)
+    }
+
     /// Invalidates a file's attributes and its pages, except the pages of reads in progress.
     pub(crate) async fn invalidate_file(&self, file: Fid) {
         let Some(cache) = self.get() else { return };
         let mut pending: Vec<Range<u64>> = {
-            let all = self.pending_reads(file).lock();
-            let of_file = all.iter().filter(|(read_file, _)| *read_file == file);
+            let all = self.pending(file);
+            let of_file = all.reads.iter().filter(|(read_file, _)| *read_file == file);
             of_file.map(|(_, pages)| pages.clone()).collect()
         };
         pending.sort_by_key(|pages| pages.start);
@@ -94,10 +112,25 @@ pub(crate) struct PendingRead<'a> {
 
 impl Drop for PendingRead<'_> {
     fn drop(&mut self) {
-        let mut all = self.kernel.pending_reads(self.file).lock();
+        let reads = &mut self.kernel.pending(self.file).reads;
         let is_same = |(file, pages): &(Fid, Range<u64>)| *file == self.file && *pages == self.pages;
-        if let Some(index) = all.iter().position(is_same) {
-            all.swap_remove(index);
+        if let Some(index) = reads.iter().position(is_same) {
+            reads.swap_remove(index);
+        }
+    }
+}
+
+/// Guard of [`Kernel::begin_truncate`].
+pub(crate) struct PendingTruncate<'a> {
+    kernel: &'a Kernel,
+    file: Fid,
+}
+
+impl Drop for PendingTruncate<'_> {
+    fn drop(&mut self) {
+        let truncates = &mut self.kernel.pending(self.file).truncates;
+        if let Some(index) = truncates.iter().position(|file| *file == self.file) {
+            truncates.swap_remove(index);
         }
     }
 }

@@ -112,6 +112,11 @@ impl Scenario {
         self.block(client, &self.cluster.servers[1..], isolated);
     }
 
+    /// Closes or opens the ways between a client and the metadata server.
+    pub fn isolate_from_mds(&self, client: usize, isolated: bool) {
+        self.block(client, &self.cluster.servers[..1], isolated);
+    }
+
     fn block(&self, client: usize, servers: &[Arc<Host>], isolated: bool) {
         let nid = self.host(client).nid;
         for server in servers {

@@ -381,9 +381,15 @@ impl Osc {
 
     /// Invalidates a file's pages and attributes in the kernel.
     pub(super) async fn invalidate_in_kernel(&self, file: Fid) {
+        let invalidation = self.kernel.invalidate_file(file);
+        tokio::pin!(invalidation);
         // The kernel may hold a page for a read that waits for the lock that this client is
         // cancelling, so this wait is bounded.
-        let _ = tokio::time::timeout(KERNEL_WAIT_MAX, self.kernel.invalidate_file(file)).await;
+        let invalidated = tokio::time::timeout(KERNEL_WAIT_MAX, &mut invalidation).await;
+        // A truncate uses the lock even though it is revoked, but may wait for a slow server.
+        if invalidated.is_err() && self.kernel.is_truncating(file) {
+            let _ = tokio::time::timeout(TRUNCATE_WAIT_MAX, invalidation).await;
+        }
     }
 
     /// Drops the cached data, dirty or not, of an object that the target will destroy. Cancels its
@@ -513,6 +519,9 @@ fn connect_data(nanoseconds: bool) -> ObdConnectData {
 
 /// How long the cancellation of a lock waits for the kernel to drop pages.
 const KERNEL_WAIT_MAX: Duration = Duration::from_secs(1);
+/// How much longer it waits while a call of the kernel truncates the file. Less than the time after
+/// which servers evict a client that does not cancel.
+const TRUNCATE_WAIT_MAX: Duration = Duration::from_secs(15);
 
 /// The write-back task. Ends with the OSC.
 async fn write_back(osc: Weak<Osc>) {

@@ -49,6 +49,7 @@ impl Client {
         if set.size.is_some_and(|size| size > i64::MAX as u64) {
             return Err(Errno::EFBIG);
         }
+        let _truncate = set.size.map(|_| self.kernel.begin_truncate(fid));
         loop {
             if let Some(found) = self.try_setattr(cred, fid, set, file).await? {
                 return Ok(found);

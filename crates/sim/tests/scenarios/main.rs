@@ -102,6 +102,40 @@ fn a_reader_sees_the_mapped_page_of_a_client_that_truncates() {
 }
 
 #[test]
+fn a_reader_sees_the_mapped_page_of_a_client_whose_truncate_waits_for_the_mdt() {
+    play(6, async |s| {
+        let (a, b) = (s.open(0, "file").await, s.open(1, "file").await);
+        let kernel = s.on(0, async |mount| KernelModel::attach(&mount)).await;
+        let page = |byte| Bytes::from(vec![byte; BLOCK]);
+        let stored = s.on(0, async |mount| {
+            mount.write(&a, 0, page(1)).await.unwrap();
+            kernel.store(&a, 0, page(2)).await
+        });
+        assert_eq!(stored.await, Ok(()));
+        s.isolate_from_mds(0, true);
+        let truncate = s.on(0, async |mount| {
+            let set = SetAttr {
+                size: Some(BLOCK as u64),
+                ..SetAttr::default()
+            };
+            kernel.begin_truncate(a.fid);
+            mount.setattr(&Cred::root(), a.fid, &set, Some(&a)).await.unwrap();
+            kernel.end_truncate(a.fid, Some(1));
+        });
+        let read = s.on(1, async |mount| mount.read(&b, 0, BLOCK).await.unwrap());
+        let heal = async {
+            tokio::time::sleep(Duration::from_secs(3)).await;
+            s.isolate_from_mds(0, false);
+        };
+        let (read, (), ()) = tokio::join!(read, truncate, heal);
+        assert!(
+            read.concat() == page(2),
+            "the reader sees the data from before the store"
+        );
+    });
+}
+
+#[test]
 fn a_thread_that_blocks_fails_with_the_last_event() {
     let (unblock, blocked) = std::sync::mpsc::channel::<()>();
     let result = in_simulation_within(Duration::from_millis(100), 1, async move || {
