@@ -1,10 +1,11 @@
 //! Destroys a target: removes only the target's own files. An interrupted destroy is recognisable
 //! and can be resumed.
 
-use crate::journal;
 use crate::target::{
-    INDEX, LABEL, LABEL_DESTROYED, LABEL_NEW, LABEL_REPLACEMENT, LOCK, OBJECTS, TargetDir, TargetError, lock,
+    INDEX, LABEL, LABEL_COPY, LABEL_DESTROYED, LABEL_NEW, LABEL_REPLACEMENT, LOCK, OBJECTS, TargetDir,
+    TargetError, lock,
 };
+use crate::{files, journal};
 use std::path::Path;
 use std::{fs, io};
 
@@ -44,7 +45,15 @@ impl TargetDir {
             path: path.into(),
             source,
         })?;
-        let others = [LABEL_NEW, LABEL_REPLACEMENT, LABEL_DESTROYED, LOCK];
+        let copy_replacement = files::temporary_name(LABEL_COPY);
+        let others = [
+            LABEL_COPY,
+            &copy_replacement,
+            LABEL_NEW,
+            LABEL_REPLACEMENT,
+            LABEL_DESTROYED,
+            LOCK,
+        ];
         for part in repair_files.into_iter().chain(others.map(|name| path.join(name))) {
             fs::remove_file(&part).or_else(|e| ignore_missing(&part, e))?;
         }

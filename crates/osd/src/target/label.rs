@@ -1,15 +1,13 @@
 //! The label of a target: its identity, in a small text file with one `name = value` per line.
 
-use std::{fmt, fs, io, path::Path, str::FromStr};
+use std::{fmt, path::Path, str::FromStr};
 
 use wire::Nid;
 
-use super::{LABEL, LABEL_DESTROYED, LABEL_NEW, TargetError};
+use super::{LABEL, TargetError, stored_label::StoredLabel};
 
 /// The newest on-disk format; this version writes it.
 pub const FORMAT_VERSION: u32 = 3;
-/// Maximum size of a label file, bytes.
-const LABEL_MAX_BYTES: u64 = 64 << 10;
 
 /// The kind of a target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -112,7 +110,7 @@ impl TargetLabel {
         t
     }
 
-    fn from_text(dir: &Path, text: &str) -> Result<TargetLabel, TargetError> {
+    pub(super) fn from_text(dir: &Path, text: &str) -> Result<TargetLabel, TargetError> {
         let path = dir.join(LABEL);
         let bad = |line: usize, why: String| TargetError::BadLabel {
             path: path.clone(),
@@ -177,7 +175,7 @@ impl TargetLabel {
 }
 
 impl TargetLabel {
-    /// Reads the label of a target, which may be in use.
+    /// Reads the label of a target, which may be in use; if it is damaged, its copy.
     ///
     /// # Errors
     ///
@@ -185,31 +183,6 @@ impl TargetLabel {
     /// [`TargetError::IncompleteMkfs`] and [`TargetError::IncompleteDestroy`] after an
     /// interruption.
     pub fn read(path: &Path) -> Result<TargetLabel, TargetError> {
-        if !path.is_dir() {
-            return Err(TargetError::NoDirectory(path.into()));
-        }
-        let file = path.join(LABEL);
-        let text = match fs::metadata(&file) {
-            Ok(m) if m.len() > LABEL_MAX_BYTES => {
-                let why = format!("{} bytes long, expected at most {LABEL_MAX_BYTES}", m.len());
-                return Err(TargetError::BadLabel {
-                    path: file,
-                    line: 0,
-                    why,
-                });
-            }
-            Ok(_) => fs::read_to_string(&file).map_err(|source| TargetError::Io { path: file, source })?,
-            Err(e) if e.kind() == io::ErrorKind::NotFound => {
-                return Err(if path.join(LABEL_NEW).exists() {
-                    TargetError::IncompleteMkfs(path.into())
-                } else if path.join(LABEL_DESTROYED).exists() {
-                    TargetError::IncompleteDestroy(path.into())
-                } else {
-                    TargetError::NotATarget(path.into())
-                });
-            }
-            Err(source) => return Err(TargetError::Io { path: file, source }),
-        };
-        TargetLabel::from_text(path, &text)
+        Ok(StoredLabel::read(path)?.label)
     }
 }

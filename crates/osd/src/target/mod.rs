@@ -1,13 +1,15 @@
 //! The directory of a target: the files that `mkfs` writes, and the lock that lets only one process
 //! open it.
 //!
-//! `target` is a small text file with one `name = value` per line. `mkfs` writes it last, so a
+//! `target` is a small text file with one `name = value` per line, `target.copy` its copy with a
+//! checksum. `mkfs` writes `target` last, so a
 //! directory with `target.new` but without `target` is the result of an interrupted `mkfs`. The
 //! server locks the file `lock` with flock: the kernel releases the lock even if the process is
 //! killed.
 //! `docs/on-disk-format.md` describes the format.
 
 mod label;
+mod stored_label;
 
 use std::{
     fs,
@@ -19,10 +21,14 @@ use rustix::fs::{FlockOperation, flock};
 
 use crate::files;
 
+use stored_label::StoredLabel;
+
 pub use label::{FORMAT_VERSION, TargetKind, TargetLabel};
 
 /// The label's file name.
 pub(crate) const LABEL: &str = "target";
+/// The file name of the label's copy.
+pub(crate) const LABEL_COPY: &str = "target.copy";
 /// The label's file name during `mkfs`.
 pub(crate) const LABEL_NEW: &str = "target.new";
 /// The new label's file name until [`files::replace`] renames it to [`LABEL`].
@@ -179,6 +185,7 @@ impl TargetDir {
         files::restrict(path).map_err(io(path))?;
         file.write_all(label.to_text().as_bytes()).map_err(io(&new))?;
         fill(path).map_err(io(path))?;
+        stored_label::write_copy(path, label)?;
         file.sync_all().map_err(io(&new))?;
         fs::rename(&new, path.join(LABEL)).map_err(io(&new))?;
         files::sync_dir(path).map_err(io(path))?;
@@ -210,12 +217,17 @@ impl TargetDir {
         TargetDir::open_locked(path, false)
     }
 
-    fn open_locked(path: &Path, note_pid: bool) -> Result<TargetDir, TargetError> {
-        let label = TargetLabel::read(path)?;
-        let lock = lock(path, note_pid)?;
+    fn open_locked(path: &Path, may_write: bool) -> Result<TargetDir, TargetError> {
+        let mut stored = StoredLabel::read(path)?;
+        let lock = lock(path, may_write)?;
+        if may_write && stored.needs_repair() {
+            // The former owner of the lock may have written the files in between.
+            stored = StoredLabel::read(path)?;
+            stored.repair(path)?;
+        }
         Ok(TargetDir {
             path: path.into(),
-            label,
+            label: stored.label,
             _lock: lock,
         })
     }
@@ -274,7 +286,7 @@ impl TargetDir {
     }
 
     fn rewrite(&mut self, label: TargetLabel) -> Result<(), TargetError> {
-        write_label(&self.path, &label)?;
+        stored_label::write(&self.path, &label)?;
         self.label = label;
         Ok(())
     }
@@ -315,13 +327,6 @@ impl TargetDir {
     }
 }
 
-/// Replaces the label of a target.
-fn write_label(dir: &Path, label: &TargetLabel) -> Result<(), TargetError> {
-    let path = dir.join(LABEL);
-    files::replace(&path, label.to_text().as_bytes(), files::FILE_MODE)
-        .map_err(|source| TargetError::Io { path, source })
-}
-
 /// Records that the target in this directory ran: from now on its stores must exist.
 pub(crate) fn set_initialised(dir: &Path) -> Result<(), TargetError> {
     let label = TargetLabel::read(dir)?;
@@ -337,7 +342,7 @@ pub(crate) fn set_initialised(dir: &Path) -> Result<(), TargetError> {
         initialised: true,
         ..label
     };
-    write_label(dir, &label)
+    stored_label::write(dir, &label)
 }
 
 /// Locks the directory. With `note_pid`, writes this process's id into the lock file, for the error
@@ -440,6 +445,7 @@ mod tests {
             .replace("format_version = 3", "format_version = 1");
         let old = old.replace("initialised = false\n", "");
         fs::write(path.join(LABEL), &old).unwrap();
+        fs::remove_file(path.join(LABEL_COPY)).unwrap();
         fs::write(path.join(LOCK), "pid 1\n").unwrap();
         let read_only = TargetDir::open_read_only(&path).unwrap();
         assert!(!read_only.label().initialised);
@@ -512,6 +518,7 @@ mod tests {
             TargetDir::open(&path),
             Err(TargetError::NewerFormat { found: 7, .. })
         ));
+        fs::remove_file(path.join(LABEL_COPY)).unwrap();
         for bad in [
             "",
             "kind = ost",
