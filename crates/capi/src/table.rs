@@ -26,7 +26,8 @@ struct Slots {
 }
 
 impl OpenTable {
-    /// Adds an entry; returns its number. `EMFILE`, with the entry: [`OPEN_MAX`] files are open.
+    /// Adds an entry; returns its number. If [`OPEN_MAX`] files are open, returns `EMFILE` and
+    /// gives the entry back.
     pub(crate) fn insert(&self, open: Open) -> Result<c_int, (Open, Errno)> {
         let mut table = self.0.write();
         let slot = match table.free.pop() {

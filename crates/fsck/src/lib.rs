@@ -179,7 +179,7 @@ pub async fn examine(
     mdt: (String, u32, Arc<mdt::store::Store>),
     osts: impl IntoIterator<Item = (String, OstIndex, ost::check::Store)>,
 ) -> Result<Vec<(String, Finding)>, FsckError> {
-    let stores = targets::Stores::on(mdt, osts);
+    let stores = targets::Stores::from_open(mdt, osts);
     let found = stores
         .examine(&Progress::default(), &mut Summary::default())
         .await?;

@@ -118,8 +118,8 @@ impl Targets {
                             damage.bytes.start, damage.bytes.end, damage.complete_after
                         ),
                         repair: Some(
-                            "removes the damaged bytes; the changes in them are lost; a copy of journal M is kept as \
-                             damaged-N-M.jnl in the target's directory",
+                            "removes the damaged bytes; the changes in them are lost; a copy of the journal is kept in \
+                             the target's directory as damaged-N-M.jnl (N: a serial number, M: the journal)",
                         ),
                     },
                 });
@@ -184,8 +184,9 @@ impl Targets {
 }
 
 impl Stores {
-    /// Open stores of an MDT and OSTs that are not in directories. Each has its name and its index.
-    pub(crate) fn on(
+    /// Makes `Stores` of stores that are open and need no directory. Each has the name and the
+    /// index of its target.
+    pub(crate) fn from_open(
         (svname, index, store): (String, u32, Arc<mdt::store::Store>),
         osts: impl IntoIterator<Item = (String, OstIndex, ost::check::Store)>,
     ) -> Stores {

@@ -188,8 +188,8 @@ pub struct QueryFilter {
 pub struct TestRequest {
     /// The batch.
     pub batch: String,
-    /// Number of requests that each test unit sends; negative: until stopped. A client has a unit
-    /// for each request that it may have in flight to a server.
+    /// Number of requests that each test unit sends; negative: until stopped. For each server, a
+    /// client runs `concurrency` units, each with one request in flight.
     pub loops: i32,
     /// Requests in flight from each client to each of its servers.
     pub concurrency: u32,

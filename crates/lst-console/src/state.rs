@@ -59,8 +59,8 @@ pub(crate) struct Batch {
 #[derive(Debug, Clone)]
 pub(crate) struct Test {
     pub(crate) kind: TestKind,
-    /// Number of requests that each test unit sends; negative: until stopped. A client has a unit
-    /// for each request that it may have in flight to a server.
+    /// Number of requests that each test unit sends; negative: until stopped. For each server, a
+    /// client runs `concurrency` units, each with one request in flight.
     pub(crate) loops: i32,
     /// Requests in flight from each client to each of its servers.
     pub(crate) concurrency: u32,
@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn empty_group_is_removed_with_its_nodes() {
+    fn group_that_becomes_empty_is_removed_with_its_unused_nodes() {
         let mut state = State::new(NO_SID, 1);
         let now = Instant::now();
         for name in ["a", "b"] {

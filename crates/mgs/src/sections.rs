@@ -39,14 +39,14 @@ pub(crate) struct Target {
 }
 
 impl Target {
-    /// The reason of a refusal because another store has the target's index. `uuid` and `nids`
-    /// belong to that store.
+    /// Why the MGS refuses the target: another store has its index. `uuid` and `nids` belong to
+    /// that store.
     pub(crate) fn index_in_use_reason(&self, uuid: Option<&str>, nids: &[Nid]) -> String {
         let uuid = uuid.map_or_else(String::new, |uuid| format!(" (uuid {uuid})"));
         let nids: Vec<String> = nids.iter().map(Nid::to_string).collect();
         format!(
-            "the MGS has another store of {}{uuid} at {}: make this target again with another --index; only if that \
-             store is lost, with the same --index and --replace (`nacre mkfs`)",
+            "the MGS has another store of {}{uuid} at {}: make this target again with another --index. If that \
+             store is lost, you can instead use the same --index with --replace (`nacre mkfs`)",
             self.name(),
             nids.join(",")
         )

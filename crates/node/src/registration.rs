@@ -121,10 +121,10 @@ impl Registration {
         })
     }
 
-    /// Registers the target if [`Registration::register_at_start`] has not. Registers again each
-    /// time the configuration lists this target at other NIDs: if another target has taken its
-    /// index, the MGS refuses, and this target stops serving. Returns when the connection to the
-    /// MGS ends.
+    /// Registers the target if [`Registration::register_at_start`] has not. When the configuration
+    /// lists this target at other NIDs, registers again to find out whether another target has
+    /// taken its index. If so, the MGS refuses, and this target stops serving. Returns when the
+    /// connection to the MGS ends.
     pub(crate) async fn keep_registered(
         mut self,
         registered: bool,
@@ -202,7 +202,7 @@ impl Registration {
         let import = mgc.import();
         let reason = match (import.state(), import.connect_error()) {
             (ImportState::Full, _) => {
-                format!("it waits for the first MDT of {}", self.info.mti_fsname)
+                format!("the MGS waits for the first MDT of {}", self.info.mti_fsname)
             }
             (_, Some(e)) => format!("cannot connect to {}: {e}", import.peer()),
             (_, None) => format!("no answer from {}", import.peer()),

@@ -18,7 +18,8 @@ use crate::{
 
 /// Maximum time that an MDT's request for a sequence waits for the super-sequence.
 const SUPER_SEQUENCE_TIMEOUT: Duration = Duration::from_secs(3);
-/// With less free space than this beyond the reserve, bytes, precreation fails with `ENOSPC`.
+/// Free space that precreation needs in addition to the reserve, bytes; with less it fails with
+/// `ENOSPC`.
 const CREATE_BYTES_MIN: u64 = 1 << 20;
 
 impl Ost {
@@ -60,7 +61,8 @@ impl Ost {
         self.committer.end(transaction, 0);
         result.map_err(|e| self.store_error("create objects", wanted, &e))?;
         if destroys_orphans {
-            // The MDT uses no object above `plan.last`, and a file system has only one MDT.
+            // The only MDT of the file system uses no object above `plan.last`, so all objects of
+            // earlier runs are known now.
             sequence.confirm_up_to(plan.last);
         }
         self.sequences.mark_in_use(&sequence);

@@ -224,12 +224,12 @@ impl Cluster {
         self.mount_with(|_| {}).await
     }
 
-    /// Mounts the file system with the default options after `change`.
+    /// Mounts the file system with the default options as modified by `change`.
     pub async fn mount_with(&self, change: impl FnOnce(&mut MountOptions)) -> Arc<Client> {
         self.try_mount(change).await.unwrap()
     }
 
-    /// Mounts the file system with the default options after `change`.
+    /// Mounts the file system with the default options as modified by `change`.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! Statistics for each name of a line, such as an opcode: messages, failures, latencies.
+//! Statistics of the lines with the same name, such as an opcode: messages, failures, latencies.
 
 use super::line::{Kind, Line, duration};
 use serde_json::json;

@@ -1,5 +1,5 @@
-//! Keys that identify the same operation in two requests: the target, the operation, and the file,
-//! object, name or range.
+//! Keys of requests: two requests with an equal key are the same operation. A key consists of the
+//! target, the operation, and the file, object, name or range.
 //!
 //! A request has several keys, the narrowest first. A captured exchange also has keys from its
 //! reply: our client may request by FID a file that the captured client opened or looked up by
@@ -63,14 +63,14 @@ pub fn keys(
         }
         _ => name_keys(format, msg),
     };
-    // The FID in these requests determines the metadata target.
+    // The FID in these requests already determines the MDT, so the key omits the MDT's name.
     let fid_determines_mdt =
         format.name.starts_with("RQF_MDS_REINT") || format.name.starts_with("RQF_LDLM_INTENT");
     let target = if fid_determines_mdt { "MDT" } else { target };
     keys.into_iter().map(|k| format!("{target} {k}")).collect()
 }
 
-/// The keys of a lock request on an extent, a file range, or a log.
+/// The keys of a request for an extent lock, an flock, or a lock on a configuration log.
 fn lock_keys(msg: &Message) -> Vec<String> {
     let Some(request) = lock_request(msg) else {
         return Vec::new();
