@@ -69,14 +69,16 @@ impl Kernel {
         }
     }
 
-    /// Marks a file that a call of the kernel truncates. Until the call ends, the kernel writes no
-    /// dirty page of the file back, so an invalidation waits for the call.
+    /// Marks a file that a call of the kernel truncates, while the call waits for a server's reply.
+    /// Until the call ends, the kernel writes no dirty page of the file back, so an invalidation
+    /// waits for the call. A call that waits for a lock drops the guard: that lock may wait for the
+    /// invalidation.
     pub(crate) fn begin_truncate(&self, file: Fid) -> PendingTruncate<'_> {
         self.pending(file).truncates.push(file);
         PendingTruncate { kernel: self, file }
     }
 
-    /// Whether a call truncates the file.
+    /// Whether a call that truncates the file waits for a server's reply.
     pub(crate) fn is_truncating(&self, file: Fid) -> bool {
         self.pending(file).truncates.contains(&file)
     }

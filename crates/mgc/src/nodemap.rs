@@ -370,8 +370,7 @@ pub async fn evict_denied(nodemaps: Arc<Nodemaps>, exports: Weak<TargetExports>)
     }
 }
 
-/// The name of the parameter of a property. As in Lustre, the names of two parameters differ from
-/// those of their properties.
+/// The name of the parameter of a property. As in Lustre, two parameters have other names.
 fn param_name(property: &str) -> String {
     match property {
         "admin" | "trusted" => format!("{property}_nodemap"),

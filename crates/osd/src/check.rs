@@ -95,7 +95,7 @@ impl Progress {
     }
 }
 
-/// Calls `f` with each entry of the index whose key begins with `prefix`, in order.
+/// Calls `f` with each entry of the index with a key that begins with `prefix`, in order.
 ///
 /// # Errors
 ///

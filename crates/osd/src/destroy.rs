@@ -2,8 +2,8 @@
 //! and can be resumed.
 
 use crate::target::{
-    INDEX, LABEL, LABEL_COPY, LABEL_DESTROYED, LABEL_NEW, LABEL_REPLACEMENT, LOCK, OBJECTS, TargetDir,
-    TargetError, lock,
+    INDEX, LABEL, LABEL_COPY, LABEL_DAMAGED, LABEL_DESTROYED, LABEL_NEW, LABEL_REPLACEMENT, LOCK, OBJECTS,
+    TargetDir, TargetError, lock,
 };
 use crate::{files, journal};
 use std::path::Path;
@@ -48,6 +48,7 @@ impl TargetDir {
         let copy_replacement = files::temporary_name(LABEL_COPY);
         let others = [
             LABEL_COPY,
+            LABEL_DAMAGED,
             &copy_replacement,
             LABEL_NEW,
             LABEL_REPLACEMENT,

@@ -14,7 +14,7 @@ use cpt::BoxFuture;
 
 use crate::{OsdError, Space, Transactions};
 
-/// This crate reserves the keys whose first byte is this value or higher. All other keys belong to
+/// This crate reserves the keys with a first byte of this value or higher. All other keys belong to
 /// the index's user.
 pub const KEY_RESERVED: u8 = 0xf0;
 

@@ -393,7 +393,7 @@ impl Faults {
                 self.finish_death(from, Death::Process).await;
             }
             from.scope().thaw();
-            // A store whose sync has failed takes no changes until its server starts again.
+            // After a failed sync, a store takes no changes until its server starts again.
             if from.disks().any(SimDisk::is_failing) {
                 self.finish_death(from, Death::PowerCut).await;
             }

@@ -1,4 +1,4 @@
-//! An object whose server may crash: the changes since its last sync may be lost.
+//! An object of a server that may crash: the changes since its last sync may be lost.
 
 use std::collections::BTreeSet;
 

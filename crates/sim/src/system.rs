@@ -54,7 +54,7 @@ pub fn begin(seed: u64) {
     });
 }
 
-/// Starts the clock; call it in the simulation's runtime, whose time is paused.
+/// Starts the clock; call it in the simulation's runtime: the time of that runtime is paused.
 pub fn start_clock() {
     with_world(|world| world.began.set(Some(tokio::time::Instant::now())));
 }

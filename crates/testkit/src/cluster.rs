@@ -29,7 +29,7 @@ const CAPACITY: u64 = 1 << 30;
 /// The longest wait for servers, with a margin for a busy machine.
 const WAIT_MAX: Duration = Duration::from_secs(120);
 
-/// A file system whose servers share one node. Its clients are on the same node.
+/// A file system with all servers on one node. Its clients are on the same node.
 pub struct Cluster {
     /// The servers' node.
     pub node: Arc<Node>,

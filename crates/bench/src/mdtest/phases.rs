@@ -212,7 +212,7 @@ impl<'a> TaskRun<'a> {
         Ok(())
     }
 
-    /// The ranks of the tasks whose items this task works on in a phase: the task that is `strides`
+    /// The ranks of the tasks that own this task's items in a phase: the task that is `strides`
     /// times `-N` ranks further. Empty if this task does not participate. With `by_first`, rank 0
     /// works on all items.
     fn owners(&self, strides: usize, by_first: bool) -> std::ops::Range<usize> {

@@ -384,11 +384,12 @@ impl Osc {
         let invalidation = self.kernel.invalidate_file(file);
         tokio::pin!(invalidation);
         // The kernel may hold a page for a read that waits for the lock that this client is
-        // cancelling, so this wait is bounded.
-        let invalidated = tokio::time::timeout(KERNEL_WAIT_MAX, &mut invalidation).await;
-        // A truncate uses the lock even though it is revoked, but may wait for a slow server.
-        if invalidated.is_err() && self.kernel.is_truncating(file) {
-            let _ = tokio::time::timeout(TRUNCATE_WAIT_MAX, invalidation).await;
+        // cancelling, so this wait is bounded. While a truncate waits for a slow server, wait on.
+        for _ in 0..TRUNCATE_WAITS_MAX {
+            let invalidated = tokio::time::timeout(KERNEL_WAIT_MAX, &mut invalidation).await;
+            if invalidated.is_ok() || !self.kernel.is_truncating(file) {
+                return;
+            }
         }
     }
 
@@ -519,9 +520,9 @@ fn connect_data(nanoseconds: bool) -> ObdConnectData {
 
 /// How long the cancellation of a lock waits for the kernel to drop pages.
 const KERNEL_WAIT_MAX: Duration = Duration::from_secs(1);
-/// How much longer it waits while a call of the kernel truncates the file. Less than the time after
-/// which servers evict a client that does not cancel.
-const TRUNCATE_WAIT_MAX: Duration = Duration::from_secs(15);
+/// How many times as long the cancellation waits while the kernel truncates the file. Servers evict
+/// a client that does not cancel much later.
+const TRUNCATE_WAITS_MAX: u32 = 15;
 
 /// The write-back task. Ends with the OSC.
 async fn write_back(osc: Weak<Osc>) {

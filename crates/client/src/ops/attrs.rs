@@ -49,7 +49,6 @@ impl Client {
         if set.size.is_some_and(|size| size > i64::MAX as u64) {
             return Err(Errno::EFBIG);
         }
-        let _truncate = set.size.map(|_| self.kernel.begin_truncate(fid));
         loop {
             if let Some(found) = self.try_setattr(cred, fid, set, file).await? {
                 return Ok(found);
@@ -65,6 +64,7 @@ impl Client {
         set: &SetAttr,
         file: Option<&Arc<OpenFile>>,
     ) -> Result<Option<FoundFile>, Errno> {
+        let request_to_mdt = set.size.map(|_| self.kernel.begin_truncate(fid));
         let data = self.data_to_set(cred, fid, set, file).await?;
         if let (Some(data), Some(size)) = (&data, set.size) {
             data.check_size(size)?;
@@ -101,6 +101,7 @@ impl Client {
             // size.
             return Ok(None);
         }
+        drop(request_to_mdt);
         if let Some(data) = data {
             let user = CapabilityUser::new(cred, fid, suppgid);
             if !self.apply_to_data(fid, &data, set, &rec, &user).await? {

@@ -246,11 +246,12 @@ impl Client {
             elc: mdc.elc(&[], &[(fid, 0)]),
             ..IntentRequest::new(fid, LockMode::Cr, MDS_INODELOCK_LOOKUP, IT_OPEN, bufs)
         };
+        let truncate = flags.truncate.then(|| self.kernel.begin_truncate(fid));
         let reply = mdc.intent(intent).await?;
         reply.status?;
         let md = self.cache_reply(&reply, None);
         let file = self.finish_open(&reply, &md, flags).await?;
-        drop(reply);
+        drop((reply, truncate));
         if flags.truncate {
             let empty = SetAttr {
                 size: Some(0),

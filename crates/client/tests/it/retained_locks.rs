@@ -1,7 +1,6 @@
 //! Locks that survive the client's own changes (lock terms of Nacre). A client keeps its lock on a
 //! directory that it changes. The creator of a file knows that the file is unwritten until another
-//! open for writing. The retained lock and this knowledge save requests; changes by other clients
-//! stay visible.
+//! open for writing. Both save requests; changes by other clients stay visible.
 
 #![allow(clippy::unwrap_used)]
 

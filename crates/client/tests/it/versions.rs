@@ -40,7 +40,7 @@ const V2_15: Release = Release {
 };
 
 impl Release {
-    /// A file system whose servers appear as this release to clients that connect later.
+    /// A file system with servers that appear as this release to clients that connect later.
     async fn start(&self) -> Cluster {
         let cluster = Cluster::start(2).await;
         let faults = cluster.rpc.faults();

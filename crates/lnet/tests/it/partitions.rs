@@ -107,7 +107,7 @@ fn the_rotor_distributes_unrouted_requests_only_if_it_is_on() {
     });
 }
 
-/// A sink whose service runs on `cpts` only.
+/// A sink with a service that runs on `cpts` only.
 struct RestrictedSink {
     queue: Queue,
     cpts: Vec<CptId>,

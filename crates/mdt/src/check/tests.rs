@@ -334,10 +334,10 @@ async fn mismatched_orphan_records_are_repaired() {
     assert_eq!(
         t.kinds(),
         [
-            "unreferenced inode",
-            "unreadable record",
             "stale orphan record",
-            "stale orphan record"
+            "stale orphan record",
+            "unreadable record",
+            "unreferenced inode"
         ]
     );
     assert_eq!(t.repair_all().await, ["/a", "/a/b", "/a/b/f", "/link"]);
@@ -354,8 +354,8 @@ async fn xattrs_without_inode_or_flag_are_repaired() {
     assert_eq!(
         t.kinds(),
         [
-            "extended attributes without the flag",
             "extended attributes without an inode",
+            "extended attributes without the flag",
             "unreadable record"
         ]
     );

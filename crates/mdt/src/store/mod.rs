@@ -101,7 +101,7 @@ pub struct UnusedFid {
     pub(crate) stamp: Stamp,
 }
 
-/// The shard of an inode: a multiplicative hash, whose high bits are mixed best.
+/// The shard of an inode: a multiplicative hash; its high bits are mixed best.
 fn shard_of(fid: Fid) -> usize {
     const MULTIPLIER: u64 = 0x9e37_79b9_7f4a_7c15;
     let mixed = (fid.f_seq ^ u64::from(fid.f_oid) << 20).wrapping_mul(MULTIPLIER);

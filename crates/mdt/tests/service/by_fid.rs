@@ -12,7 +12,7 @@ use wire::{
 use crate::fixture::Fixture;
 use testbase::mds_client::Client;
 
-/// The directory `.lustre/fid`, whose names are FIDs.
+/// The directory `.lustre/fid`: its names are FIDs.
 const BY_FID: Fid = Fid::DOT_LUSTRE_FID;
 
 /// Looks up the FID of a name.

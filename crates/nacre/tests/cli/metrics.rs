@@ -7,7 +7,7 @@ use std::net::TcpStream;
 
 use crate::fixture::{Site, nacre, nacre_ok, nacre_refuses, sh};
 
-/// A file system whose process has handled requests of a named job; returns its directory and the
+/// A file system with requests of a named job; returns its directory and the
 /// address of its metrics.
 fn used_file_system(site: &mut Site) -> (String, String) {
     let (dir, mount) = (site.directory("d"), site.mount_point("m"));

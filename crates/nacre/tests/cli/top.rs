@@ -10,7 +10,7 @@ use crate::fixture::{Site, nacre_ok, nacre_refuses, sh};
 /// Bytes that [`write`] writes.
 const WRITTEN: u64 = 1 << 20;
 
-/// A file system whose mount names the job `NAME.UID`; returns its directory and mount point.
+/// A file system with a mount that names the job `NAME.UID`; returns its directory and mount point.
 fn file_system(site: &mut Site, name: &str) -> (String, String) {
     let (dir, mount) = (site.directory("d"), site.mount_point("m"));
     nacre_ok(&["up", "--dir", &dir, "--mount", &mount, "--fsname", "lus"]);

@@ -29,6 +29,8 @@ pub use label::{FORMAT_VERSION, TargetKind, TargetLabel};
 pub(crate) const LABEL: &str = "target";
 /// The file name of the label's copy.
 pub(crate) const LABEL_COPY: &str = "target.copy";
+/// The file name of a damaged label after its repair.
+pub(crate) const LABEL_DAMAGED: &str = "target.damaged";
 /// The label's file name during `mkfs`.
 pub(crate) const LABEL_NEW: &str = "target.new";
 /// The new label's file name until [`files::replace`] renames it to [`LABEL`].
@@ -218,10 +220,11 @@ impl TargetDir {
     }
 
     fn open_locked(path: &Path, may_write: bool) -> Result<TargetDir, TargetError> {
+        // Before the lock: only a target's directory gets a lock file.
         let mut stored = StoredLabel::read(path)?;
         let lock = lock(path, may_write)?;
-        if may_write && stored.needs_repair() {
-            // The former owner of the lock may have written the files in between.
+        if may_write {
+            // The former owner of the lock may have changed the label.
             stored = StoredLabel::read(path)?;
             stored.repair(path)?;
         }

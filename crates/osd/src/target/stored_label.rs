@@ -3,9 +3,11 @@
 
 use std::{fs, io, path::Path};
 
-use super::{LABEL, LABEL_COPY, LABEL_DESTROYED, LABEL_NEW, TargetError, TargetLabel};
+use super::{LABEL, LABEL_COPY, LABEL_DAMAGED, LABEL_DESTROYED, LABEL_NEW, TargetError, TargetLabel};
 use crate::files;
 
+/// The names of the values that an administrator may edit.
+const EDITABLE: [&str; 3] = ["mgsnode", "service_nodes", "param"];
 /// Maximum size of a label file, bytes.
 const LABEL_MAX_BYTES: u64 = 64 << 10;
 /// Name of the last line of the copy: the CRC-32C of all lines before it, in hexadecimal.
@@ -16,8 +18,8 @@ pub(super) struct StoredLabel {
     pub(super) label: TargetLabel,
     /// Whether the label's file is damaged, so that the label is the copy's.
     is_damaged: bool,
-    /// Whether the copy is missing or damaged, or differs from the label.
-    is_copy_old: bool,
+    /// The copy, unless it is missing or damaged.
+    copy: Option<TargetLabel>,
 }
 
 impl StoredLabel {
@@ -32,42 +34,51 @@ impl StoredLabel {
             return Err(TargetError::NoDirectory(dir.into()));
         }
         let copy = read_copy(dir);
-        let is_same = |label: &TargetLabel| copy.as_ref() == Some(label);
-        match (read_label(dir), &copy) {
-            (Ok(label), copy) => {
-                if let Some(copy) = copy {
+        let error = match read_label(dir) {
+            Ok(label) => {
+                if let Some(copy) = &copy {
                     check_identity(dir, &label, copy)?;
                 }
-                Ok(StoredLabel {
-                    is_damaged: false,
-                    is_copy_old: !is_same(&label),
+                return Ok(StoredLabel {
                     label,
-                })
+                    is_damaged: false,
+                    copy,
+                });
             }
-            (Err(error @ TargetError::BadLabel { .. }), Some(copy)) => {
-                tracing::warn!("{error}: using its copy {LABEL_COPY}; the next start repairs the label");
+            Err(error) => error,
+        };
+        match (&error, &copy) {
+            (TargetError::BadLabel { line, .. }, Some(label)) if !is_editable(dir, *line) => {
+                tracing::warn!(
+                    "{error}: using its copy {LABEL_COPY}; the next start repairs the label, and keeps the damaged file as {LABEL_DAMAGED}"
+                );
                 Ok(StoredLabel {
-                    label: copy.clone(),
+                    label: label.clone(),
                     is_damaged: true,
-                    is_copy_old: false,
+                    copy,
                 })
             }
-            (Err(error), _) => Err(error),
+            _ => Err(error),
         }
-    }
-
-    /// Whether [`StoredLabel::repair`] would change a file.
-    pub(super) fn needs_repair(&self) -> bool {
-        self.is_damaged || self.is_copy_old
     }
 
     /// Makes both files equal again. The caller has locked the target.
     pub(super) fn repair(&self, dir: &Path) -> Result<(), TargetError> {
         if self.is_damaged {
-            write_file(dir, LABEL, &self.label.to_text())?;
+            let path = dir.join(LABEL);
+            let damaged = fs::read(&path).map_err(|source| TargetError::Io { path, source })?;
+            write_file(dir, LABEL_DAMAGED, &damaged)?;
+            write_file(dir, LABEL, self.label.to_text().as_bytes())?;
         }
-        if self.is_copy_old {
-            write_copy(dir, &self.label)?;
+        if self.copy.as_ref() == Some(&self.label) {
+            return Ok(());
+        }
+        if let Some(copy) = &self.copy {
+            report_edit(dir, &self.label, copy);
+        }
+        if let Err(error) = write_copy(dir, &self.label) {
+            // On a full disk a check or a removal of files may be what is needed.
+            tracing::warn!("the label's copy is not up to date: {error}");
         }
         Ok(())
     }
@@ -75,7 +86,7 @@ impl StoredLabel {
 
 /// Replaces the label and its copy.
 pub(super) fn write(dir: &Path, label: &TargetLabel) -> Result<(), TargetError> {
-    write_file(dir, LABEL, &label.to_text())?;
+    write_file(dir, LABEL, label.to_text().as_bytes())?;
     write_copy(dir, label)
 }
 
@@ -83,13 +94,41 @@ pub(super) fn write(dir: &Path, label: &TargetLabel) -> Result<(), TargetError> 
 pub(super) fn write_copy(dir: &Path, label: &TargetLabel) -> Result<(), TargetError> {
     let text = label.to_text();
     let checksum = crc32c::crc32c(text.as_bytes());
-    write_file(dir, LABEL_COPY, &format!("{text}{CHECKSUM}{checksum:08x}\n"))
+    let text = format!("{text}{CHECKSUM}{checksum:08x}\n");
+    write_file(dir, LABEL_COPY, text.as_bytes())
 }
 
-fn write_file(dir: &Path, name: &str, text: &str) -> Result<(), TargetError> {
+fn write_file(dir: &Path, name: &str, contents: &[u8]) -> Result<(), TargetError> {
     let path = dir.join(name);
-    files::replace(&path, text.as_bytes(), files::FILE_MODE)
-        .map_err(|source| TargetError::Io { path, source })
+    files::replace(&path, contents, files::FILE_MODE).map_err(|source| TargetError::Io { path, source })
+}
+
+/// Whether a line of the label has a value that an administrator edits. An error in it is more
+/// likely a mistake than damage, and the copy would undo the edit.
+fn is_editable(dir: &Path, line: usize) -> bool {
+    let text = fs::read_to_string(dir.join(LABEL)).unwrap_or_default();
+    let line = line.checked_sub(1).and_then(|n| text.lines().nth(n));
+    let name = line
+        .and_then(|line| line.split_once('='))
+        .map(|(name, _)| name.trim());
+    name.is_some_and(|name| EDITABLE.contains(&name))
+}
+
+/// Logs the values in which the label differs from the copy, after an edit or because of damage.
+fn report_edit(dir: &Path, label: &TargetLabel, copy: &TargetLabel) {
+    let (label, copy) = (label.to_text(), copy.to_text());
+    let is_edited = |line: &&str| EDITABLE.iter().any(|name| line.starts_with(name));
+    let lines_of = |text: &str, other: &str| -> Vec<String> {
+        let own = text.lines().filter(is_edited);
+        own.filter(|line| !other.lines().any(|l| l == *line))
+            .map(str::to_owned)
+            .collect()
+    };
+    let (new, old) = (lines_of(&label, &copy), lines_of(&copy, &label));
+    if !new.is_empty() || !old.is_empty() {
+        let path = dir.join(LABEL);
+        tracing::warn!(?new, ?old, "{}: edited since the last start", path.display());
+    }
 }
 
 fn read_label(dir: &Path) -> Result<TargetLabel, TargetError> {
@@ -128,7 +167,9 @@ fn read_label(dir: &Path) -> Result<TargetLabel, TargetError> {
 /// The copy; `None` if it is missing or damaged.
 fn read_copy(dir: &Path) -> Option<TargetLabel> {
     let path = dir.join(LABEL_COPY);
-    let parsed = fs::read_to_string(&path).ok().and_then(|text| {
+    let is_small = fs::metadata(&path).is_ok_and(|m| m.len() <= LABEL_MAX_BYTES);
+    let text = is_small.then(|| fs::read_to_string(&path).ok()).flatten();
+    let parsed = text.and_then(|text| {
         let (label, checksum) = text.split_at(text.trim_end().rfind('\n')? + 1);
         let expected = format!("{CHECKSUM}{:08x}\n", crc32c::crc32c(label.as_bytes()));
         (checksum == expected).then(|| TargetLabel::from_text(dir, label).ok())?
@@ -231,6 +272,11 @@ mod tests {
         assert!(fs::read_to_string(dir.join(LABEL)).unwrap().contains("kinb"));
         drop(TargetDir::open(&dir).unwrap());
         assert_eq!(fs::read_to_string(dir.join(LABEL)).unwrap(), label.to_text());
+        assert!(
+            fs::read_to_string(dir.join(LABEL_DAMAGED))
+                .unwrap()
+                .contains("kinb")
+        );
 
         let edited = format!("# moved\n{}", label.to_text().replace("10.0.0.1", "10.0.0.2"));
         fs::write(dir.join(LABEL), &edited).unwrap();
@@ -242,6 +288,18 @@ mod tests {
         fs::remove_file(dir.join(LABEL_COPY)).unwrap();
         drop(TargetDir::open(&dir).unwrap());
         assert_eq!(fs::read_to_string(dir.join(LABEL_COPY)).unwrap(), new_copy);
+    }
+
+    #[test]
+    fn a_mistake_in_an_edited_value_is_an_error() {
+        let dir = tempfile::tempdir().unwrap();
+        let dir = dir.path().join("t");
+        let label = target(&dir);
+        let mistake = label.to_text().replace("10.0.0.1@tcp", "10.0.0.2@tpc");
+        fs::write(dir.join(LABEL), &mistake).unwrap();
+        let error = TargetDir::open(&dir).unwrap_err().to_string();
+        assert!(error.contains("10.0.0.2@tpc"), "{error}");
+        assert_eq!(fs::read_to_string(dir.join(LABEL)).unwrap(), mistake);
     }
 
     #[test]

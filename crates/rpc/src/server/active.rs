@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::sync::Notify;
 
-/// A counter whose users can wait until it is zero.
+/// A counter; its users can wait until it is zero.
 #[derive(Debug, Default)]
 pub(crate) struct ActiveCount {
     count: AtomicUsize,

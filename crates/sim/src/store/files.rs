@@ -286,7 +286,7 @@ impl Files {
         self.files.values_mut().for_each(|file| file.fail_sync(rng));
     }
 
-    /// Paths below a directory whose entries on disk differ from the visible ones.
+    /// Paths below a directory with other entries on disk than the visible ones.
     fn changed_entries(&self, dir: &Path) -> Vec<PathBuf> {
         let below = |map: &BTreeMap<PathBuf, FileId>| -> BTreeSet<PathBuf> {
             let from_dir = map.range::<Path, _>((Bound::Included(dir), Bound::Unbounded));

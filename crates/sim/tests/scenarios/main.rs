@@ -158,8 +158,8 @@ fn a_read_caches_no_byte_that_its_lock_does_not_cover() {
         let blocks = |byte, count: usize| Bytes::from(vec![byte; count * BLOCK]);
         let written = s.on(0, async |mount| mount.write(&file, 0, blocks(1, 2)).await);
         assert_eq!(written.await, Ok(2 * BLOCK));
-        // While a truncate waits for the lock of an isolated reader, the server grants a read of the
-        // block before the new end no more than that block. Both blocks are in one page.
+        // While a truncate waits for the lock of an isolated reader, the server grants a read of
+        // the block before the new end no more than that block. Both blocks are in one page.
         s.on(2, async |mount| mount.read(&reader, 0, BLOCK).await.unwrap())
             .await;
         s.isolate_from_osts(2, true);

@@ -12,7 +12,7 @@ use crate::{Crash, Node, millis, put, simulate};
 
 type Image = BTreeMap<Bytes, Bytes>;
 
-/// Key whose value identifies the last batch of an image.
+/// Key of the value that identifies the last batch of an image.
 const COUNT: &str = "count";
 
 fn image(index: &dyn Index) -> Image {

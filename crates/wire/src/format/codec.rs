@@ -1,4 +1,4 @@
-//! Parses, rebuilds and formats buffers whose type is known only at run time, for tools that
+//! Parses, rebuilds and formats buffers of a type that is known only at run time, for tools that
 //! display or check messages.
 
 use crate::codec::{Reader, Result, WireError, Writer};

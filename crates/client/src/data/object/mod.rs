@@ -268,8 +268,14 @@ impl Object {
             return self.check_damage(lock);
         }
         let enqueue = Enqueue::new(self.res, mode, policy);
-        let granted = self.enqueue(enqueue).await?;
-        self.check_damage(granted.lock.ok_or(Errno::EIO)?)
+        let lock = self.enqueue(enqueue).await?.lock.ok_or(Errno::EIO)?;
+        // Reads and writes rely on this.
+        let granted = lock_range(lock.policy());
+        if range.start < granted.start || granted.end < range.end {
+            tracing::warn!(ost = self.osc.name(), object = ?self.id().oi, ?range, ?granted, "the OST granted less than the requested range");
+            return Err(Errno::EIO);
+        }
+        self.check_damage(lock)
     }
 
     /// Rejects a lock on a damaged object: the server does not know its size.

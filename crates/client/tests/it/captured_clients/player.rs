@@ -411,8 +411,7 @@ impl Player {
         self.comparer.compare(&what, &req.msg.bufs, &callback.msg.bufs);
     }
 
-    /// Cancels a lock after an uncaptured blocking callback, because no captured cancellation
-    /// follows.
+    /// Cancels a lock after a blocking callback that the capture does not have.
     async fn cancel(&mut self, client: Nid, callback: &Callback, handle: u64) {
         let conn = callback.msg.body().unwrap().pb_handle.cookie;
         let body = PtlrpcBody {

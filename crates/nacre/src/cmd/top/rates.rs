@@ -13,7 +13,7 @@ use super::sample::Sample;
 use crate::activity::{Activity, ClassKey, OperationCounts, Scope, ServiceCounts, ThrottleCounts};
 use crate::cli::{By, Sort};
 
-/// The key of jobs whose names have no user.
+/// The key of jobs with names that contain no user.
 const NO_UID: &str = "unknown";
 /// Microseconds in a second.
 const SECOND: f64 = 1e6;
@@ -256,7 +256,7 @@ fn throttle_key(by: By, counts: &ThrottleCounts) -> Option<String> {
     }
 }
 
-/// The user of a job whose name ends with a dot and a user id, such as `dd.1000`.
+/// The user of a job with a name that ends with a dot and a user id, such as `dd.1000`.
 fn uid_of_job(job: &str) -> Option<u32> {
     let (_, uid) = job.rsplit_once('.')?;
     let is_number = !uid.is_empty() && uid.bytes().all(|b| b.is_ascii_digit());

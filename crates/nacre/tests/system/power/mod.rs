@@ -25,7 +25,7 @@ const PORT: &str = "17990";
 /// loses nothing.
 const POWER_LOSSES_MAX: usize = 10;
 
-/// A file system whose OST is on a disk that can lose power.
+/// A file system with an OST on a disk that can lose power.
 struct Cluster {
     // Declared before the disk, so that its processes are stopped first.
     site: Site,

@@ -1,4 +1,4 @@
-//! Changes of blocks whose new checksums are not in the index yet.
+//! Changes of blocks before their new checksums are in the index.
 
 use std::{
     collections::VecDeque,
@@ -89,7 +89,7 @@ pub(in crate::local_objects) struct BlockChange {
     fid: Fid,
     /// The blocks, in disjoint ranges.
     blocks: Vec<Range<u64>>,
-    /// Windows whose marks may not be on disk yet.
+    /// Windows with marks that may not be on disk yet.
     new_marks: Vec<u64>,
 }
 
