@@ -19,7 +19,7 @@ use wire::{
 };
 
 use crate::cluster::{MDT, OST};
-use crate::requests::{ServerHandles, Request};
+use crate::requests::{Request, ServerHandles};
 
 /// How long a client waits for a reply before its next step. Virtual time advances only when no
 /// task can run, so a reply that waits for no timer arrives in this time.

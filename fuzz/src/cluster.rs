@@ -23,7 +23,7 @@ use wire::{Fid, LdlmReply, MdtBody, Nid, Time, striping::PlainLayout};
 
 use crate::client::{Answer, Client, Reply, Role};
 use crate::orderly::WellBehavedClient;
-use crate::requests::{self, FIDS, ServerHandles, Request};
+use crate::requests::{self, FIDS, Request, ServerHandles};
 use crate::steps::{Action, Step, options};
 
 /// UUID of the MDT.
@@ -279,7 +279,10 @@ impl Nodes {
         }
         self.wait_until_idle("after the clients have disconnected").await;
         let left = self.connections();
-        assert!(left.is_empty(), "exports remain after all clients disconnected: {left:?}");
+        assert!(
+            left.is_empty(),
+            "exports remain after all clients disconnected: {left:?}"
+        );
         let locks = self.locks();
         assert_eq!(locks, own_locks, "locks remain after all clients disconnected");
         self.clients.iter_mut().for_each(Client::forget);

@@ -6,7 +6,9 @@ use wire::{
     MdtIoepoch, MdtRecCreate, MdtRecSetattr, WireStruct,
 };
 
-use super::{FIRST_LOCK_COOKIE, ServerHandles, Request, body, mdt, mode, name, names::xattr, ost, pick, position};
+use super::{
+    FIRST_LOCK_COOKIE, Request, ServerHandles, body, mdt, mode, name, names::xattr, ost, pick, position,
+};
 use crate::steps::{Action, Step};
 
 /// An enqueue. The client's lock handles count from [`FIRST_LOCK_COOKIE`].

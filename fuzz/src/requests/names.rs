@@ -6,7 +6,7 @@ use wire::{
     WireStruct, nul_terminated, striping::PlainLayout,
 };
 
-use super::{ServerHandles, Request, name, position, reint};
+use super::{Request, ServerHandles, name, position, reint};
 use crate::steps::{Action, Step};
 
 /// Changes of names and inodes.

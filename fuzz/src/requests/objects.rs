@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use wire::{NiobufRemote, ObdIoobj, Obdo, OstBody, OstId, WireStruct};
 
-use super::{ServerHandles, Request, ost, position};
+use super::{Request, ServerHandles, ost, position};
 use crate::steps::{Action, Step};
 
 fn oa(object: OstId, valid: u64) -> Obdo {

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use wire::{Fid, GetinfoFid2path, LdlmPolicyData, LuSeqRange, MdtBody, WireStruct, nul_terminated};
 
 use super::names::{cancels, xattr};
-use super::{ServerHandles, Request, body, locks::lock, mdt, mode, name, position};
+use super::{Request, ServerHandles, body, locks::lock, mdt, mode, name, position};
 use crate::steps::{Action, Step};
 
 /// Requests of the MDT that change no names.
