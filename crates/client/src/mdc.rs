@@ -57,7 +57,7 @@ pub(crate) struct IntentRequest {
     pub(crate) elc: Elc,
     /// Reply space in bytes beyond [`REPLY_LEN`].
     pub(crate) reply_len: u32,
-    /// Whether the operation opens a file: the request is then kept for replay until the close.
+    /// Whether the operation opens a file: the import then keeps the request until the close.
     pub(crate) opens: bool,
 }
 

@@ -2,8 +2,8 @@
 //! and can be resumed.
 
 use crate::target::{
-    INDEX, LABEL, LABEL_COPY, LABEL_DAMAGED, LABEL_DESTROYED, LABEL_NEW, LABEL_REPLACEMENT, LOCK, OBJECTS,
-    TargetDir, TargetError, lock,
+    INDEX, LABEL, LABEL_COPY, LABEL_DAMAGED, LABEL_DESTROYED, LABEL_NEW, LOCK, OBJECTS, TargetDir,
+    TargetError, lock,
 };
 use crate::{files, journal};
 use std::path::Path;
@@ -45,17 +45,10 @@ impl TargetDir {
             path: path.into(),
             source,
         })?;
-        let copy_replacement = files::temporary_name(LABEL_COPY);
-        let others = [
-            LABEL_COPY,
-            LABEL_DAMAGED,
-            &copy_replacement,
-            LABEL_NEW,
-            LABEL_REPLACEMENT,
-            LABEL_DESTROYED,
-            LOCK,
-        ];
-        for part in repair_files.into_iter().chain(others.map(|name| path.join(name))) {
+        let replaced = [LABEL, LABEL_COPY, LABEL_DAMAGED].map(files::temporary_name);
+        let others = [LABEL_COPY, LABEL_DAMAGED, LABEL_NEW, LABEL_DESTROYED, LOCK].map(String::from);
+        let others = others.into_iter().chain(replaced).map(|name| path.join(name));
+        for part in repair_files.into_iter().chain(others) {
             fs::remove_file(&part).or_else(|e| ignore_missing(&part, e))?;
         }
         Ok(())
@@ -87,7 +80,7 @@ mod tests {
         fs::write(path.join("objects/1/2/3"), "x").unwrap();
         fs::write(path.join("thesis"), "mine").unwrap();
         fs::write(path.join("damaged-0-3.jnl"), "x").unwrap();
-        fs::write(path.join(LABEL_REPLACEMENT), "x").unwrap();
+        fs::write(path.join(files::temporary_name(LABEL)), "x").unwrap();
         TargetDir::destroy(&path).unwrap();
         let remaining: Vec<_> = fs::read_dir(&path).unwrap().flatten().collect();
         assert_eq!(remaining.len(), 1);

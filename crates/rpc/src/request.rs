@@ -138,9 +138,9 @@ pub struct ReplyMsg {
     /// The payloads that the server PUT, one per MD; empty without a bulk sink or with a negative
     /// status.
     pub bulk: Vec<Payload>,
-    /// Keeps the request on the replay list, if the request has `keep_until_closed` and the reply a
+    /// Keeps the request in the import, if the request has `keep_until_closed` and the reply a
     /// transno.
-    pub replay_guard: Option<UncommittedGuard>,
+    pub uncommitted_guard: Option<UncommittedGuard>,
 }
 
 impl ReplyMsg {

@@ -10,6 +10,7 @@ use super::read_ahead::ReadAhead;
 use super::striped_io::StripedRead;
 use crate::atime::AtimeTracker;
 use crate::attr::DataAttr;
+use crate::kernel::Kernel;
 use crate::layout::FileLayout;
 use bytes::Bytes;
 use cpt::JoinSet;
@@ -105,6 +106,12 @@ impl DataFile {
             .get(stripe.0 as usize)
             .and_then(Option::as_ref)
             .ok_or(Errno::ENODEV)
+    }
+
+    /// The mount's kernel caches; `None` if the file has no objects.
+    fn kernel(&self) -> Option<&Kernel> {
+        let first = self.objects.iter().flatten().next()?;
+        Some(first.osc().kernel())
     }
 
     /// The part of object `stripe` within a range of the file.
@@ -205,8 +212,9 @@ impl DataFile {
     pub async fn read_pages(&self, offset: u64, len: usize, may_change: bool) -> Result<Vec<Bytes>, Errno> {
         let mode = if may_change { LockMode::Pw } else { LockMode::Pr };
         let end = offset.saturating_add(len as u64);
-        let first = self.objects.iter().flatten().next();
-        let pending_read = first.map(|object| object.osc().kernel().begin_read(self.fid, offset..end));
+        let pending_read = self
+            .kernel()
+            .map(|kernel| kernel.begin_read(self.fid, offset..end));
         let locks = self.lock(mode, offset, end).await?;
         drop(pending_read);
         // `read_consistently` could deadlock: the kernel holds these pages, and a change may wait

@@ -137,8 +137,8 @@ pub struct OpenFile {
     pub(crate) opened_times: Times,
     /// Whether this open created the file.
     pub(crate) created: bool,
-    /// Keeps the open request for replay until the close.
-    replay_guard: Mutex<Option<UncommittedGuard>>,
+    /// Keeps the open request in the import until the close.
+    uncommitted_guard: Mutex<Option<UncommittedGuard>>,
     deny_guard: Mutex<Option<OpenDenyGuard>>,
     /// The job that opened the file. The close carries it, because the kernel's request to close
     /// the file names no process.
@@ -378,7 +378,7 @@ impl Client {
             descriptor: self.lov.losses().descriptor(fid),
             opened_times: md.attr.times(),
             created: reply.created_file(),
-            replay_guard: Mutex::new(reply.reply.replay_guard.clone()),
+            uncommitted_guard: Mutex::new(reply.reply.uncommitted_guard.clone()),
             deny_guard: Mutex::default(),
             job: job::current(),
         });
@@ -418,7 +418,7 @@ impl Client {
             deny_guard: file.deny_guard.lock().take(),
             job: file.job,
         };
-        let replay_guard = file.replay_guard.lock().take();
+        let uncommitted_guard = file.uncommitted_guard.lock().take();
         if rec.sa_valid == 0 && may_defer() {
             match mdc.close_later(closing) {
                 Ok(()) => {
@@ -438,7 +438,7 @@ impl Client {
         let import = mdc.import.clone();
         let close = async move {
             let reply = import.call(req).await;
-            drop((replay_guard, closing));
+            drop((uncommitted_guard, closing));
             reply
         };
         match cpt::detach_on_drop(close).await.map_err(Errno::from) {

@@ -86,6 +86,6 @@ fn single_reply(reply: &ReplyMsg, answer: Message) -> ReplyMsg {
         },
         body: reply.body,
         bulk: Vec::new(),
-        replay_guard: None,
+        uncommitted_guard: None,
     }
 }

@@ -2,10 +2,9 @@
 //! open it.
 //!
 //! `target` is a small text file with one `name = value` per line, `target.copy` its copy with a
-//! checksum. `mkfs` writes `target` last, so a
-//! directory with `target.new` but without `target` is the result of an interrupted `mkfs`. The
-//! server locks the file `lock` with flock: the kernel releases the lock even if the process is
-//! killed.
+//! checksum. `mkfs` writes `target` last, so a directory with `target.new` but without `target` is
+//! the result of an interrupted `mkfs`. The server locks the file `lock` with flock: the kernel
+//! releases the lock even if the process is killed.
 //! `docs/on-disk-format.md` describes the format.
 
 mod label;
@@ -33,8 +32,6 @@ pub(crate) const LABEL_COPY: &str = "target.copy";
 pub(crate) const LABEL_DAMAGED: &str = "target.damaged";
 /// The label's file name during `mkfs`.
 pub(crate) const LABEL_NEW: &str = "target.new";
-/// The new label's file name until [`files::replace`] renames it to [`LABEL`].
-pub(crate) const LABEL_REPLACEMENT: &str = ".target.new";
 /// The label's file name during a destroy.
 pub(crate) const LABEL_DESTROYED: &str = "target.destroyed";
 /// The file that a process locks while it uses the target.

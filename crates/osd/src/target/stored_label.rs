@@ -185,23 +185,22 @@ fn read_copy(dir: &Path) -> Option<TargetLabel> {
 
 /// Checks the values that no administrator changes.
 fn check_identity(dir: &Path, label: &TargetLabel, copy: &TargetLabel) -> Result<(), TargetError> {
-    let values = |label: &TargetLabel| {
-        [
-            ("kind", label.kind.to_string()),
-            ("fsname", label.fsname.clone()),
-            ("index", label.index.to_string()),
-            ("uuid", label.uuid.clone()),
-            ("format_version", label.format_version.to_string()),
-        ]
-    };
-    let mut pairs = values(label).into_iter().zip(values(copy));
     // A start that raises the version writes the label before the copy.
-    let is_raised = label.format_version > copy.format_version;
-    let different =
-        pairs.find(|((name, own), (_, of_copy))| own != of_copy && !(*name == "format_version" && is_raised));
-    match different {
+    let version = label.format_version.min(copy.format_version);
+    let values = [
+        ("kind", label.kind.to_string(), copy.kind.to_string()),
+        ("fsname", label.fsname.clone(), copy.fsname.clone()),
+        ("index", label.index.to_string(), copy.index.to_string()),
+        ("uuid", label.uuid.clone(), copy.uuid.clone()),
+        (
+            "format_version",
+            version.to_string(),
+            copy.format_version.to_string(),
+        ),
+    ];
+    match values.into_iter().find(|(_, own, of_copy)| own != of_copy) {
         None => Ok(()),
-        Some(((name, own), (_, of_copy))) => Err(TargetError::BadLabel {
+        Some((name, own, of_copy)) => Err(TargetError::BadLabel {
             path: dir.join(LABEL),
             line: 0,
             why: format!(

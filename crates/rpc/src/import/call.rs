@@ -284,13 +284,13 @@ impl Call<'_> {
                 }
                 Some(ReplyEvent::Final(reply)) => {
                     let (reply, body) = *reply;
-                    let replay_guard = self.record_reply(msg, &body, bulk.has_no_sinks());
+                    let uncommitted_guard = self.record_reply(msg, &body, bulk.has_no_sinks());
                     let reply = ReplyMsg {
                         status: body.pb_status,
                         msg: reply,
                         body,
                         bulk: Vec::new(),
-                        replay_guard,
+                        uncommitted_guard,
                     };
                     return self.process_reply(conn, reply, &mut bulk, deadline).await;
                 }
@@ -380,13 +380,13 @@ impl Call<'_> {
                 .estimate(&mut core, self.portal, now)
                 .record(now, body.pb_timeout);
         }
-        let replay_guard = match body.pb_transno {
+        let uncommitted_guard = match body.pb_transno {
             0 => None,
             transno => core
-                .replay
+                .uncommitted
                 .add(Transno(transno), self.xid, msg, self.req.keep_until_closed),
         };
-        core.replay.note_committed(Transno(body.pb_last_committed));
+        core.uncommitted.note_committed(Transno(body.pb_last_committed));
         if has_no_bulk && body.pb_status == 0 {
             core.end_request(std::mem::replace(&mut self.xid, Xid::NONE));
         }
@@ -397,7 +397,7 @@ impl Call<'_> {
         if wake {
             self.import.wake.notify_one();
         }
-        replay_guard
+        uncommitted_guard
     }
 
     /// Returns the reply with its bulk; `None` to send the request again.

@@ -151,7 +151,7 @@ impl Import {
         if old_instance != 0 && old_instance != data.ocd_instance {
             self.core
                 .lock()
-                .replay
+                .uncommitted
                 .note_restart(Transno(body.pb_last_committed));
         }
         self.set_granted(data);

@@ -48,7 +48,7 @@ impl Import {
                 None => {
                     let mut core = self.core.lock();
                     if core.pending.is_empty() {
-                        core.wake_at = core.machine.wake_at(core.replay.uncommitted() > 0);
+                        core.wake_at = core.machine.wake_at(core.uncommitted.count() > 0);
                         return Some(core.wake_at.unwrap_or_else(|| cpt::now() + SLEEP_MAX));
                     }
                 }
@@ -75,7 +75,7 @@ impl Import {
             }
             Action::Invalidate => {
                 tracing::warn!(import = self.name(), "evicted by the server");
-                self.core.lock().replay.clear();
+                self.core.lock().uncommitted.clear();
                 owner.event(ImportEvent::Evicted);
                 self.event(Event::Invalidated);
             }
@@ -109,7 +109,7 @@ impl Import {
         }
         {
             let mut core = self.core.lock();
-            if core.unreplied.len() > 0 || core.replay.uncommitted() > 0 {
+            if core.unreplied.len() > 0 || core.uncommitted.count() > 0 {
                 return;
             }
             core.process(Event::IdleDisconnect);

@@ -10,15 +10,15 @@ mod machine;
 mod nid_change;
 mod owner;
 mod params;
-mod replay;
 mod show;
 mod silence;
 mod slots;
+mod uncommitted;
 
 pub use machine::ImportState;
 pub use owner::{ImportConfig, ImportEvent, ImportKind, ImportOwner};
-pub use replay::UncommittedGuard;
 pub use silence::PendingRequests;
+pub use uncommitted::UncommittedGuard;
 
 pub(crate) use connect::{OWN_FLAGS, OWN_FLAGS2, parse_connect_data};
 
@@ -31,7 +31,6 @@ use cpt::HashMap;
 use machine::{Action, Event, Machine};
 use params::{ImportStats, StateHistory};
 use parking_lot::Mutex;
-use replay::UncommittedList;
 use show::NidStats;
 use silence::Silence;
 use slots::Slots;
@@ -39,6 +38,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 use tokio::sync::{Notify, watch};
+use uncommitted::UncommittedList;
 use wire::{LockTerms, Nid, OBD_CONNECT_MULTIMODRPCS, ObdConnectData, Precision, Transno, Xid};
 
 /// The state that calls in flight watch.
@@ -60,7 +60,7 @@ struct Core {
     /// Actions that the driver has not carried out yet.
     pending: Vec<Action>,
     unreplied: UnrepliedXids,
-    replay: UncommittedList,
+    uncommitted: UncommittedList,
     /// Service time estimates by portal.
     estimates: HashMap<u32, Estimate>,
     /// Why the last attempt to connect failed.
@@ -91,7 +91,7 @@ impl Core {
 
     /// Passes an event to the machine. Returns whether the driver must wake up.
     fn process(&mut self, event: Event) -> bool {
-        let uncommitted = self.replay.uncommitted() > 0;
+        let uncommitted = self.uncommitted.count() > 0;
         let before = self.machine.state();
         let actions = self.machine.process(event, cpt::now(), uncommitted);
         let after = self.machine.state();
@@ -173,7 +173,7 @@ impl Import {
             nids: cfg.nids.clone(),
             pending: Vec::new(),
             unreplied: UnrepliedXids::default(),
-            replay: UncommittedList::default(),
+            uncommitted: UncommittedList::default(),
             estimates: HashMap::default(),
             last_error: None,
             announced: false,
@@ -361,18 +361,18 @@ impl Import {
 
     /// Number of replied transactions that are not known to be committed.
     pub fn uncommitted(&self) -> usize {
-        self.core.lock().replay.uncommitted()
+        self.core.lock().uncommitted.count()
     }
 
     /// The messages of requests that the server lost in a crash: it replied to them before it
     /// restarted, and did not commit them. Each is returned once, after the eviction.
     pub fn take_lost(&self) -> Vec<Bytes> {
-        self.core.lock().replay.take_lost()
+        self.core.lock().uncommitted.take_lost()
     }
 
     /// `pb_last_committed`: the highest transno known to be committed.
     pub fn last_committed(&self) -> Transno {
-        self.core.lock().replay.last_committed()
+        self.core.lock().uncommitted.last_committed()
     }
 
     /// Number of evictions announced to the owner. The owner obtained its current locks and caches

@@ -207,7 +207,7 @@ impl Import {
         text.line(7, format_args!("network: {} sec", NET_LATENCY.as_secs()));
         text.line(4, "transactions:");
         // The import checks its list of requests whenever it learns of a commit, so both are equal.
-        let committed = core.replay.last_committed();
+        let committed = core.uncommitted.last_committed();
         text.line(7, format_args!("peer_committed: {committed}"));
         text.line(7, format_args!("last_checked: {committed}"));
         drop(core);

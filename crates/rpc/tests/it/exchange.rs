@@ -328,7 +328,7 @@ async fn a_committed_open_with_a_guard_does_not_count_as_uncommitted() {
         ..Request::modifying(MDS_REINT, Vec::new())
     };
     let reply = import.call(open).await.unwrap();
-    assert!(reply.replay_guard.is_some());
+    assert!(reply.uncommitted_guard.is_some());
     assert_eq!(import.uncommitted(), 0);
 }
 

@@ -125,7 +125,7 @@ const PURE: [&str; 76] = [
     "rpc/src/at.rs",
     "rpc/src/import/machine.rs",
     "rpc/src/import/nid_change.rs",
-    "rpc/src/import/replay.rs",
+    "rpc/src/import/uncommitted.rs",
     "rpc/src/opcode.rs",
     "rpc/src/server/flavor.rs",
     "rpc/src/server/nrs",
@@ -140,7 +140,7 @@ const SHARED: [&str; 4] = [
     "mdt/src/squash.rs",
     "ost/src/grant.rs",
     "ost/src/modification_data.rs",
-    "rpc/src/import/replay.rs",
+    "rpc/src/import/uncommitted.rs",
 ];
 
 fn is_word(c: char) -> bool {

@@ -189,8 +189,7 @@ impl DataFile {
         if !is_current.await? {
             return Ok(false);
         }
-        let first = self.objects.iter().flatten().next();
-        let _request_to_osts = first.map(|object| object.osc().kernel().begin_truncate(self.fid));
+        let _request_to_osts = self.kernel().map(|kernel| kernel.begin_truncate(self.fid));
         self.for_each_object(|stripe, object| {
             let size = self.layout.object_size(stripe, size);
             let lock = lock_on(&locks, &object).cloned();

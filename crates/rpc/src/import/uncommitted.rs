@@ -12,19 +12,19 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use wire::{Transno, Xid};
 
-/// Keeps a request on the replay list, committed or not, until the last clone is dropped.
+/// Keeps a request on the [`UncommittedList`], committed or not, until the last clone is dropped.
 #[derive(Debug, Clone)]
 pub struct UncommittedGuard {
-    _held: Arc<ReplayHold>,
+    _held: Arc<Hold>,
 }
 
 #[derive(Debug)]
-struct ReplayHold {
+struct Hold {
     transno: Transno,
     released: Arc<Mutex<Vec<Transno>>>,
 }
 
-impl Drop for ReplayHold {
+impl Drop for Hold {
     fn drop(&mut self) {
         self.released.lock().push(self.transno);
     }
@@ -32,7 +32,7 @@ impl Drop for ReplayHold {
 
 /// A request on the list.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct ReplayEntry {
+pub(crate) struct UncommittedRequest {
     pub(crate) xid: Xid,
     pub(crate) msg: Bytes,
     /// Whether a guard held the request at the last [`UncommittedList::note_committed`].
@@ -42,9 +42,9 @@ pub(crate) struct ReplayEntry {
 /// The list, ordered by transno.
 #[derive(Debug, Default)]
 pub(crate) struct UncommittedList {
-    uncommitted: BTreeMap<Transno, ReplayEntry>,
+    uncommitted: BTreeMap<Transno, UncommittedRequest>,
     /// Committed, but held by a guard.
-    held: BTreeMap<Transno, ReplayEntry>,
+    held: BTreeMap<Transno, UncommittedRequest>,
     /// Transnos with guards that have been dropped since the last
     /// [`UncommittedList::note_committed`].
     released: Arc<Mutex<Vec<Transno>>>,
@@ -69,10 +69,10 @@ impl UncommittedList {
             &mut self.held
         };
         if transno > self.last_committed || keep {
-            list.insert(transno, ReplayEntry { xid, msg, held: keep });
+            list.insert(transno, UncommittedRequest { xid, msg, held: keep });
         }
         keep.then(|| UncommittedGuard {
-            _held: Arc::new(ReplayHold {
+            _held: Arc::new(Hold {
                 transno,
                 released: self.released.clone(),
             }),
@@ -130,7 +130,7 @@ impl UncommittedList {
     }
 
     /// Number of transactions that are not known to be committed.
-    pub(crate) fn uncommitted(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         self.uncommitted.len()
     }
 
@@ -184,7 +184,7 @@ mod tests {
         assert_eq!(list.listed_transnos(), transnos(&[5, 7, 9]));
         list.note_committed(Transno(7));
         assert_eq!(
-            (list.listed_transnos(), list.uncommitted(), list.last_committed()),
+            (list.listed_transnos(), list.count(), list.last_committed()),
             (transnos(&[9]), 1, Transno(7))
         );
         list.note_committed(Transno(3));
@@ -202,7 +202,7 @@ mod tests {
         list.note_committed(Transno(5));
         assert_eq!(list.listed_transnos(), transnos(&[6]));
         list.note_committed(Transno(6));
-        assert_eq!((list.listed_transnos(), list.uncommitted()), (transnos(&[6]), 0));
+        assert_eq!((list.listed_transnos(), list.count()), (transnos(&[6]), 0));
         drop(second);
         list.note_committed(Transno(6));
         assert!(list.listed_transnos().is_empty());
