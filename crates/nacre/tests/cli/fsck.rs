@@ -241,7 +241,9 @@ fn check_keeps_torn_or_damaged_journal_and_server_rejects_damage() {
         result.out
     );
     assert!(
-        result.out.contains("are lost; a copy of journal M is kept as"),
+        result
+            .out
+            .contains("are lost; a copy of the journal is kept in the target's directory as"),
         "{}",
         result.out
     );
@@ -346,7 +348,7 @@ fn flipped_bit_in_data_is_found_and_never_read() {
              grep 'Input/output error'"
     ));
     let log = std::fs::read_to_string(site.path("d/nacre.log")).unwrap();
-    let message = format!("object file {file}: the 4096 bytes at 8192 do not have their checksum");
+    let message = format!("object file {file}: the 4096 bytes at offset 8192 do not match their checksum");
     assert!(log.contains(&message), "{log}");
     // A write of the whole block replaces the damaged data.
     sh(&format!(

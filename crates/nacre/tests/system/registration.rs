@@ -79,7 +79,10 @@ fn index_belongs_to_one_store_until_replaced() {
     assert!(!failure.ok, "{}", failure.out);
     let owner = "the MGS has another store of lus-OST0000 (uuid ";
     assert!(
-        failure.err.contains(owner) && failure.err.contains("with another --index; only if"),
+        failure.err.contains(owner)
+            && failure
+                .err
+                .contains("with another --index. If that store is lost"),
         "{}",
         failure.err
     );
