@@ -7,8 +7,9 @@
 //! connects, disconnects, pings, at-most-once execution, early replies and evictions, and passes
 //! every other request to [`Target::handle`] as a [`ServerRequest`] of an [`Export`].
 //!
-//! The protocol's rules are in pure modules (`import::machine`, `import::uncommitted`, `at`, `xids`,
-//! `server::reply_cache`): events, messages and the time are arguments, decisions are results.
+//! The protocol's rules are in pure modules (`import::machine`, `import::uncommitted`, `at`,
+//! `xids`, `server::reply_cache`): events, messages and the time are arguments, decisions are
+//! results.
 
 mod at;
 mod bulk;
