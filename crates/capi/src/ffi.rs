@@ -208,7 +208,7 @@ pub(crate) fn call<T: ReturnValue>(name: &str, body: impl FnOnce() -> Result<T, 
             Errno::EIO
         }
     };
-    errno::set_errno(errno::Errno(e.for_programs().0));
+    nix::errno::Errno::set_raw(e.for_programs().0);
     T::FAILED
 }
 

@@ -4,6 +4,7 @@
 use posix::MountError;
 use pyo3::PyErr;
 use pyo3::exceptions::{PyOSError, PyRuntimeError, PyValueError};
+use std::io;
 use std::path::Path;
 use wire::Errno;
 
@@ -12,11 +13,11 @@ fn os_error(errno: Errno, text: String) -> PyErr {
     PyOSError::new_err((errno.for_programs().0, text))
 }
 
-/// The text of strerror(3).
+/// The text of strerror(3), to which std appends the number.
 fn text_of(errno: Errno) -> String {
-    nix::errno::Errno::from_raw(errno.for_programs().0)
-        .desc()
-        .to_owned()
+    let number = errno.for_programs().0;
+    let text = io::Error::from_raw_os_error(number).to_string();
+    text.replace(&format!(" (os error {number})"), "")
 }
 
 /// An `OSError` without a path, such as that of a call on an open file.
