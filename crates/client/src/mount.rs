@@ -16,6 +16,7 @@ use crate::owner::MdcOwner;
 use crate::pack;
 use crate::stats::MountStats;
 use cpt::Handle;
+use fastrand::Rng;
 use ldlm::{LockClient, LockClientConfig, UnusedLockBudget};
 use mgc::{FsConfig, Mgc, MgcError, TargetConf};
 use parking_lot::{Mutex, RwLock};
@@ -96,26 +97,10 @@ fn connect_data(opts: &MountOptions) -> ObdConnectData {
     }
 }
 
-/// The next number of a seed's sequence (splitmix64).
-pub(crate) fn splitmix64(seed: &mut u64) -> u64 {
-    *seed = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let mut z = *seed;
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
-}
-
-/// The next UUID (version 4) of a seed's sequence, in its text form.
-fn uuid(seed: &mut u64) -> String {
-    let (high, low) = (splitmix64(seed), splitmix64(seed));
-    format!(
-        "{:08x}-{:04x}-4{:03x}-{:04x}-{:012x}",
-        high >> 32,
-        high >> 16 & 0xffff,
-        high & 0xfff,
-        low >> 48 & 0x3fff | 0x8000,
-        low & 0xffff_ffff_ffff
-    )
+/// The next UUID (version 4) of a generator, in its text form.
+fn uuid(rng: &mut Rng) -> String {
+    let bytes = rng.u128(..).to_be_bytes();
+    uuid::Builder::from_random_bytes(bytes).into_uuid().to_string()
 }
 
 impl Client {
@@ -129,14 +114,14 @@ impl Client {
     pub async fn mount(rpc: &Arc<Ptlrpc>, opts: MountOptions) -> Result<Arc<Client>, ClientError> {
         Client::check_fsname(&opts.fsname)?;
         let fsname = opts.fsname.clone();
-        let mut seed = opts.seed;
-        let client_uuid = uuid(&mut seed);
-        let instance = format!("{:016x}", splitmix64(&mut seed));
+        let mut rng = Rng::with_seed(opts.seed);
+        let client_uuid = uuid(&mut rng);
+        let instance = format!("{:016x}", rng.u64(..));
         let config_error = |source| ClientError::Config {
             fsname: fsname.clone(),
             source,
         };
-        let mgc = Mgc::connect(rpc, opts.mgs.clone(), &uuid(&mut seed))
+        let mgc = Mgc::connect(rpc, opts.mgs.clone(), &uuid(&mut rng))
             .await
             .map_err(config_error)?;
         let logname = format!("{fsname}-client");
@@ -155,7 +140,7 @@ impl Client {
             config: &config,
             client_uuid,
             instance,
-            seed: splitmix64(&mut seed),
+            seed: rng.u64(..),
             lock_budget: Arc::default(),
         };
         match mount.connect(&mgc).await {
@@ -325,14 +310,14 @@ impl MountContext<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Client, uuid};
+    use super::{Client, Rng, uuid};
 
     #[test]
     fn equal_seeds_give_equal_uuids() {
-        let (mut seed, mut equal_seed) = (1, 1);
-        let first = uuid(&mut seed);
-        assert_eq!(first, uuid(&mut equal_seed));
-        assert_ne!(first, uuid(&mut seed));
+        let mut rng = Rng::with_seed(1);
+        let first = uuid(&mut rng);
+        assert_eq!(first, uuid(&mut Rng::with_seed(1)));
+        assert_ne!(first, uuid(&mut rng));
         assert_eq!(first.len(), 36);
     }
 

@@ -124,16 +124,10 @@ fn assert_same(read: &[u8], expected: &[u8], what: &str) {
 async fn random_writes(m: Mounts) {
     m.run(|a, b| {
         let (f, mut model) = (fs::File::create(a.join("big")).unwrap(), vec![0u8; 9 << 20]);
-        let mut x = 12345u64;
+        let mut random = fastrand::Rng::with_seed(12345);
         for _ in 0..200 {
-            x = x
-                .wrapping_mul(6364136223846793005)
-                .wrapping_add(1442695040888963407);
-            let (at, len) = (
-                (x >> 20) as usize % (8 << 20),
-                (x >> 50) as usize * 17 % 100_000 + 1,
-            );
-            let piece: Vec<u8> = (0..len).map(|i| (x >> 8) as u8 ^ i as u8).collect();
+            let (at, len, salt) = (random.usize(..8 << 20), random.usize(1..=100_000), random.u8(..));
+            let piece: Vec<u8> = (0..len).map(|i| salt ^ i as u8).collect();
             f.write_all_at(&piece, at as u64).unwrap();
             model[at..at + len].copy_from_slice(&piece);
         }

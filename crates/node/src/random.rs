@@ -63,12 +63,8 @@ impl RandomSource {
     ///
     /// [`NodeError::Random`] with the error of the source.
     pub fn uuid(&self) -> Result<String, NodeError> {
-        let mut bytes: [u8; 16] = self.bytes().map_err(NodeError::Random)?;
-        // Version 4 (random), variant 1.
-        bytes[6] = bytes[6] & 0x0f | 0x40;
-        bytes[8] = bytes[8] & 0x3f | 0x80;
-        let hex: String = bytes.iter().map(|x| format!("{x:02x}")).collect();
-        Ok([&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]].join("-"))
+        let bytes = self.bytes().map_err(NodeError::Random)?;
+        Ok(uuid::Builder::from_random_bytes(bytes).into_uuid().to_string())
     }
 }
 

@@ -491,13 +491,8 @@ async fn random_operations_by_two_mounts_match_a_file_in_memory() {
         let second = mounts[1].open(&Cred::root(), fid, RW).await.unwrap();
         let files = [first, second];
         let mut model: Vec<u8> = Vec::new();
-        let mut state = seed;
-        let mut random = move |below: u64| {
-            state = state
-                .wrapping_mul(6_364_136_223_846_793_005)
-                .wrapping_add(1_442_695_040_888_963_407);
-            (state >> 33) % below
-        };
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let mut random = move |below: u64| rng.u64(..below);
         for step in 0..120u32 {
             let mount_index = random(2) as usize;
             let (client, f) = (&mounts[mount_index], &files[mount_index]);

@@ -93,8 +93,7 @@ struct Fixture {
     files: [Arc<OpenFile>; 2],
     fid: Fid,
     dir: Fid,
-    /// State of the random numbers.
-    random: u64,
+    random: fastrand::Rng,
     /// Number of renames of the file.
     renames: usize,
 }
@@ -123,17 +122,13 @@ impl Fixture {
             files: [first, second],
             fid,
             dir,
-            random: seed,
+            random: fastrand::Rng::with_seed(seed),
             renames: 0,
         }
     }
 
     fn random(&mut self, below: u64) -> u64 {
-        self.random = self
-            .random
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
-        (self.random >> 33) % below
+        self.random.u64(..below)
     }
 
     fn name(&self) -> Vec<u8> {

@@ -81,15 +81,10 @@ async fn concurrent_changes_by_many_clients_all_complete_and_leave_no_dangling_n
     for n in 0..6u64 {
         let c = f.client().await;
         tasks.push(tokio::spawn(async move {
-            let mut random = n * 7919 + 1;
+            let mut random = fastrand::Rng::with_seed(n);
             for _ in 0..60 {
-                // A linear congruential generator, with the constants of Knuth's MMIX.
-                random = random
-                    .wrapping_mul(6_364_136_223_846_793_005)
-                    .wrapping_add(1_442_695_040_888_963_407);
-                let pick = |shift: u32, choices: u64| (random >> shift) % choices;
-                let (from, to) = if pick(33, 2) == 0 { (d, e) } else { (e, d) };
-                let (name, other) = (format!("n{}", pick(35, 4)), format!("n{}", pick(37, 4)));
+                let (from, to) = if random.bool() { (d, e) } else { (e, d) };
+                let [name, other] = [(); 2].map(|()| format!("n{}", random.u8(..4)));
                 let possible = [
                     Errno::ENOENT,
                     Errno::EEXIST,
@@ -99,7 +94,7 @@ async fn concurrent_changes_by_many_clients_all_complete_and_leave_no_dangling_n
                     Errno::EINVAL,
                 ];
                 let assert_possible = |e: Errno| assert!(possible.contains(&e), "{e}");
-                match pick(40, 7) {
+                match random.u8(..7) {
                     0 => c
                         .make(from, &name, 0o010666, "")
                         .await
@@ -111,7 +106,7 @@ async fn concurrent_changes_by_many_clients_all_complete_and_leave_no_dangling_n
                         .map(|_| ())
                         .unwrap_or_else(assert_possible),
                     2 => c
-                        .unlink(from, &name, pick(43, 2) == 0)
+                        .unlink(from, &name, random.bool())
                         .await
                         .map(|_| ())
                         .unwrap_or_else(assert_possible),

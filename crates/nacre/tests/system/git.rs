@@ -22,11 +22,8 @@ const WORKLOAD: Workload = Workload {
 fn history() -> String {
     let mut stream = String::new();
     // A pseudorandom sequence that is the same in each run.
-    let mut state = 1u64;
-    let mut random_below = |below: u64| {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        (state >> 33) % below
-    };
+    let mut rng = fastrand::Rng::with_seed(1);
+    let mut random_below = |below: u64| rng.u64(..below);
     for commit in 0..COMMITS {
         let time = 1_700_000_000 + commit * 60;
         writeln!(

@@ -481,14 +481,6 @@ async fn a_call_ends_at_its_timeout() {
     assert_eq!(import.in_flight(), 0);
 }
 
-/// A small random generator, so that a failing run can be repeated by its seed.
-fn next_random(seed: &mut u64) -> u64 {
-    *seed = seed
-        .wrapping_mul(6_364_136_223_846_793_005)
-        .wrapping_add(1_442_695_040_888_963_407);
-    *seed >> 33
-}
-
 #[test]
 fn every_request_is_executed_once_despite_losses() {
     for seed in 0..20 {
@@ -522,16 +514,16 @@ async fn check_with_losses(seed: u64) {
     cfg.connect.ocd_connect_flags = wire::OBD_CONNECT_MULTIMODRPCS;
     let import = Import::new(&rpc, cfg);
     import.connect().await.unwrap();
-    let mut random = seed;
+    let mut random = fastrand::Rng::with_seed(seed);
     let mut calls = Vec::new();
     for i in 0..CALLS {
-        match next_random(&mut random) % 6 {
+        match random.u64(..6) {
             0 => rpc.faults().lose_replies(MDS_REINT, 1),
             1 => rpc.faults().lose_requests(MDS_REINT, 1),
             2 => rpc.faults().lose_replies(wire::MDS_CONNECT, 1),
             _ => {}
         }
-        sleep(Duration::from_millis(next_random(&mut random) % 4000)).await;
+        sleep(Duration::from_millis(random.u64(..4000))).await;
         let import = import.clone();
         calls.push(tokio::spawn(async move {
             let name = Bytes::copy_from_slice(&[i as u8]);

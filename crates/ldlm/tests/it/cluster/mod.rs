@@ -6,6 +6,7 @@ mod fixture;
 mod lru;
 mod waits;
 
+use fastrand::Rng;
 use fixture::{Cluster, FILE_A, FILE_B, OBJECT, directory};
 use ldlm::{Enqueue, Extent, Flock, LockMode, Policy};
 use rpc::RpcError;
@@ -116,17 +117,17 @@ async fn run_with_lost_messages(seed: u64) {
     ];
     let mut working = tokio::task::JoinSet::new();
     for (n, client) in clients.iter().enumerate() {
-        let (client, mut random) = (client.clone(), seed * 3 + n as u64);
+        let (client, mut random) = (client.clone(), Rng::with_seed(seed * 3 + n as u64));
         working.spawn(async move {
             for _ in 0..ROUNDS {
-                tokio::time::sleep(Duration::from_millis(next_random(&mut random) % 1000)).await;
+                tokio::time::sleep(Duration::from_millis(random.u64(..1000))).await;
                 let lock = match client.locks.find(&OBJECT, LockMode::Pw, WHOLE) {
                     Some(lock) => lock,
                     None => client.enqueue(OBJECT, LockMode::Pw, WHOLE).await.unwrap(),
                 };
                 client.owner.add_one(lock.info());
                 drop(lock);
-                let (mode, bits) = match next_random(&mut random) % 3 {
+                let (mode, bits) = match random.u8(..3) {
                     0 => (LockMode::Ex, UPDATE),
                     1 => (LockMode::Pr, LOOKUP | UPDATE),
                     _ => (LockMode::Pr, LOOKUP | PERM),
@@ -135,13 +136,12 @@ async fn run_with_lost_messages(seed: u64) {
             }
         });
     }
-    let mut random = seed;
+    let mut random = Rng::with_seed(seed);
     while !working.is_empty() {
-        let opc = [wire::LDLM_ENQUEUE, wire::LDLM_CANCEL, wire::LDLM_CONVERT]
-            [next_random(&mut random) as usize % 3];
-        match next_random(&mut random) % 2 {
-            0 => cluster.rpc.faults().lose_requests(opc, 1),
-            _ => cluster.rpc.faults().lose_replies(opc, 1),
+        let opc = [wire::LDLM_ENQUEUE, wire::LDLM_CANCEL, wire::LDLM_CONVERT][random.usize(..3)];
+        match random.bool() {
+            true => cluster.rpc.faults().lose_requests(opc, 1),
+            false => cluster.rpc.faults().lose_replies(opc, 1),
         }
         tokio::time::timeout(LOSS_INTERVAL, working.join_next())
             .await
@@ -160,14 +160,6 @@ async fn run_with_lost_messages(seed: u64) {
         "seed {seed}"
     );
     assert_eq!((stats.locks, stats.evictions), (0, 0), "seed {seed}");
-}
-
-/// The next number of a linear congruential generator, 31 bits.
-fn next_random(seed: &mut u64) -> u64 {
-    *seed = seed
-        .wrapping_mul(6_364_136_223_846_793_005)
-        .wrapping_add(1_442_695_040_888_963_407);
-    *seed >> 33
 }
 
 #[tokio::test(start_paused = true)]
