@@ -27,10 +27,11 @@ use crate::policy::{LockType, Policy};
 use crate::spawn::Spawner;
 use cache::{CachedLock, Shard};
 use cancel::Canceller;
-use cpt::HashMap;
+use cpt::{HashMap, HashSeed};
 use enqueue::EarlyCallbacks;
 use parking_lot::Mutex;
 use rpc::{BoxFuture, Import};
+use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
@@ -129,7 +130,9 @@ pub struct LockClient {
     import: OnceLock<Arc<Import>>,
     owner: Arc<dyn LockOwner>,
     cookies: [Mutex<HashMap<LockCookie, CookieState>>; SHARDS],
+    /// Cached locks; `shard_hash` selects the shard of a resource.
     cache: [Mutex<Shard>; SHARDS],
+    shard_hash: HashSeed,
     next_cookie: AtomicU64,
     /// The next use number: the unused locks are in the order of these numbers.
     next_use: AtomicU64,
@@ -166,6 +169,7 @@ impl LockClient {
             owner,
             cookies: std::array::from_fn(|_| Mutex::default()),
             cache: std::array::from_fn(|_| Mutex::default()),
+            shard_hash: HashSeed::random(),
             // Cookies of an earlier mount must not match those of this one.
             next_cookie: AtomicU64::new(cfg.seed | 1),
             next_use: AtomicU64::new(1),
@@ -217,8 +221,7 @@ impl LockClient {
     }
 
     fn cache_shard(&self, res: &LdlmResId) -> &Mutex<Shard> {
-        let mix = |h: u64, word: &u64| (h.rotate_left(5) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        &self.cache[(res.name.iter().fold(0, mix) >> 32) as usize % SHARDS]
+        &self.cache[self.shard_hash.hash_one(res) as usize % SHARDS]
     }
 
     fn new_cookie(&self) -> LockCookie {

@@ -1,6 +1,6 @@
 //! `LDLM_ENQUEUE`, except intents of the metadata target.
 
-use super::{LockServer, holder, shard_of};
+use super::{LockServer, holder};
 use crate::action::{LockRequest, Placement, Refusal};
 use crate::lock::{Lock, LockId};
 use crate::mode::LockMode;
@@ -84,7 +84,7 @@ impl LockServer {
 
     fn enqueue_in_shard(&self, lock_request: &LockRequest) -> Result<Placement, Refusal> {
         self.with_shard(
-            shard_of(&lock_request.res, lock_request.policy.ty()),
+            self.shard_of(&lock_request.res, lock_request.policy.ty()),
             |ns, now, out| ns.enqueue(now, lock_request, out),
         )
     }
@@ -138,7 +138,7 @@ impl LockServer {
         if !is_repeated {
             return None;
         }
-        let shard = self.shards[shard_of(&lock_request.res, lock_request.policy.ty())].lock();
+        let shard = self.shards[self.shard_of(&lock_request.res, lock_request.policy.ty())].lock();
         let found = shard.ns.find(lock_request.holder, lock_request.cookie)?;
         (found.res == lock_request.res && !(found.granted && lock_request.policy.ty() == LockType::Flock))
             .then(|| found.clone())

@@ -26,7 +26,7 @@ impl LockServer {
         lock_request: LockRequest,
     ) -> Result<Reply, Errno> {
         let res = lock_request.res;
-        let shard = super::shard_of(&res, lock_request.policy.ty());
+        let shard = self.shard_of(&res, lock_request.policy.ty());
         let placement = self.with_shard(shard, |ns, now, out| {
             ns.enqueue(
                 now,

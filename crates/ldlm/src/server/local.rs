@@ -5,7 +5,7 @@
 //! the latest after three times a holder's time to cancel. By then the server has evicted a client
 //! that blocked the request from the beginning and did no I/O under its lock.
 
-use super::{LockServer, holder, shard_of};
+use super::{LockServer, holder};
 use crate::action::{LockRequest, Placement, Refusal};
 use crate::lock::{Holder, LockId};
 use crate::mode::LockMode;
@@ -234,11 +234,14 @@ impl LockServer {
     /// so that the client's cookie never names two locks.
     fn cancel_earlier_attempt(&self, export: &Arc<Export>, cookie: u64, res: &LdlmResId) {
         let holder = holder(export);
-        self.with_shard(shard_of(res, crate::policy::LockType::Ibits), |ns, now, out| {
-            if let Some(id) = ns.find(holder, cookie).map(|l| l.id) {
-                ns.cancel(now, id, out);
-            }
-        });
+        self.with_shard(
+            self.shard_of(res, crate::policy::LockType::Ibits),
+            |ns, now, out| {
+                if let Some(id) = ns.find(holder, cookie).map(|l| l.id) {
+                    ns.cancel(now, id, out);
+                }
+            },
+        );
     }
 
     /// Waits for a lock that a request of `client` needs. `None` if no lock is available at once,
@@ -248,7 +251,7 @@ impl LockServer {
         client: Option<&Export>,
         request: &LockRequest,
     ) -> Result<Option<LockId>, Errno> {
-        let shard = shard_of(&request.res, request.policy.ty());
+        let shard = self.shard_of(&request.res, request.policy.ty());
         let placement = self.with_shard(shard, |ns, now, out| ns.enqueue(now, request, out));
         let id = match placement {
             Ok(Placement::Granted(id)) => return Ok(Some(id)),
@@ -298,7 +301,7 @@ impl LockServer {
         request: &LockRequest,
         granted: oneshot::Receiver<bool>,
     ) -> Result<bool, Errno> {
-        let limit = self.wait_max(shard_of(&request.res, request.policy.ty()));
+        let limit = self.wait_max(self.shard_of(&request.res, request.policy.ty()));
         let client_gone = async {
             match client {
                 Some(client) => client.gone().await,

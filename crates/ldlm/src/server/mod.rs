@@ -28,6 +28,7 @@ use cpt::{HashMap, HashSeed, now};
 use params::Sums;
 use parking_lot::{Mutex, RwLock};
 use rpc::{Export, Reply, ServerRequest};
+use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant, SystemTime};
@@ -78,6 +79,8 @@ const ASTS_PER_EXPORT: usize = 32;
 pub struct LockServer {
     name: String,
     shards: Box<[Mutex<Shard>]>,
+    /// Selects the shard of a resource.
+    shard_hash: HashSeed,
     lvb: Arc<dyn LvbOps>,
     exports: RwLock<HashMap<Holder, Arc<Export>>>,
     /// Notified when a lock may have been revoked, to start the watch of deadlines.
@@ -162,6 +165,7 @@ impl LockServer {
         let server = Arc::new_cyclic(|me| LockServer {
             name: name.to_owned(),
             shards: (0..SHARDS).map(|i| Mutex::new(shard(i))).collect(),
+            shard_hash: HashSeed::random(),
             lvb,
             exports: RwLock::new(HashMap::default()),
             revoking: Arc::new(Notify::new()),
@@ -240,13 +244,13 @@ impl LockServer {
     /// Restarts the timers of a client's revoked locks of a resource, because the client does I/O
     /// under them. Ignores flocks.
     pub fn prolong(&self, export: &Arc<Export>, res: LdlmResId) {
-        let shard = shard_of(&res, LockType::Extent);
+        let shard = self.shard_of(&res, LockType::Extent);
         self.shards[shard].lock().ns.prolong(now(), holder(export), &res);
     }
 
     /// Whether a resource has granted or waiting locks; always false for flocks.
     pub fn is_locked(&self, res: &LdlmResId) -> bool {
-        let shard = self.shards[shard_of(res, LockType::Extent)].lock();
+        let shard = self.shards[self.shard_of(res, LockType::Extent)].lock();
         shard.ns.granted(res).next().is_some() || shard.ns.waiting(res).next().is_some()
     }
 
@@ -343,6 +347,14 @@ impl LockServer {
         self.shards.get(id.shard())?.lock().ns.get(id).cloned()
     }
 
+    /// The shard of a resource.
+    fn shard_of(&self, res: &LdlmResId, ty: LockType) -> usize {
+        match ty {
+            LockType::Flock => FLOCK_SHARD,
+            _ => 1 + self.shard_hash.hash_one(res) as usize % (SHARDS - 1),
+        }
+    }
+
     /// Changes a shard's namespace, wakes waiters, and starts the other resulting actions.
     fn with_shard<T>(
         &self,
@@ -412,14 +424,4 @@ impl std::fmt::Debug for LockServer {
 
 fn holder(export: &Export) -> Holder {
     Holder(export.handle)
-}
-
-/// The shard of a resource.
-fn shard_of(res: &LdlmResId, ty: LockType) -> usize {
-    if ty == LockType::Flock {
-        return FLOCK_SHARD;
-    }
-    let mix = |h: u64, word: &u64| (h.rotate_left(5) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    let hash = res.name.iter().fold(0, mix);
-    1 + (hash >> 32) as usize % (SHARDS - 1)
 }
