@@ -1,14 +1,12 @@
 //! A sorted, merged set of byte ranges, such as the dirty parts of an object or the locked parts of
-//! a file.
+//! a file: `rangemap`'s set, with the number of bytes. Empty ranges have no effect.
 
-use std::collections::BTreeMap;
 use std::ops::Range;
 
 /// Disjoint, non-adjacent, non-empty ranges of `u64` offsets.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct RangeSet {
-    /// The end of each range by its start.
-    ranges: BTreeMap<u64, u64>,
+    ranges: rangemap::RangeSet<u64>,
     /// Total length in bytes.
     len: u64,
 }
@@ -21,59 +19,32 @@ impl RangeSet {
 
     /// The end of the last range; 0 if the set is empty.
     pub(super) fn end(&self) -> u64 {
-        self.ranges.last_key_value().map_or(0, |(_, end)| *end)
+        self.ranges.last().map_or(0, |r| r.end)
     }
 
     /// Adds a range and merges it with the ranges that it overlaps or touches.
     pub(crate) fn insert(&mut self, range: Range<u64>) {
-        if range.start >= range.end {
-            return;
+        if !range.is_empty() {
+            self.len += self.ranges.gaps(&range).map(|r| r.end - r.start).sum::<u64>();
+            self.ranges.insert(range);
         }
-        let (mut start, mut end) = (range.start, range.end);
-        while let Some((&old_start, &old_end)) = self.ranges.range(..=end).next_back() {
-            if old_end < start {
-                break;
-            }
-            start = start.min(old_start);
-            end = end.max(old_end);
-            self.ranges.remove(&old_start);
-            self.len -= old_end - old_start;
-        }
-        self.ranges.insert(start, end);
-        self.len += end - start;
     }
 
     /// Removes the bytes of a range; ranges that contain some of them are cut or split.
     pub(crate) fn remove(&mut self, range: Range<u64>) {
-        if range.start >= range.end {
-            return;
-        }
-        while let Some((&old_start, &old_end)) = self.ranges.range(..range.end).next_back() {
-            if old_end <= range.start {
-                break;
-            }
-            self.ranges.remove(&old_start);
-            self.len -= old_end.min(range.end) - old_start.max(range.start);
-            if old_end > range.end {
-                self.ranges.insert(range.end, old_end);
-            }
-            if old_start < range.start {
-                self.ranges.insert(old_start, range.start);
-            }
+        if !range.is_empty() {
+            self.len -= self.overlaps(range.clone()).map(|r| r.end - r.start).sum::<u64>();
+            self.ranges.remove(range);
         }
     }
 
     /// The parts of `within` that are in the set, in order.
     pub(super) fn overlaps(&self, within: Range<u64>) -> impl Iterator<Item = Range<u64>> + '_ {
-        let first = match self.ranges.range(..=within.start).next_back() {
-            Some((&start, &end)) if end > within.start => start,
-            _ => within.start,
-        };
         let (from, to) = (within.start, within.end);
         self.ranges
-            .range(first..to.max(first))
-            .map(move |(&start, &end)| start.max(from)..end.min(to))
-            .filter(|r| r.start < r.end)
+            .overlapping(within)
+            .map(move |r| r.start.max(from)..r.end.min(to))
+            .filter(|r| !r.is_empty())
     }
 
     /// Whether any byte of `range` is in the set.
@@ -83,18 +54,7 @@ impl RangeSet {
 
     /// The parts of `within` that are not in the set, in order.
     pub(super) fn gaps(&self, within: Range<u64>) -> Vec<Range<u64>> {
-        let mut gaps = Vec::new();
-        let mut gap_start = within.start;
-        for overlap in self.overlaps(within.clone()) {
-            if gap_start < overlap.start {
-                gaps.push(gap_start..overlap.start);
-            }
-            gap_start = overlap.end;
-        }
-        if gap_start < within.end {
-            gaps.push(gap_start..within.end);
-        }
-        gaps
+        self.ranges.gaps(&within).collect()
     }
 }
 
