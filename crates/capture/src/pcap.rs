@@ -5,9 +5,12 @@
 //! socklnd uses. It skips other packets and fragments of packets.
 
 use bytes::Bytes;
+use etherparse::{EtherType, LaxNetSlice, LaxSlicedPacket, TransportSlice};
 use flate2::read::MultiGzDecoder;
+use pcap_parser::pcap::{PcapHeader, parse_pcap_frame, parse_pcap_frame_be, parse_pcap_header};
+use pcap_parser::{Linktype, nom};
 use std::io::{self, Read};
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::SocketAddrV4;
 use wire::codec::{Result, WireError};
 
 /// One TCP segment.
@@ -33,38 +36,9 @@ pub struct Segment {
 #[derive(Clone, Debug)]
 pub struct Capture {
     file: Bytes,
+    header: PcapHeader,
     /// Offset of the next packet's header in the file, in bytes.
     offset: usize,
-    big_endian: bool,
-    /// Whether times have nanoseconds instead of microseconds.
-    nanoseconds: bool,
-    /// The link type, `LINK_*`.
-    link: u32,
-}
-
-/// Length of the file's header, in bytes.
-const FILE_HEADER: usize = 24;
-/// Length of a packet's header, in bytes.
-const PACKET_HEADER: usize = 16;
-
-// Link types of pcap.
-const LINK_NULL: u32 = 0;
-const LINK_ETHERNET: u32 = 1;
-const LINK_RAW: u32 = 101;
-const LINK_SLL: u32 = 113;
-const LINK_SLL2: u32 = 276;
-
-const ETHERTYPE_IPV4: u16 = 0x0800;
-const ETHERTYPE_VLAN: u16 = 0x8100;
-const PROTOCOL_TCP: u8 = 6;
-const TCP_SYN: u8 = 0x02;
-
-fn be16(b: &[u8], offset: usize) -> Option<u16> {
-    Some(u16::from_be_bytes(*b.get(offset..)?.first_chunk()?))
-}
-
-fn be32(b: &[u8], offset: usize) -> Option<u32> {
-    Some(u32::from_be_bytes(*b.get(offset..)?.first_chunk()?))
 }
 
 /// The content of a capture file, unpacked if it is gzipped.
@@ -88,83 +62,89 @@ impl Capture {
     ///
     /// The file is not classic pcap, or its link type is not supported.
     pub fn open(file: Bytes) -> Result<Capture> {
-        let short = WireError::Short {
-            what: "pcap header",
-            expected: FILE_HEADER,
-            found: file.len(),
-        };
-        if file.len() < FILE_HEADER {
-            return Err(short);
-        }
-        let (big_endian, nanoseconds) = match be32(&file, 0).unwrap_or(0) {
-            0xa1b2_c3d4 => (true, false),
-            0xd4c3_b2a1 => (false, false),
-            0xa1b2_3c4d => (true, true),
-            0x4d3c_b2a1 => (false, true),
-            found => {
+        let mut header = match parse_pcap_header(&file) {
+            Ok((_, header)) if !header.is_modified_format() => header,
+            Err(nom::Err::Incomplete(_)) => {
+                return Err(WireError::Short {
+                    what: "pcap header",
+                    expected: PcapHeader::new().size(),
+                    found: file.len(),
+                });
+            }
+            _ => {
                 return Err(WireError::Magic {
                     what: "pcap",
-                    expected: 0xa1b2_c3d4,
-                    found: found.into(),
+                    expected: PcapHeader::new().magic_number.into(),
+                    found: u32::from_le_bytes(*file.first_chunk().unwrap_or(&[0; 4])).into(),
                 });
             }
         };
-        let mut capture = Capture {
-            file,
-            offset: FILE_HEADER,
-            big_endian,
-            nanoseconds,
-            link: 0,
-        };
-        capture.link = capture.word(20) & 0xffff;
-        match capture.link {
-            LINK_NULL | LINK_ETHERNET | LINK_RAW | LINK_SLL | LINK_SLL2 => Ok(capture),
-            found => {
+        // The upper half has flags.
+        header.network.0 &= 0xffff;
+        let offset = header.size();
+        match header.network {
+            Linktype::NULL
+            | Linktype::ETHERNET
+            | Linktype::RAW
+            | Linktype::LINUX_SLL
+            | Linktype::LINUX_SLL2 => Ok(Capture { file, header, offset }),
+            Linktype(found) => {
                 let expected = "Ethernet 1, Linux cooked 113 or 276, raw IP 101 or loopback 0";
                 Err(WireError::Value {
                     what: "pcap link type",
                     expected,
-                    found: found.into(),
+                    found: found.unsigned_abs().into(),
                 })
             }
         }
     }
 
-    fn word(&self, offset: usize) -> u32 {
-        let word = be32(&self.file, offset).unwrap_or(0);
-        if self.big_endian { word } else { word.swap_bytes() }
-    }
-
     /// The next TCP segment. `None` at the end of the file, and at a packet that reaches beyond the
     /// end.
     pub fn next_segment(&mut self) -> Option<Segment> {
+        let parse_frame = match self.header.is_bigendian() {
+            true => parse_pcap_frame_be,
+            false => parse_pcap_frame,
+        };
+        let units_per_us = match self.header.is_nanosecond_precision() {
+            true => 1000,
+            false => 1,
+        };
         loop {
-            if self.file.len() < self.offset + PACKET_HEADER {
-                return None;
-            }
-            let (seconds, fraction) = (self.word(self.offset), self.word(self.offset + 4));
-            let len = self.word(self.offset + 8) as usize;
-            let begin = self.offset + PACKET_HEADER;
-            let end = begin.checked_add(len).filter(|end| *end <= self.file.len())?;
-            self.offset = end;
-            let time_us = u64::from(seconds) * 1_000_000
-                + u64::from(fraction) / if self.nanoseconds { 1000 } else { 1 };
-            if let Some(segment) = self.parse_segment(time_us, self.file.slice(begin..end)) {
+            let (rest, packet) = parse_frame(&self.file[self.offset..]).ok()?;
+            self.offset = self.file.len() - rest.len();
+            let time_us = u64::from(packet.ts_sec) * 1_000_000 + u64::from(packet.ts_usec) / units_per_us;
+            if let Some(segment) = self.parse_segment(time_us, packet.data) {
                 return Some(segment);
             }
         }
     }
 
-    fn parse_segment(&self, time_us: u64, packet: Bytes) -> Option<Segment> {
-        let ip = match self.link {
-            LINK_ETHERNET if be16(&packet, 12)? == ETHERTYPE_VLAN => ip_after(&packet, 16, 18)?,
-            LINK_ETHERNET => ip_after(&packet, 12, 14)?,
-            LINK_SLL => ip_after(&packet, 14, 16)?,
-            LINK_SLL2 => ip_after(&packet, 0, 20)?,
-            LINK_NULL => packet.get(4..).map(|_| packet.slice(4..))?,
-            _ => packet,
+    fn parse_segment(&self, time_us: u64, packet: &[u8]) -> Option<Segment> {
+        let packet = match self.header.network {
+            Linktype::ETHERNET => LaxSlicedPacket::from_ethernet(packet).ok()?,
+            Linktype::LINUX_SLL => after_ether_type(packet, 14, 16)?,
+            Linktype::LINUX_SLL2 => after_ether_type(packet, 0, 20)?,
+            Linktype::NULL => LaxSlicedPacket::from_ip(packet.get(4..)?).ok()?,
+            _ => LaxSlicedPacket::from_ip(packet).ok()?,
         };
-        parse_tcp(time_us, &ip)
+        let (Some(LaxNetSlice::Ipv4(ip)), Some(TransportSlice::Tcp(tcp))) = (packet.net, packet.transport)
+        else {
+            return None;
+        };
+        // With segmentation offload, packets above 64 KiB have a total length of 0 in the IP
+        // header: then all captured bytes count.
+        let (header, payload) = (ip.header(), ip.payload().payload);
+        let captured = header.slice().len() + payload.len();
+        Some(Segment {
+            time_us,
+            from: SocketAddrV4::new(header.source_addr(), tcp.source_port()),
+            to: SocketAddrV4::new(header.destination_addr(), tcp.destination_port()),
+            seq: tcp.sequence_number(),
+            syn: tcp.syn(),
+            data: self.file.slice_ref(tcp.payload()),
+            cut: usize::from(header.total_len()).saturating_sub(captured) as u32,
+        })
     }
 }
 
@@ -176,52 +156,17 @@ impl Iterator for Capture {
     }
 }
 
-/// The IP packet from the byte `ip_offset` on; `None` if the ethertype at `ethertype_offset` is not
-/// IPv4.
-fn ip_after(packet: &Bytes, ethertype_offset: usize, ip_offset: usize) -> Option<Bytes> {
-    if be16(packet, ethertype_offset)? != ETHERTYPE_IPV4 || packet.len() < ip_offset {
-        return None;
-    }
-    Some(packet.slice(ip_offset..))
-}
-
-fn parse_tcp(time_us: u64, ip: &Bytes) -> Option<Segment> {
-    let first = *ip.first()?;
-    let ip_len = usize::from(first & 0xf) * 4;
-    let fragment = be16(ip, 6)? & 0x3fff;
-    if first >> 4 != 4 || ip_len < 20 || *ip.get(9)? != PROTOCOL_TCP || fragment != 0 {
-        return None;
-    }
-    let (from, to) = (
-        Ipv4Addr::from_bits(be32(ip, 12)?),
-        Ipv4Addr::from_bits(be32(ip, 16)?),
-    );
-    // With segmentation offload, packets above 64 KiB have a total length of 0 in the IP header:
-    // then all captured bytes count.
-    let total = match usize::from(be16(ip, 2)?) {
-        0 => ip.len(),
-        n => n,
-    };
-    let tcp_len = usize::from(*ip.get(ip_len + 12)? >> 4) * 4;
-    let data_offset = ip_len + tcp_len;
-    if tcp_len < 20 || ip.len() < data_offset || total < data_offset {
-        return None;
-    }
-    Some(Segment {
-        time_us,
-        from: SocketAddrV4::new(from, be16(ip, ip_len)?),
-        to: SocketAddrV4::new(to, be16(ip, ip_len + 2)?),
-        seq: be32(ip, ip_len + 4)?,
-        syn: *ip.get(ip_len + 13)? & TCP_SYN != 0,
-        data: ip.slice(data_offset..total.min(ip.len())),
-        cut: total.saturating_sub(ip.len()) as u32,
-    })
+/// Parses a packet from the byte `payload_offset` on, whose ethertype is at `type_offset`.
+fn after_ether_type(packet: &[u8], type_offset: usize, payload_offset: usize) -> Option<LaxSlicedPacket<'_>> {
+    let ether_type = u16::from_be_bytes(*packet.get(type_offset..)?.first_chunk()?);
+    let payload = packet.get(payload_offset..)?;
+    Some(LaxSlicedPacket::from_ether_type(EtherType(ether_type), payload))
 }
 
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use super::Capture;
+    use super::{Capture, Segment};
     use bytes::Bytes;
     use proptest::prelude::{any, prop, proptest};
 
@@ -229,6 +174,61 @@ mod tests {
     fn other_files_are_refused() {
         assert!(Capture::open(Bytes::from_static(b"short")).is_err());
         assert!(Capture::open(Bytes::from(vec![7; 100])).is_err());
+    }
+
+    /// A capture of one packet.
+    fn capture(magic: u32, is_big_endian: bool, link: u32, packet: &[u8]) -> Capture {
+        let len = packet.len() as u32;
+        let word = if is_big_endian {
+            u32::to_be_bytes
+        } else {
+            u32::to_le_bytes
+        };
+        let words = [magic, 0, 0, 0, 1 << 16, link, 5, 7000, len, len].map(word);
+        Capture::open([words.as_flattened(), packet].concat().into()).unwrap()
+    }
+
+    #[test]
+    fn all_byte_orders_precisions_and_link_types_are_read() {
+        // Of the 44 bytes of the IP packet, the capture lacks the last one.
+        let ip = [
+            &[0x45, 0, 0, 44, 0, 0, 0, 0, 64, 6, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2][..],
+            &[
+                3, 253, 3, 220, 0, 0, 0, 9, 0, 0, 0, 0, 0x50, 0x18, 0, 0, 0, 0, 0, 0,
+            ],
+            b"dat",
+        ]
+        .concat();
+        let headers: [(u32, &[u8]); 6] = [
+            (0, &[2, 0, 0, 0]),
+            (1, &[1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2, 8, 0]),
+            (1, &[1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2, 0x81, 0, 0, 5, 8, 0]),
+            (101, &[]),
+            (113, &[0, 0, 0, 1, 0, 6, 1, 1, 1, 1, 1, 1, 0, 0, 8, 0]),
+            (276, &[8, 0, 0, 0, 0, 0, 0, 1, 0, 1, 0, 6, 1, 1, 1, 1, 1, 1, 0, 0]),
+        ];
+        let formats = [
+            (0xa1b2_c3d4, false, 5_007_000),
+            (0xa1b2_c3d4, true, 5_007_000),
+            (0xa1b2_3c4d, false, 5_000_007),
+            (0xa1b2_3c4d, true, 5_000_007),
+        ];
+        for (link, header) in headers {
+            for (magic, is_big_endian, time_us) in formats {
+                let packet = [header, &ip].concat();
+                let expected = Segment {
+                    time_us,
+                    from: "10.0.0.1:1021".parse().unwrap(),
+                    to: "10.0.0.2:988".parse().unwrap(),
+                    seq: 9,
+                    syn: false,
+                    data: Bytes::from_static(b"dat"),
+                    cut: 1,
+                };
+                let segments: Vec<_> = capture(magic, is_big_endian, link, &packet).collect();
+                assert_eq!(segments, [expected], "{link} {magic:x}");
+            }
+        }
     }
 
     proptest! {
