@@ -4,109 +4,110 @@
 
 use super::charts::{Chart, Line, charts};
 use super::kind::{Demo, ExperimentKind};
-use super::plot::{Plot, PlotDot, PlotLine, draw, escape_xml, format_short, swatch};
+use super::plot::{Plot, PlotDot, PlotLine, draw, format_short, swatch};
 use super::published::{PublishedFigure, comparisons, published_figures};
 use super::rows::Record;
-use std::fmt::Write;
+use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 /// The style sheet.
 const STYLE: &str = include_str!("page.css");
 
+/// Elements without an end tag, which maud does not write as XML.
+const META: PreEscaped<&str> = PreEscaped(
+    "<meta charset=\"utf-8\"/><meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>",
+);
+
 /// The page as HTML. `rows_file` is the name of the file with the rows.
 pub fn page(record: &Record, rows_file: &str) -> String {
     let charts = charts(&record.rows);
-    let title = match record.demo {
-        Demo::Smp => "Partitioned servers",
-        Demo::Pdo => "Parallel directory operations",
+    let (title, lead) = match record.demo {
+        Demo::Smp => (
+            "Partitioned servers",
+            "Each CPU partition of a server receives, queues, handles and answers requests independently. Each configuration was measured in turn with the baseline, a server with one partition.",
+        ),
+        Demo::Pdo => (
+            "Parallel directory operations",
+            "Operations on different names of one directory do not wait for each other. They were measured in turn with the baseline, in which each operation locks the whole directory.",
+        ),
     };
-    let mut out = format!(
-        "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\n<title>{title}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n<main>\n<h1>{title}</h1>\n"
-    );
-    out.push_str(match record.demo {
-        Demo::Smp => {
-            "<p class=\"lead\">Each CPU partition of a server receives, queues, handles and answers requests independently. Each configuration was measured in turn with the baseline, a server with one partition.</p>\n"
-        }
-        Demo::Pdo => {
-            "<p class=\"lead\">Operations on different names of one directory do not wait for each other. They were measured in turn with the baseline, in which each operation locks the whole directory.</p>\n"
-        }
-    });
-    write_facts(&mut out, record);
-    write_not_shown(&mut out, record);
     // Cannot fail: the data is compiled in, and a test parses it.
     let published = published_figures().unwrap_or_default();
-    for &kind in ExperimentKind::of(record.demo) {
-        let charts_of_kind: Vec<&Chart> = charts.iter().filter(|c| c.kind == kind).collect();
-        if !charts_of_kind.is_empty() {
-            write_section(&mut out, kind, &charts_of_kind, &charts, &published);
+    let page = html! {
+        (DOCTYPE)
+        html lang="en" {
+            head {
+                (META)
+                title { (title) }
+                style { (PreEscaped(STYLE)) }
+            }
+            body {
+                main {
+                    h1 { (title) }
+                    p.lead { (lead) }
+                    (facts(record))
+                    (limits(record))
+                    @for &kind in ExperimentKind::of(record.demo) {
+                        (section(kind, &charts, &published))
+                    }
+                    footer {
+                        "Every run: " code { (rows_file) }
+                        ". Dots are medians; bars reach from the slowest to the fastest run. The vertical axes begin at 0."
+                    }
+                }
+            }
+        }
+    };
+    // XML does not allow control characters.
+    let is_forbidden = |c: char| c.is_control() && !matches!(c, '\n' | '\t');
+    page.into_string().replace(is_forbidden, "\u{fffd}")
+}
+
+fn facts(record: &Record) -> Markup {
+    html! {
+        table.facts {
+            @for (name, value) in &record.facts {
+                tr { th scope="row" { (name) } td { (value) } }
+            }
         }
     }
-    // Writing to a string cannot fail, here and below.
-    let _ = write!(
-        out,
-        "<footer>Every run: <code>{}</code>. Dots are medians; bars reach from the slowest to the fastest run. The vertical axes begin at 0.</footer>\n</main>\n</body>\n</html>\n",
-        escape_xml(rows_file)
-    );
-    out
 }
 
-fn write_facts(out: &mut String, record: &Record) {
-    out.push_str("<table class=\"facts\">\n");
-    for (name, value) in &record.facts {
-        let _ = writeln!(
-            out,
-            "<tr><th scope=\"row\">{}</th><td>{}</td></tr>",
-            escape_xml(name),
-            escape_xml(value)
-        );
+fn limits(record: &Record) -> Markup {
+    html! {
+        @if !record.not_shown.is_empty() {
+            section {
+                h2 { "Limits of these results" }
+                ul { @for result in &record.not_shown { li { (result) } } }
+            }
+        }
     }
-    out.push_str("</table>\n");
 }
 
-fn write_not_shown(out: &mut String, record: &Record) {
-    if record.not_shown.is_empty() {
-        return;
+/// The section of an experiment; empty if it has no charts.
+fn section(kind: ExperimentKind, all_charts: &[Chart], published: &[PublishedFigure]) -> Markup {
+    let charts: Vec<&Chart> = all_charts.iter().filter(|c| c.kind == kind).collect();
+    let styles = styles(&charts);
+    let plot = |chart: &Chart| Plot {
+        title: chart.title(),
+        x_axis: kind.axis(),
+        lines: chart.lines.iter().map(|l| plot_line(kind, l, &styles)).collect(),
+    };
+    html! {
+        @if !charts.is_empty() {
+            section id=(kind.name()) {
+                h2 { (kind.title()) }
+                p { (kind.description()) }
+                (legend(&charts, &styles))
+                div.plots {
+                    @for chart in &charts {
+                        figure { figcaption { (chart.title()) } (draw(&plot(chart))) }
+                    }
+                }
+                (comparison_table(kind, all_charts, published))
+                (figures_table(kind, &charts))
+            }
+        }
     }
-    out.push_str("<section>\n<h2>Limits of these results</h2>\n<ul>\n");
-    for result in &record.not_shown {
-        let _ = writeln!(out, "<li>{}</li>", escape_xml(result));
-    }
-    out.push_str("</ul>\n</section>\n");
-}
-
-fn write_section(
-    out: &mut String,
-    kind: ExperimentKind,
-    charts_of_kind: &[&Chart],
-    all_charts: &[Chart],
-    published: &[PublishedFigure],
-) {
-    let _ = write!(
-        out,
-        "<section id=\"{}\">\n<h2>{}</h2>\n<p>{}</p>\n",
-        kind.name(),
-        escape_xml(kind.title()),
-        escape_xml(kind.description())
-    );
-    let styles = styles(charts_of_kind);
-    write_legend(out, charts_of_kind, &styles);
-    out.push_str("<div class=\"plots\">\n");
-    for chart in charts_of_kind {
-        let plot = Plot {
-            title: chart.title(),
-            x_axis: kind.axis(),
-            lines: chart.lines.iter().map(|l| plot_line(kind, l, &styles)).collect(),
-        };
-        let _ = write!(
-            out,
-            "<figure><figcaption>{}</figcaption>\n{}</figure>\n",
-            escape_xml(&chart.title()),
-            draw(&plot)
-        );
-    }
-    out.push_str("</div>\n");
-    write_comparison_table(out, kind, all_charts, published);
-    write_table(out, kind, charts_of_kind);
-    out.push_str("</section>\n");
 }
 
 /// The names of an experiment's configurations. The index of a name is the number of its style.
@@ -148,57 +149,60 @@ fn plot_line(kind: ExperimentKind, line: &Line, styles: &[String]) -> PlotLine {
     }
 }
 
-fn write_legend(out: &mut String, charts: &[&Chart], styles: &[String]) {
-    out.push_str("<ul class=\"legend\">\n");
-    for (style, name) in styles.iter().enumerate() {
+fn legend(charts: &[&Chart], styles: &[String]) -> Markup {
+    let line_named = |name: &String| {
         let mut lines = charts.iter().flat_map(|c| &c.lines);
-        if let Some(line) = lines.find(|l| l.configuration == *name) {
-            let _ = writeln!(
-                out,
-                "<li>{}{}</li>",
-                swatch(style, line.forced),
-                escape_xml(&marked_name(line))
-            );
+        lines.find(|l| l.configuration == *name)
+    };
+    html! {
+        ul.legend {
+            @for (style, line) in styles.iter().map(line_named).enumerate() {
+                @if let Some(line) = line {
+                    li { (swatch(style, line.forced)) (marked_name(line)) }
+                }
+            }
         }
     }
-    out.push_str("</ul>\n");
 }
 
-fn write_comparison_table(
-    out: &mut String,
-    kind: ExperimentKind,
-    charts: &[Chart],
-    published: &[PublishedFigure],
-) {
+/// A table that can be scrolled to the side.
+fn wide_table(caption: Option<&str>, heads: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> Markup {
+    html! {
+        div.wide {
+            table {
+                @if let Some(text) = caption { caption { (text) } }
+                thead { tr { @for head in heads { th { (head) } } } }
+                tbody {
+                    @for row in rows { tr { @for cell in row { td { (cell) } } } }
+                }
+            }
+        }
+    }
+}
+
+fn comparison_table(kind: ExperimentKind, charts: &[Chart], published: &[PublishedFigure]) -> Markup {
     let lines = comparisons(kind, charts, published);
     if lines.is_empty() {
-        return;
+        return Markup::default();
     }
-    out.push_str(
-        "<div class=\"wide\"><table>\n<caption>Published in 2012: Lustre 2.3 as a percentage of 2.2 on 24 CPUs. Here: percentage of the baseline under the largest load</caption>\n<thead><tr><th>operation</th><th>files</th><th>published</th><th>here</th></tr></thead>\n<tbody>\n",
-    );
-    for line in lines {
-        let _ = writeln!(
-            out,
-            "<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>",
-            escape_xml(&line.label),
-            escape_xml(&line.file_count),
-            escape_xml(&line.published),
-            match line.measured.as_str() {
-                "" => "not measured".to_owned(),
-                measured => escape_xml(measured),
-            }
-        );
-    }
-    out.push_str("</tbody>\n</table></div>\n");
+    let rows = lines.into_iter().map(|line| {
+        let measured = match line.measured.as_str() {
+            "" => "not measured".to_owned(),
+            _ => line.measured,
+        };
+        vec![line.label, line.file_count, line.published, measured]
+    });
+    wide_table(
+        Some(
+            "Published in 2012: Lustre 2.3 as a percentage of 2.2 on 24 CPUs. Here: percentage of the baseline under the largest load",
+        ),
+        &["operation", "files", "published", "here"],
+        rows,
+    )
 }
 
-fn write_table(out: &mut String, kind: ExperimentKind, charts: &[&Chart]) {
-    let _ = write!(
-        out,
-        "<details>\n<summary>All figures</summary>\n<div class=\"wide\"><table>\n<thead><tr><th>operation</th><th>{}</th><th>configuration</th><th>median/s</th><th>min to max</th><th>runs</th><th>of baseline</th><th>CPU µs/op</th><th>server CPU µs/op</th><th>p50 µs</th><th>p99 µs</th></tr></thead>\n<tbody>\n",
-        escape_xml(kind.axis())
-    );
+fn figures_table(kind: ExperimentKind, charts: &[&Chart]) -> Markup {
+    let mut rows = Vec::new();
     for chart in charts {
         // List the configurations of each load one after the other.
         let mut dots: Vec<_> = chart
@@ -209,29 +213,44 @@ fn write_table(out: &mut String, kind: ExperimentKind, charts: &[&Chart]) {
         dots.sort_by_key(|(_, d)| (d.x(kind), d.clients));
         for (line, dot) in dots {
             let optional = |value: Option<f64>| value.map_or(String::new(), format_short);
-            let _ = writeln!(
-                out,
-                "<tr><td>{}</td><td>{}</td><td>{}</td><td>{:.0}</td><td>{:.0} to {:.0}</td><td>{}</td><td>{}</td><td>{:.1}</td><td>{:.1}</td><td>{}</td><td>{}</td></tr>",
-                escape_xml(&chart.title()),
+            rows.push(vec![
+                chart.title(),
                 match kind {
                     ExperimentKind::LnetInFlight | ExperimentKind::Mounts => dot.each.to_string(),
                     ExperimentKind::LnetClients => dot.clients.to_string(),
                     _ => format!("{} = {} × {}", dot.x(kind), dot.clients, dot.each),
                 },
-                escape_xml(&marked_name(line)),
-                dot.rate.median,
-                dot.rate.min,
-                dot.rate.max,
-                dot.runs,
+                marked_name(line),
+                format!("{:.0}", dot.rate.median),
+                format!("{:.0} to {:.0}", dot.rate.min, dot.rate.max),
+                dot.runs.to_string(),
                 dot.ratio.map_or(String::new(), |r| format!("{r:.2}")),
-                dot.cpu_us,
-                dot.server_cpu_us,
+                format!("{:.1}", dot.cpu_us),
+                format!("{:.1}", dot.server_cpu_us),
                 optional(dot.p50_us),
-                optional(dot.p99_us)
-            );
+                optional(dot.p99_us),
+            ]);
         }
     }
-    out.push_str("</tbody>\n</table></div>\n</details>\n");
+    let heads = [
+        "operation",
+        kind.axis(),
+        "configuration",
+        "median/s",
+        "min to max",
+        "runs",
+        "of baseline",
+        "CPU µs/op",
+        "server CPU µs/op",
+        "p50 µs",
+        "p99 µs",
+    ];
+    html! {
+        details {
+            summary { "All figures" }
+            (wide_table(None, &heads, rows))
+        }
+    }
 }
 
 #[cfg(test)]

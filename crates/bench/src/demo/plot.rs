@@ -2,7 +2,7 @@
 //! the slowest to the fastest run. The page's style sheet defines the colours (`s0`, `s1`, ...).
 //! All lengths are in units of the SVG's view box.
 
-use std::fmt::Write;
+use maud::{Markup, html};
 
 /// A chart.
 pub(super) struct Plot {
@@ -46,24 +46,6 @@ const MARGIN_BOTTOM: f64 = 44.0;
 const LABEL_SPACING_MIN: f64 = 26.0;
 /// Radius of a dot.
 const DOT_RADIUS: f64 = 3.6;
-
-/// Escapes text for XML.
-pub(super) fn escape_xml(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for c in text.chars() {
-        match c {
-            '&' => out.push_str("&amp;"),
-            '<' => out.push_str("&lt;"),
-            '>' => out.push_str("&gt;"),
-            '"' => out.push_str("&quot;"),
-            '\'' => out.push_str("&#39;"),
-            // XML does not allow control characters.
-            c if c.is_control() && !matches!(c, '\n' | '\t') => out.push('\u{fffd}'),
-            c => out.push(c),
-        }
-    }
-    out
-}
 
 /// A number with few digits: `950`, `12.5k`, `230k`, `1.2M`.
 pub(super) fn format_short(value: f64) -> String {
@@ -131,127 +113,129 @@ impl Scale {
     }
 }
 
-/// Draws a chart.
-pub(super) fn draw(plot: &Plot) -> String {
-    let (scale, step) = Scale::of(plot);
-    let mut out = format!(
-        "<svg class=\"plot\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-label=\"{}\">\n",
-        escape_xml(&plot.title)
-    );
-    draw_axes(&mut out, plot, &scale, step);
-    for line in &plot.lines {
-        // Writing to a string cannot fail, here and below.
-        let _ = draw_line(&mut out, line, &scale);
-    }
-    out.push_str("</svg>\n");
-    out
+/// A coordinate or length in text form.
+fn unit(value: f64) -> String {
+    format!("{value:.1}")
 }
 
-fn draw_axes(out: &mut String, plot: &Plot, scale: &Scale, step: f64) {
-    let (right, bottom) = (WIDTH - MARGIN_RIGHT, HEIGHT - MARGIN_BOTTOM);
-    let rows = (scale.y_max / step).round() as usize;
-    for value in (0..=rows).map(|i| i as f64 * step) {
-        let y = scale.y(value);
-        let _ = writeln!(
-            out,
-            "<line class=\"grid\" x1=\"{MARGIN_LEFT}\" x2=\"{right}\" y1=\"{y:.1}\" y2=\"{y:.1}\"/><text class=\"tick\" x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
-            MARGIN_LEFT - 6.0,
-            y + 3.5,
-            format_short(value)
-        );
+/// The coordinates of a line or polygon.
+fn points(all: impl IntoIterator<Item = (f64, f64)>) -> String {
+    let points: Vec<String> = all.into_iter().map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
+    points.join(" ")
+}
+
+/// Draws a chart.
+pub(super) fn draw(plot: &Plot) -> Markup {
+    let (scale, step) = Scale::of(plot);
+    html! {
+        svg class="plot" viewBox={ "0 0 " (WIDTH) " " (HEIGHT) } role="img" aria-label=(plot.title) {
+            (draw_axes(plot, &scale, step))
+            @for line in &plot.lines { (draw_line(line, &scale)) }
+        }
     }
-    let mut x_values: Vec<usize> = plot
+}
+
+fn draw_axes(plot: &Plot, scale: &Scale, step: f64) -> Markup {
+    let (right, bottom) = (WIDTH - MARGIN_RIGHT, HEIGHT - MARGIN_BOTTOM);
+    let middle_x = (MARGIN_LEFT + right) / 2.0;
+    let upright = format!("translate(11 {:.1}) rotate(-90)", (MARGIN_TOP + bottom) / 2.0);
+    let rows = (scale.y_max / step).round() as usize;
+    html! {
+        @for value in (0..=rows).map(|i| i as f64 * step) {
+            @let y = scale.y(value);
+            line class="grid" x1=(MARGIN_LEFT) x2=(right) y1=(unit(y)) y2=(unit(y)) {}
+            text class="tick" x=(unit(MARGIN_LEFT - 6.0)) y=(unit(y + 3.5)) text-anchor="end" {
+                (format_short(value))
+            }
+        }
+        @for (x, has_label) in ticks(plot, scale) {
+            @let tick_x = unit(scale.x(x));
+            line class="axis" x1=(tick_x) x2=(tick_x) y1=(bottom) y2=(bottom + 4.0) {}
+            @if has_label {
+                text class="tick" x=(tick_x) y=(bottom + 16.0) text-anchor="middle" { (x) }
+            }
+        }
+        line class="axis" x1=(MARGIN_LEFT) x2=(right) y1=(bottom) y2=(bottom) {}
+        text class="axis-name" x=(unit(middle_x)) y=(HEIGHT - 8.0) text-anchor="middle" { (plot.x_axis) }
+        text class="axis-name" transform=(upright) text-anchor="middle" { "operations a second" }
+    }
+}
+
+/// The values on the x axis, and whether there is room for their labels. From right to left, so
+/// that the largest value always gets a label.
+fn ticks(plot: &Plot, scale: &Scale) -> Vec<(usize, bool)> {
+    let mut values: Vec<usize> = plot
         .lines
         .iter()
         .flat_map(|l| l.dots.iter().map(|d| d.x))
         .collect();
-    x_values.sort_unstable();
-    x_values.dedup();
-    // From right to left, so that the largest value always gets a label.
+    values.sort_unstable();
+    values.dedup();
     let mut next_label_x = f64::INFINITY;
-    for x in x_values.into_iter().rev() {
-        let tick_x = scale.x(x);
-        let _ = writeln!(
-            out,
-            "<line class=\"axis\" x1=\"{tick_x:.1}\" x2=\"{tick_x:.1}\" y1=\"{bottom}\" y2=\"{}\"/>",
-            bottom + 4.0
-        );
-        if next_label_x - tick_x >= LABEL_SPACING_MIN {
-            next_label_x = tick_x;
-            let _ = writeln!(
-                out,
-                "<text class=\"tick\" x=\"{tick_x:.1}\" y=\"{}\" text-anchor=\"middle\">{x}</text>",
-                bottom + 16.0
-            );
+    let tick = |x: usize| {
+        let has_label = next_label_x - scale.x(x) >= LABEL_SPACING_MIN;
+        if has_label {
+            next_label_x = scale.x(x);
         }
-    }
-    let _ = writeln!(
-        out,
-        "<line class=\"axis\" x1=\"{MARGIN_LEFT}\" x2=\"{right}\" y1=\"{bottom}\" y2=\"{bottom}\"/>\n\
-         <text class=\"axis-name\" x=\"{:.1}\" y=\"{}\" text-anchor=\"middle\">{}</text>\n\
-         <text class=\"axis-name\" transform=\"translate(11 {:.1}) rotate(-90)\" text-anchor=\"middle\">operations a second</text>",
-        (MARGIN_LEFT + right) / 2.0,
-        HEIGHT - 8.0,
-        escape_xml(plot.x_axis),
-        (MARGIN_TOP + bottom) / 2.0
-    );
+        (x, has_label)
+    };
+    values.into_iter().rev().map(tick).collect()
 }
 
-fn draw_line(out: &mut String, line: &PlotLine, scale: &Scale) -> std::fmt::Result {
-    let dashed = if line.dashed { " dashed" } else { "" };
-    writeln!(
-        out,
-        "<g class=\"s{}{dashed}\"><title>{}</title>",
-        line.style % STYLE_COUNT,
-        escape_xml(&line.name)
-    )?;
-    let path: Vec<String> = (line.dots.iter())
-        .map(|d| format!("{:.1},{:.1}", scale.x(d.x), scale.y(d.median)))
-        .collect();
-    writeln!(out, "<polyline points=\"{}\"/>", path.join(" "))?;
-    for dot in &line.dots {
-        let (x, y) = (scale.x(dot.x), scale.y(dot.median));
-        let (low, high) = (scale.y(dot.min), scale.y(dot.max));
-        let (left, right) = (x - 2.5, x + 2.5);
-        writeln!(
-            out,
-            "<g><path class=\"spread\" d=\"M{x:.1} {low:.1}V{high:.1}M{left:.1} {low:.1}H{right:.1}M{left:.1} {high:.1}H{right:.1}\"/>{}<title>{}: {} at {} ({} to {})</title></g>",
-            shape(line.style, x, y),
-            escape_xml(&line.name),
-            format_short(dot.median),
-            dot.x,
-            format_short(dot.min),
-            format_short(dot.max)
-        )?;
-    }
-    writeln!(out, "</g>")
+/// A group of shapes in a line's colour.
+fn line_group(style: usize, dashed: bool, content: Markup) -> Markup {
+    html! { g class={ "s" (style % STYLE_COUNT) @if dashed { " dashed" } } { (content) } }
+}
+
+fn draw_line(line: &PlotLine, scale: &Scale) -> Markup {
+    let medians = line.dots.iter().map(|d| (scale.x(d.x), scale.y(d.median)));
+    let content = html! {
+        title { (line.name) }
+        polyline points=(points(medians)) {}
+        @for dot in &line.dots {
+            g {
+                path class="spread" d=(spread(dot, scale)) {}
+                (shape(line.style, scale.x(dot.x), scale.y(dot.median)))
+                title {
+                    (line.name) ": " (format_short(dot.median)) " at " (dot.x)
+                    " (" (format_short(dot.min)) " to " (format_short(dot.max)) ")"
+                }
+            }
+        }
+    };
+    line_group(line.style, line.dashed, content)
+}
+
+/// The bar from the slowest to the fastest run of a dot.
+fn spread(dot: &PlotDot, scale: &Scale) -> String {
+    let (x, low, high) = (scale.x(dot.x), scale.y(dot.min), scale.y(dot.max));
+    let (left, right) = (x - 2.5, x + 2.5);
+    format!("M{x:.1} {low:.1}V{high:.1}M{left:.1} {low:.1}H{right:.1}M{left:.1} {high:.1}H{right:.1}")
 }
 
 /// Draws the dot of a style. Shapes distinguish lines that have similar colours.
-fn shape(style: usize, x: f64, y: f64) -> String {
-    let r = DOT_RADIUS;
-    let points = |all: &[(f64, f64)]| {
-        let points: Vec<String> = (all.iter())
-            .map(|(dx, dy)| format!("{:.1},{:.1}", x + dx * r, y + dy * r))
-            .collect();
-        format!("<polygon class=\"dot\" points=\"{}\"/>", points.join(" "))
+fn shape(style: usize, x: f64, y: f64) -> Markup {
+    let corners: &[(f64, f64)] = match style % 4 {
+        0 => return html! { circle class="dot" cx=(unit(x)) cy=(unit(y)) r=(DOT_RADIUS) {} },
+        1 => &[(-0.9, -0.9), (0.9, -0.9), (0.9, 0.9), (-0.9, 0.9)],
+        2 => &[(0.0, -1.2), (1.1, 0.9), (-1.1, 0.9)],
+        _ => &[(0.0, -1.3), (1.3, 0.0), (0.0, 1.3), (-1.3, 0.0)],
     };
-    match style % 4 {
-        0 => format!("<circle class=\"dot\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"{r}\"/>"),
-        1 => points(&[(-0.9, -0.9), (0.9, -0.9), (0.9, 0.9), (-0.9, 0.9)]),
-        2 => points(&[(0.0, -1.2), (1.1, 0.9), (-1.1, 0.9)]),
-        _ => points(&[(0.0, -1.3), (1.3, 0.0), (0.0, 1.3), (-1.3, 0.0)]),
-    }
+    let corners = corners
+        .iter()
+        .map(|(dx, dy)| (x + dx * DOT_RADIUS, y + dy * DOT_RADIUS));
+    html! { polygon class="dot" points=(points(corners)) {} }
 }
 
 /// A line sample with its dot, for the legend.
-pub(super) fn swatch(style: usize, dashed: bool) -> String {
-    let dashed = if dashed { " dashed" } else { "" };
-    format!(
-        "<svg class=\"swatch\" viewBox=\"0 0 30 12\" aria-hidden=\"true\"><g class=\"s{}{dashed}\"><polyline points=\"1,6 29,6\"/>{}</g></svg>",
-        style % STYLE_COUNT,
-        shape(style, 15.0, 6.0)
-    )
+pub(super) fn swatch(style: usize, dashed: bool) -> Markup {
+    let sample = html! {
+        polyline points="1,6 29,6" {}
+        (shape(style, 15.0, 6.0))
+    };
+    html! {
+        svg class="swatch" viewBox="0 0 30 12" aria-hidden="true" { (line_group(style, dashed, sample)) }
+    }
 }
 
 #[cfg(test)]
