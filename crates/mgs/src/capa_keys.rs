@@ -2,8 +2,7 @@
 //! not in the store with the other logs, but in a file that only its owner can read. The MGS serves
 //! them as a log, and only to registered targets.
 
-use std::fs;
-use std::io::{self, Read};
+use std::io;
 use std::sync::Arc;
 
 use mgc::{CAPA_KEYS, CapaKeys};
@@ -130,7 +129,7 @@ fn read(files: &dyn TargetFiles) -> Result<Option<CapaKeys>, MgsError> {
 /// A key from the kernel's random numbers.
 pub(crate) fn random_key() -> io::Result<[u8; 32]> {
     let mut key = [0; 32];
-    fs::File::open("/dev/urandom")?.read_exact(&mut key)?;
+    getrandom::fill(&mut key)?;
     Ok(key)
 }
 
@@ -139,6 +138,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
     use osd::LocalFiles;
+    use std::fs;
     use std::os::unix::fs::PermissionsExt;
 
     #[test]

@@ -30,7 +30,6 @@ mod process_node;
 mod process_params;
 mod progress;
 mod publish;
-mod random;
 mod service_manager;
 mod start;
 #[cfg(test)]

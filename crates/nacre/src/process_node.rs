@@ -17,7 +17,7 @@ use cpt::CptTable;
 use lnet::{Lnet, LnetConfig};
 use lst_console::{Console, SessionConfig};
 use mgc::JoinToken;
-use node::{Node, NodeConfig, STEP_MAX, TargetSpec, await_all, limit_step};
+use node::{Node, NodeConfig, RandomSource, STEP_MAX, TargetSpec, await_all, limit_step};
 use osd::target::{TargetDir, TargetKind, TargetLabel};
 use osd::{LocalFiles, LocalStores};
 use params::ParamGuard;
@@ -31,7 +31,7 @@ use crate::output::shell_word;
 use crate::process::MountRecord;
 use crate::process_params::register_process_params;
 use crate::start::StartConfig;
-use crate::{daemon, fd_limit, instance, random, token};
+use crate::{daemon, fd_limit, instance, token};
 use mount::{LocalMount, Mounts};
 
 /// Time for the last answer to leave this process after a command has ended the selftest session.
@@ -121,7 +121,7 @@ impl ProcessNode {
                 rpc: start.rpc.clone(),
                 selftest: start.lst.clone(),
                 report_waiting: Arc::new(daemon::report_waiting),
-                ..NodeConfig::new(random::source())
+                ..NodeConfig::new(RandomSource::system())
             },
         )?;
         let mut params = register_process_params(node.registry());

@@ -7,9 +7,8 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 use mgc::JoinToken;
+use node::RandomSource;
 use osd::files;
-
-use crate::random;
 
 /// Name of the token's file.
 pub(crate) const NAME: &str = "join-token";
@@ -43,7 +42,8 @@ pub(crate) fn mgs_token(dir: &Path) -> Result<JoinToken> {
 
 /// Generates a random token.
 pub(crate) fn generate() -> Result<JoinToken> {
-    Ok(JoinToken::new(random::bytes()?))
+    let bytes = RandomSource::system().bytes();
+    Ok(JoinToken::new(bytes.context("cannot get random numbers")?))
 }
 
 /// Writes a token into a target's directory, readable by its owner only, and syncs the file.

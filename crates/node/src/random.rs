@@ -27,6 +27,11 @@ impl RandomSource {
         RandomSource(Arc::new(fill))
     }
 
+    /// The kernel's random numbers.
+    pub fn system() -> RandomSource {
+        RandomSource::new(|bytes| Ok(getrandom::fill(bytes)?))
+    }
+
     /// A source for tests: its numbers follow from the seed.
     pub fn seeded(seed: u64) -> RandomSource {
         let rng = Mutex::new(fastrand::Rng::with_seed(seed));

@@ -8,7 +8,6 @@ use nix::sys::signal::SigSet;
 use node::{Node, NodeConfig, NodeError, RandomSource};
 use parking_lot::Mutex;
 use rpc::Import;
-use std::hash::{BuildHasher, RandomState};
 use std::io::IsTerminal;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Once};
@@ -100,15 +99,6 @@ fn jobs(options: &Options) -> Result<Arc<JobIds>, String> {
     Ok(jobs)
 }
 
-/// Random numbers from the hash seeds of the standard library, which differ for each call.
-fn fill_random(bytes: &mut [u8]) -> std::io::Result<()> {
-    for chunk in bytes.chunks_mut(size_of::<u64>()) {
-        let number = RandomState::new().hash_one(std::process::id());
-        chunk.copy_from_slice(&number.to_ne_bytes()[..chunk.len()]);
-    }
-    Ok(())
-}
-
 /// Starts LNet at the client's address, and the node.
 async fn start_node(source: &Source, options: &Options) -> Result<Arc<Node>, MountError> {
     let jobs = jobs(options).map_err(|e| MountError::new(Errno::EINVAL, e))?;
@@ -127,7 +117,7 @@ async fn start_node(source: &Source, options: &Options) -> Result<Arc<Node>, Mou
     let config = NodeConfig {
         jobs,
         follow_mgs_params: false,
-        ..NodeConfig::new(RandomSource::new(fill_random))
+        ..NodeConfig::new(RandomSource::system())
     };
     Ok(Node::start(lnet, config)?)
 }

@@ -5,13 +5,13 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Result, bail};
-use node::{REPLACE_MARK, SERVER_NIDS_PARAM};
+use node::{REPLACE_MARK, RandomSource, SERVER_NIDS_PARAM};
 use osd::target::{TargetDir, TargetKind, TargetLabel};
 use osd::{LocalFiles, TargetFiles};
 
 use crate::cli::Mkfs;
 use crate::output::{errln, outln, shell_word};
-use crate::{daemon, random, token};
+use crate::{daemon, token};
 
 /// Maximum length of a file system's name in bytes.
 const FSNAME_MAX: usize = wire::LUSTRE_MAXFSNAME as usize;
@@ -132,7 +132,8 @@ pub(crate) fn new_label(kind: TargetKind, fsname: &str, index: u32) -> Result<Ta
             bail!("index {index} is above the maximum, {INDEX_MAX}");
         }
     }
-    Ok(TargetLabel::new(kind, fsname, index, &random::source().uuid()?))
+    let uuid = RandomSource::system().uuid()?;
+    Ok(TargetLabel::new(kind, fsname, index, &uuid))
 }
 
 /// Fails for an invalid file system name.

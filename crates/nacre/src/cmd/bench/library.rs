@@ -7,14 +7,14 @@ use anyhow::Result;
 use client::{Client, MountOptions};
 use cpt::{CptConfig, CptId, CptTable};
 use lnet::{Lnet, LnetConfig};
-use node::{Node, NodeConfig};
+use node::{Node, NodeConfig, RandomSource};
 use params::Registry;
 use tokio::runtime::Handle;
 use tokio::task::JoinSet;
 use wire::Nid;
 
 use crate::cli::Net;
-use crate::{net, random};
+use crate::net;
 
 /// Nodes for clients, each with its own address and RPC layer, like separate machines.
 pub(super) struct Nodes {
@@ -51,7 +51,7 @@ impl Nodes {
             lnet,
             NodeConfig {
                 follow_mgs_params: false,
-                ..NodeConfig::new(random::source())
+                ..NodeConfig::new(RandomSource::system())
             },
         )?);
         Ok(())

@@ -23,7 +23,6 @@ use crate::clock::Date;
 use crate::interrupt;
 use crate::output::{self, errln, outln};
 use crate::progress::{CLEAR_LINE, ProgressLine};
-use crate::random;
 
 /// Interval of updates of the progress.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
@@ -78,7 +77,7 @@ impl TaskGroup {
                         "the processes run on several machines: give them a shared directory with --meet DIR"
                     ),
                 };
-                job_process.join(tasks, &dir, random::number()?)?
+                job_process.join(tasks, &dir, getrandom::u64()?)?
             }
         };
         // Only one process measures the processes of --pid; otherwise the figures would include

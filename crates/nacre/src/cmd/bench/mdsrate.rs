@@ -9,7 +9,6 @@ use bench::mdsrate::{self, Format, Mode, Options};
 use super::load::{self, TaskGroup};
 use crate::cli::Mdsrate;
 use crate::output::outln;
-use crate::random;
 
 /// Runs the command.
 pub(super) fn run(args: &Mdsrate) -> Result<ExitCode> {
@@ -73,7 +72,7 @@ fn options(args: &Mdsrate) -> Result<Options> {
         readdir_order: args.readdir_order,
         seed: match args.seed {
             Some(seed) => seed,
-            None => random::number().context("cannot get a random seed")?,
+            None => getrandom::u64().context("cannot get a random seed")?,
         },
     })
 }

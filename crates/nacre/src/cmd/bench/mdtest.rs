@@ -9,7 +9,6 @@ use bench::mdtest::{self, Options, ReportOptions};
 use super::load::{self, TaskGroup};
 use crate::cli::Mdtest;
 use crate::output::outln;
-use crate::random;
 
 /// Runs the command.
 pub(super) fn run(args: &Mdtest) -> Result<ExitCode> {
@@ -50,7 +49,7 @@ fn options(args: &Mdtest) -> Result<Options> {
     let random_seed = match (args.random, args.random_seed) {
         (false, None) => None,
         (_, Some(seed)) => Some(seed),
-        (true, None) => Some(random::number().context("cannot get a random seed for -R")?),
+        (true, None) => Some(getrandom::u64().context("cannot get a random seed for -R")?),
     };
     let task_counts = args.last.map(|last| (args.first.unwrap_or(1), last, args.step));
     Ok(Options {
