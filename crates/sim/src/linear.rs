@@ -6,6 +6,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::watchdog;
+
 /// The behaviour of an object.
 pub trait Spec {
     /// A state of the object.
@@ -77,6 +79,8 @@ pub fn check<S: Spec>(spec: &S, initial: S::State, history: &[Timed<S::Call>], l
                 continue;
             }
             states += 1;
+            // Many states take a minute on a busy machine.
+            watchdog::count();
             if states > limit {
                 return Verdict::Undecided;
             }

@@ -224,8 +224,12 @@ fn of_mdt_xattr(
 
 /// Whether a client's acknowledged write may be lost with the client.
 fn is_unsafe(losses: &Losses, synced: &BTreeMap<ClientId, u64>, entry: &Entry) -> bool {
-    let client = &entry.client;
-    losses.clients.contains(client) && synced.get(client).is_none_or(|sync| *sync < entry.end)
+    losses.clients.contains(&entry.client) && !is_synced(synced, entry)
+}
+
+/// Whether the client called `fsync` after the call, with success.
+fn is_synced(synced: &BTreeMap<ClientId, u64>, entry: &Entry) -> bool {
+    synced.get(&entry.client).is_some_and(|sync| *sync >= entry.end)
 }
 
 fn time_calls(file: &File<'_>, losses: &Losses) -> Calls<TimeCall> {
@@ -263,7 +267,9 @@ fn size_calls(file: &File<'_>, losses: &Losses) -> Calls<SizeCall> {
         match (&entry.call, &entry.outcome) {
             (Call::Write(_, at, _), _) => {
                 let end = (u64::from(*at) + 1) * block;
-                calls.push(call(entry, SizeCall::Reach(end), done && safe));
+                // A disk fault may lose this write but not a later one that ends before it.
+                let stays = safe && (losses.disks.is_empty() || is_synced(&synced, entry));
+                calls.push(call(entry, SizeCall::Reach(end), done && stays));
             }
             (Call::Store(_, at, _), _) => {
                 let end = (u64::from(*at) * block / PAGE + 1) * PAGE;
