@@ -2,8 +2,9 @@
 //!
 //! Each kind of target examines its own store ([`mgs::check`], [`mdt::check`], [`ost::check`]).
 //! This crate adds the comparison between targets: the layouts of files against the objects of the
-//! OSTs ([`cross`]). A check without repair changes nothing. A repair runs in rounds: it repairs
-//! each problem, then examines everything again, because one problem can hide another.
+//! OSTs ([`cross`]). A check without repair changes nothing. A repair begins with the files of the
+//! indexes. Then it runs in rounds: it repairs each problem, and examines everything again, because
+//! one problem can hide another.
 
 mod cross;
 mod repair;
@@ -102,32 +103,38 @@ pub async fn check(
     report: &mut (dyn FnMut(Report<'_>) + Send),
 ) -> Result<Summary, FsckError> {
     let mut summary = Summary::default();
-    let journals = targets.damaged_journals()?;
-    let read_only = targets.open(false).await?;
+    let mut damaged = targets.damaged_files()?;
+    if repair {
+        targets.repair_files(&damaged)?;
+    }
+    for problem in &damaged {
+        report(Report {
+            target: &problem.target,
+            finding: &problem.finding,
+            repaired: repair.then_some(Ok(())),
+        });
+    }
+    summary.found = damaged.len() as u64;
+    if repair {
+        damaged.clear();
+    }
+    let read_only = targets.open(false, &damaged).await?;
     let mut found = read_only.examine(progress, &mut summary).await?;
     drop(read_only);
-    if !repair || journals.is_empty() && found.iter().all(|p| p.finding.repair.is_none()) {
-        for problem in journals.iter().chain(&found) {
+    summary.unchecked.extend(targets.unread(&damaged));
+    if !repair || found.iter().all(|p| p.finding.repair.is_none()) {
+        for problem in &found {
             report(Report {
                 target: &problem.target,
                 finding: &problem.finding,
                 repaired: None,
             });
         }
-        summary.found = (journals.len() + found.len()) as u64;
-        summary.left = summary.found;
+        summary.found += found.len() as u64;
+        summary.left = (damaged.len() + found.len()) as u64;
         return Ok(summary);
     }
-    targets.repair_journals()?;
-    for problem in &journals {
-        report(Report {
-            target: &problem.target,
-            finding: &problem.finding,
-            repaired: Some(Ok(())),
-        });
-    }
-    summary.found = journals.len() as u64;
-    let stores = targets.open(true).await?;
+    let stores = targets.open(true, &[]).await?;
     let mut failures: HashMap<(String, Finding), String> = HashMap::new();
     for _ in 0..ROUNDS_MAX {
         let mut repairer = stores.repairer();

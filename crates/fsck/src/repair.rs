@@ -35,7 +35,7 @@ impl<'a> Repairer<'a> {
     /// journals, which [`Targets::repair_journals`](crate::Targets::repair_journals) repairs.
     pub(crate) async fn repair(&mut self, located: &TargetProblem) -> Result<(), String> {
         let result = match (&located.problem, &mut self.mdt) {
-            (Problem::Mgs | Problem::Journal, _) => Ok(()),
+            (Problem::Mgs | Problem::Index | Problem::Journal, _) => Ok(()),
             (Problem::Mdt(problem), Some(mdt)) => mdt.repair(problem).await,
             (Problem::Ost(index, problem), _) => match self.stores.osts.get(index) {
                 Some(ost) => ost.store.repair(problem).map_err(Errno::from),

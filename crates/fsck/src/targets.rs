@@ -5,6 +5,8 @@ use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
 use osd::{
     LocalStores, OsdError, Stores as _,
     check::{Finding, Progress},
+    engine_files::FileDamage,
+    journal::Damage,
     target::{TargetDir, TargetKind},
 };
 use wire::{Fid, OstIndex};
@@ -51,6 +53,7 @@ pub(crate) struct TargetProblem {
 /// A problem of one target, or between the MDT and an OST.
 pub(crate) enum Problem {
     Journal,
+    Index,
     Mgs,
     Mdt(mdt::check::Problem),
     Ost(OstIndex, ost::check::Problem),
@@ -99,45 +102,58 @@ impl Targets {
         Targets { data, ..self }
     }
 
-    /// Finds damage in the journals of the targets' indexes.
-    pub(crate) fn damaged_journals(&self) -> Result<Vec<TargetProblem>, FsckError> {
+    /// Finds damage in the files of the targets' indexes. Reads all of them.
+    pub(crate) fn damaged_files(&self) -> Result<Vec<TargetProblem>, FsckError> {
         let mut problems = Vec::new();
-        for dir in self.dirs.iter().filter(|d| d.path().join("index").is_dir()) {
+        for dir in self.dirs_with_index() {
             let target = dir.label().svname();
+            for damage in osd::engine_files::find_damage(dir.path()).map_err(store_error(&target))? {
+                problems.push(TargetProblem {
+                    target: target.clone(),
+                    problem: Problem::Index,
+                    finding: damaged_index(&damage),
+                });
+            }
             for damage in osd::journal::find_damage(dir.path()).map_err(store_error(&target))? {
                 problems.push(TargetProblem {
                     target: target.clone(),
                     problem: Problem::Journal,
-                    finding: Finding {
-                        kind: "damaged journal",
-                        fid: None,
-                        place: damage.journal.display().to_string(),
-                        expected: "complete batches up to its end".into(),
-                        found: format!(
-                            "damage from byte {} to byte {}, followed by {} bytes of complete batches",
-                            damage.bytes.start, damage.bytes.end, damage.complete_after
-                        ),
-                        repair: Some(
-                            "removes the damaged bytes; the changes in them are lost; a copy of the journal is kept in \
-                             the target's directory as damaged-N-M.jnl (N: a serial number, M: the journal)",
-                        ),
-                    },
+                    finding: damaged_journal(&damage),
                 });
             }
         }
         Ok(problems)
     }
 
-    /// Removes the damaged parts from the journals; keeps a copy of each damaged journal.
-    pub(crate) fn repair_journals(&self) -> Result<(), FsckError> {
-        for dir in self.dirs.iter().filter(|d| d.path().join("index").is_dir()) {
-            osd::journal::repair(dir.path()).map_err(store_error(&dir.label().svname()))?;
+    /// Repairs the files of the indexes in which [`Targets::damaged_files`] found damage. Removes
+    /// the damaged parts of journals, and rebuilds indexes with other damage. Keeps copies.
+    pub(crate) fn repair_files(&self, damaged: &[TargetProblem]) -> Result<(), FsckError> {
+        for dir in self.dirs_with_index() {
+            let target = dir.label().svname();
+            osd::journal::repair(dir.path()).map_err(store_error(&target))?;
+            if has_damaged_index(damaged, &target) {
+                osd::engine_files::rebuild(dir.path()).map_err(store_error(&target))?;
+            }
         }
         Ok(())
     }
 
-    /// Opens the stores of the targets that ran before; for writing if `repair` is set.
-    pub(crate) async fn open(&self, repair: bool) -> Result<Stores, FsckError> {
+    /// The targets whose indexes are damaged, as sentences for the user.
+    pub(crate) fn unread(&self, damaged: &[TargetProblem]) -> impl Iterator<Item = String> {
+        let names = self.dirs_with_index().map(|dir| dir.label().svname());
+        names
+            .filter(|name| has_damaged_index(damaged, name))
+            .map(|name| format!("{name}: its index is damaged, so its records are not checked"))
+    }
+
+    /// The targets that ran before: the others have no index yet.
+    fn dirs_with_index(&self) -> impl Iterator<Item = &TargetDir> {
+        self.dirs.iter().filter(|dir| dir.path().join("index").is_dir())
+    }
+
+    /// Opens the stores of the targets that ran before; for writing if `repair` is set. Without
+    /// those of targets whose index is in `damaged`.
+    pub(crate) async fn open(&self, repair: bool, damaged: &[TargetProblem]) -> Result<Stores, FsckError> {
         let mut stores = Stores {
             mgs: None,
             mdt: None,
@@ -145,17 +161,16 @@ impl Targets {
             fsname: String::new(),
             data: self.data,
         };
-        for dir in &self.dirs {
+        for dir in self.dirs_with_index() {
             let (label, path) = (dir.label(), dir.path().to_owned());
             let svname = label.svname();
+            if has_damaged_index(damaged, &svname) {
+                continue;
+            }
             let store_error = |source| FsckError::Store {
                 target: svname.clone(),
                 source,
             };
-            // A target that never ran has no index yet, and nothing to check.
-            if !path.join("index").is_dir() {
-                continue;
-            }
             match label.kind {
                 TargetKind::Mgs => stores.mgs = Some((svname, path)),
                 TargetKind::Mdt => {
@@ -327,6 +342,43 @@ impl Stores {
             ost.store.sync().await.map_err(store_error(&ost.svname))?;
         }
         Ok(())
+    }
+}
+
+/// Whether the index of this target has damage outside of its journals.
+pub(crate) fn has_damaged_index(damaged: &[TargetProblem], target: &str) -> bool {
+    let mut of_indexes = damaged.iter().filter(|p| matches!(p.problem, Problem::Index));
+    of_indexes.any(|problem| problem.target == target)
+}
+
+fn damaged_index(damage: &FileDamage) -> Finding {
+    Finding {
+        kind: "damaged index",
+        fid: None,
+        place: damage.file.display().to_string(),
+        expected: "the contents that the index wrote".into(),
+        found: damage.why.clone(),
+        repair: Some(
+            "rebuilds the index from all records that can be read; the names, inodes and objects of lost records are \
+             then reported; the old index is kept in the target's directory as index.damaged-N (N: a serial number)",
+        ),
+    }
+}
+
+fn damaged_journal(damage: &Damage) -> Finding {
+    Finding {
+        kind: "damaged journal",
+        fid: None,
+        place: damage.journal.display().to_string(),
+        expected: "complete batches up to its end".into(),
+        found: format!(
+            "damage from byte {} to byte {}, followed by {} bytes of complete batches",
+            damage.bytes.start, damage.bytes.end, damage.complete_after
+        ),
+        repair: Some(
+            "removes the damaged bytes; the changes in them are lost; a copy of the journal is kept in \
+             the target's directory as damaged-N-M.jnl (N: a serial number, M: the journal)",
+        ),
     }
 }
 

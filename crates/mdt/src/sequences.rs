@@ -207,7 +207,7 @@ impl Sequences {
     /// Stores a value, and waits until it is on disk.
     async fn save(&self, key: Bytes, value: Bytes) -> Result<(), Errno> {
         let mut batch = Batch::new();
-        batch.put(key, value);
+        batch.put_twice(key, value);
         self.store.index().apply(batch)?;
         Ok(self.store.index().sync().await?)
     }

@@ -214,12 +214,12 @@ impl Logs {
             if file == log.saved {
                 continue;
             }
-            batch.put([ID, name.as_bytes()].concat(), log.id.to_le_bytes().to_vec());
+            batch.put_twice([ID, name.as_bytes()].concat(), log.id.to_le_bytes().to_vec());
             let mut before = log.saved.chunks(CHUNK);
             for (number, chunk) in (0u32..).zip(file.chunks(CHUNK)) {
                 if before.next() != Some(chunk) {
                     let key = [LOG, name.as_bytes(), b"/", &number.to_be_bytes()].concat();
-                    batch.put(key, file.slice_ref(chunk));
+                    batch.put_twice(key, file.slice_ref(chunk));
                 }
             }
             log.saved = file;
@@ -227,8 +227,8 @@ impl Logs {
         for target in std::mem::take(&mut self.unsaved_stores) {
             let key = [STORE, target.as_bytes()].concat();
             match self.store_of(&target) {
-                Some(uuid) => batch.put(key, uuid.as_bytes().to_vec()),
-                None => batch.delete(key),
+                Some(uuid) => batch.put_twice(key, uuid.as_bytes().to_vec()),
+                None => batch.delete_twice(key),
             };
         }
         if !batch.is_empty() {

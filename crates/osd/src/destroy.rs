@@ -5,7 +5,7 @@ use crate::target::{
     INDEX, LABEL, LABEL_COPY, LABEL_DAMAGED, LABEL_DESTROYED, LABEL_NEW, LOCK, OBJECTS, TargetDir,
     TargetError, lock,
 };
-use crate::{files, journal};
+use crate::{engine_files, files, journal};
 use std::path::Path;
 use std::{fs, io};
 
@@ -37,8 +37,12 @@ impl TargetDir {
         let sync = || fs::File::open(path).and_then(|dir| dir.sync_all());
         fs::rename(&label, &marker).or_else(|e| ignore_missing(&label, e))?;
         sync().or_else(|e| ignore_missing(path, e))?;
-        for name in [OBJECTS, INDEX, "index.new"] {
-            let part = path.join(name);
+        let replaced = engine_files::replaced_indexes(path).map_err(|source| TargetError::Io {
+            path: path.into(),
+            source,
+        })?;
+        let stores = [OBJECTS, INDEX, "index.new"].map(|name| path.join(name));
+        for part in stores.into_iter().chain(replaced) {
             fs::remove_dir_all(&part).or_else(|e| ignore_missing(&part, e))?;
         }
         let repair_files = journal::repair_files(path).map_err(|source| TargetError::Io {
@@ -80,6 +84,7 @@ mod tests {
         fs::write(path.join("objects/1/2/3"), "x").unwrap();
         fs::write(path.join("thesis"), "mine").unwrap();
         fs::write(path.join("damaged-0-3.jnl"), "x").unwrap();
+        fs::create_dir(path.join("index.damaged-0")).unwrap();
         fs::write(path.join(files::temporary_name(LABEL)), "x").unwrap();
         TargetDir::destroy(&path).unwrap();
         let remaining: Vec<_> = fs::read_dir(&path).unwrap().flatten().collect();

@@ -4,6 +4,7 @@ use std::{io, path::PathBuf};
 
 use wire::Errno;
 
+use crate::engine_files::FileDamage;
 use crate::journal::Damage;
 use crate::target::TargetError;
 
@@ -58,6 +59,9 @@ pub enum OsdError {
     /// A part of the index's journal is damaged.
     #[error("{}: damaged from byte {} to byte {}, followed by {} bytes of complete batches. Nothing was changed. Check the disk; 'nacre fsck' shows what would be lost, 'nacre fsck --repair' removes the damaged part and keeps a copy of the file, or restore the target from a backup", .0.journal.display(), .0.bytes.start, .0.bytes.end, .0.complete_after)]
     DamagedJournal(Damage),
+    /// A file of the index is damaged.
+    #[error("{}: {}. Nothing was changed. Check the disk; 'nacre fsck --repair' rebuilds the index from all records that can be read and keeps the old one, or restore the target from a backup", .0.file.display(), .0.why)]
+    DamagedIndex(FileDamage),
     /// A store of a target that ran before is missing or empty.
     #[error("{}: {why}, although the target ran before. Is its disk mounted? Nothing was changed; mount the disk, or restore the target from a backup", path.display())]
     MissingStore {
@@ -138,6 +142,7 @@ impl OsdError {
             },
             OsdError::Engine { .. } | OsdError::SyncFailed { .. } | OsdError::Corrupt { .. } => Errno::EIO,
             OsdError::DamagedJournal(_)
+            | OsdError::DamagedIndex(_)
             | OsdError::MissingStore { .. }
             | OsdError::DamagedObject { .. }
             | OsdError::DamagedBlock { .. } => Errno::EIO,

@@ -6,7 +6,7 @@
 //! can see a part of it. A reader that needs whole batches therefore holds a lock of the file
 //! system (PDO, inode).
 
-use std::sync::Arc;
+use std::{ops::Range, sync::Arc};
 use wire::Transno;
 
 use bytes::Bytes;
@@ -14,9 +14,16 @@ use cpt::BoxFuture;
 
 use crate::{OsdError, Space, Transactions};
 
-/// This crate reserves the keys with a first byte of this value or higher. All other keys belong to
-/// the index's user.
+/// The keys with these first bytes belong to the index's user. This crate reserves all others.
+pub const USER_KEYS: Range<u8> = KEY_COPY + 1..KEY_RESERVED;
+
+/// This crate reserves the keys with a first byte of this value or higher.
 pub const KEY_RESERVED: u8 = 0xf0;
+
+/// The first byte of the keys of copies ([`Batch::put_twice`]). The key of the record follows.
+/// Copies come first in the order of keys, so that in a large index they are in other blocks of the
+/// sorted tables than their records.
+pub(crate) const KEY_COPY: u8 = 0;
 
 /// Changes that are applied atomically. Deletes are applied before puts.
 #[derive(Clone, Debug, Default)]
@@ -41,6 +48,19 @@ impl Batch {
     pub fn put(&mut self, key: impl Into<Bytes>, value: impl Into<Bytes>) -> &mut Batch {
         self.puts.push((key.into(), value.into()));
         self
+    }
+
+    /// Sets the value of a record that nothing else can restore, and stores it twice. If one of the
+    /// two is damaged, a repair takes the other one ([`crate::engine_files::rebuild`]).
+    pub fn put_twice(&mut self, key: impl Into<Bytes>, value: impl Into<Bytes>) -> &mut Batch {
+        let (key, value) = (key.into(), value.into());
+        self.put(copy_key(&key), value.clone()).put(key, value)
+    }
+
+    /// Removes a record that may be stored twice; a missing record is no error.
+    pub fn delete_twice(&mut self, key: impl Into<Bytes>) -> &mut Batch {
+        let key = key.into();
+        self.delete(copy_key(&key)).delete(key)
     }
 
     /// Removes a key; a missing key is no error.
@@ -70,6 +90,11 @@ impl Batch {
     pub fn is_empty(&self) -> bool {
         self.puts.is_empty() && self.deletes.is_empty()
     }
+}
+
+/// The key of a record's copy.
+pub(crate) fn copy_key(key: &[u8]) -> Bytes {
+    [&[KEY_COPY], key].concat().into()
 }
 
 /// An ordered key-value store with atomic batches and group commit.

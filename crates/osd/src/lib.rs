@@ -8,7 +8,9 @@
 
 mod boot_id;
 pub mod check;
+mod describe;
 mod destroy;
+pub mod engine_files;
 mod error;
 pub mod files;
 mod index;
@@ -28,8 +30,9 @@ mod target_files;
 mod transactions;
 
 pub use boot_id::BootId;
+pub use describe::describe;
 pub use error::OsdError;
-pub use index::{Batch, Index, KEY_RESERVED, prefix_end};
+pub use index::{Batch, Index, KEY_RESERVED, USER_KEYS, prefix_end};
 pub use local_index::{LocalConfig, LocalIndex};
 pub use local_objects::{FileSystem, LocalObjects, ObjectFile};
 pub use memory_index::MemoryIndex;

@@ -9,7 +9,7 @@
 //! engine only flushes the journal to the kernel, and this module syncs the same file. After a
 //! failed sync the state of the disk is unknown, and every later sync fails.
 
-mod engine;
+pub(crate) mod engine;
 #[cfg(test)]
 mod tests;
 
@@ -31,7 +31,7 @@ use fjall::{Database, Keyspace, PersistMode};
 use tokio::sync::watch;
 
 use crate::{
-    Batch, Index, OsdError, Space, SpacePurpose, Transactions, files,
+    Batch, Index, OsdError, Space, SpacePurpose, Transactions, engine_files, files,
     journal::{self, Journals, ScratchCopy, SyncThread},
     reclaim::Reclaimer,
 };
@@ -135,7 +135,7 @@ impl LocalIndex {
     ///
     /// [`OsdError::Full`] without space to start, [`OsdError::MissingStore`] if
     /// `config.initialised` and the index is missing or empty, [`OsdError::DamagedJournal`],
-    /// [`OsdError::Corrupt`] or [`OsdError::Engine`] if it is damaged.
+    /// [`OsdError::DamagedIndex`], [`OsdError::Corrupt`] or [`OsdError::Engine`] if it is damaged.
     pub fn open(path: &Path, config: LocalConfig) -> Result<LocalIndex, OsdError> {
         let space = space_of(path)?;
         space.check_start(path)?;
@@ -143,6 +143,7 @@ impl LocalIndex {
             create(path, config)?;
         }
         check_exists(path)?;
+        engine_files::check_versions(path)?;
         journal::prepare(path)?;
         let mut index = LocalIndex::open_in(path, path, config)?;
         // The new epoch must be on disk before its first transaction number is used.
@@ -164,10 +165,12 @@ impl LocalIndex {
     ///
     /// # Errors
     ///
-    /// [`OsdError::MissingStore`] if the index is missing, [`OsdError::Engine`] if it is damaged,
+    /// [`OsdError::MissingStore`] if the index is missing, [`OsdError::DamagedIndex`] or
+    /// [`OsdError::Engine`] if it is damaged,
     /// [`OsdError::Io`] if it cannot be copied.
     pub fn open_read_only(path: &Path, config: LocalConfig) -> Result<LocalIndex, OsdError> {
         check_exists(path)?;
+        engine_files::check_versions(path)?;
         let scratch = ScratchCopy::copy_of(path)?;
         let mut index = LocalIndex::open_in(path, scratch.path(), config)?;
         index.scratch = Some(scratch);

@@ -107,14 +107,20 @@ impl Transactions {
             record: "transactions".into(),
             why,
         };
+        let (committed, epoch) = Transactions::parse_record(record).map_err(corrupt)?;
+        Ok(Transactions::restore(committed, epoch))
+    }
+
+    /// The committed number and the epoch in a record. The error says why it is malformed.
+    pub(crate) fn parse_record(record: &[u8]) -> Result<(Transno, u64), String> {
         let r: [u8; 20] = record
             .try_into()
-            .map_err(|_| corrupt(format!("expected 20 bytes, found {}", record.len())))?;
+            .map_err(|_| format!("expected 20 bytes, found {}", record.len()))?;
         let number =
             |from: usize, to: usize| r[from..to].iter().rev().fold(0u64, |n, &b| n << 8 | u64::from(b));
         match number(0, 4) {
-            1 => Ok(Transactions::restore(Transno(number(4, 12)), number(12, 20))),
-            v => Err(corrupt(format!("expected version {RECORD_VERSION}, found {v}"))),
+            1 => Ok((Transno(number(4, 12)), number(12, 20))),
+            v => Err(format!("expected version {RECORD_VERSION}, found {v}")),
         }
     }
 

@@ -246,7 +246,7 @@ impl Store {
             idif: FID_SEQ_IDIF | u64::from(self.ost_index.0 & 0xffff) << 16,
             ..SequenceTable::default()
         };
-        for tag in 0..osd::KEY_RESERVED {
+        for tag in osd::USER_KEYS {
             for_each_entry(&*self.index, &[tag], progress, |key, value| {
                 let bad = |what, why: String| Problem::BadRecord {
                     key: key.clone(),
@@ -399,7 +399,7 @@ impl Store {
             return Ok(());
         };
         let mut batch = Batch::new();
-        batch.delete(key.clone());
+        batch.delete_twice(key.clone());
         self.index.apply(batch)
     }
 
@@ -439,7 +439,7 @@ impl Store {
     pub fn set_last(&self, seq: u64, last: u64) -> Result<(), OsdError> {
         let mut batch = Batch::new();
         let (key, value) = sequence::last_record(seq, last);
-        batch.put(key, value);
+        batch.put_twice(key, value);
         self.index.apply(batch)
     }
 

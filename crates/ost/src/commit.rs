@@ -239,7 +239,7 @@ impl Committer {
     fn write_record(&self, committed: Transno, boot_id: BootId) -> Result<(), OsdError> {
         let numbers = [committed.0, self.transactions.epoch()].map(u64::to_le_bytes);
         let mut batch = Batch::new();
-        batch.put(&KEY[..], [&numbers.concat()[..], &boot_id.0].concat());
+        batch.put_twice(&KEY[..], [&numbers.concat()[..], &boot_id.0].concat());
         self.index.apply(batch)
     }
 }

@@ -240,7 +240,7 @@ impl Sequences {
 
     fn put_range(&self, r: &Range) -> Result<(), OsdError> {
         let mut batch = Batch::new();
-        batch.put(
+        batch.put_twice(
             &SUPER_KEY[..],
             [r.start, r.end, r.next].map(u64::to_le_bytes).concat(),
         );
@@ -340,7 +340,7 @@ impl Sequences {
     /// Sets the last object of a sequence, and adds the record to `batch`.
     pub(crate) fn set_last(&self, sequence: &Sequence, last: u64, batch: &mut Batch) {
         let (key, value) = last_record(sequence.seq, last);
-        batch.put(key, value);
+        batch.put_twice(key, value);
         sequence.last.store(last, SeqCst);
     }
 }

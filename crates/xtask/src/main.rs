@@ -1,5 +1,5 @@
 //! The project's maintenance commands, for people and CI:
-//! `cargo xtask check|test|model|linear|simulate|fuzz|python|ltp|xfstests|demo|package|setup`.
+//! `cargo xtask check|test|model|linear|flips|simulate|fuzz|python|ltp|xfstests|demo|package|setup`.
 //!
 //! `check`, `test`, `demo` and `setup` install missing programs. Debian packages need root; for
 //! other users the commands list the missing packages and fail. A failed stage ends the command
@@ -29,6 +29,7 @@ const HELP: &str = "usage: cargo xtask COMMAND
   test    install the programs that the tests need, then run them: [-p CRATE]... [--jobs N] [PART OF A NAME]...
   model   random sequences on several mounts against a model: [--sequences N] [--seed S]; each sequence has a seed
   linear  concurrent operations of several mounts in one directory: [--rounds N] [--seed S]; each round has a seed
+  flips   flipped bits in targets of different age: [--flips N] [--seed S]
   simulate  a whole cluster in one thread with faults: its tests, 200 seeds and the planted bugs; or --seeds N [--first S], --seed S (its history), --planted
   fuzz    all fuzz targets or the named ones: [--seconds N] [TARGET...]; one input again: TARGET FILE
   python  build the Python package's wheel and run its tests and fsspec's: [--release] [ARGUMENT OF PYTEST]...; or with --rates compare it with the C library
@@ -49,6 +50,7 @@ fn main() -> ExitCode {
             args => simulate::run(args),
         },
         Some("linear") => LINEAR.run(&args[1..]),
+        Some("flips") => FLIPS.run(&args[1..]),
         Some("fuzz") => fuzz::run(&args[1..]),
         Some("python") => python::run(&args[1..]),
         Some("ltp") => conformance::ltp(&args[1..]),
@@ -200,6 +202,15 @@ const LINEAR: SeededTest = SeededTest {
     filter: "names_of_one_directory",
     unit: "rounds",
     count: "2000",
+};
+
+const FLIPS: SeededTest = SeededTest {
+    name: "flips",
+    package: "nacre",
+    binary: "flips",
+    filter: "flipped_bits",
+    unit: "flips",
+    count: "5000",
 };
 
 impl SeededTest {

@@ -339,7 +339,7 @@ impl Repairer {
 
     fn put(&self, key: Bytes, value: Bytes) -> Result<(), Errno> {
         let mut batch = Batch::new();
-        batch.put(key, value);
+        batch.put_twice(key, value);
         Ok(self.store.index().apply(batch)?)
     }
 

@@ -376,7 +376,7 @@ pub(super) fn unknown(
     progress: &Progress,
     examination: &mut Examination,
 ) -> Result<(), OsdError> {
-    for tag in (0..osd::KEY_RESERVED).filter(|tag| !KNOWN_TAGS.contains(tag)) {
+    for tag in osd::USER_KEYS.filter(|tag| !KNOWN_TAGS.contains(tag)) {
         for_each_entry::<OsdError>(&**store.index(), &[tag], progress, |key, _| {
             examination.problems.push(Problem::UnknownRecord { key });
             Ok(())

@@ -322,7 +322,7 @@ impl Ost {
 
     fn save_last_used(&self, last_used: LastUsedId) -> Result<(), Errno> {
         let mut batch = Batch::new();
-        batch.put(keys::objects(self.index), last_used.encode());
+        batch.put_twice(keys::objects(self.index), last_used.encode());
         Ok(self.store.index().apply(batch)?)
     }
 

@@ -13,6 +13,7 @@
 
 mod apply;
 mod cache;
+mod describe;
 mod dirs;
 pub(crate) mod dot_lustre;
 mod inode;
@@ -38,6 +39,7 @@ use wire::{Errno, Fid, Transno};
 
 pub use apply::{Applied, ApplyError};
 pub(crate) use cache::InodeCache;
+pub use describe::describe;
 pub use dirs::DirChange;
 pub use inode::{
     DIR_BLOCK, Entry, Inode, Ownership, S_IFBLK, S_IFCHR, S_IFDIR, S_IFIFO, S_IFLNK, S_IFMT, S_IFREG,
@@ -138,7 +140,10 @@ impl Store {
 
     /// Whether there are no records at all, as before the creation of the root directory.
     pub(crate) fn is_empty(&self) -> Result<bool, Errno> {
-        Ok(self.index.scan(&[], &[osd::KEY_RESERVED], 1)?.is_empty())
+        Ok(self
+            .index
+            .scan(&[osd::USER_KEYS.start], &[osd::USER_KEYS.end], 1)?
+            .is_empty())
     }
 
     /// The cache of inodes.

@@ -324,10 +324,10 @@ impl Mutation {
                 batch.put(keys::work(object.ost, transno, object.fid), work.encode());
             }
             Mutation::RecordSet { key, value } => {
-                batch.put(key.clone(), value.clone());
+                batch.put_twice(key.clone(), value.clone());
             }
             Mutation::RecordRemoved { key } => {
-                batch.delete(key.clone());
+                batch.delete_twice(key.clone());
             }
         }
     }

@@ -114,6 +114,9 @@ pub(crate) enum Command {
     Fsck(Fsck),
     /// Print a packet capture of Lustre traffic in readable form
     Decode(decode::Args),
+    /// Show the insides of a stopped target
+    #[command(subcommand)]
+    Debug(Debug),
     /// Start a file system, copy a source tree into it, verify the copy, and report measurements
     Demo(Demo),
     /// Measure and test: mdtest, mdsrate, mds-survey, fsx, LNet; a load on disk, mount, library
@@ -411,6 +414,15 @@ pub(crate) struct Fsck {
     /// The directory of `nacre up`, or all target directories of one file system
     #[arg(required = true, value_name = "DIR")]
     pub(crate) dirs: Vec<PathBuf>,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Debug {
+    /// Print the changes in the journal of a target's index, a batch at a time, oldest first
+    Journal {
+        /// The target's directory
+        dir: PathBuf,
+    },
 }
 
 #[derive(Debug, Args)]

@@ -2,6 +2,7 @@
 //! stopping a process, cleaning up after a dead process.
 
 mod bench;
+mod debug;
 pub(crate) mod decode;
 mod demo;
 mod destroy;
@@ -68,6 +69,7 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode> {
         Command::ManPages(args) => generate::man_pages(&args),
         Command::Fsck(args) => fsck::run(args),
         Command::Decode(args) => decode::run(args),
+        Command::Debug(command) => debug::run(&command),
         Command::Demo(args) => demo::run(args),
         Command::Bench(args) => bench::run(args),
     }

@@ -6,6 +6,7 @@
 //! batches. This module therefore reads the journals before the engine ([`scan`]): it truncates
 //! torn tails, and reports damage as an error.
 
+mod changes;
 mod scan;
 mod scratch;
 mod sync;
@@ -23,6 +24,7 @@ use scan::Scan;
 
 use crate::{OsdError, files, target};
 
+pub use changes::{RecordChange, for_each_change};
 pub(crate) use scratch::ScratchCopy;
 pub(crate) use sync::{Journals, SyncThread};
 

@@ -26,15 +26,17 @@ use xxhash_rust::xxh3::Xxh3;
 
 use crate::Transactions;
 
-const START: u8 = 1;
-const ITEM: u8 = 2;
+pub(super) const START: u8 = 1;
+pub(super) const ITEM: u8 = 2;
 const END: u8 = 3;
-const CLEAR: u8 = 4;
+pub(super) const CLEAR: u8 = 4;
 const MAGIC: [u8; 4] = *b"FJL\x03";
 const START_BYTES: usize = 13;
 const ITEM_BYTES: usize = 21;
 const CLEAR_BYTES: usize = 9;
-const END_BYTES: usize = 13;
+pub(super) const END_BYTES: usize = 13;
+/// The lowest kind of an item that removes a record.
+pub(super) const TOMBSTONE: u8 = 1;
 /// The index writes only item kinds below this one.
 const KIND_END: u8 = 3;
 /// Exclusive upper bound of the distance between the sequence numbers of two successive batches.

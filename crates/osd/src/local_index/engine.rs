@@ -7,6 +7,9 @@ use fjall::{Database, Keyspace, KeyspaceCreateOptions, compaction::Leveled};
 use super::{LocalConfig, TABLE_BYTES};
 use crate::{OsdError, files};
 
+/// The engine's number of the key space that holds all records: the only one besides the engine's
+/// own (0).
+pub(crate) const KEY_SPACE: u64 = 1;
 /// A file that every database of the engine has.
 const ENGINE_MARK: &str = "version";
 /// Maximum number of table files that the engine keeps open.
@@ -18,15 +21,20 @@ const JOURNALS_BYTES_MAX: u64 = 64 << 20;
 /// partial database at `path`.
 pub(super) fn create(path: &Path, config: LocalConfig) -> Result<(), OsdError> {
     let new = path.with_extension("new");
-    match fs::remove_dir_all(&new) {
-        Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(OsdError::io("remove", &new)(e)),
-        _ => {}
-    }
-    files::create_dir(&new).map_err(OsdError::io("make directory", &new))?;
-    drop(open_engine(&new, config)?);
+    drop(create_empty(&new, config)?);
     fs::rename(&new, path).map_err(OsdError::io("rename", &new))?;
     let parent = files::parent(path);
     files::sync_dir(&parent).map_err(OsdError::io("sync", parent))
+}
+
+/// Creates an empty database in a new directory; removes what an interruption left there.
+pub(crate) fn create_empty(new: &Path, config: LocalConfig) -> Result<(Database, Keyspace), OsdError> {
+    match fs::remove_dir_all(new) {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(OsdError::io("remove", new)(e)),
+        _ => {}
+    }
+    files::create_dir(new).map_err(OsdError::io("make directory", new))?;
+    open_engine(new, config)
 }
 
 /// Rejects a directory without an index: the engine would create an empty one there.
@@ -79,7 +87,7 @@ fn try_open_engine(path: &Path, config: LocalConfig) -> Result<(Database, Keyspa
 }
 
 /// Converts an error of the engine in operation `op` on the index `path`.
-pub(super) fn engine_error(op: &'static str, path: &Path) -> impl FnOnce(fjall::Error) -> OsdError {
+pub(crate) fn engine_error(op: &'static str, path: &Path) -> impl FnOnce(fjall::Error) -> OsdError {
     let path = path.to_path_buf();
     move |e| match e {
         fjall::Error::Io(source) => OsdError::io(op, path)(source),

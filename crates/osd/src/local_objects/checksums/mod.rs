@@ -36,8 +36,8 @@ use wire::Fid;
 use crate::{Batch, Index, KEY_RESERVED, OsdError};
 pub(super) use change::BlockChange;
 use change::{Slot, UnsettledRegion};
-pub(crate) use region::BLOCK;
-use region::{REGION_BLOCKS, Region, Sum, key_of, parse_key};
+pub(crate) use region::{BLOCK, PREFIX as REGION_PREFIX, parse_key};
+use region::{REGION_BLOCKS, Region, Sum, key_of};
 
 /// Prefix of the keys of marks; their values are empty.
 pub(crate) const MARK_PREFIX: [u8; 1] = [KEY_RESERVED + 3];

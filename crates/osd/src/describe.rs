@@ -1,0 +1,98 @@
+//! Changes of the store's own records as text, for `nacre debug journal`.
+
+use std::path::Path;
+
+use bytes::Bytes;
+
+use crate::{
+    Transactions,
+    index::KEY_COPY,
+    local_objects::{
+        checksums::{MARK_PREFIX, REGION_PREFIX, parse_key},
+        record,
+    },
+};
+
+/// Describes a change of a record that this crate keeps in the index; `value` is `None` if the
+/// record is removed. `None` for a record of the index's user.
+pub fn describe(key: &Bytes, value: Option<&Bytes>) -> Option<String> {
+    let record = record_name(key)?;
+    let Some(value) = value else {
+        return Some(format!("remove {record}"));
+    };
+    let contents = contents(key, value).unwrap_or_else(|why| format!("malformed: {why}"));
+    Some(format!("set {record}: {contents}"))
+}
+
+fn record_name(key: &Bytes) -> Option<String> {
+    if key[..] == Transactions::KEY {
+        return Some("transactions".into());
+    }
+    if let Some(fid) = record::fid_of(key) {
+        return Some(format!("attributes of object {fid}"));
+    }
+    if let Some((fid, region)) = parse_key(REGION_PREFIX, key) {
+        return Some(format!("checksums of MiB {region} of object {fid}"));
+    }
+    if let Some((fid, window)) = parse_key(MARK_PREFIX, key) {
+        return Some(format!("mark of change of window {window} of object {fid}"));
+    }
+    let copied = key.strip_prefix(&[KEY_COPY])?;
+    Some(format!("copy of record {}", copied.escape_ascii()))
+}
+
+fn contents(key: &Bytes, value: &Bytes) -> Result<String, String> {
+    if key[..] == Transactions::KEY {
+        let transactions = Transactions::from_record(Path::new(""), Some(value));
+        let transactions = transactions.map_err(|e| e.to_string())?;
+        let committed = transactions.committed().0;
+        return Ok(format!(
+            "committed {committed:#x}, epoch {}",
+            transactions.epoch()
+        ));
+    }
+    if record::fid_of(key).is_none() {
+        return Ok(format!("{} bytes", value.len()));
+    }
+    let (attr, durable_size) = record::read(value)?;
+    Ok(format!(
+        "uid {}, gid {}, modified {}, stripe {} of {}, at least {} bytes on disk",
+        attr.uid,
+        attr.gid,
+        attr.mtime.sec,
+        attr.parent.f_ver,
+        attr.parent,
+        durable_size.unwrap_or(0)
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use bytes::Bytes;
+    use wire::{Fid, Transno};
+
+    use super::describe;
+    use crate::{Transactions, local_objects::record};
+
+    #[test]
+    fn own_records_have_descriptions_and_others_none() {
+        let transactions = Transactions::restore(Transno(0x1_0000_0005), 2);
+        let value = transactions.record(transactions.committed()).to_vec().into();
+        assert_eq!(
+            describe(&Bytes::from_static(&Transactions::KEY), Some(&value)).unwrap(),
+            "set transactions: committed 0x100000005, epoch 3"
+        );
+        let object = Bytes::from(record::key(&Fid::new(0x2_8000_0400, 5, 0)));
+        assert_eq!(
+            describe(&object, None).unwrap(),
+            "remove attributes of object [0x280000400:0x5:0x0]"
+        );
+        let malformed = describe(&object, Some(&"?".into())).unwrap();
+        assert!(
+            malformed.contains("malformed: expected version 1 or 2"),
+            "{malformed}"
+        );
+        assert_eq!(describe(&"zebra".into(), None), None);
+    }
+}
