@@ -5,7 +5,7 @@
 
 use bytes::Bytes;
 use wire::striping::LovLayout;
-use wire::{Errno, LOV_PATTERN_F_RELEASED, LOV_PATTERN_RAID0, OstId, OstIndex, StripeIndex};
+use wire::{Errno, LOV_PATTERN_F_RELEASED, OstId, OstIndex, StripeIndex};
 
 /// Largest stripe count of a file.
 const STRIPES_MAX: usize = 2000;
@@ -81,8 +81,8 @@ impl FileLayout {
         let LovLayout::Plain(plain) = LovLayout::parse(&raw)? else {
             return Err(Errno::EOPNOTSUPP);
         };
-        let released = plain.pattern & LOV_PATTERN_F_RELEASED != 0;
-        if plain.pattern & 0xffff != LOV_PATTERN_RAID0 && !released {
+        let released = plain.is_released();
+        if !plain.is_raid0() && !released {
             return Err(Errno::EOPNOTSUPP);
         }
         let count = if released { 0 } else { plain.objects.len() };

@@ -123,7 +123,8 @@ pub(crate) fn attrs(fid: Fid, inode: &Inode, request: AttrRequest) -> Attrs {
     body.mbo_eadatasize = out.md.len() as u32;
     if request.has(OBD_MD_FLMODEASIZE) {
         body.mbo_valid |= OBD_MD_FLMODEASIZE;
-        body.mbo_max_mdsize = request.max_mdsize;
+        // An overstriped file's layout may be longer than `max_mdsize`.
+        body.mbo_max_mdsize = request.max_mdsize.max(body.mbo_eadatasize);
     }
     if request.has(OBD_MD_FLACL) && request.supports_acl {
         body.mbo_valid |= OBD_MD_FLACL;

@@ -5,16 +5,17 @@ use bytes::Bytes;
 use rpc::ServerRequest;
 use wire::format::bufs;
 use wire::{
-    Errno, Fid, HasTimes, MDS_BULK_PORTAL, MdtBody, OBD_CONNECT_ACL, OBD_CONNECT2_SUM_STATFS,
-    OBD_MD_FLAGSTATFS, OBD_MD_FLATIME, OBD_MD_FLID, OBD_MD_FLOSSCAPA, OBD_MD_FLXATTR, OBD_MD_FLXATTRLS,
-    OS_STATFS_ENOSPC, OS_STATFS_SUM, ObdStatfs, Precision, WireStruct,
+    Errno, Fid, HasTimes, MDS_BULK_PORTAL, MdtBody, OBD_CONNECT_ACL, OBD_CONNECT2_OVERSTRIPING,
+    OBD_CONNECT2_SUM_STATFS, OBD_MD_FLAGSTATFS, OBD_MD_FLATIME, OBD_MD_FLID, OBD_MD_FLOSSCAPA,
+    OBD_MD_FLXATTR, OBD_MD_FLXATTRLS, OS_STATFS_ENOSPC, OS_STATFS_SUM, ObdStatfs, Precision, WireStruct,
 };
 
 use crate::{
     body::{self, AttrRequest, Attrs},
     cred::MAY_READ,
-    dirpage,
+    dirpage, layout,
     namespace::{self, lookup, xattr},
+    store::Inode,
     target::{HandlerResult, Mdt, name_of, precision, reply},
 };
 
@@ -41,8 +42,19 @@ impl Mdt {
         }
     }
 
+    /// Checks that a client can use a file's layout. `EOPNOTSUPP` for an overstriped file and an
+    /// old client: such clients can crash.
+    pub(crate) fn check_can_use(&self, req: &ServerRequest, inode: &Inode) -> Result<(), Errno> {
+        let supported = req.export.has2(OBD_CONNECT2_OVERSTRIPING) || !inode.is_file();
+        match supported || !layout::is_overstriped(&inode.lov) {
+            true => Ok(()),
+            false => Err(Errno::EOPNOTSUPP),
+        }
+    }
+
     fn attrs_reply(&self, req: &ServerRequest, fid: Fid, valid: u64) -> HandlerResult {
         let inode = self.store.inode(fid)?;
+        self.check_can_use(req, &inode)?;
         let Attrs { body, md, acl } = body::attrs(fid, &inode, self.attr_request(req, valid));
         Ok(reply(6, [body.to_bytes(), md, acl]))
     }

@@ -1,22 +1,30 @@
 //! Layouts of files: the client's request and a directory's default layout (`lov_user_md`), and a
 //! file's layout (`lov_mds_md`); always little-endian, in messages and in attributes.
 //!
-//! This module is pure; [`crate::lod`] selects the OSTs. It implements RAID0 over 1 to n OSTs,
-//! optionally with a pool name or with OSTs listed by the user. Composite, data-on-MDT and foreign
-//! layouts are errors.
+//! This module is pure; [`crate::lod`] selects the OSTs. It implements RAID0, optionally with
+//! several stripes on an OST (overstriping), a pool name, or OSTs listed by the user. Composite,
+//! data-on-MDT and foreign layouts are errors.
+
+use std::collections::BTreeSet;
 
 use bytes::Bytes;
 use wire::{
-    Errno, Fid, LOV_MAX_STRIPE_COUNT, LOV_MIN_STRIPE_SIZE, LOV_PATTERN_DEFAULT, LOV_PATTERN_NONE,
-    LOV_PATTERN_RAID0, LOV_USER_MAGIC_SPECIFIC, LOV_USER_MAGIC_V1, LOV_USER_MAGIC_V3, LovMdsMdV3,
-    LovOstDataV1, OstId, OstIndex, Text, WireStruct,
+    Errno, Fid, LOV_ALL_STRIPES_WIDE, LOV_MAX_STRIPE_COUNT, LOV_MIN_STRIPE_SIZE, LOV_PATTERN_DEFAULT,
+    LOV_PATTERN_F_MASK, LOV_PATTERN_NONE, LOV_PATTERN_OVERSTRIPING, LOV_PATTERN_RAID0,
+    LOV_USER_MAGIC_SPECIFIC, LOV_USER_MAGIC_V1, LOV_USER_MAGIC_V3, LovMdsMdV3, LovOstDataV1, OstId, OstIndex,
+    Text, WireStruct,
     striping::{LovLayout, PlainLayout},
 };
 
 /// The value of the first OST that means "any OST".
 const ANY_OST: u16 = u16::MAX;
-/// The stripe count that means "one stripe on every OST".
+/// The stripe count that means "one stripe on every OST". With overstriping, `ALL_OSTS - n` means
+/// "`n + 1` stripes on every OST", down to [`ALL_OSTS_LEAST`].
 const ALL_OSTS: u16 = u16::MAX;
+/// The stripe count that means "32 stripes on every OST", with overstriping.
+const ALL_OSTS_LEAST: u16 = LOV_ALL_STRIPES_WIDE as u16;
+/// The pattern of files with several stripes on an OST.
+const OVERSTRIPED: u32 = LOV_PATTERN_RAID0 | LOV_PATTERN_OVERSTRIPING;
 /// The default stripe size, bytes. The parameter `stripesize` and the layouts of directories
 /// override it.
 pub const DEFAULT_STRIPE_SIZE: u32 = 4 << 20;
@@ -31,6 +39,8 @@ pub struct StripeRequest {
     pub stripe_size: u32,
     /// Number of stripes; `u16::MAX`: one on every OST.
     pub stripe_count: u16,
+    /// Whether an OST may have several stripes.
+    pub overstriping: bool,
     /// The OST of the first stripe.
     pub first: Option<OstIndex>,
     /// The pool's name.
@@ -65,12 +75,15 @@ impl StripeRequest {
             });
         }
         let lum = PlainLayout::parse(ea).map_err(|_| Errno::EINVAL)?;
-        if ![LOV_PATTERN_NONE, LOV_PATTERN_RAID0, LOV_PATTERN_DEFAULT].contains(&lum.pattern) {
-            return Err(Errno::EOPNOTSUPP);
-        }
+        let overstriping = match lum.pattern {
+            LOV_PATTERN_NONE | LOV_PATTERN_RAID0 | LOV_PATTERN_DEFAULT => false,
+            OVERSTRIPED => true,
+            _ => return Err(Errno::EOPNOTSUPP),
+        };
         let mut striping = StripeRequest {
             stripe_size: lum.stripe_size,
             stripe_count: lum.stripe_count,
+            overstriping,
             first: (lum.layout_gen != ANY_OST).then_some(OstIndex(lum.layout_gen.into())),
             pool: lum.pool,
             osts: Vec::new(),
@@ -81,7 +94,12 @@ impl StripeRequest {
         if !striping.stripe_size.is_multiple_of(LOV_MIN_STRIPE_SIZE) {
             return Err(Errno::EINVAL);
         }
-        if striping.stripe_count != ALL_OSTS && u32::from(striping.stripe_count) > LOV_MAX_STRIPE_COUNT {
+        let all_osts = match overstriping {
+            true => ALL_OSTS_LEAST..=ALL_OSTS,
+            false => ALL_OSTS..=ALL_OSTS,
+        };
+        let count = striping.stripe_count;
+        if u32::from(count) > LOV_MAX_STRIPE_COUNT && !all_osts.contains(&count) {
             return Err(Errno::EINVAL);
         }
         let is_empty = striping == StripeRequest::default();
@@ -96,7 +114,10 @@ impl StripeRequest {
                 (true, false) => LOV_USER_MAGIC_V3,
                 (true, true) => LOV_USER_MAGIC_V1,
             },
-            pattern: LOV_PATTERN_RAID0,
+            pattern: match self.overstriping {
+                true => OVERSTRIPED,
+                false => LOV_PATTERN_RAID0,
+            },
             oi: OstId::default(),
             stripe_size: self.stripe_size,
             stripe_count: self.stripe_count,
@@ -111,10 +132,12 @@ impl StripeRequest {
         .build()
     }
 
-    /// Takes unspecified values from `defaults`; its list of OSTs only if this request has neither
-    /// a stripe count nor a list.
+    /// Takes unspecified values from `defaults`; its list of OSTs and overstriping only if this
+    /// request has neither a stripe count nor a list.
     pub fn with_defaults(self, defaults: &StripeRequest) -> StripeRequest {
+        let sets_stripes = self.stripe_count != 0 || !self.osts.is_empty();
         StripeRequest {
+            overstriping: self.overstriping || (!sets_stripes && defaults.overstriping),
             stripe_size: if self.stripe_size == 0 {
                 defaults.stripe_size
             } else {
@@ -131,34 +154,45 @@ impl StripeRequest {
             } else {
                 self.pool
             },
-            osts: if self.osts.is_empty() && self.stripe_count == 0 {
-                defaults.osts.clone()
-            } else {
+            osts: if sets_stripes {
                 self.osts
+            } else {
+                defaults.osts.clone()
             },
         }
     }
 
     /// The number of stripes in a file system with `ost_count` OSTs.
     pub fn stripe_count_on(&self, ost_count: usize) -> usize {
+        let max = LOV_MAX_STRIPE_COUNT as usize;
         match self.stripe_count {
             _ if !self.osts.is_empty() => self.osts.len(),
             0 => usize::from(DEFAULT_STRIPE_COUNT).min(ost_count),
-            ALL_OSTS => ost_count.min(LOV_MAX_STRIPE_COUNT as usize),
+            count @ ALL_OSTS_LEAST.. if self.overstriping => {
+                (ost_count * usize::from(ALL_OSTS - count + 1)).min(max)
+            }
+            ALL_OSTS => ost_count.min(max),
+            count if self.overstriping && ost_count > 0 => usize::from(count).min(max),
             count => usize::from(count).min(ost_count),
         }
     }
 }
 
-/// The OSTs that a request lists. `EINVAL` if an OST is listed twice, or if the number of OSTs is
-/// not the stripe count.
+/// The OSTs that a request lists. `EINVAL` if an OST is listed twice without overstriping, or if
+/// the number of OSTs is not the stripe count.
 fn listed_osts(lum: &PlainLayout) -> Result<Vec<OstIndex>, Errno> {
     let osts: Vec<OstIndex> = lum.objects.iter().map(|o| OstIndex(o.l_ost_idx)).collect();
-    let repeated = osts.iter().enumerate().any(|(i, ost)| osts[..i].contains(ost));
-    if repeated || osts.len() != usize::from(lum.stripe_count) {
+    let repeats = has_repeated(&osts) && !lum.is_overstriped();
+    if repeats || osts.len() != usize::from(lum.stripe_count) {
         return Err(Errno::EINVAL);
     }
     Ok(osts)
+}
+
+/// Whether an OST is listed twice.
+fn has_repeated(osts: &[OstIndex]) -> bool {
+    // Sorting takes less time than comparing all pairs of up to 2000 OSTs.
+    osts.len() > 1 && osts.iter().collect::<BTreeSet<_>>().len() < osts.len()
 }
 
 fn object_record(oi: OstId, ost: OstIndex) -> LovOstDataV1 {
@@ -169,7 +203,8 @@ fn object_record(oi: OstId, ost: OstIndex) -> LovOstDataV1 {
     }
 }
 
-/// Builds a file's layout (`lov_mds_md`) of these objects; stripe size 0: the default.
+/// Builds a file's layout (`lov_mds_md`) of these objects; stripe size 0: the default. As in
+/// Lustre, the pattern states overstriping only if an OST has several objects.
 pub fn build(file: Fid, stripe_size: u32, pool: Text<16>, objects: &[StripeObject]) -> Bytes {
     let size = if stripe_size == 0 {
         DEFAULT_STRIPE_SIZE
@@ -181,11 +216,22 @@ pub fn build(file: Fid, stripe_size: u32, pool: Text<16>, objects: &[StripeObjec
         .map(|o| object_record(o.fid.into(), o.ost))
         .collect();
     let mut layout = PlainLayout::raid0(file, size, records);
+    let osts: Vec<OstIndex> = objects.iter().map(|o| o.ost).collect();
+    if has_repeated(&osts) {
+        layout.pattern = OVERSTRIPED;
+    }
     if !pool.is_empty() {
         layout.magic = LOV_USER_MAGIC_V3;
         layout.pool = pool;
     }
     layout.build()
+}
+
+/// Whether a file's layout has several stripes on an OST.
+pub fn is_overstriped(ea: &[u8]) -> bool {
+    // Each getattr of a file asks, so this does not parse the objects.
+    let pattern = ea.get(4..8).and_then(|p| p.first_chunk());
+    pattern.is_some_and(|p| u32::from_le_bytes(*p) & !LOV_PATTERN_F_MASK == OVERSTRIPED)
 }
 
 /// The objects of a file's layout; none for an empty layout.
@@ -333,6 +379,64 @@ mod tests {
         assert_eq!(striping.to_default_layout(), request);
         assert_eq!(striping.stripe_count_on(1), 1);
         assert_eq!(striping.stripe_count_on(4), 2);
+    }
+
+    #[test]
+    fn overstriped_requests_may_repeat_osts_and_multiply_the_osts() {
+        let overstriped = |stripe_count, osts: &[u32]| {
+            let request = StripeRequest {
+                stripe_count,
+                overstriping: true,
+                osts: osts.iter().map(|i| OstIndex(*i)).collect(),
+                ..StripeRequest::default()
+            };
+            let parsed = StripeRequest::parse(&request.to_default_layout())?;
+            assert_eq!(parsed.as_ref(), Some(&request));
+            Ok(parsed.unwrap())
+        };
+        let counts = |count| overstriped(count, &[]).unwrap().stripe_count_on(3);
+        assert_eq!(
+            [0, 2, 7, 2000, 0xffff, 0xfffe, 0xffe0].map(counts),
+            [1, 2, 7, 2000, 3, 6, 96]
+        );
+        assert_eq!(overstriped(3, &[1, 1, 0]).unwrap().stripe_count_on(3), 3);
+        for count in [2001, 0xffdf] {
+            assert_eq!(overstriped(count, &[]), Err(Errno::EINVAL), "{count}");
+        }
+        let many = overstriped(0xffe0, &[]).unwrap();
+        assert_eq!((many.stripe_count_on(0), many.stripe_count_on(1000)), (0, 2000));
+    }
+
+    #[test]
+    fn request_for_a_stripe_count_does_not_inherit_overstriping() {
+        let default = StripeRequest {
+            stripe_count: 4,
+            overstriping: true,
+            ..StripeRequest::default()
+        };
+        let requested = |stripe_count| StripeRequest {
+            stripe_count,
+            ..StripeRequest::default()
+        };
+        assert!(requested(0).with_defaults(&default).overstriping);
+        assert!(!requested(4).with_defaults(&default).overstriping);
+    }
+
+    #[test]
+    fn pattern_states_overstriping_if_an_ost_has_several_objects() {
+        let is_overstriped_on = |osts: &[u32]| {
+            let object = |(oid, ost): (u32, &u32)| StripeObject {
+                ost: OstIndex(*ost),
+                fid: Fid::new(0x2_c000_0401, oid, 0),
+            };
+            let objects: Vec<_> = (1..).zip(osts).map(object).collect();
+            let ea = build(Fid::new(0x2_0000_0402, 2, 0), 0, Text::default(), &objects);
+            assert_eq!(super::objects(&ea).unwrap(), objects);
+            super::is_overstriped(&ea)
+        };
+        assert!(is_overstriped_on(&[0, 1, 0]) && is_overstriped_on(&[1, 1]));
+        assert!(!is_overstriped_on(&[0, 1, 2]) && !is_overstriped_on(&[0]));
+        assert!(!super::is_overstriped(&[]));
     }
 
     #[test]

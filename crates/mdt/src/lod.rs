@@ -96,6 +96,15 @@ pub(crate) fn ost_order(
     Ok(usable.iter().chain(&slow).map(|c| c.ost).collect())
 }
 
+/// The OST of each stripe of an overstriped file with `count` stripes: the OSTs of `order`, several
+/// times. As in Lustre, an OST gets at most its even share over all `ost_count` OSTs, so the file
+/// gets fewer stripes if some OSTs are unusable.
+pub(crate) fn overstripe(order: &[OstIndex], count: usize, ost_count: usize) -> Vec<OstIndex> {
+    let per_ost = count.div_ceil(ost_count.max(1));
+    let stripes = count.min(order.len() * per_ost);
+    order.iter().copied().cycle().take(stripes).collect()
+}
+
 /// The position of the OST to try first: over many turns, each OST comes first in proportion to its
 /// free space.
 fn weighted_start(usable: &[Candidate], turn: u64) -> usize {
@@ -150,6 +159,20 @@ mod tests {
             ost_order(&three, &StripeRequest::default(), 1).unwrap(),
             [1, 2, 0]
         );
+    }
+
+    #[test]
+    fn overstriped_file_takes_osts_in_turn_up_to_an_even_share() {
+        let overstripe = |order: &[u32], count, osts| {
+            let order: Vec<OstIndex> = order.iter().map(|i| OstIndex(*i)).collect();
+            let stripes = super::overstripe(&order, count, osts);
+            stripes.into_iter().map(|ost| ost.0).collect::<Vec<_>>()
+        };
+        assert_eq!(overstripe(&[1, 2, 0], 7, 3), [1, 2, 0, 1, 2, 0, 1]);
+        assert_eq!(overstripe(&[1, 2, 0], 2, 3), [1, 2]);
+        assert_eq!(overstripe(&[1, 2], 7, 3), [1, 2, 1, 2, 1, 2]);
+        assert_eq!(overstripe(&[], 7, 3), [0; 0]);
+        assert_eq!(overstripe(&[0], 4, 1), [0; 4]);
     }
 
     #[test]

@@ -7,6 +7,7 @@ use crate::codec::{Reader, Result, WireError, Writer};
 use crate::consts::lmv::{LMV_MAGIC_STRIPE, LMV_MAGIC_V1};
 use crate::consts::lov::{
     LOV_MAGIC_COMP_V1, LOV_MAGIC_FOREIGN, LOV_MAGIC_MAGIC, LOV_MAGIC_MASK, LOV_MAGIC_V1, LOV_MAGIC_V3,
+    LOV_PATTERN_F_MASK, LOV_PATTERN_F_RELEASED, LOV_PATTERN_OVERSTRIPING, LOV_PATTERN_RAID0,
     LOV_USER_MAGIC_SPECIFIC,
 };
 use crate::fid::OstId;
@@ -48,7 +49,7 @@ impl PlainLayout {
     pub fn raid0(fid: Fid, stripe_size: u32, objects: Vec<LovOstDataV1>) -> PlainLayout {
         PlainLayout {
             magic: LOV_MAGIC_V1,
-            pattern: crate::LOV_PATTERN_RAID0,
+            pattern: LOV_PATTERN_RAID0,
             oi: OstId {
                 oi_id: fid.f_oid.into(),
                 oi_seq: fid.f_seq,
@@ -66,7 +67,7 @@ impl PlainLayout {
     pub fn request(stripe_size: u32, stripe_count: u16, first: Option<u16>) -> PlainLayout {
         PlainLayout {
             magic: LOV_MAGIC_V1,
-            pattern: crate::LOV_PATTERN_RAID0,
+            pattern: LOV_PATTERN_RAID0,
             oi: OstId::default(),
             stripe_size,
             stripe_count,
@@ -74,6 +75,27 @@ impl PlainLayout {
             pool: Text::default(),
             objects: Vec::new(),
         }
+    }
+
+    /// This request or layout, with several stripes on an OST.
+    pub fn overstriped(mut self) -> PlainLayout {
+        self.pattern |= LOV_PATTERN_OVERSTRIPING;
+        self
+    }
+
+    /// Whether the stripes are RAID0. With overstriping, an OST may have several of them.
+    pub fn is_raid0(&self) -> bool {
+        self.pattern & !(LOV_PATTERN_F_MASK | LOV_PATTERN_OVERSTRIPING) == LOV_PATTERN_RAID0
+    }
+
+    /// Whether an OST may have several stripes.
+    pub fn is_overstriped(&self) -> bool {
+        self.pattern & !LOV_PATTERN_F_MASK == LOV_PATTERN_RAID0 | LOV_PATTERN_OVERSTRIPING
+    }
+
+    /// Whether the data is only in an archive (HSM).
+    pub fn is_released(&self) -> bool {
+        self.pattern & LOV_PATTERN_F_RELEASED != 0
     }
 
     /// Parses a layout of version 1 or 3, or a user's request that lists OSTs. Leaves out objects
@@ -167,6 +189,16 @@ pub enum LovLayout {
 }
 
 impl LovLayout {
+    /// Whether a part of the file has several stripes on one OST. Clients without
+    /// `OBD_CONNECT2_OVERSTRIPING` cannot use such a file.
+    pub fn is_overstriped(&self) -> bool {
+        match self {
+            LovLayout::Plain(plain) => plain.is_overstriped(),
+            LovLayout::Composite(composite) => composite.components.iter().any(|(_, p)| p.is_overstriped()),
+            LovLayout::Foreign(..) => false,
+        }
+    }
+
     /// Parses a layout. Ignores bytes after it.
     ///
     /// # Errors

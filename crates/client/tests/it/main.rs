@@ -9,6 +9,7 @@ mod connect_flags;
 mod crashes;
 mod data;
 mod evictions;
+mod layouts;
 mod linear;
 mod listings;
 mod locks;

@@ -102,6 +102,7 @@ impl Mdt {
             found.ok_or(Errno::ENOENT)?.fid
         };
         let inode = self.store.inode(fid)?;
+        self.check_can_use(req, &inode)?;
         let mut bits = locks::LOOKUP | locks::PERM;
         if *opc != LOOKUP || inode.ctime.later(QUIET_SECS) < self.clock.now() {
             bits |= locks::UPDATE;

@@ -431,6 +431,7 @@ impl Mdt {
             let needs_dir = request.flags.has(MDS_OPEN_DIRECTORY) && !inode.is_symlink();
             return if needs_dir { Err(Errno::ENOTDIR) } else { Ok(0) };
         }
+        self.check_can_use(req, inode)?;
         let (fid, mode) = (found.fid, request.flags);
         let created = found.created.as_ref().map(|(change, _)| change.transno);
         let handles = self.handles(&req.export);

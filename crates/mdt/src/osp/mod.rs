@@ -90,6 +90,13 @@ impl DefaultStriping {
     }
 }
 
+/// The objects of a new file.
+struct Allocation {
+    objects: Vec<StripeObject>,
+    /// The OSTs of the further stripes of an overstriped file, which had no more objects.
+    missing: Vec<OstIndex>,
+}
+
 /// All OSTs of the file system.
 pub(crate) struct Osts {
     rpc: Arc<Ptlrpc>,
@@ -214,10 +221,10 @@ impl Osts {
             let _ = timeout(REFRESH_TIMEOUT, self.statfs()).await;
             result = self.try_allocate(striping, turn);
         }
-        let objects = match result? {
-            Some(objects) => objects,
+        let allocation = match result? {
+            Some(allocation) => allocation,
             None => match timeout(ALLOCATE_TIMEOUT, self.wait_and_allocate(striping, turn)).await {
-                Ok(objects) => objects?,
+                Ok(allocation) => allocation?,
                 Err(_) => {
                     tracing::warn!(
                         "{}: no object for file {file} within {ALLOCATE_TIMEOUT:?}: no suitable OST has available objects. Check that the OSTs are connected and have space",
@@ -227,6 +234,7 @@ impl Osts {
                 }
             },
         };
+        let objects = self.take_missing(allocation).await?;
         Ok(layout::build(file, striping.stripe_size, striping.pool, &objects))
     }
 
@@ -286,17 +294,13 @@ impl Osts {
     }
 
     /// Retries whenever an OST has available objects again, without a time limit.
-    async fn wait_and_allocate(
-        &self,
-        striping: &StripeRequest,
-        turn: u64,
-    ) -> Result<Vec<StripeObject>, Errno> {
+    async fn wait_and_allocate(&self, striping: &StripeRequest, turn: u64) -> Result<Allocation, Errno> {
         self.waits.fetch_add(1, Ordering::Relaxed);
         let mut wakeup = self.wakeup.subscribe();
         loop {
             wakeup.borrow_and_update();
-            if let Some(objects) = self.try_allocate(striping, turn)? {
-                return Ok(objects);
+            if let Some(allocation) = self.try_allocate(striping, turn)? {
+                return Ok(allocation);
             }
             // This struct owns the sender, so the wait cannot fail.
             wakeup.changed().await.map_err(|_| Errno::ESHUTDOWN)?;
@@ -305,16 +309,24 @@ impl Osts {
 
     /// Takes objects without waiting; `None` if no OST has an object, or if one that the user chose
     /// has none.
-    fn try_allocate(&self, striping: &StripeRequest, turn: u64) -> Result<Option<Vec<StripeObject>>, Errno> {
+    fn try_allocate(&self, striping: &StripeRequest, turn: u64) -> Result<Option<Allocation>, Errno> {
         let osts = self.all();
         let candidates: Vec<Candidate> = osts.iter().map(|o| o.candidate()).collect();
-        let order = lod::ost_order(&candidates, striping, turn)?;
+        let mut order = lod::ost_order(&candidates, striping, turn)?;
         let count = striping.stripe_count_on(osts.len()).max(1);
+        if striping.overstriping && striping.osts.is_empty() {
+            order = lod::overstripe(&order, count, osts.len());
+        }
         let mut objects = Vec::with_capacity(count);
-        for index in order {
+        for (position, &index) in order.iter().enumerate() {
             let ost = osts.iter().find(|o| o.index() == index).ok_or(Errno::EINVAL)?;
             match ost.take() {
                 Ok(Some(fid)) => objects.push(StripeObject { ost: index, fid }),
+                // An OST may have fewer objects ready than an overstriped file needs.
+                Ok(None) if striping.overstriping && !objects.is_empty() => {
+                    let missing = order.split_off(position);
+                    return Ok(Some(Allocation { objects, missing }));
+                }
                 // No other OST replaces one that the user chose.
                 Ok(None) if !striping.osts.is_empty() || striping.first == Some(index) => {
                     put_back(&osts, &objects);
@@ -331,7 +343,39 @@ impl Osts {
             }
         }
         // As in Lustre, a file gets fewer stripes if some OSTs have no object.
-        Ok((!objects.is_empty()).then_some(objects))
+        let missing = Vec::new();
+        Ok((!objects.is_empty()).then_some(Allocation { objects, missing }))
+    }
+
+    /// All objects of an allocation: takes the missing ones as their OSTs create them. The file
+    /// gets fewer stripes if the OSTs create too few within [`ALLOCATE_TIMEOUT`].
+    async fn take_missing(&self, allocation: Allocation) -> Result<Vec<StripeObject>, Errno> {
+        let Allocation { mut objects, missing } = allocation;
+        if missing.is_empty() {
+            return Ok(objects);
+        }
+        let osts = self.all();
+        let mut wakeup = self.wakeup.subscribe();
+        let take_all = async {
+            for index in missing {
+                let ost = osts.iter().find(|o| o.index() == index).ok_or(Errno::EINVAL)?;
+                let fid = loop {
+                    wakeup.borrow_and_update();
+                    if let Some(fid) = ost.take()? {
+                        break fid;
+                    }
+                    // This struct owns the sender, so the wait cannot fail.
+                    wakeup.changed().await.map_err(|_| Errno::ESHUTDOWN)?;
+                };
+                objects.push(StripeObject { ost: index, fid });
+            }
+            Ok(())
+        };
+        if let Ok(Err(e)) = timeout(ALLOCATE_TIMEOUT, take_all).await {
+            put_back(&osts, &objects);
+            return Err(e);
+        }
+        Ok(objects)
     }
 
     /// Number of creates that had to wait for objects.
