@@ -2,7 +2,7 @@
 //! the lengths of these buffers.
 //!
 //! The valid bits equal those of a Lustre server; the messages of the tests' assertions name the
-//! network captures that show them. If a file has a layout, the MDT sends only the lazy size: the
+//! network captures that show them. If a file has objects, the MDT sends only the lazy size: the
 //! client gets the exact size from the OSTs.
 
 use bytes::{BufMut, Bytes, BytesMut};
@@ -14,7 +14,7 @@ use wire::{
     OBD_MD_LINKNAME, OBD_MD_MEA, Precision,
 };
 
-use crate::store::Inode;
+use crate::{layout, store::Inode};
 
 /// Valid bits (`mbo_valid`) of every reply with attributes.
 const BASIC_VALID: u64 = OBD_MD_FLID
@@ -81,7 +81,7 @@ pub(crate) fn basic_body(fid: Fid, inode: &Inode, precision: Precision) -> MdtBo
         body.mbo_valid |= OBD_MD_FLRDEV;
         body.mbo_rdev = inode.rdev as u32;
     }
-    if inode.is_file() && !inode.lov.is_empty() {
+    if inode.is_file() && !inode.lov.is_empty() && !layout::is_foreign(&inode.lov) {
         if let Some((size, blocks)) = inode.som {
             body.mbo_valid |= OBD_MD_FLLAZYSIZE | OBD_MD_FLLAZYBLOCKS;
             (body.mbo_size, body.mbo_blocks) = (size, blocks);

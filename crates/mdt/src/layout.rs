@@ -2,17 +2,19 @@
 //! file's layout (`lov_mds_md`); always little-endian, in messages and in attributes.
 //!
 //! This module is pure; [`crate::lod`] selects the OSTs. It implements RAID0, optionally with
-//! several stripes on an OST (overstriping), a pool name, or OSTs listed by the user. Composite,
-//! data-on-MDT and foreign layouts are errors.
+//! several stripes on an OST (overstriping), a pool name, or OSTs listed by the user. The MDT stores
+//! foreign layouts, whose data is in another system, without interpreting them. Composite and
+//! data-on-MDT layouts are errors.
 
 use std::collections::BTreeSet;
 
+use crate::namespace::xattr::VALUE_MAX;
 use bytes::Bytes;
 use wire::{
-    Errno, Fid, LOV_ALL_STRIPES_WIDE, LOV_MAX_STRIPE_COUNT, LOV_MIN_STRIPE_SIZE, LOV_PATTERN_DEFAULT,
-    LOV_PATTERN_F_MASK, LOV_PATTERN_NONE, LOV_PATTERN_OVERSTRIPING, LOV_PATTERN_RAID0,
-    LOV_USER_MAGIC_SPECIFIC, LOV_USER_MAGIC_V1, LOV_USER_MAGIC_V3, LovMdsMdV3, LovOstDataV1, OstId, OstIndex,
-    Text, WireStruct,
+    Errno, Fid, LOV_ALL_STRIPES_WIDE, LOV_MAGIC_FOREIGN, LOV_MAX_STRIPE_COUNT, LOV_MIN_STRIPE_SIZE,
+    LOV_PATTERN_DEFAULT, LOV_PATTERN_F_MASK, LOV_PATTERN_NONE, LOV_PATTERN_OVERSTRIPING, LOV_PATTERN_RAID0,
+    LOV_USER_MAGIC_SPECIFIC, LOV_USER_MAGIC_V1, LOV_USER_MAGIC_V3, LovForeignMd, LovMdsMdV3, LovOstDataV1,
+    OstId, OstIndex, Text, WireStruct,
     striping::{LovLayout, PlainLayout},
 };
 
@@ -49,6 +51,42 @@ pub struct StripeRequest {
     pub osts: Vec<OstIndex>,
 }
 
+/// The requested layout of a new file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LayoutRequest {
+    /// Stripes on OSTs.
+    Striped(StripeRequest),
+    /// A foreign layout (`lov_foreign_md`), which the file gets as it is.
+    Foreign(Bytes),
+}
+
+impl LayoutRequest {
+    /// Parses a user's request for the layout of a file; `None` if it specifies nothing.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` for a foreign layout without a value, or whose value is longer than an extended
+    /// attribute or than `ea`; otherwise as [`StripeRequest::parse`].
+    pub fn parse(ea: &[u8]) -> Result<Option<LayoutRequest>, Errno> {
+        if !is_foreign(ea) {
+            return Ok(StripeRequest::parse(ea)?.map(LayoutRequest::Striped));
+        }
+        let layout = LovLayout::parse(ea).map_err(|_| Errno::EINVAL)?;
+        let stored = layout.build();
+        let has_value = stored.len() > LovForeignMd::SIZE;
+        match has_value && stored.len() <= VALUE_MAX {
+            true => Ok(Some(LayoutRequest::Foreign(stored))),
+            false => Err(Errno::EINVAL),
+        }
+    }
+}
+
+impl Default for LayoutRequest {
+    fn default() -> LayoutRequest {
+        LayoutRequest::Striped(StripeRequest::default())
+    }
+}
+
 /// One object of a file's layout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StripeObject {
@@ -66,7 +104,7 @@ impl StripeRequest {
     ///
     /// `EOPNOTSUPP` for a layout that is not implemented, `EINVAL` for a malformed one.
     pub fn parse(ea: &[u8]) -> Result<Option<StripeRequest>, Errno> {
-        let magic = ea.first_chunk::<4>().map_or(0, |m| u32::from_le_bytes(*m));
+        let magic = magic_of(ea);
         if ![LOV_USER_MAGIC_V1, LOV_USER_MAGIC_V3, LOV_USER_MAGIC_SPECIFIC].contains(&magic) {
             return Err(if LovLayout::is_layout(ea) {
                 Errno::EOPNOTSUPP
@@ -227,20 +265,31 @@ pub fn build(file: Fid, stripe_size: u32, pool: Text<16>, objects: &[StripeObjec
     layout.build()
 }
 
+/// The magic of a layout; 0 if it is too short.
+fn magic_of(ea: &[u8]) -> u32 {
+    ea.first_chunk::<4>().map_or(0, |m| u32::from_le_bytes(*m))
+}
+
+/// Whether a layout is foreign: its file has no objects.
+pub fn is_foreign(ea: &[u8]) -> bool {
+    magic_of(ea) == LOV_MAGIC_FOREIGN
+}
+
 /// Whether a file's layout has several stripes on an OST.
 pub fn is_overstriped(ea: &[u8]) -> bool {
     // Each getattr of a file asks, so this does not parse the objects.
     let pattern = ea.get(4..8).and_then(|p| p.first_chunk());
-    pattern.is_some_and(|p| u32::from_le_bytes(*p) & !LOV_PATTERN_F_MASK == OVERSTRIPED)
+    let is_plain = [LOV_USER_MAGIC_V1, LOV_USER_MAGIC_V3].contains(&magic_of(ea));
+    is_plain && pattern.is_some_and(|p| u32::from_le_bytes(*p) & !LOV_PATTERN_F_MASK == OVERSTRIPED)
 }
 
-/// The objects of a file's layout; none for an empty layout.
+/// The objects of a file's layout; none for an empty or foreign layout.
 ///
 /// # Errors
 ///
 /// `EPROTO` if the layout is malformed.
 pub fn objects(ea: &[u8]) -> Result<Vec<StripeObject>, Errno> {
-    if ea.is_empty() {
+    if ea.is_empty() || is_foreign(ea) {
         return Ok(Vec::new());
     }
     let layout = PlainLayout::parse(ea)?;
@@ -260,9 +309,12 @@ pub fn objects(ea: &[u8]) -> Result<Vec<StripeObject>, Errno> {
 ///
 /// # Errors
 ///
-/// `EOPNOTSUPP` if one is empty; `EPROTO` if one is malformed.
+/// `EOPNOTSUPP` if one is empty or foreign; `EPROTO` if one is malformed.
 pub fn swap((a, layout_a): (Fid, &[u8]), (b, layout_b): (Fid, &[u8])) -> Result<(Bytes, Bytes), Errno> {
-    if layout_a.is_empty() || layout_b.is_empty() {
+    if [layout_a, layout_b]
+        .iter()
+        .any(|ea| ea.is_empty() || is_foreign(ea))
+    {
         return Err(Errno::EOPNOTSUPP);
     }
     let (mut new_b, mut new_a) = (PlainLayout::parse(layout_a)?, PlainLayout::parse(layout_b)?);
@@ -282,13 +334,13 @@ pub fn swap((a, layout_a): (Fid, &[u8]), (b, layout_b): (Fid, &[u8])) -> Result<
 }
 
 /// The object with the last byte of a file of `size` bytes, and the size of that object. `None` for
-/// an empty file or an empty layout.
+/// an empty file, and for an empty or foreign layout.
 ///
 /// # Errors
 ///
 /// `EINVAL` or `EPROTO` if the layout is malformed.
 pub fn last_object(ea: &[u8], size: u64) -> Result<Option<(StripeObject, u64)>, Errno> {
-    if ea.is_empty() || size == 0 {
+    if ea.is_empty() || is_foreign(ea) || size == 0 {
         return Ok(None);
     }
     let layout = PlainLayout::parse(ea)?;
@@ -315,8 +367,8 @@ pub fn max_size(ost_count: usize) -> usize {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use super::{StripeObject, StripeRequest, build, last_object, objects, swap};
-    use wire::{Errno, Fid, OstIndex, Text};
+    use super::{LayoutRequest, StripeObject, StripeRequest, build, last_object, objects, swap};
+    use wire::{Errno, Fid, LOV_MAGIC_FOREIGN, LovForeignMd, OstIndex, Text, WireStruct};
 
     fn hex(s: &str) -> Vec<u8> {
         (0..s.len())
@@ -420,6 +472,46 @@ mod tests {
         };
         assert!(requested(0).with_defaults(&default).overstriping);
         assert!(!requested(4).with_defaults(&default).overstriping);
+    }
+
+    #[test]
+    fn foreign_layouts_are_stored_as_they_are_and_have_no_objects() {
+        let head = |lfm_length| LovForeignMd {
+            lfm_magic: LOV_MAGIC_FOREIGN,
+            lfm_length,
+            lfm_type: 0xda05,
+            lfm_flags: 0xda08,
+        };
+        let foreign = |lfm_length, value: &[u8]| [&head(lfm_length).to_bytes()[..], value].concat();
+        // A length that equals the pattern of overstriped files is no pattern.
+        let value = [b'v'; 0x201];
+        let ea = foreign(0x201, &value);
+        let stored = Some(LayoutRequest::Foreign(ea.clone().into()));
+        assert_eq!(LayoutRequest::parse(&ea).unwrap(), stored);
+        let longer = [&ea[..], b"rest"].concat();
+        assert_eq!(
+            LayoutRequest::parse(&longer).unwrap(),
+            stored,
+            "bytes behind the value are dropped"
+        );
+        assert_eq!(objects(&ea).unwrap(), []);
+        assert!(!super::is_overstriped(&ea) && super::is_foreign(&ea));
+        assert_eq!(last_object(&ea, 5), Ok(None));
+        let file = Fid::new(0x2_0000_0402, 2, 0);
+        assert_eq!(swap((file, &ea), (file, &ea)), Err(Errno::EOPNOTSUPP));
+        for bad in [
+            foreign(0, b""),
+            foreign(9, b"short"),
+            foreign(u32::MAX, b"x"),
+            foreign(65536, &[0; 65536]),
+        ] {
+            assert_eq!(LayoutRequest::parse(&bad), Err(Errno::EINVAL));
+        }
+        assert_eq!(
+            StripeRequest::parse(&ea),
+            Err(Errno::EOPNOTSUPP),
+            "no default of a directory"
+        );
     }
 
     #[test]

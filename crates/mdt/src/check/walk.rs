@@ -4,7 +4,11 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use osd::{OsdError, check::Progress, check::for_each_entry};
-use wire::{Fid, linkea::LinkEa, striping::PlainLayout};
+use wire::{
+    Fid,
+    linkea::LinkEa,
+    striping::{LovLayout, PlainLayout},
+};
 
 use super::{
     Claim, Examination, Problem,
@@ -143,6 +147,10 @@ fn inode_row(fid: Fid, inode: &Inode, examination: &mut Examination) -> Row {
 /// The claims of a file's layout; `file` is the file's row. The error is the reason that the layout
 /// is invalid.
 fn claims_of(fid: Fid, file: u32, lov: &[u8]) -> Result<Vec<Claim>, String> {
+    if layout::is_foreign(lov) {
+        let parsed = LovLayout::parse(lov).map_err(|e| e.to_string());
+        return parsed.map(|_| Vec::new());
+    }
     let layout = PlainLayout::parse(lov).map_err(|e| e.to_string())?;
     if usize::from(layout.stripe_count) != layout.objects.len() || layout.objects.is_empty() {
         let (count, objects) = (layout.stripe_count, layout.objects.len());

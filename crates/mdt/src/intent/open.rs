@@ -20,7 +20,7 @@ use crate::{
     body::{self, Attrs},
     cred::Cred,
     handles::OpenFile,
-    layout::StripeRequest,
+    layout::{LayoutRequest, StripeRequest},
     locks::{self, RequestLocks},
     namespace::{self, ChangeResult, NewInode, OpenMode, Resolved},
     store::{Inode, S_IFDIR, S_IFREG, UnusedFid},
@@ -38,7 +38,7 @@ struct OpenRequest {
     /// The name; empty for an open by FID.
     name: Bytes,
     /// The layout that the user requests.
-    striping: Option<StripeRequest>,
+    layout: Option<LayoutRequest>,
     /// The client's handle of the lock.
     cookie: u64,
 }
@@ -54,8 +54,8 @@ impl OpenRequest {
             cap: rec.cr_cap,
             umask: rec.cr_umask,
         };
-        let striping = if flags.has(MDS_OPEN_HAS_EA) {
-            Some(StripeRequest::parse(req.buf(bufs::OPEN_EA))?.unwrap_or_default())
+        let layout = if flags.has(MDS_OPEN_HAS_EA) {
+            Some(LayoutRequest::parse(req.buf(bufs::OPEN_EA))?.unwrap_or_default())
         } else {
             None
         };
@@ -65,7 +65,7 @@ impl OpenRequest {
             flags,
             cred: mdt.effective_cred(req, claimed),
             name: name_of(req, bufs::OPEN_NAME),
-            striping,
+            layout,
             cookie,
         })
     }
@@ -117,7 +117,7 @@ impl Mdt {
         if request.flags.is_lease() && !request.allows_lease() {
             return Err(Errno::EPROTO);
         }
-        if request.flags.changes() || request.striping.is_some() {
+        if request.flags.changes() || request.layout.is_some() {
             self.check_writable(req)?;
         }
         self.throttle().await;
@@ -301,8 +301,8 @@ impl Mdt {
         let lov = if request.flags.has(MDS_OPEN_DELAY_CREATE) {
             Bytes::new()
         } else {
-            let striping = request.striping.clone().unwrap_or_default();
-            self.new_layout(rec.cr_fid2, striping, &resolved.dir).await?
+            let layout = request.layout.clone().unwrap_or_default();
+            self.new_layout(rec.cr_fid2, layout, &resolved.dir).await?
         };
         let node = NewInode {
             fid: rec.cr_fid2,
@@ -339,14 +339,18 @@ impl Mdt {
         }
     }
 
-    /// Allocates the objects of a new file. Values that the user does not specify come from the
+    /// The layout of a new file: a foreign one, or one with newly allocated objects. Values that the user does not specify come from the
     /// parent's default layout, then the root's, then the file system's.
     pub(crate) async fn new_layout(
         &self,
         file: Fid,
-        striping: StripeRequest,
+        layout: LayoutRequest,
         parent: &Inode,
     ) -> Result<Bytes, Errno> {
+        let striping = match layout {
+            LayoutRequest::Striped(striping) => striping,
+            LayoutRequest::Foreign(layout) => return Ok(layout),
+        };
         let default_of = |dir: &Inode| match dir.kind() {
             S_IFDIR if !dir.lov.is_empty() => {
                 StripeRequest::parse(&dir.lov).ok().flatten().unwrap_or_default()
@@ -371,19 +375,19 @@ impl Mdt {
         inode: Inode,
     ) -> Result<Inode, Errno> {
         if !inode.lov.is_empty() {
-            return if request.striping.is_some() {
+            return if request.layout.is_some() {
                 Err(Errno::EEXIST)
             } else {
                 Ok(inode)
             };
         }
-        let needs_layout = request.striping.is_some()
-            || (request.flags.writes() && !request.flags.has(MDS_OPEN_DELAY_CREATE));
+        let needs_layout =
+            request.layout.is_some() || (request.flags.writes() && !request.flags.has(MDS_OPEN_DELAY_CREATE));
         if !needs_layout {
             return Ok(inode);
         }
         request.cred.check(&inode, crate::cred::MAY_WRITE)?;
-        self.set_layout(req, fid, request.striping.clone().unwrap_or_default())
+        self.set_layout(req, fid, request.layout.clone().unwrap_or_default())
             .await
     }
 
@@ -394,7 +398,7 @@ impl Mdt {
         &self,
         req: &ServerRequest,
         fid: Fid,
-        striping: StripeRequest,
+        layout: LayoutRequest,
     ) -> Result<Inode, Errno> {
         let mut held = self.request_locks(req);
         held.lock_layout(fid, locks::UPDATE).await?;
@@ -406,9 +410,7 @@ impl Mdt {
         let parent = parents
             .first()
             .map_or(Ok(None), |(parent, _)| self.store.find(*parent))?;
-        let lov = self
-            .new_layout(fid, striping, &parent.unwrap_or_default())
-            .await?;
+        let lov = self.new_layout(fid, layout, &parent.unwrap_or_default()).await?;
         self.osts.extend(&lov, inode.size).await?;
         match namespace::set_layout(&self.store, fid, lov)? {
             Some(change) => Ok(change.inode),

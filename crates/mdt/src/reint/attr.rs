@@ -19,7 +19,7 @@ use crate::{
     acl::{XATTR_ACCESS, XATTR_DEFAULT},
     cred::{Cred, MAY_WRITE},
     handles::{OpenFile, is_file_handle},
-    layout::StripeRequest,
+    layout::LayoutRequest,
     locks::{DOM, OPEN, PERM, UPDATE, XATTR},
     namespace::{
         self, CloseAttrs, SetattrArgs,
@@ -196,13 +196,13 @@ impl Mdt {
         value: Option<Bytes>,
     ) -> HandlerResult {
         let inode = self.store.inode(set.sx_fid)?;
-        let striping = value.map(|ea| StripeRequest::parse(&ea)).transpose()?.flatten();
+        let layout = value.map(|ea| LayoutRequest::parse(&ea)).transpose()?.flatten();
         cred.check(&inode, MAY_WRITE)?;
-        match striping {
+        match layout {
             _ if !inode.lov.is_empty() => Err(Errno::EEXIST),
             None => Err(Errno::ENODATA),
-            Some(striping) => {
-                let inode = self.set_layout(req, set.sx_fid, striping).await?;
+            Some(layout) => {
+                let inode = self.set_layout(req, set.sx_fid, layout).await?;
                 let body = MdtBody::default().to_bytes();
                 Ok(reply(1, [body]).with_transno(Transno(inode.version)))
             }
