@@ -1,13 +1,21 @@
-//! A file's layout: its objects, and the arithmetic of RAID0 striping.
+//! A file's layout: components, each a part of the file with its pattern and objects; and the
+//! arithmetic that maps a range of the file to ranges of objects.
 //!
-//! A metadata target sends the layout as an extended attribute (EA): `lov_mds_md` v1 or v3. Pure.
-//! Composite layouts are rejected for I/O; tools read them from the extended attribute.
+//! A metadata target sends the layout as an extended attribute (EA). `lov_mds_md` v1 or v3 is one
+//! component for the whole file. In `lov_comp_md_v1` (PFL) the components follow each other, and
+//! the target allocates the objects of a component when a client is about to write there. The only
+//! pattern that this client uses is RAID0; other layouts are rejected for I/O, and tools read them
+//! from the extended attribute. Pure.
+
+mod raid0;
 
 use bytes::Bytes;
-use wire::striping::LovLayout;
-use wire::{Errno, LOV_PATTERN_F_RELEASED, OstId, OstIndex, StripeIndex};
+use raid0::Raid0;
+use std::ops::Range;
+use wire::striping::{CompositeLayout, LovLayout, PlainLayout};
+use wire::{Errno, LCME_FL_INIT, LCME_FL_PARITY, OstId, OstIndex, StripeIndex};
 
-/// Largest stripe count of a file.
+/// Largest stripe count of a component.
 const STRIPES_MAX: usize = 2000;
 /// Stripe sizes are multiples of this many bytes.
 const STRIPE_SIZE_MIN: u32 = 64 << 10;
@@ -21,11 +29,15 @@ pub struct Stripe {
     pub ost: OstIndex,
 }
 
+/// The number of an object among all objects of a file, in the order of components and stripes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ObjectIndex(pub u32);
+
 /// A contiguous part of a file within one object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct StripeExtent {
-    /// Stripe number, from 0.
-    pub stripe: StripeIndex,
+pub struct ObjectExtent {
+    /// The object.
+    pub object: ObjectIndex,
     /// Offset in the object, in bytes.
     pub object_offset: u64,
     /// Offset in the file, in bytes.
@@ -34,23 +46,120 @@ pub struct StripeExtent {
     pub len: u64,
 }
 
+impl ObjectExtent {
+    /// The extent's bytes in the object.
+    pub fn object_range(&self) -> Range<u64> {
+        self.object_offset..self.object_offset + self.len
+    }
+}
+
+/// A part of a file with its pattern and objects.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Component {
+    /// The bytes of the file in this component; the end `u64::MAX` means the end of the file.
+    pub extent: Range<u64>,
+    /// The mapping of bytes to objects.
+    pattern: Raid0,
+    /// The objects in stripe order; none until the target allocates them.
+    pub stripes: Vec<Stripe>,
+    /// The index of the first object.
+    first: ObjectIndex,
+}
+
+impl Component {
+    /// `EOPNOTSUPP`: another pattern than RAID0; `EPROTO`: an invalid stripe count or size.
+    fn new(
+        extent: Range<u64>,
+        plain: &PlainLayout,
+        has_objects: bool,
+        first: ObjectIndex,
+    ) -> Result<Component, Errno> {
+        if !plain.is_raid0() {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        let objects = if has_objects { &plain.objects[..] } else { &[] };
+        let size_valid = plain.stripe_size != 0 && plain.stripe_size % STRIPE_SIZE_MIN == 0;
+        let count_valid = objects.len() <= STRIPES_MAX && objects.len() == usize::from(plain.stripe_count);
+        if !objects.is_empty() && !(size_valid && count_valid) {
+            return Err(Errno::EPROTO);
+        }
+        let stripe = |o: &wire::LovOstDataV1| Stripe {
+            oi: o.l_ost_oi,
+            ost: OstIndex(o.l_ost_idx),
+        };
+        Ok(Component {
+            extent,
+            pattern: Raid0 {
+                stripe_size: plain.stripe_size.max(STRIPE_SIZE_MIN).into(),
+                count: objects.len().max(1) as u64,
+            },
+            stripes: objects.iter().map(stripe).collect(),
+            first,
+        })
+    }
+
+    fn object(&self, stripe: StripeIndex) -> ObjectIndex {
+        ObjectIndex(self.first.0 + stripe.0)
+    }
+
+    fn stripe(&self, object: ObjectIndex) -> StripeIndex {
+        StripeIndex(object.0 - self.first.0)
+    }
+
+    /// Splits a range within the component into extents, in file order.
+    fn extents(&self, range: Range<u64>) -> impl Iterator<Item = ObjectExtent> + '_ {
+        let mut position = range.start;
+        std::iter::from_fn(move || {
+            if position >= range.end {
+                return None;
+            }
+            let size = self.pattern.stripe_size;
+            let (stripe, object_offset) = self.pattern.locate(position);
+            let len = (size - position % size).min(range.end - position);
+            let extent = ObjectExtent {
+                object: self.object(stripe),
+                object_offset,
+                file_offset: position,
+                len,
+            };
+            position += len;
+            Some(extent)
+        })
+    }
+
+    /// The objects with bytes of a range within the component, in ascending order, and the part of
+    /// each within the range.
+    fn objects_in(&self, range: Range<u64>) -> impl Iterator<Item = (ObjectIndex, Range<u64>)> + '_ {
+        self.pattern.stripes_in(&range).filter_map(move |stripe| {
+            let from = self.pattern.object_size(stripe, range.start);
+            let to = match range.end {
+                u64::MAX => u64::MAX,
+                end => self.pattern.object_size(stripe, end),
+            };
+            (from < to).then_some((self.object(stripe), from..to))
+        })
+    }
+}
+
 /// A file's layout.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileLayout {
     /// The layout EA as received; empty: the file has none.
     pub raw: Bytes,
-    /// `LOV_MAGIC_V1` or `LOV_MAGIC_V3`; 0 without an EA.
-    pub lmm_magic: u32,
-    /// `LOV_PATTERN_*`.
-    pub lmm_pattern: u32,
-    /// Stripe size in bytes.
-    pub lmm_stripe_size: u32,
-    /// Layout generation: changes with every change of the layout.
-    pub lmm_layout_gen: u16,
-    /// Name of the OST pool; empty: none.
-    pub lmm_pool_name: String,
-    /// The objects in stripe order. Empty: no objects yet, or the file is released.
-    pub stripes: Vec<Stripe>,
+    /// The components in file order; one for the whole file unless the layout is composite. None
+    /// without a layout.
+    components: Vec<Component>,
+    /// Where the data is if the file has no components.
+    elsewhere: Option<Elsewhere>,
+}
+
+/// The place of data that is not in this file system.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Elsewhere {
+    /// In an archive (HSM): the file is released.
+    Archive,
+    /// In another system, which a foreign layout describes.
+    Foreign,
 }
 
 impl FileLayout {
@@ -58,260 +167,192 @@ impl FileLayout {
     pub fn empty() -> FileLayout {
         FileLayout {
             raw: Bytes::new(),
-            lmm_magic: 0,
-            lmm_pattern: 0,
-            lmm_stripe_size: STRIPE_SIZE_MIN,
-            lmm_layout_gen: 0,
-            lmm_pool_name: String::new(),
-            stripes: Vec::new(),
+            components: Vec::new(),
+            elsewhere: None,
         }
     }
 
-    /// Parses a layout EA and keeps a copy: a slice would pin the whole reply. An empty EA and a
-    /// released file give a layout without objects.
+    /// Parses a layout EA and keeps a copy: a slice would pin the whole reply. An empty EA, a
+    /// released file and a foreign layout give a layout without objects.
     ///
     /// # Errors
     ///
-    /// `EOPNOTSUPP`: a composite layout, or one that is neither RAID0 nor released. `EPROTO`:
-    /// malformed bytes, or an invalid stripe count or size.
+    /// `EOPNOTSUPP`: a layout with mirrors, parity, or another pattern than RAID0 that is not
+    /// released. `EPROTO`: malformed bytes, or invalid components, stripe counts or sizes.
     pub fn parse(raw: Bytes) -> Result<FileLayout, Errno> {
         if raw.is_empty() {
             return Ok(FileLayout::empty());
         }
-        let LovLayout::Plain(plain) = LovLayout::parse(&raw)? else {
-            return Err(Errno::EOPNOTSUPP);
+        let layout = LovLayout::parse(&raw)?;
+        let is_released = match &layout {
+            LovLayout::Plain(plain) => plain.is_released(),
+            LovLayout::Composite(composite) => composite.components.iter().any(|(_, p)| p.is_released()),
+            LovLayout::Foreign(..) => false,
         };
-        let released = plain.is_released();
-        if !plain.is_raid0() && !released {
-            return Err(Errno::EOPNOTSUPP);
-        }
-        let count = if released { 0 } else { plain.objects.len() };
-        let size_valid = plain.stripe_size != 0 && plain.stripe_size % STRIPE_SIZE_MIN == 0;
-        if count > STRIPES_MAX || (count > 0 && (!size_valid || count != usize::from(plain.stripe_count))) {
-            return Err(Errno::EPROTO);
-        }
-        let stripe = |o: &wire::LovOstDataV1| Stripe {
-            oi: o.l_ost_oi,
-            ost: OstIndex(o.l_ost_idx),
+        let (components, elsewhere) = match &layout {
+            _ if is_released => (Vec::new(), Some(Elsewhere::Archive)),
+            LovLayout::Plain(plain) => {
+                let whole = Component::new(0..u64::MAX, plain, true, ObjectIndex(0))?;
+                (vec![whole], None)
+            }
+            LovLayout::Composite(composite) => (components_of(composite)?, None),
+            LovLayout::Foreign(..) => (Vec::new(), Some(Elsewhere::Foreign)),
         };
         Ok(FileLayout {
-            lmm_magic: plain.magic,
-            lmm_pattern: plain.pattern,
-            lmm_stripe_size: plain.stripe_size.max(STRIPE_SIZE_MIN),
-            lmm_layout_gen: plain.layout_gen,
-            lmm_pool_name: plain.pool.as_str().to_owned(),
-            stripes: plain.objects.iter().take(count).map(stripe).collect(),
             raw: Bytes::copy_from_slice(&raw),
+            components,
+            elsewhere,
         })
     }
 
-    /// Number of stripes.
+    /// Number of objects.
     pub fn count(&self) -> usize {
-        self.stripes.len()
+        self.components.iter().map(|c| c.stripes.len()).sum()
     }
 
-    /// Whether the file's data is only in an archive (HSM).
-    pub fn is_released(&self) -> bool {
-        self.lmm_pattern & LOV_PATTERN_F_RELEASED != 0
+    /// The place of the data if it is not in this file system.
+    pub fn elsewhere(&self) -> Option<Elsewhere> {
+        self.elsewhere
     }
 
     /// Whether the file has no objects.
     pub fn is_empty(&self) -> bool {
-        self.stripes.is_empty()
+        self.components.iter().all(|c| c.stripes.is_empty())
     }
 
-    /// The stripe size times the number of objects (at least 1).
-    fn full_stripe(&self) -> u64 {
-        u64::from(self.lmm_stripe_size) * self.stripes.len().max(1) as u64
+    /// The components in file order.
+    pub fn components(&self) -> &[Component] {
+        &self.components
     }
 
-    /// The stripe that has a byte of the file, and the byte's offset in that object.
-    pub fn locate(&self, offset: u64) -> (StripeIndex, u64) {
-        let size = u64::from(self.lmm_stripe_size);
-        let in_full_stripe = offset % self.full_stripe();
-        (
-            StripeIndex((in_full_stripe / size) as u32),
-            offset / self.full_stripe() * size + in_full_stripe % size,
-        )
+    /// All objects by [`ObjectIndex`], each with its stripe number in its component.
+    pub fn objects(&self) -> impl Iterator<Item = (StripeIndex, &Stripe)> {
+        let stripes = |c: &'_ Component| StripeIndex::all(c.stripes.len());
+        self.components
+            .iter()
+            .flat_map(move |c| stripes(c).zip(&c.stripes))
     }
 
-    /// The offset in the file of a byte of an object; `u64::MAX` if it exceeds a `u64`.
-    pub fn file_offset(&self, stripe: StripeIndex, object_offset: u64) -> u64 {
-        let size = u64::from(self.lmm_stripe_size);
-        (object_offset / size)
-            .checked_mul(self.full_stripe())
-            .and_then(|start| start.checked_add(u64::from(stripe.0) * size + object_offset % size))
-            .unwrap_or(u64::MAX)
-    }
-
-    /// Splits a range of the file into extents, in file order; into none if the file has no
-    /// objects.
-    pub fn extents(&self, offset: u64, len: u64) -> impl Iterator<Item = StripeExtent> + '_ {
-        let end = offset.saturating_add(len);
-        let mut position = offset;
-        std::iter::from_fn(move || {
-            if position >= end || self.stripes.is_empty() {
-                return None;
-            }
-            let size = u64::from(self.lmm_stripe_size);
-            let (stripe, object_offset) = self.locate(position);
-            let len = (size - position % size).min(end - position);
-            let piece = StripeExtent {
-                stripe,
-                object_offset,
-                file_offset: position,
-                len,
-            };
-            position += len;
-            Some(piece)
+    /// The components with objects that have bytes of a range, each with its part of the range.
+    fn components_in(&self, range: Range<u64>) -> impl Iterator<Item = (&Component, Range<u64>)> {
+        self.components.iter().filter_map(move |component| {
+            let start = range.start.max(component.extent.start);
+            let end = range.end.min(component.extent.end);
+            (start < end && !component.stripes.is_empty()).then_some((component, start..end))
         })
     }
 
-    /// The size of object `stripe` after a truncate of the file to `file_size` bytes.
-    pub fn object_size(&self, stripe: StripeIndex, file_size: u64) -> u64 {
-        let size = u64::from(self.lmm_stripe_size);
-        let start = u64::from(stripe.0) * size;
-        let in_full_stripe = file_size % self.full_stripe();
-        file_size / self.full_stripe() * size + in_full_stripe.saturating_sub(start).min(size)
+    /// Splits a range of the file into extents of objects, in file order. Parts without objects are
+    /// missing.
+    pub fn extents(&self, offset: u64, len: u64) -> impl Iterator<Item = ObjectExtent> + '_ {
+        self.components_in(offset..offset.saturating_add(len))
+            .flat_map(|(component, part)| component.extents(part))
     }
 
-    /// The least file size that an object of `object_size` bytes implies. The file's size is the
-    /// maximum over its objects.
-    pub fn file_size(&self, stripe: StripeIndex, object_size: u64) -> u64 {
-        match object_size.checked_sub(1) {
-            Some(last) => self.file_offset(stripe, last).saturating_add(1),
-            None => 0,
-        }
+    /// The objects with bytes of a range of the file, in ascending order, and the part of each
+    /// within the range. The end `u64::MAX` is the end of the file and of its objects.
+    pub fn objects_in(&self, range: Range<u64>) -> impl Iterator<Item = (ObjectIndex, Range<u64>)> + '_ {
+        self.components_in(range)
+            .flat_map(|(component, part)| component.objects_in(part))
     }
+
+    /// Whether all bytes of a range have objects.
+    pub fn has_objects(&self, range: Range<u64>) -> bool {
+        let parts = self.components_in(range.clone());
+        let bytes: u64 = parts.map(|(_, part)| part.end - part.start).sum();
+        bytes == range.end.saturating_sub(range.start)
+    }
+
+    /// The range that needs objects before the file can have this size: its last byte.
+    pub fn range_of_size(size: u64) -> Range<u64> {
+        size.saturating_sub(1)..size
+    }
+
+    /// The objects whose sizes a truncate of the file to `file_size` bytes sets, and these sizes.
+    pub fn truncated(&self, file_size: u64) -> impl Iterator<Item = (ObjectIndex, u64)> + '_ {
+        // A component that ends at the new size has the last byte.
+        let affected = self.components.iter().filter(move |c| c.extent.end >= file_size);
+        affected.flat_map(move |component| {
+            let stripes = StripeIndex::all(component.stripes.len());
+            stripes.map(move |stripe| {
+                let size = match file_size > component.extent.start {
+                    true => component.pattern.object_size(stripe, file_size),
+                    false => 0,
+                };
+                (component.object(stripe), size)
+            })
+        })
+    }
+
+    /// The component of an object, which this layout has.
+    fn component_of(&self, object: ObjectIndex) -> Option<&Component> {
+        let next = self.components.partition_point(|c| c.first <= object);
+        self.components.get(next.checked_sub(1)?)
+    }
+
+    /// The least file size that an object of `object_size` bytes implies; 0 for an unknown object.
+    /// The file's size is the maximum over its objects.
+    pub fn file_size(&self, object: ObjectIndex, object_size: u64) -> u64 {
+        self.component_of(object)
+            .map_or(0, |c| c.pattern.file_size(c.stripe(object), object_size))
+    }
+
+    /// The offset in the file of a byte of an object. `None` if the component of the object ends
+    /// before it, or if it exceeds a `u64`.
+    pub fn file_offset(&self, object: ObjectIndex, object_offset: u64) -> Option<u64> {
+        let component = self.component_of(object)?;
+        let offset = component
+            .pattern
+            .file_offset(component.stripe(object), object_offset);
+        (offset < component.extent.end).then_some(offset)
+    }
+
+    /// The first byte without an object at or after `offset`.
+    pub fn first_without_object(&self, offset: u64) -> Option<u64> {
+        let mut without = self.components.iter().filter(|c| c.stripes.is_empty());
+        without
+            .find(|c| c.extent.end > offset)
+            .map(|c| c.extent.start.max(offset))
+    }
+
+    /// The largest size of a file whose objects have at most `object_bytes_max` bytes.
+    pub fn size_max(&self, object_bytes_max: u64) -> u64 {
+        let Some(last) = self.components.last() else {
+            return u64::MAX;
+        };
+        let size = match last.stripes.is_empty() {
+            true => u64::MAX,
+            false => last.pattern.file_size(StripeIndex(0), object_bytes_max),
+        };
+        size.min(last.extent.end)
+    }
+}
+
+/// The components of a composite layout. `EOPNOTSUPP`: mirrors or parity; `EPROTO`: components
+/// without bytes, or not in file order.
+fn components_of(composite: &CompositeLayout) -> Result<Vec<Component>, Errno> {
+    // The field has the number of mirrors minus 1.
+    if composite.head.lcm_mirror_count != 0 {
+        return Err(Errno::EOPNOTSUPP);
+    }
+    let mut components: Vec<Component> = Vec::with_capacity(composite.components.len());
+    let mut next = ObjectIndex(0);
+    for (entry, plain) in &composite.components {
+        if entry.lcme_flags & LCME_FL_PARITY != 0 {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        let extent = entry.lcme_extent.e_start..entry.lcme_extent.e_end;
+        let last_end = components.last().map_or(0, |c| c.extent.end);
+        if extent.start >= extent.end || extent.start < last_end {
+            return Err(Errno::EPROTO);
+        }
+        let has_objects = entry.lcme_flags & LCME_FL_INIT != 0;
+        let component = Component::new(extent, plain, has_objects, next)?;
+        next.0 += component.stripes.len() as u32;
+        components.push(component);
+    }
+    Ok(components)
 }
 
 #[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used)]
-    use super::{FileLayout, Stripe, StripeExtent};
-    use bytes::Bytes;
-    use wire::{
-        Errno, LOV_MAGIC_V1, LOV_PATTERN_F_RELEASED, LOV_PATTERN_RAID0, LovMdsMdV1, LovOstDataV1, OstId,
-        OstIndex, StripeIndex, WireStruct,
-    };
-
-    fn ea(count: u16, stripe_size: u32) -> Bytes {
-        let md = LovMdsMdV1 {
-            lmm_magic: LOV_MAGIC_V1,
-            lmm_pattern: LOV_PATTERN_RAID0,
-            lmm_stripe_size: stripe_size,
-            lmm_stripe_count: count,
-            lmm_layout_gen: 3,
-            ..LovMdsMdV1::default()
-        };
-        let mut out = md.to_bytes().to_vec();
-        for i in 0..count {
-            let oi = OstId {
-                oi_id: 0x1000,
-                oi_seq: u64::from(i),
-            };
-            out.extend_from_slice(
-                &LovOstDataV1 {
-                    l_ost_oi: oi,
-                    l_ost_gen: 0,
-                    l_ost_idx: u32::from(i),
-                }
-                .to_bytes(),
-            );
-        }
-        out.into()
-    }
-
-    #[test]
-    fn a_released_file_has_no_objects() {
-        let mut bytes = ea(2, 1 << 20).to_vec();
-        assert!(!FileLayout::parse(bytes.clone().into()).unwrap().is_released());
-        bytes[4..8].copy_from_slice(&(LOV_PATTERN_RAID0 | LOV_PATTERN_F_RELEASED).to_le_bytes());
-        let layout = FileLayout::parse(bytes.into()).unwrap();
-        assert!(layout.is_released() && layout.is_empty());
-    }
-
-    #[test]
-    fn a_parsed_layout_has_its_objects() {
-        let layout = FileLayout::parse(ea(2, 1 << 20)).unwrap();
-        assert_eq!((layout.lmm_stripe_size, layout.lmm_layout_gen), (1 << 20, 3));
-        assert_eq!(
-            layout.stripes[1],
-            Stripe {
-                oi: OstId {
-                    oi_id: 0x1000,
-                    oi_seq: 1
-                },
-                ost: OstIndex(1)
-            }
-        );
-    }
-
-    #[test]
-    fn a_short_or_invalid_layout_is_an_error() {
-        let whole = ea(2, 1 << 20);
-        // The header alone is valid: the MDT allocates the objects later.
-        for cut in (1..32).chain(56..whole.len()) {
-            assert!(FileLayout::parse(whole.slice(..cut)).is_err(), "cut at {cut}");
-        }
-        assert_eq!(FileLayout::parse(ea(2, 0)), Err(Errno::EPROTO));
-        assert_eq!(
-            FileLayout::parse(Bytes::from_static(&[1; 64])),
-            Err(Errno::EPROTO)
-        );
-        assert!(FileLayout::parse(Bytes::new()).unwrap().is_empty());
-    }
-
-    #[test]
-    fn file_offset_inverts_locate() {
-        let layout = FileLayout::parse(ea(3, 65536)).unwrap();
-        for off in [0, 1, 65535, 65536, 3 * 65536, 3 * 65536 + 7, 12345678, 1 << 40] {
-            let (stripe, obj) = layout.locate(off);
-            assert_eq!(layout.file_offset(stripe, obj), off);
-        }
-        assert_eq!(layout.locate(3 * 65536 + 7), (StripeIndex(0), 65536 + 7));
-    }
-
-    #[test]
-    fn a_range_is_split_at_stripe_boundaries() {
-        let layout = FileLayout::parse(ea(2, 65536)).unwrap();
-        let pieces: Vec<_> = layout.extents(65530, 65546).collect();
-        assert_eq!(
-            pieces,
-            [
-                StripeExtent {
-                    stripe: StripeIndex(0),
-                    object_offset: 65530,
-                    file_offset: 65530,
-                    len: 6
-                },
-                StripeExtent {
-                    stripe: StripeIndex(1),
-                    object_offset: 0,
-                    file_offset: 65536,
-                    len: 65536
-                },
-                StripeExtent {
-                    stripe: StripeIndex(0),
-                    object_offset: 65536,
-                    file_offset: 131072,
-                    len: 4
-                },
-            ]
-        );
-    }
-
-    #[test]
-    fn sizes_of_objects_and_file_agree() {
-        let layout = FileLayout::parse(ea(3, 65536)).unwrap();
-        for size in [0, 1, 65536, 65537, 200_000, 10_000_000] {
-            let file_size = StripeIndex::all(3)
-                .map(|i| layout.file_size(i, layout.object_size(i, size)))
-                .max()
-                .unwrap();
-            assert_eq!(file_size, size);
-            let total: u64 = StripeIndex::all(3).map(|i| layout.object_size(i, size)).sum();
-            assert_eq!(total, size);
-        }
-    }
-}
+mod tests;

@@ -37,7 +37,7 @@ pub use atime::Atime;
 pub use attr::{Attr, BLKSIZE, DataAttr, SetAttr, SetTime};
 pub use client::{Client, Clock, MountOptions};
 pub use cred::{Cred, Groups};
-pub use data::{DataFile, Fallocate, Lov, Seek};
+pub use data::{Appended, DataFile, Fallocate, Lov, Seek};
 pub use error::ClientError;
 pub use jobs::{Caller, JobIds};
 pub use kernel::{Kernel, KernelCache};

@@ -13,7 +13,7 @@ use rpc::{Import, ReplyMsg, Request};
 use std::sync::Arc;
 use wire::format::bufs;
 use wire::{
-    DISP_LOOKUP_NEG, DISP_LOOKUP_POS, DISP_OPEN_CREATE, Errno, Fid, LockTerms, LuSeqRange,
+    DISP_LOOKUP_NEG, DISP_LOOKUP_POS, DISP_OPEN_CREATE, Errno, Fid, IT_LAYOUT, LockTerms, LuSeqRange,
     MDS_INODELOCK_LOOKUP, MDS_INODELOCK_UPDATE, MDS_REINT, MdtBody, OBD_CONNECT2_BATCH_RPC, Precision,
     RenameFlags, SEQ_ALLOC_META, SEQ_QUERY, WireStruct,
 };
@@ -146,7 +146,8 @@ fn build_enqueue(intent: IntentRequest) -> (Enqueue, Elc) {
     });
     enqueue.elc = intent.elc.to_vec();
     enqueue.request.reply_len = REPLY_LEN + intent.reply_len;
-    enqueue.request.modifies = intent.opens;
+    // A layout intent for an EX lock creates objects.
+    enqueue.request.modifies = intent.opens || (intent.opc == IT_LAYOUT && intent.mode == LockMode::Ex);
     enqueue.request.keep_until_closed = intent.opens;
     (enqueue, intent.elc)
 }

@@ -1,9 +1,10 @@
-//! The data of one file: striped over its objects by the layout, with the size merged from the
-//! objects, and sequential read-ahead.
+//! The data of one file: mapped to its objects by the layout, with the size merged from the objects,
+//! and sequential read-ahead. An operation locks only the objects that its range touches.
 
 mod changes;
 
 use super::change_seq::ChangeSeq;
+use super::held_locks::HeldLocks;
 use super::object::{CapabilityUser, Object};
 use super::ranged_ops::Seek;
 use super::read_ahead::ReadAhead;
@@ -11,10 +12,10 @@ use super::striped_io::StripedRead;
 use crate::atime::AtimeTracker;
 use crate::attr::DataAttr;
 use crate::kernel::Kernel;
-use crate::layout::FileLayout;
+use crate::layout::{FileLayout, ObjectIndex};
 use bytes::Bytes;
 use cpt::JoinSet;
-use ldlm::{LockMode, LockRef};
+use ldlm::LockMode;
 use parking_lot::{Mutex, MutexGuard};
 use rpc::job;
 use std::future::Future;
@@ -23,7 +24,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::sync::RwLock;
-use wire::{Errno, Fid, OBD_OBJECT_EOF, StripeIndex};
+use wire::{Errno, Fid, OBD_OBJECT_EOF};
 
 /// Longest wait for object targets in an operation that must answer the kernel soon: the wait for a
 /// file's size, or for the write lock of a new file.
@@ -34,7 +35,7 @@ const SIZE_WAIT_MAX: Duration = Duration::from_millis(500);
 pub struct DataFile {
     fid: Fid,
     layout: Arc<FileLayout>,
-    /// In stripe order; `None` if the target is unknown to this client.
+    /// By [`ObjectIndex`]; `None` if the target is unknown to this client.
     objects: Vec<Option<Arc<Object>>>,
     ahead: Mutex<ReadAhead>,
     /// Whether the objects know that they belong to this file ([`DataFile::adopt_objects`]).
@@ -82,7 +83,7 @@ impl DataFile {
         if self.has_adopted_objects() {
             return;
         }
-        for (stripe, object) in StripeIndex::all(self.objects.len()).zip(&self.objects) {
+        for ((stripe, _), object) in self.layout.objects().zip(&self.objects) {
             if let Some(object) = object {
                 object.set_file(self.fid, stripe);
             }
@@ -95,15 +96,15 @@ impl DataFile {
         self.has_adopted_objects.load(Ordering::Acquire)
     }
 
-    /// Whether the targets of all stripes are known.
+    /// Whether the targets of all objects are known.
     pub(crate) fn is_complete(&self) -> bool {
         self.objects.iter().all(Option::is_some)
     }
 
-    /// The object of a stripe. `ENODEV`: its target is unknown.
-    fn object(&self, stripe: StripeIndex) -> Result<&Arc<Object>, Errno> {
+    /// An object. `ENODEV`: its target is unknown.
+    fn object(&self, object: ObjectIndex) -> Result<&Arc<Object>, Errno> {
         self.objects
-            .get(stripe.0 as usize)
+            .get(object.0 as usize)
             .and_then(Option::as_ref)
             .ok_or(Errno::ENODEV)
     }
@@ -114,40 +115,50 @@ impl DataFile {
         Some(first.osc().kernel())
     }
 
-    /// The part of object `stripe` within a range of the file.
-    fn object_range(&self, stripe: StripeIndex, start: u64, end: u64) -> Option<Range<u64>> {
-        let from = self.layout.object_size(stripe, start);
-        let to = if end == OBD_OBJECT_EOF {
-            OBD_OBJECT_EOF
-        } else {
-            self.layout.object_size(stripe, end)
-        };
-        (from < to).then_some(from..to)
+    /// All objects.
+    fn all(&self) -> impl Iterator<Item = (ObjectIndex, ())> + use<> {
+        (0..self.objects.len() as u32).map(|i| (ObjectIndex(i), ()))
     }
 
-    /// Locks a range of the file in all its objects, in stripe order, so that concurrent callers
-    /// cannot deadlock.
-    async fn lock(&self, mode: LockMode, start: u64, end: u64) -> Result<Vec<LockRef>, Errno> {
-        self.lock_objects(mode, start, end, false).await
+    /// Locks a range of the file in the objects that have bytes of it.
+    async fn lock(&self, mode: LockMode, start: u64, end: u64) -> Result<HeldLocks, Errno> {
+        self.lock_range(mode, start, end, false).await
     }
 
     /// As [`DataFile::lock`]; with `even_revoked` by [`Object::lock_including_revoked`].
-    async fn lock_objects(
+    async fn lock_range(
         &self,
         mode: LockMode,
         start: u64,
         end: u64,
         even_revoked: bool,
-    ) -> Result<Vec<LockRef>, Errno> {
-        let mut locks = Vec::with_capacity(1);
-        for stripe in StripeIndex::all(self.objects.len()) {
-            if let Some(range) = self.object_range(stripe, start, end) {
-                let object = self.object(stripe)?;
-                locks.push(match even_revoked {
-                    true => object.lock_including_revoked(mode, range).await?,
-                    false => object.lock(mode, range).await?,
-                });
-            }
+    ) -> Result<HeldLocks, Errno> {
+        let to_end = |(object, range): (ObjectIndex, Range<u64>)| match end {
+            // Also in a component that ends within the file: only a lock up to the end of an object
+            // proves the object's size.
+            OBD_OBJECT_EOF => (object, range.start..OBD_OBJECT_EOF),
+            _ => (object, range),
+        };
+        let ranges = self.layout.objects_in(start..end).map(to_end);
+        self.lock_objects(mode, ranges, even_revoked).await
+    }
+
+    /// Locks ranges of objects, which come in ascending order, so that concurrent callers cannot
+    /// deadlock.
+    async fn lock_objects(
+        &self,
+        mode: LockMode,
+        ranges: impl Iterator<Item = (ObjectIndex, Range<u64>)>,
+        even_revoked: bool,
+    ) -> Result<HeldLocks, Errno> {
+        let mut locks = HeldLocks::new();
+        for (index, range) in ranges {
+            let object = self.object(index)?;
+            let lock = match even_revoked {
+                true => object.lock_including_revoked(mode, range).await?,
+                false => object.lock(mode, range).await?,
+            };
+            locks.push(index, lock);
         }
         Ok(locks)
     }
@@ -156,8 +167,15 @@ impl DataFile {
     fn size_max(&self) -> u64 {
         let object = |object: &Arc<Object>| object.osc().object_bytes_max();
         let smallest = self.objects.iter().flatten().map(object).min();
-        let size = smallest.map_or(u64::MAX, |bytes| self.layout.file_size(StripeIndex(0), bytes));
+        let size = self.layout.size_max(smallest.unwrap_or(u64::MAX));
         size.min(i64::MAX as u64)
+    }
+
+    /// Whether a write to a range first needs objects. Not beyond the largest size, where it fails.
+    /// A file without any layout needs an open for write instead.
+    pub(crate) fn lacks_objects(&self, range: &Range<u64>) -> bool {
+        let end = range.end.min(self.size_max());
+        !self.layout.components().is_empty() && !self.layout.has_objects(range.start..end)
     }
 
     /// Checks that the file may have this size.
@@ -176,7 +194,7 @@ impl DataFile {
     pub async fn read(&self, offset: u64, len: usize) -> Result<Vec<Bytes>, Errno> {
         let end = offset.saturating_add(len as u64);
         let read = |even_revoked| async move {
-            let locks = self.lock_objects(LockMode::Pr, offset, end, even_revoked).await?;
+            let locks = self.lock_range(LockMode::Pr, offset, end, even_revoked).await?;
             self.read_locked(locks, offset, len).await
         };
         self.read_consistently(read).await
@@ -223,25 +241,25 @@ impl DataFile {
     }
 
     /// Reads a locked range.
-    async fn read_locked(&self, locks: Vec<LockRef>, offset: u64, len: usize) -> Result<StripedRead, Errno> {
+    async fn read_locked(&self, locks: HeldLocks, offset: u64, len: usize) -> Result<StripedRead, Errno> {
         let end = offset.saturating_add(len as u64);
         if self.objects.is_empty() || len == 0 {
             return Ok(StripedRead::default());
         }
-        let pieces: Vec<_> = self.layout.extents(offset, len as u64).collect();
-        if pieces.len() > 1 {
-            for piece in &pieces {
-                self.object(piece.stripe)?
-                    .prefetch(piece.object_offset..piece.object_offset + piece.len);
+        let extents = || self.layout.extents(offset, len as u64);
+        if extents().nth(1).is_some() {
+            for extent in extents() {
+                self.object(extent.object)?.prefetch(extent.object_range());
             }
         }
         self.read_ahead(offset, len as u64);
         let mut out = StripedRead::default();
-        for piece in &pieces {
-            let object = self.object(piece.stripe)?;
-            let range = piece.object_offset..piece.object_offset + piece.len;
-            let data = object.read(range, lock_on(&locks, object)?).await?;
-            out.push(data, piece.len);
+        for extent in extents() {
+            let object = self.object(extent.object)?;
+            let data = object
+                .read(extent.object_range(), locks.on(extent.object)?)
+                .await?;
+            out.push(extent.file_offset - offset, data);
         }
         let read = self.fill_to_size(out, offset, end).await;
         drop(locks);
@@ -252,7 +270,7 @@ impl DataFile {
     /// written byte, but the file may continue in this or another object. The caller holds a lock
     /// on the range, so no other client can write there meanwhile.
     async fn fill_to_size(&self, mut out: StripedRead, offset: u64, end: u64) -> Result<StripedRead, Errno> {
-        if out.missing > 0 {
+        if out.len < end - offset {
             let size = self.attr().await?.size;
             out.fill_to(size.min(end).saturating_sub(offset));
         }
@@ -276,14 +294,12 @@ impl DataFile {
         even_revoked: bool,
     ) -> Result<StripedRead, Errno> {
         let end = offset.saturating_add(len as u64);
-        let _locks = self.lock_objects(LockMode::Pr, offset, end, even_revoked).await?;
+        let _locks = self.lock_range(LockMode::Pr, offset, end, even_revoked).await?;
         let mut out = StripedRead::default();
-        for piece in self.layout.extents(offset, len as u64) {
-            let data = self
-                .object(piece.stripe)?
-                .read_direct(piece.object_offset..piece.object_offset + piece.len)
-                .await?;
-            out.push(data, piece.len);
+        for extent in self.layout.extents(offset, len as u64) {
+            let object = self.object(extent.object)?;
+            let data = object.read_direct(extent.object_range()).await?;
+            out.push(extent.file_offset - offset, data);
         }
         self.fill_to_size(out, offset, end).await
     }
@@ -293,38 +309,46 @@ impl DataFile {
         let Some(ahead) = self.ahead.lock().record_read(offset, len) else {
             return;
         };
-        for (stripe, object) in StripeIndex::all(self.objects.len()).zip(&self.objects) {
-            if let (Some(object), Some(range)) = (object, self.object_range(stripe, ahead.start, ahead.end)) {
+        for (object, range) in self.layout.objects_in(ahead) {
+            if let Ok(object) = self.object(object) {
                 object.prefetch(range);
             }
         }
     }
 
-    /// Runs an operation on every object, concurrently if there are several.
-    async fn for_each_object<T, F>(
+    /// Runs an operation on objects, concurrently if there are several; each has its argument.
+    /// Returns the results by object, in the order in which the operations end.
+    async fn for_each<A, T, F>(
         &self,
-        act: impl Fn(StripeIndex, Arc<Object>) -> F,
-    ) -> Result<Vec<T>, Errno>
+        objects: impl Iterator<Item = (ObjectIndex, A)>,
+        act: impl Fn(Arc<Object>, ObjectIndex, A) -> F,
+    ) -> Result<Vec<(ObjectIndex, T)>, Errno>
     where
         T: Send + 'static,
         F: Future<Output = Result<T, Errno>> + Send + 'static,
     {
-        if self.objects.len() == 1 {
-            return Ok(vec![
-                act(StripeIndex(0), self.object(StripeIndex(0))?.clone()).await?,
-            ]);
+        let mut objects = objects.peekable();
+        let Some((index, arg)) = objects.next() else {
+            return Ok(Vec::new());
+        };
+        let first = act(self.object(index)?.clone(), index, arg);
+        if objects.peek().is_none() {
+            return Ok(vec![(index, first.await?)]);
         }
         let mut tasks = JoinSet::new();
-        for stripe in StripeIndex::all(self.objects.len()) {
-            let task = act(stripe, self.object(stripe)?.clone());
-            tasks.spawn(job::inherit(async move { (stripe, task.await) }));
+        tasks.spawn(job::inherit(async move { (index, first.await) }));
+        for (index, arg) in objects {
+            let task = act(self.object(index)?.clone(), index, arg);
+            tasks.spawn(job::inherit(async move { (index, task.await) }));
         }
-        let mut results = Vec::with_capacity(self.objects.len());
+        let mut results = Vec::with_capacity(tasks.len());
         while let Some(result) = tasks.join_next().await {
             results.push(result.map_err(|_| Errno::EINTR)?);
         }
-        results.sort_by_key(|(stripe, _)| *stripe);
-        results.into_iter().map(|(_, result)| result).collect()
+        // Of several errors, the caller gets that of the first object.
+        results.sort_by_key(|(index, _)| *index);
+        let unwrap = |(index, result): (ObjectIndex, Result<T, Errno>)| Ok((index, result?));
+        results.into_iter().map(unwrap).collect()
     }
 
     /// Writes dirty pages to the servers and waits. Records lost data without returning its error.
@@ -333,7 +357,7 @@ impl DataFile {
     ///
     /// `ENODEV`: an unknown target.
     pub async fn flush(&self) -> Result<(), Errno> {
-        self.for_each_object(|_, object| async move {
+        self.for_each(self.all(), |object, _, ()| async move {
             object.flush(0..u64::MAX).await;
             Ok(())
         })
@@ -347,16 +371,16 @@ impl DataFile {
     ///
     /// As [`DataFile::flush`]; or an error of an OST.
     pub async fn fsync(&self) -> Result<(), Errno> {
-        self.for_each_object(|_, object| async move { object.sync().await })
+        self.for_each(self.all(), |object, _, ()| async move { object.sync().await })
             .await?;
         Ok(())
     }
 
-    /// Merges the size, blocks and times of the file's objects (in stripe order) into the file's.
-    fn merge(&self, attrs: &[DataAttr]) -> DataAttr {
+    /// Merges the size, blocks and times of the file's objects into the file's.
+    fn merge(&self, attrs: impl IntoIterator<Item = (ObjectIndex, DataAttr)>) -> DataAttr {
         let mut all = DataAttr::default();
-        for (stripe, attr) in StripeIndex::all(attrs.len()).zip(attrs) {
-            all.size = all.size.max(self.layout.file_size(stripe, attr.size));
+        for (object, attr) in attrs {
+            all.size = all.size.max(self.layout.file_size(object, attr.size));
             all.blocks += attr.blocks;
             all.times = all.times.latest(attr.times);
         }
@@ -373,9 +397,9 @@ impl DataFile {
             return Ok(known);
         }
         let attrs = self
-            .for_each_object(|_, object| async move { object.attr().await })
+            .for_each(self.all(), |object, _, ()| async move { object.attr().await })
             .await?;
-        Ok(self.merge(&attrs))
+        Ok(self.merge(attrs))
     }
 
     /// Size, blocks and times if the targets answer within [`SIZE_WAIT_MAX`]; `None` otherwise, and
@@ -406,12 +430,9 @@ impl DataFile {
 
     /// Size, blocks and times if locks exclude changes by other clients.
     pub fn cached_attr(&self) -> Option<DataAttr> {
-        let attrs: Option<Vec<DataAttr>> = self
-            .objects
-            .iter()
-            .map(|object| object.as_ref()?.known_attr())
-            .collect();
-        Some(self.merge(&attrs?))
+        let known = |(index, ())| Some((index, self.object(index).ok()?.known_attr()?));
+        let attrs: Option<Vec<_>> = self.all().map(known).collect();
+        Some(self.merge(attrs?))
     }
 
     /// Takes the write lock of a new file with one object in advance; the file's size is then known
@@ -429,7 +450,7 @@ impl DataFile {
     /// `CAPA_OPC_*`) from the metadata target, if the object targets require them. For changes
     /// without an open file.
     pub(crate) async fn authorize(&self, rights: u64, user: &CapabilityUser) -> Result<(), Errno> {
-        self.for_each_object(|_, object| {
+        self.for_each(self.all(), |object, _, ()| {
             let user = user.clone();
             async move { object.authorize(rights, user).await }
         })
@@ -447,18 +468,23 @@ impl DataFile {
         if offset >= size {
             return Err(Errno::ENXIO);
         }
+        let objects = self.layout.objects_in(offset..OBD_OBJECT_EOF);
         let offsets = self
-            .for_each_object(|stripe, object| {
-                let from = self.layout.object_size(stripe, offset);
-                async move { object.seek(from, op == Seek::Hole).await }
+            .for_each(objects, |object, _, range| async move {
+                object.seek(range.start, op == Seek::Hole).await
             })
             .await?;
-        let nearest = StripeIndex::all(offsets.len())
-            .zip(offsets)
-            .filter_map(|(stripe, at)| at.map(|at| self.layout.file_offset(stripe, at)))
+        let offsets = offsets.into_iter();
+        let nearest = offsets
+            .filter_map(|(object, at)| self.layout.file_offset(object, at?))
             .min();
         match op {
-            Seek::Hole => Ok(nearest.unwrap_or(size).clamp(offset, size)),
+            Seek::Hole => {
+                let nearest = nearest
+                    .into_iter()
+                    .chain(self.layout.first_without_object(offset));
+                Ok(nearest.min().unwrap_or(size).clamp(offset, size))
+            }
             Seek::Data => nearest
                 .filter(|&at| at < size)
                 .map(|at| at.max(offset))
@@ -474,12 +500,4 @@ impl Drop for DataFile {
             osc.drop_if_unused(object);
         }
     }
-}
-
-/// The lock on this object, among the locks on a file's objects.
-fn lock_on<'a>(locks: &'a [LockRef], object: &Object) -> Result<&'a LockRef, Errno> {
-    let mut locks = locks.iter();
-    locks
-        .find(|l| l.info().res == *object.resource())
-        .ok_or(Errno::EIO)
 }

@@ -112,7 +112,7 @@ impl Lov {
     /// Whether all targets of a layout are known.
     pub(crate) fn knows_targets(&self, layout: &FileLayout) -> bool {
         let oscs = self.oscs.read();
-        layout.stripes.iter().all(|s| oscs.contains_key(&s.ost))
+        layout.objects().all(|(_, s)| oscs.contains_key(&s.ost))
     }
 
     /// The inputs with which this `Lov` was created.
@@ -150,8 +150,8 @@ impl Lov {
             return file;
         }
         let oscs = self.oscs.read();
-        let objects = StripeIndex::all(layout.count())
-            .zip(&layout.stripes)
+        let objects = layout
+            .objects()
             .map(|(i, stripe)| Some(oscs.get(&stripe.ost)?.object(object_id(fid, i, stripe))))
             .collect();
         let file = Arc::new(DataFile::new(fid, layout, objects));
@@ -171,8 +171,7 @@ impl Lov {
     pub(crate) fn file_in_use(&self, fid: Fid, layout: Arc<FileLayout>) -> Option<Arc<DataFile>> {
         let in_use = {
             let oscs = self.oscs.read();
-            let mut stripes = StripeIndex::all(layout.count()).zip(&layout.stripes);
-            stripes.any(|(i, stripe)| {
+            layout.objects().any(|(i, stripe)| {
                 let res = resource(&object_id(fid, i, stripe));
                 oscs.get(&stripe.ost)
                     .is_some_and(|osc| osc.find_object(&res).is_some())
@@ -185,7 +184,7 @@ impl Lov {
     pub fn discard(&self, fid: Fid, layout: &FileLayout) {
         self.files.lock().remove(&fid);
         let oscs = self.oscs.read();
-        for (i, stripe) in StripeIndex::all(layout.count()).zip(&layout.stripes) {
+        for (i, stripe) in layout.objects() {
             if let Some(osc) = oscs.get(&stripe.ost) {
                 osc.discard(&object_id(fid, i, stripe));
             }

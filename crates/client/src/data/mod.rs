@@ -10,6 +10,7 @@ mod cache_limit;
 mod change_seq;
 mod descriptors;
 mod file;
+mod held_locks;
 mod losses;
 mod lov;
 mod object;
@@ -21,7 +22,7 @@ mod striped_io;
 
 pub use file::DataFile;
 pub use lov::{DataConfig, Lov};
-pub use ranged_ops::{Fallocate, Seek};
+pub use ranged_ops::{Appended, Fallocate, Seek};
 
 pub(crate) use cache::PAGE_SIZE;
 pub(crate) use descriptors::Descriptor;

@@ -1,4 +1,6 @@
-//! The parameters of fallocate and lseek.
+//! Parameters of fallocate and lseek, and the result of an append.
+
+use std::ops::Range;
 
 /// A change of the space of a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,6 +39,22 @@ impl Fallocate {
             Fallocate::PunchHole => true,
         }
     }
+}
+
+/// The result of an append.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Appended {
+    /// The bytes were written.
+    Written {
+        /// The former end of the file.
+        offset: u64,
+        /// Number of written bytes.
+        bytes: usize,
+    },
+    /// The layout is not current: nothing was written.
+    OldLayout,
+    /// This range of the file has no objects yet: nothing was written.
+    NeedsObjects(Range<u64>),
 }
 
 /// The target of a seek.

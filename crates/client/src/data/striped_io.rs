@@ -5,28 +5,25 @@ use wire::Errno;
 
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
-/// The pieces of a read, in order. Missing bytes of a piece become zeros if any byte follows them.
+/// The pieces of a read, in order. Missing bytes become zeros if any byte follows them.
 #[derive(Default)]
 pub(super) struct StripedRead {
     pub(super) data: Vec<Bytes>,
     /// Bytes in `data`.
-    len: u64,
-    /// Bytes after `len` that the objects did not return.
-    pub(super) missing: u64,
+    pub(super) len: u64,
     /// Whether `data` has zeros that no object returned.
     pub(super) has_added_zeros: bool,
 }
 
 impl StripedRead {
-    /// Appends the bytes of the next piece, of which `wanted` were requested.
-    pub(super) fn push(&mut self, data: Vec<Bytes>, wanted: u64) {
+    /// Appends the bytes of the next piece, which begins `start` bytes after the begin of the read.
+    pub(super) fn push(&mut self, start: u64, data: Vec<Bytes>) {
         let received: u64 = data.iter().map(|d| d.len() as u64).sum();
         if received > 0 {
-            self.fill_to(self.len + self.missing);
+            self.fill_to(start);
             self.len += received;
             self.data.extend(data);
         }
-        self.missing += wanted - received.min(wanted);
     }
 
     /// Appends zeros up to a total length of `len` bytes.
@@ -37,7 +34,6 @@ impl StripedRead {
             self.len += zeros;
             self.has_added_zeros = true;
         }
-        self.missing = 0;
     }
 }
 
@@ -76,10 +72,10 @@ mod tests {
     #[test]
     fn a_hole_between_pieces_reads_as_zeros_and_the_end_of_file_is_short() {
         let mut out = StripedRead::default();
-        out.push(vec![Bytes::from_static(b"ab")], 4);
-        out.push(vec![Bytes::from_static(b"cd")], 4);
-        assert_eq!(out.data.concat(), b"ab\0\0cd");
-        assert_eq!(out.missing, 2);
+        out.push(0, vec![Bytes::from_static(b"ab")]);
+        out.push(4, vec![Bytes::from_static(b"cd")]);
+        out.push(8, Vec::new());
+        assert_eq!((out.data.concat(), out.len), (b"ab\0\0cd".to_vec(), 6));
         out.fill_to(7);
         assert_eq!(out.data.concat(), b"ab\0\0cd\0");
     }

@@ -4,8 +4,9 @@ use crate::attr::{Attr, MdAttr, SetAttr, SetTime};
 use crate::client::Client;
 use crate::cred::{Cred, NO_GROUP};
 use crate::data::{CapabilityUser, DataFile};
+use crate::layout::FileLayout;
 use crate::mdc::Mdc;
-use crate::ops::io::check_not_released;
+use crate::ops::io::check_has_data;
 use crate::ops::lookup::{FoundFile, SizeWait};
 use crate::ops::open::OpenFile;
 use crate::pack;
@@ -68,6 +69,11 @@ impl Client {
         let data = self.data_to_set(cred, fid, set, file).await?;
         if let (Some(data), Some(size)) = (&data, set.size) {
             data.check_size(size)?;
+            let range = FileLayout::range_of_size(size);
+            if data.lacks_objects(&range) {
+                self.create_objects(fid, range).await?;
+                return Ok(None);
+            }
         }
         let mdc = self.lmv.mdc_of(fid).await?;
         // The owner must be a member of the new group, so the request carries that group.
@@ -189,7 +195,7 @@ impl Client {
         }
         if let Some(file) = file {
             return match set.size {
-                None if file.layout.lock().is_released() => Ok(None),
+                None if file.layout.lock().elsewhere().is_some() => Ok(None),
                 _ => self.data_of(file).await.map(Some),
             };
         }
@@ -208,7 +214,7 @@ impl Client {
         }
         let layout = self.layout(fid).await?;
         if set.size.is_some() {
-            check_not_released(fid, &layout)?;
+            check_has_data(fid, &layout)?;
         }
         if layout.is_empty() {
             return Ok(None);

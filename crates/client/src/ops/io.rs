@@ -4,31 +4,38 @@ use crate::atime::Atime;
 use crate::attr::SetAttr;
 use crate::client::Client;
 use crate::cred::Cred;
-use crate::data::{DataFile, Fallocate, Seek};
-use crate::layout::FileLayout;
+use crate::data::{Appended, DataFile, Fallocate, Seek};
+use crate::layout::{Elsewhere, FileLayout};
 use crate::ops::open::OpenFile;
 use crate::pack;
 use crate::stats::Operation;
 use bytes::Bytes;
+use std::ops::Range;
 use std::sync::Arc;
 use wire::{Errno, Fid, MDS_SYNC, OBD_CONNECT_LAYOUTLOCK, WireStruct};
 
 /// The extended attribute with the Linux capabilities of a program file.
 const CAPABILITY: &[u8] = b"security.capability";
 
-/// Fails with `ENODATA` if the file is released (HSM): this client cannot restore it.
-pub(super) fn check_not_released(fid: Fid, layout: &FileLayout) -> Result<(), Errno> {
-    if layout.is_released() {
-        lnet::warn_rate_limited!(%fid, "the file's data is in an archive: restore it with Lustre's `lfs hsm_restore`");
-        return Err(Errno::ENODATA);
+/// Fails with `ENODATA` if the file's data is not in this file system: this client can neither
+/// restore it from an archive (HSM) nor interpret a foreign layout.
+pub(super) fn check_has_data(fid: Fid, layout: &FileLayout) -> Result<(), Errno> {
+    match layout.elsewhere() {
+        None => return Ok(()),
+        Some(Elsewhere::Archive) => {
+            lnet::warn_rate_limited!(%fid, "the file's data is in an archive: restore it with Lustre's `lfs hsm_restore`");
+        }
+        Some(Elsewhere::Foreign) => {
+            lnet::warn_rate_limited!(%fid, "the file's layout is foreign: its data is in another system, as `lfs getstripe -v` shows");
+        }
     }
-    Ok(())
+    Err(Errno::ENODATA)
 }
 
 impl Client {
     /// The data of an open file by its current layout. Requests the layout again if its lock was
     /// revoked. (On a server without layout locks, layouts do not change.) Fails if data or locks
-    /// of this descriptor were lost, and with `ENODATA` if the file is released.
+    /// of this descriptor were lost, and with `ENODATA` if the data is not in this file system.
     pub(crate) async fn data_of(&self, file: &OpenFile) -> Result<Arc<DataFile>, Errno> {
         file.descriptor.check()?;
         let mdc = self.lmv.mdc_of(file.fid).await?;
@@ -38,7 +45,7 @@ impl Client {
         }
         // The layout under the mount's current lock. The descriptor's layout may be older.
         let layout = self.layout(file.fid).await?;
-        check_not_released(file.fid, &layout)?;
+        check_has_data(file.fid, &layout)?;
         let changed = {
             let mut known = file.layout.lock();
             let changed = !Arc::ptr_eq(&known, &layout) && known.raw != layout.raw;
@@ -54,6 +61,18 @@ impl Client {
         let data = self.data(file.fid, layout).await;
         *file.data.lock() = data.clone();
         Ok(data)
+    }
+
+    /// As [`Client::data_of`], for a change of a range: first has the metadata target create missing
+    /// objects of the range.
+    async fn data_to_write(&self, file: &OpenFile, range: Range<u64>) -> Result<Arc<DataFile>, Errno> {
+        loop {
+            let data = self.data_of(file).await?;
+            if !data.lacks_objects(&range) {
+                return Ok(data);
+            }
+            self.create_objects(file.fid, range.clone()).await?;
+        }
     }
 
     /// Whether the cached layout of the file is the layout of this data. If so, records that the
@@ -109,8 +128,8 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// `EBADF`: not open for reading; `EIO`: data, locks or objects were lost; or an error of a
-    /// server.
+    /// `EBADF`: not open for reading; `ENODATA`: the data is not in this file system; `EIO`: data,
+    /// locks or objects were lost; or an error of a server.
     pub async fn read(&self, file: &OpenFile, offset: u64, len: usize) -> Result<Vec<Bytes>, Errno> {
         let _timer = self.stats.time(Operation::Read);
         if !file.flags.read && !file.flags.exec {
@@ -156,12 +175,17 @@ impl Client {
     /// As [`Client::read`]; `EIO` while a descriptor of the file has lost data.
     pub async fn read_mapped(&self, file: &OpenFile, offset: u64, len: usize) -> Result<Vec<Bytes>, Errno> {
         self.check_mappable(file)?;
+        let end = offset.saturating_add(len as u64);
+        // A program may change the pages, and their write-back requests no objects.
+        let range = match file.flags.write {
+            true => offset..end,
+            false => offset..offset,
+        };
         let pages = loop {
             let data = {
-                let end = offset.saturating_add(len as u64);
                 // A revocation of the layout lock drops the file's pages, but not these.
                 let _pending_read = self.kernel.begin_read(file.fid, offset..end);
-                self.data_of(file).await?
+                self.data_to_write(file, range.clone()).await?
             };
             let pages = match data.layout().raw.is_empty() {
                 true => self.read_without_objects(file.fid, offset, len).await,
@@ -206,8 +230,8 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// `EBADF`: not open for writing; `EFBIG`, `ENOSPC`, `EDQUOT`; `EIO`: data or locks were lost;
-    /// or another error of a server.
+    /// `EBADF`: not open for writing, or a foreign layout; `EFBIG`, `ENOSPC`, `EDQUOT`; `EIO`: data
+    /// or locks were lost; or another error of a server.
     pub async fn write(&self, file: &OpenFile, offset: u64, bytes: Bytes) -> Result<usize, Errno> {
         self.write_with_offset(file, offset, bytes)
             .await
@@ -226,7 +250,9 @@ impl Client {
         bytes: Bytes,
     ) -> Result<(u64, usize), Errno> {
         let _timer = self.stats.time(Operation::Write);
-        if !file.flags.write {
+        // As Lustre's client, which has no way to write to a foreign layout.
+        let is_foreign = file.layout.lock().elsewhere() == Some(Elsewhere::Foreign);
+        if !file.flags.write || is_foreign {
             return Err(Errno::EBADF);
         }
         let len = bytes.len();
@@ -253,8 +279,9 @@ impl Client {
     }
 
     async fn write_at(&self, file: &OpenFile, offset: u64, bytes: Bytes) -> Result<usize, Errno> {
+        let range = offset..offset + bytes.len() as u64;
         loop {
-            let data = self.data_of(file).await?;
+            let data = self.data_to_write(file, range.clone()).await?;
             let (bytes, is_current) = (bytes.clone(), self.is_current(file.fid, &data));
             let written = match file.flags.direct {
                 true => data.write_direct(offset, bytes, is_current).await,
@@ -270,8 +297,16 @@ impl Client {
         loop {
             let data = self.data_of(file).await?;
             let is_current = self.is_current(file.fid, &data);
-            let written = data.append(bytes.clone(), is_current).await;
-            if let Some(written) = self.change_result(file.fid, &data, written).await? {
+            let appended = match data.append(bytes.clone(), is_current).await {
+                Ok(Appended::NeedsObjects(range)) => {
+                    self.create_objects(file.fid, range).await?;
+                    continue;
+                }
+                Ok(Appended::Written { offset, bytes }) => Ok(Some((offset, bytes))),
+                Ok(Appended::OldLayout) => Ok(None),
+                Err(e) => Err(e),
+            };
+            if let Some(written) = self.change_result(file.fid, &data, appended).await? {
                 return Ok(written);
             }
         }
@@ -345,6 +380,9 @@ impl Client {
             let _ = self.lov.losses().report(file.fid, &file.loss_cursor);
             return Err(failed);
         }
+        if file.layout.lock().elsewhere() == Some(Elsewhere::Foreign) {
+            return self.sync_md(file.fid).await;
+        }
         let data = self.data_of(file).await?;
         let synced = data.fsync().await;
         self.lov.losses().report(file.fid, &file.loss_cursor)?;
@@ -396,8 +434,13 @@ impl Client {
         if self.begin_write(file) {
             self.remove_file_capabilities(file).await?;
         }
+        let range = match op {
+            // A hole needs no objects.
+            Fallocate::PunchHole => offset..offset,
+            _ => offset..offset + len,
+        };
         loop {
-            let data = self.data_of(file).await?;
+            let data = self.data_to_write(file, range.clone()).await?;
             let is_current = self.is_current(file.fid, &data);
             let done = data.fallocate(op, offset, len, is_current).await;
             let done = done.map(|done| done.then_some(()));

@@ -6,7 +6,6 @@ use crate::client::Client;
 use crate::cred::Cred;
 use crate::data::DataFile;
 use crate::inode::{ATTR_BITS, Child};
-use crate::layout::FileLayout;
 use crate::mdc::{IntentReply, IntentRequest, Mdc};
 use crate::owner::KERNEL_WAIT_MAX;
 use crate::pack;
@@ -15,12 +14,10 @@ use bytes::Bytes;
 use ldlm::LockCookie;
 use ldlm::{LockMode, LockRef};
 use std::sync::Arc;
-use wire::format::bufs;
 use wire::{
-    DOT_LUSTRE_NAME, Errno, Fid, IT_GETATTR, IT_LAYOUT, LAYOUT_INTENT_ACCESS, LayoutIntent,
-    MDS_INODELOCK_DOM, MDS_INODELOCK_LAYOUT, MDS_INODELOCK_LOOKUP, MDS_INODELOCK_UPDATE, OBD_MD_FLACL,
-    OBD_MD_FLBTIME, OBD_MD_FLDIREA, OBD_MD_FLEASIZE, OBD_MD_FLGETATTR, OBD_MD_FLID, OBD_MD_FLMODEASIZE,
-    OBD_MD_MDS, OBD_MD_MEA, WireStruct, nul_terminated,
+    DOT_LUSTRE_NAME, Errno, Fid, IT_GETATTR, MDS_INODELOCK_DOM, MDS_INODELOCK_LAYOUT, MDS_INODELOCK_LOOKUP,
+    MDS_INODELOCK_UPDATE, OBD_MD_FLACL, OBD_MD_FLBTIME, OBD_MD_FLDIREA, OBD_MD_FLEASIZE, OBD_MD_FLGETATTR,
+    OBD_MD_FLID, OBD_MD_FLMODEASIZE, OBD_MD_MDS, OBD_MD_MEA, WireStruct, nul_terminated,
 };
 
 /// Largest length of a name, in bytes.
@@ -488,46 +485,6 @@ impl Client {
         };
         // The lock may be revoked and granted again between the check of the mark and of the lock.
         is_marked() && mdc.find(fid, LockMode::Pr, MDS_INODELOCK_DOM).is_some() && is_marked()
-    }
-
-    /// A regular file's layout, if it is cached under a LAYOUT lock.
-    pub(crate) async fn cached_layout(&self, fid: Fid) -> Result<Option<Arc<FileLayout>>, Errno> {
-        let mdc = self.lmv.mdc_of(fid).await?;
-        let cached = || {
-            let _held = mdc.find(fid, LockMode::Cr, MDS_INODELOCK_LAYOUT)?;
-            self.inodes.layout(fid)
-        };
-        Ok(cached())
-    }
-
-    /// A regular file's layout: cached under a LAYOUT lock, or requested.
-    pub(crate) async fn layout(&self, fid: Fid) -> Result<Arc<FileLayout>, Errno> {
-        if let Some(layout) = self.cached_layout(fid).await? {
-            return Ok(layout);
-        }
-        let mdc = self.lmv.mdc_of(fid).await?;
-        let intent = LayoutIntent {
-            lai_opc: LAYOUT_INTENT_ACCESS,
-            ..LayoutIntent::default()
-        };
-        let bufs = vec![intent.to_bytes(), Bytes::new()];
-        let reply = mdc
-            .intent(IntentRequest::new(
-                fid,
-                LockMode::Cr,
-                MDS_INODELOCK_LAYOUT,
-                IT_LAYOUT,
-                bufs,
-            ))
-            .await?;
-        reply.status?;
-        let layout = Arc::new(FileLayout::parse(reply.reply.bytes(bufs::ENQUEUE_LVB))?);
-        if let Some(lock) = &reply.lock
-            && lock.info().policy.bits() & MDS_INODELOCK_LAYOUT != 0
-        {
-            self.inodes.entry(fid).state.lock().layout = Some(layout.clone());
-        }
-        Ok(layout)
     }
 
     /// The supplementary group that a request about a file carries ([`crate::perm::suppgid`]).

@@ -8,6 +8,7 @@ mod flock;
 mod fs;
 mod inode_flags;
 mod io;
+mod layouts;
 mod lookup;
 mod lookup_batch;
 mod open;

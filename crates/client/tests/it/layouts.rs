@@ -8,15 +8,16 @@ use rpc::{BoxFuture, Import, ImportConfig, ImportEvent, ImportKind, ImportOwner,
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use testkit::{Cluster, FSNAME};
-use wire::striping::PlainLayout;
+use wire::striping::{LovLayout, PlainLayout};
 use wire::{
-    Errno, Fid, MDS_GETATTR, MdtBody, Message, Nid, OBD_CONNECT_ATTRFID, OBD_CONNECT_FID, OBD_CONNECT_FLAGS2,
-    OBD_CONNECT_FULL20, OBD_CONNECT_IBITS, OBD_CONNECT_VERSION, OBD_CONNECT2_OVERSTRIPING, OBD_MD_FLEASIZE,
-    ObdConnectData, WireStruct,
+    Errno, Fid, LOV_MAGIC_FOREIGN, LU_FOREIGN_TYPE_S3, LovForeignMd, MDS_GETATTR, MdtBody, Message, Nid,
+    OBD_CONNECT_ATTRFID, OBD_CONNECT_FID, OBD_CONNECT_FLAGS2, OBD_CONNECT_FULL20, OBD_CONNECT_IBITS,
+    OBD_CONNECT_VERSION, OBD_CONNECT2_OVERSTRIPING, OBD_MD_FLEASIZE, ObdConnectData, WireStruct,
 };
 
 const RW: OpenFlags = OpenFlags::READ_WRITE;
 const STRIPE_SIZE: u32 = 64 << 10;
+const S_IFREG: u32 = 0o100_000;
 
 async fn create_with(client: &Client, name: &str, layout: PlainLayout) -> (Fid, Arc<OpenFile>) {
     let (cred, root) = (Cred::root(), client.root());
@@ -110,6 +111,65 @@ async fn an_overstriped_file_waits_for_objects_and_repeats_listed_osts() {
     let layout = layout_of(&client, fid).await;
     assert!(layout.objects.len() == 2 && !layout.is_overstriped());
     client.release(&file).await.unwrap();
+    client.umount().await;
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_foreign_layout_is_stored_and_shown_but_has_no_data() {
+    let cluster = Cluster::start(1).await;
+    let (client, cred) = (cluster.mount().await, Cred::root());
+    let other = cluster.mount().await;
+    let head = LovForeignMd {
+        lfm_magic: LOV_MAGIC_FOREIGN,
+        lfm_type: LU_FOREIGN_TYPE_S3,
+        lfm_flags: 0xda08,
+        ..Default::default()
+    };
+    let layout = LovLayout::Foreign(head, Bytes::from_static(b"s3://bucket/key")).build();
+    let root = client.root();
+    // A found file holds its locks.
+    let create = client.create_with(&cred, (root, b"created"), 0o644, RW, layout.clone());
+    let created = {
+        let (found, file) = create.await.unwrap();
+        client.release(&file).await.unwrap();
+        found.attr.fid
+    };
+    let late = {
+        let found = client.mknod(&cred, root, b"late", S_IFREG | 0o644, 0).await;
+        found.unwrap().attr.fid
+    };
+    client.setstripe(&cred, late, layout.clone()).await.unwrap();
+    for fid in [created, late] {
+        assert_eq!(other.getstripe(&cred, fid).await.unwrap(), layout);
+        let file = other.open(&cred, fid, RW).await.unwrap();
+        assert_eq!(other.read(&file, 0, 10).await, Err(Errno::ENODATA));
+        let bytes = Bytes::from_static(b"x");
+        assert_eq!(other.write(&file, 0, bytes).await, Err(Errno::EBADF));
+        let truncate = SetAttr {
+            size: Some(5),
+            ..SetAttr::default()
+        };
+        let truncated = other.setattr(&cred, fid, &truncate, Some(&file)).await;
+        assert_eq!(truncated.map(|found| found.attr.size), Err(Errno::ENODATA));
+        let mode = SetAttr {
+            mode: Some(0o600),
+            ..SetAttr::default()
+        };
+        other.setattr(&cred, fid, &mode, None).await.unwrap();
+        other.fsync(&file, false).await.unwrap();
+        other.release(&file).await.unwrap();
+        let attr = other.getattr(&cred, fid).await.unwrap().attr;
+        assert_eq!((attr.size, attr.mode & 0o777), (0, 0o600));
+        let striped = PlainLayout::request(STRIPE_SIZE, 1, None).build();
+        let again = other.setstripe(&cred, fid, striped).await;
+        assert_eq!(again, Err(Errno::EEXIST));
+    }
+    for name in [b"created".as_slice(), b"late"] {
+        other.unlink(&cred, root, name).await.unwrap();
+    }
+    assert_eq!(client.getattr(&cred, late).await.map(|_| ()), Err(Errno::ENOENT));
+    other.umount().await;
     client.umount().await;
     cluster.stop().await;
 }

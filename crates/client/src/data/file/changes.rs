@@ -5,15 +5,17 @@
 //! the layout is no longer current, the change does nothing. While the change holds the locks,
 //! no client can copy the data and swap the layouts.
 
-use super::{DataFile, lock_on};
+use super::DataFile;
 use crate::atime::AtimeTracker;
-use crate::data::ranged_ops::Fallocate;
+use crate::data::held_locks::HeldLocks;
+use crate::data::ranged_ops::{Appended, Fallocate};
 use crate::data::striped_io::StripedWrite;
+use crate::layout::ObjectIndex;
 use bytes::Bytes;
-use ldlm::{LockMode, LockRef};
+use ldlm::LockMode;
 use std::future::Future;
 use std::ops::Range;
-use wire::{Errno, OBD_OBJECT_EOF, StripeIndex, Time};
+use wire::{Errno, OBD_OBJECT_EOF, Time};
 
 impl DataFile {
     /// The part of a write's length that fits the largest file size. `EFBIG`: no byte fits.
@@ -24,13 +26,22 @@ impl DataFile {
         }
     }
 
+    /// Checks that the range of a write has objects: the caller requests them before the write. `EIO`
+    /// otherwise.
+    fn check_has_objects(&self, offset: u64, len: usize) -> Result<(), Errno> {
+        match self.lacks_objects(&(offset..offset.saturating_add(len as u64))) {
+            true => Err(Errno::EIO),
+            false => Ok(()),
+        }
+    }
+
     /// PW locks on a range of the file; `None` if the layout is not current.
     async fn lock_if_current(
         &self,
         start: u64,
         end: u64,
         is_current: impl Future<Output = Result<bool, Errno>>,
-    ) -> Result<Option<Vec<LockRef>>, Errno> {
+    ) -> Result<Option<HeldLocks>, Errno> {
         let locks = self.lock(LockMode::Pw, start, end).await?;
         Ok(is_current.await?.then_some(locks))
     }
@@ -76,18 +87,16 @@ impl DataFile {
     }
 
     async fn write_pages(&self, range: Range<u64>, data: Bytes) -> Result<usize, Errno> {
-        let mut locks = Vec::with_capacity(1);
-        for stripe in StripeIndex::all(self.objects.len()) {
-            if let Some(range) = self.object_range(stripe, range.start, range.end) {
-                let object = self.object(stripe)?;
-                let epoch = object.page_epoch()?;
-                // The cancellation of a lock waits for the kernel, and the kernel waits for this
-                // write.
-                locks.push(object.lock_including_revoked(LockMode::Pw, range).await?);
-                // After a swap of layouts the object has another file's data.
-                if object.osc().evictions() != epoch || object.file() != self.fid {
-                    return Err(Errno::EIO);
-                }
+        let mut locks = HeldLocks::new();
+        for (index, range) in self.layout.objects_in(range.clone()) {
+            let object = self.object(index)?;
+            let epoch = object.page_epoch()?;
+            // The cancellation of a lock waits for the kernel, and the kernel waits for this write.
+            let lock = object.lock_including_revoked(LockMode::Pw, range).await?;
+            locks.push(index, lock);
+            // After a swap of layouts the object has another file's data.
+            if object.osc().evictions() != epoch || object.file() != self.fid {
+                return Err(Errno::EIO);
             }
         }
         self.write_locked(range.start, data, &locks).await
@@ -96,26 +105,24 @@ impl DataFile {
     /// Writes into the cache under locks that the caller holds. (A second request for the locks
     /// could deadlock: the client does not reuse a lock that the server revokes, and a new lock
     /// waits for the cancellation of the old one.)
-    async fn write_locked(&self, offset: u64, data: Bytes, locks: &[LockRef]) -> Result<usize, Errno> {
+    async fn write_locked(&self, offset: u64, data: Bytes, locks: &HeldLocks) -> Result<usize, Errno> {
         let len = self.fit_write(offset, data.len())?;
+        self.check_has_objects(offset, len)?;
         let _write = self.writes.begin();
         let mut written = StripedWrite::default();
-        for piece in self.layout.extents(offset, len as u64) {
-            let from = (piece.file_offset - offset) as usize;
-            let part = data.slice(from..from + piece.len as usize);
-            let object = self.object(piece.stripe)?;
-            let done = object
-                .write(piece.object_offset, part, lock_on(locks, object)?)
-                .await;
-            if !written.add(piece.len, done) {
+        for extent in self.layout.extents(offset, len as u64) {
+            let from = (extent.file_offset - offset) as usize;
+            let part = data.slice(from..from + extent.len as usize);
+            let (object, lock) = (self.object(extent.object)?, locks.on(extent.object)?);
+            let done = object.write(extent.object_offset, part, lock).await;
+            if !written.add(extent.len, done) {
                 break;
             }
         }
         written.result()
     }
 
-    /// Appends at the current end of the file. Returns the offset and the number of written bytes;
-    /// `None` if the layout is not current.
+    /// Appends at the current end of the file.
     ///
     /// # Errors
     ///
@@ -124,16 +131,20 @@ impl DataFile {
         &self,
         data: Bytes,
         is_current: impl Future<Output = Result<bool, Errno>>,
-    ) -> Result<Option<(u64, usize)>, Errno> {
+    ) -> Result<Appended, Errno> {
         let _appending = self.change_lock.write().await;
         let Some(locks) = self.lock_if_current(0, OBD_OBJECT_EOF, is_current).await? else {
-            return Ok(None);
+            return Ok(Appended::OldLayout);
         };
-        let attrs = StripeIndex::all(self.objects.len())
-            .map(|i| Ok(self.object(i)?.locked_attr()))
-            .collect::<Result<Vec<_>, Errno>>()?;
-        let end = self.merge(&attrs).size;
-        Ok(Some((end, self.write_locked(end, data, &locks).await?)))
+        let attr = |(index, ())| Ok((index, self.object(index)?.locked_attr()));
+        let attrs = self.all().map(attr).collect::<Result<Vec<_>, Errno>>()?;
+        let end = self.merge(attrs).size;
+        let range = end..end.saturating_add(self.fit_write(end, data.len())? as u64);
+        if self.lacks_objects(&range) {
+            return Ok(Appended::NeedsObjects(range));
+        }
+        let bytes = self.write_locked(end, data, &locks).await?;
+        Ok(Appended::Written { offset: end, bytes })
     }
 
     /// Writes to the servers without the cache. Returns the number of written bytes; `None` if the
@@ -150,19 +161,19 @@ impl DataFile {
     ) -> Result<Option<usize>, Errno> {
         let _writing = self.change_lock.read().await;
         let len = self.fit_write(offset, data.len())?;
+        self.check_has_objects(offset, len)?;
         let end = offset + len as u64;
         let Some(locks) = self.lock_if_current(offset, end, is_current).await? else {
             return Ok(None);
         };
         let _write = self.writes.begin();
         let mut written = StripedWrite::default();
-        for piece in self.layout.extents(offset, len as u64) {
-            let from = (piece.file_offset - offset) as usize;
-            let part = data.slice(from..from + piece.len as usize);
-            let object = self.object(piece.stripe)?;
-            let range = piece.object_offset..piece.object_offset + piece.len;
-            let done = object.write_through(range, part, lock_on(&locks, object)?).await;
-            if !written.add(piece.len, done) {
+        for extent in self.layout.extents(offset, len as u64) {
+            let from = (extent.file_offset - offset) as usize;
+            let part = data.slice(from..from + extent.len as usize);
+            let (object, lock) = (self.object(extent.object)?, locks.on(extent.object)?);
+            let done = object.write_through(extent.object_range(), part, lock).await;
+            if !written.add(extent.len, done) {
                 break;
             }
         }
@@ -183,16 +194,15 @@ impl DataFile {
         let _space_change = self.space_changes.begin();
         // The cancellation of a lock waits for the kernel, and the kernel writes no dirty page of a
         // mapping back before a truncate ends.
-        let locks = self
-            .lock_objects(LockMode::Pw, size, OBD_OBJECT_EOF, true)
-            .await?;
+        let beyond = |(index, size): (ObjectIndex, u64)| (index, size..OBD_OBJECT_EOF);
+        let ranges = self.layout.truncated(size).map(beyond);
+        let locks = self.lock_objects(LockMode::Pw, ranges, true).await?;
         if !is_current.await? {
             return Ok(false);
         }
         let _request_to_osts = self.kernel().map(|kernel| kernel.begin_truncate(self.fid));
-        self.for_each_object(|stripe, object| {
-            let size = self.layout.object_size(stripe, size);
-            let lock = lock_on(&locks, &object).cloned();
+        self.for_each(self.layout.truncated(size), |object, index, size| {
+            let lock = locks.on(index).cloned();
             async move { object.truncate(size, &lock?).await }
         })
         .await?;
@@ -218,12 +228,9 @@ impl DataFile {
         let Some(locks) = self.lock_if_current(offset, end, is_current).await? else {
             return Ok(false);
         };
-        for stripe in StripeIndex::all(self.objects.len()) {
-            if let Some(range) = self.object_range(stripe, offset, end) {
-                let object = self.object(stripe)?;
-                let lock = lock_on(&locks, object)?;
-                object.fallocate(op.mode(), range, op.keeps_size(), lock).await?;
-            }
+        for (index, range) in self.layout.objects_in(offset..end) {
+            let (object, lock) = (self.object(index)?, locks.on(index)?);
+            object.fallocate(op.mode(), range, op.keeps_size(), lock).await?;
         }
         Ok(true)
     }
@@ -246,7 +253,7 @@ impl DataFile {
         let mut objects = self.objects.iter().flatten();
         let locks = match objects.any(|object| object.set_times_needs_lock(mtime, atime, ctime)) {
             true => self.lock(LockMode::Pw, 0, OBD_OBJECT_EOF).await?,
-            false => Vec::new(),
+            false => HeldLocks::new(),
         };
         if !is_current.await? {
             return Ok(false);
@@ -254,8 +261,8 @@ impl DataFile {
         if atime.is_some() {
             *self.atime_tracker() = AtimeTracker::default();
         }
-        self.for_each_object(|_, object| {
-            let lock = lock_on(&locks, &object).ok().cloned();
+        self.for_each(self.all(), |object, index, ()| {
+            let lock = locks.on(index).ok().cloned();
             async move { object.set_times(mtime, atime, ctime, lock.as_ref()).await }
         })
         .await?;

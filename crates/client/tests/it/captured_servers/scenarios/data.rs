@@ -1,8 +1,9 @@
 //! Scenarios with data of files.
 
 use crate::captured_servers::scenario_run::ScenarioRun;
-use client::{Fallocate, OpenFlags, Seek, SetAttr};
-use wire::Errno;
+use client::{Fallocate, FileLayout, OpenFlags, Seek, SetAttr};
+use wire::striping::{CompositeLayout, LovLayout, PlainLayout};
+use wire::{Errno, LOV_MAGIC_COMP_V1, LovCompMdEntryV1, LovCompMdV1, LuExtent};
 
 pub async fn create_write_close(run: &ScenarioRun) {
     let dir = run.fid("dir1").await;
@@ -132,6 +133,52 @@ pub async fn umount(run: &ScenarioRun) {
     run.write(&file, 0, b"last\n").await;
     run.client.release(&file).await.unwrap();
     run.client.umount().await;
+}
+
+/// Writes to both components of `lfs setstripe -E 1M -c 1 -E -1 -c 2`. The server creates the objects
+/// of the second one when the client is about to write there.
+pub async fn progressive_layout(run: &ScenarioRun) {
+    let component = |start, end, stripe_count| {
+        let entry = LovCompMdEntryV1 {
+            lcme_extent: LuExtent {
+                e_start: start,
+                e_end: end,
+            },
+            ..Default::default()
+        };
+        (entry, PlainLayout::request(0, stripe_count, None))
+    };
+    let request = CompositeLayout {
+        head: LovCompMdV1 {
+            lcm_magic: LOV_MAGIC_COMP_V1,
+            ..Default::default()
+        },
+        components: vec![component(0, 1 << 20, 1), component(1 << 20, u64::MAX, 2)],
+    };
+    let root = run.client.root();
+    let file = run.create(root, "pfl1").await;
+    let layout = LovLayout::Composite(request).build();
+    run.client.setstripe(&run.cred, file.fid, layout).await.unwrap();
+    run.client.release(&file).await.unwrap();
+    let objects = async || {
+        let layout = run.client.getstripe(&run.cred, file.fid).await.unwrap();
+        FileLayout::parse(layout).unwrap().count()
+    };
+
+    let first = run.create(root, "pfl1").await;
+    run.write(&first, 0, &[0; 65536]).await;
+    run.client.fsync(&first, false).await.unwrap();
+    run.client.release(&first).await.unwrap();
+    assert_eq!(objects().await, 1);
+    let write = OpenFlags {
+        write: true,
+        ..OpenFlags::default()
+    };
+    let second = run.open("pfl1", write).await;
+    run.write(&second, 2 << 20, &[0; 65536]).await;
+    run.client.fsync(&second, false).await.unwrap();
+    run.client.release(&second).await.unwrap();
+    assert_eq!(objects().await, 3);
 }
 
 pub async fn fallocate(run: &ScenarioRun) {

@@ -66,6 +66,7 @@ scenarios! {
     "p5_pingpong_append" => locks::append_in_turn,
     "p6_truncate_conflict" => locks::another_truncates,
     "q2_umount_last" => data::umount,
+    "t2_pfl" => data::progressive_layout,
     "t3_fallocate_hole" => data::fallocate,
     "t4_fid2path" => names::fid2path,
     "t8_setstripe_dir" => xattrs::default_layout,
