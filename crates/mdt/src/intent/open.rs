@@ -339,8 +339,9 @@ impl Mdt {
         }
     }
 
-    /// The layout of a new file: a foreign one, or one with newly allocated objects. Values that the user does not specify come from the
-    /// parent's default layout, then the root's, then the file system's.
+    /// The layout of a new file: a foreign one, or one with newly allocated objects. Values that
+    /// the user does not specify come from the parent's default layout, then the root's, then the
+    /// file system's.
     pub(crate) async fn new_layout(
         &self,
         file: Fid,
