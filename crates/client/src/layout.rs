@@ -78,9 +78,10 @@ impl Component {
             return Err(Errno::EOPNOTSUPP);
         }
         let objects = if has_objects { &plain.objects[..] } else { &[] };
-        let size_valid = plain.stripe_size != 0 && plain.stripe_size % STRIPE_SIZE_MIN == 0;
+        let size_valid = plain.stripe_size != 0 && plain.stripe_size.is_multiple_of(STRIPE_SIZE_MIN);
         let count_valid = objects.len() <= STRIPES_MAX && objects.len() == usize::from(plain.stripe_count);
-        if !objects.is_empty() && !(size_valid && count_valid) {
+        let is_valid = size_valid && count_valid;
+        if !objects.is_empty() && !is_valid {
             return Err(Errno::EPROTO);
         }
         let stripe = |o: &wire::LovOstDataV1| Stripe {

@@ -63,8 +63,8 @@ impl Client {
         Ok(data)
     }
 
-    /// As [`Client::data_of`], for a change of a range: first has the metadata target create missing
-    /// objects of the range.
+    /// As [`Client::data_of`], for a change of a range: first has the metadata target create
+    /// missing objects of the range.
     async fn data_to_write(&self, file: &OpenFile, range: Range<u64>) -> Result<Arc<DataFile>, Errno> {
         loop {
             let data = self.data_of(file).await?;

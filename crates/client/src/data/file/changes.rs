@@ -26,8 +26,8 @@ impl DataFile {
         }
     }
 
-    /// Checks that the range of a write has objects: the caller requests them before the write. `EIO`
-    /// otherwise.
+    /// Checks that the range of a write has objects: the caller requests them before the write.
+    /// `EIO` otherwise.
     fn check_has_objects(&self, offset: u64, len: usize) -> Result<(), Errno> {
         match self.lacks_objects(&(offset..offset.saturating_add(len as u64))) {
             true => Err(Errno::EIO),

@@ -135,8 +135,8 @@ pub async fn umount(run: &ScenarioRun) {
     run.client.umount().await;
 }
 
-/// Writes to both components of `lfs setstripe -E 1M -c 1 -E -1 -c 2`. The server creates the objects
-/// of the second one when the client is about to write there.
+/// Writes to both components of `lfs setstripe -E 1M -c 1 -E -1 -c 2`. The server creates the
+/// objects of the second one when the client is about to write there.
 pub async fn progressive_layout(run: &ScenarioRun) {
     let component = |start, end, stripe_count| {
         let entry = LovCompMdEntryV1 {
