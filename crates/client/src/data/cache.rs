@@ -4,7 +4,6 @@
 //! Pure: no lock, no network, no clock. An in-flight buffer never changes, so its checksum stays
 //! right: if the program overwrites the data meanwhile, the cache replaces the buffer.
 
-use super::cache_limit::SweepResult;
 use super::ranges::RangeSet;
 use bytes::{Bytes, BytesMut};
 use std::collections::BTreeMap;
@@ -12,6 +11,15 @@ use std::ops::Range;
 
 /// Reservations count whole pages, as grants do (docs/protocol.md, "Data (OST)").
 pub(crate) const PAGE_SIZE: u64 = 4096;
+
+/// The result of a pass of the limit's hand over one object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct SweepResult {
+    /// Visited extents.
+    pub steps: usize,
+    /// The offset at which to continue; `None`: the hand has reached the object's end.
+    pub next: Option<u64>,
+}
 
 /// Small sequential writes are merged into extents of up to this many bytes.
 const GATHER_BYTES_MAX: usize = 64 << 10;

@@ -7,7 +7,7 @@
 //! the hand, by a bounded number of steps. A task that finds another task at the hand evicts
 //! nothing.
 
-use super::osc::Osc;
+use super::cache::SweepResult;
 use params::{Group, Param, Registry};
 use parking_lot::{Mutex, RwLock};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -26,28 +26,32 @@ const STEPS_MAX: usize = 4096;
 pub(super) struct CacheLimit {
     max_mib: Arc<AtomicU64>,
     cached_bytes: AtomicU64,
-    oscs: RwLock<Vec<Weak<Osc>>>,
+    targets: RwLock<Vec<Weak<dyn CachedObjects>>>,
     hand: Mutex<ClockHand>,
 }
 
 /// Position of the hand. The hand has visited everything before this position in the current round.
 #[derive(Debug, Default)]
 struct ClockHand {
-    /// Index in [`CacheLimit::oscs`].
-    osc: usize,
+    /// Index in [`CacheLimit::targets`].
+    target: usize,
     /// The object; `None`: the first one.
     object: Option<LdlmResId>,
     /// Offset in the object, in bytes.
     offset: u64,
 }
 
-/// The result of the hand's pass over one object.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct SweepResult {
-    /// Visited extents.
-    pub steps: usize,
-    /// The offset at which to continue; `None`: the hand has reached the object's end.
-    pub next: Option<u64>,
+/// The objects of a target, whose cached bytes count for the limit.
+pub(super) trait CachedObjects: Send + Sync {
+    /// Moves the hand over the next object: the first one at or after this resource (`None`: the
+    /// first of all), and in the object with this resource from this offset on. Frees at least
+    /// `bytes` bytes if it can, in at most `steps_max` steps. `None`: there is no such object.
+    fn sweep(
+        &self,
+        from: (Option<&LdlmResId>, u64),
+        bytes: u64,
+        steps_max: usize,
+    ) -> Option<(LdlmResId, SweepResult)>;
 }
 
 impl Default for CacheLimit {
@@ -64,14 +68,14 @@ impl CacheLimit {
         CacheLimit {
             max_mib: Arc::new(AtomicU64::new(max_mib)),
             cached_bytes: AtomicU64::new(0),
-            oscs: RwLock::default(),
+            targets: RwLock::default(),
             hand: Mutex::default(),
         }
     }
 
     /// Includes a target's objects in the limit.
-    pub(super) fn add(&self, osc: &Arc<Osc>) {
-        self.oscs.write().push(Arc::downgrade(osc));
+    pub(super) fn add(&self, objects: Weak<dyn CachedObjects>) {
+        self.targets.write().push(objects);
     }
 
     /// Counts a change of an object's cached bytes from `before` to `now`. Evicts if the limit is
@@ -95,34 +99,30 @@ impl CacheLimit {
             let Some(mut hand) = self.hand.try_lock() else {
                 return;
             };
-            let Some(osc) = self.osc_at(&mut hand) else { return };
+            let Some(objects) = self.target_at(&mut hand) else {
+                return;
+            };
             steps -= 1;
-            let Some(object) = osc.object_from(hand.object.as_ref()) else {
-                (hand.osc, hand.object, hand.offset) = (hand.osc + 1, None, 0);
+            let from = (hand.object.as_ref(), hand.offset);
+            let Some((res, swept)) = objects.sweep(from, self.excess_bytes(), steps) else {
+                (hand.target, hand.object, hand.offset) = (hand.target + 1, None, 0);
                 continue;
             };
-            let res = *object.resource();
-            if hand.object != Some(res) {
-                (hand.object, hand.offset) = (Some(res), 0);
-            }
-            let swept = object.sweep(hand.offset, self.excess_bytes(), steps);
             steps -= swept.steps.min(steps);
-            // The last task that used the object may have dropped its reference meanwhile.
-            osc.drop_if_unused(object);
-            match swept.next {
-                Some(offset) => hand.offset = offset,
-                None => (hand.object, hand.offset) = (Some(successor(res)), 0),
-            }
+            (hand.object, hand.offset) = match swept.next {
+                Some(offset) => (Some(res), offset),
+                None => (Some(successor(res)), 0),
+            };
         }
     }
 
     /// The target at the hand. After the last target, the hand returns to the first.
-    fn osc_at(&self, hand: &mut ClockHand) -> Option<Arc<Osc>> {
-        let oscs = self.oscs.read();
-        if hand.osc >= oscs.len() {
+    fn target_at(&self, hand: &mut ClockHand) -> Option<Arc<dyn CachedObjects>> {
+        let targets = self.targets.read();
+        if hand.target >= targets.len() {
             *hand = ClockHand::default();
         }
-        oscs.get(hand.osc)?.upgrade()
+        targets.get(hand.target)?.upgrade()
     }
 
     /// Registers `max_cached_mb`, in Lustre's format.

@@ -1,11 +1,12 @@
-//! The data of one file: mapped to its objects by the layout, with the size merged from the objects,
-//! and sequential read-ahead. An operation locks only the objects that its range touches.
+//! The data of one file: mapped to its objects by the layout, with the size merged from the
+//! objects, and sequential read-ahead. An operation locks only the objects that its range touches.
 
 mod changes;
 
 use super::change_seq::ChangeSeq;
 use super::held_locks::HeldLocks;
 use super::object::{CapabilityUser, Object};
+use super::objects::UsedObject;
 use super::ranged_ops::Seek;
 use super::read_ahead::ReadAhead;
 use super::striped_io::StripedRead;
@@ -36,7 +37,7 @@ pub struct DataFile {
     fid: Fid,
     layout: Arc<FileLayout>,
     /// By [`ObjectIndex`]; `None` if the target is unknown to this client.
-    objects: Vec<Option<Arc<Object>>>,
+    objects: Vec<Option<UsedObject>>,
     ahead: Mutex<ReadAhead>,
     /// Whether the objects know that they belong to this file ([`DataFile::adopt_objects`]).
     has_adopted_objects: AtomicBool,
@@ -51,7 +52,7 @@ pub struct DataFile {
 }
 
 impl DataFile {
-    pub(super) fn new(fid: Fid, layout: Arc<FileLayout>, objects: Vec<Option<Arc<Object>>>) -> DataFile {
+    pub(super) fn new(fid: Fid, layout: Arc<FileLayout>, objects: Vec<Option<UsedObject>>) -> DataFile {
         DataFile {
             fid,
             layout,
@@ -105,7 +106,7 @@ impl DataFile {
     fn object(&self, object: ObjectIndex) -> Result<&Arc<Object>, Errno> {
         self.objects
             .get(object.0 as usize)
-            .and_then(Option::as_ref)
+            .and_then(Option::as_deref)
             .ok_or(Errno::ENODEV)
     }
 
@@ -165,7 +166,7 @@ impl DataFile {
 
     /// The largest file size that the targets' limits of object sizes allow.
     fn size_max(&self) -> u64 {
-        let object = |object: &Arc<Object>| object.osc().object_bytes_max();
+        let object = |object: &UsedObject| object.osc().object_bytes_max();
         let smallest = self.objects.iter().flatten().map(object).min();
         let size = self.layout.size_max(smallest.unwrap_or(u64::MAX));
         size.min(i64::MAX as u64)
@@ -174,8 +175,9 @@ impl DataFile {
     /// Whether a write to a range first needs objects. Not beyond the largest size, where it fails.
     /// A file without any layout needs an open for write instead.
     pub(crate) fn lacks_objects(&self, range: &Range<u64>) -> bool {
-        let end = range.end.min(self.size_max());
-        !self.layout.components().is_empty() && !self.layout.has_objects(range.start..end)
+        let has_objects = |end| self.layout.has_objects(range.start..end);
+        let has_layout = !self.layout.components().is_empty();
+        has_layout && !has_objects(range.end) && !has_objects(range.end.min(self.size_max()))
     }
 
     /// Checks that the file may have this size.
@@ -418,7 +420,7 @@ impl DataFile {
 
     /// Whether one of the file's targets has been silent for [`SIZE_WAIT_MAX`].
     fn has_silent_target(&self) -> bool {
-        let is_silent = |object: &Arc<Object>| {
+        let is_silent = |object: &UsedObject| {
             object
                 .osc()
                 .import()
@@ -489,15 +491,6 @@ impl DataFile {
                 .filter(|&at| at < size)
                 .map(|at| at.max(offset))
                 .ok_or(Errno::ENXIO),
-        }
-    }
-}
-
-impl Drop for DataFile {
-    fn drop(&mut self) {
-        for object in std::mem::take(&mut self.objects).into_iter().flatten() {
-            let osc = object.osc().clone();
-            osc.drop_if_unused(object);
         }
     }
 }

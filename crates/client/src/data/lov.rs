@@ -2,52 +2,27 @@
 
 use super::brw::ObjectId;
 use super::cache_limit::CacheLimit;
+use super::config::DataConfig;
 use super::file::DataFile;
 use super::losses::Losses;
 use super::object::resource;
-use super::osc::{Osc, OscTarget};
-use crate::client::Clock;
-use crate::kernel::Kernel;
+use super::objects::OstObjects;
+use super::osc::OscTarget;
 use crate::layout::{FileLayout, Stripe};
-use crate::lmv::Lmv;
-use crate::stats::MountStats;
 use cpt::{HashMap, JoinSet};
-use ldlm::UnusedLockBudget;
 use mgc::FsConfig;
-use params::{Group, Registry};
+use params::Group;
 use parking_lot::{Mutex, RwLock};
 use rpc::{Import, Ptlrpc};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 use wire::{Errno, Fid, ObdStatfs, OstIndex, StripeIndex};
 
-/// The inputs of a mount's [`Lov`].
-pub struct DataConfig {
-    /// The UUID of the mount, the same for all its imports.
-    pub client_uuid: String,
-    /// Suffix of parameter and import names (`testfs-OST0000-osc-<instance>`).
-    pub instance: String,
-    /// The registry for the parameters.
-    pub params: Registry,
-    /// The kernel's caches, invalidated when the mount loses an extent lock or data.
-    pub kernel: Kernel,
-    /// The clock for mtime and ctime of data changes.
-    pub clock: Clock,
-    /// Whether to request times with nanoseconds from the targets.
-    pub nanoseconds: bool,
-    /// The limit of unused locks, shared by all targets.
-    pub lock_budget: Arc<UnusedLockBudget>,
-    /// The mount's statistics.
-    pub(crate) stats: Arc<MountStats>,
-    /// The metadata targets, which issue capabilities for objects.
-    pub(crate) lmv: Arc<Lmv>,
-}
-
 /// All object targets of a mount.
 pub struct Lov {
     rpc: Arc<Ptlrpc>,
     cfg: DataConfig,
-    oscs: RwLock<BTreeMap<OstIndex, Arc<Osc>>>,
+    osts: RwLock<BTreeMap<OstIndex, Arc<OstObjects>>>,
     files: Mutex<HashMap<Fid, Weak<DataFile>>>,
     losses: Arc<Losses>,
     cache_limit: Arc<CacheLimit>,
@@ -67,7 +42,7 @@ impl Lov {
             cfg,
             cache_limit,
             limit_params: Mutex::new(Some(limit_params)),
-            oscs: RwLock::default(),
+            osts: RwLock::default(),
             files: Mutex::default(),
             losses: Arc::default(),
         };
@@ -77,9 +52,9 @@ impl Lov {
 
     /// Adds targets that joined the file system.
     pub(crate) fn add_new_targets(&self, conf: &FsConfig) {
-        let mut oscs = self.oscs.write();
+        let mut osts = self.osts.write();
         for ost in &conf.osts {
-            oscs.entry(OstIndex(ost.index)).or_insert_with(|| {
+            osts.entry(OstIndex(ost.index)).or_insert_with(|| {
                 let target = OscTarget {
                     name: format!("{}-osc-{}", ost.name, self.cfg.instance),
                     target_uuid: ost.uuid.clone(),
@@ -87,7 +62,7 @@ impl Lov {
                     index: OstIndex(ost.index),
                     nids: ost.nids.clone(),
                 };
-                Osc::start(
+                OstObjects::start(
                     &self.rpc,
                     target,
                     &self.cfg,
@@ -101,18 +76,18 @@ impl Lov {
     /// Adds targets that joined, and sets the NIDs of targets that moved.
     pub(crate) fn update(&self, conf: &FsConfig) {
         self.add_new_targets(conf);
-        let oscs = self.oscs.read();
+        let osts = self.osts.read();
         for ost in &conf.osts {
-            if let Some(osc) = oscs.get(&OstIndex(ost.index)) {
-                osc.import().set_nids(&ost.nids);
+            if let Some(known) = osts.get(&OstIndex(ost.index)) {
+                known.osc().import().set_nids(&ost.nids);
             }
         }
     }
 
     /// Whether all targets of a layout are known.
     pub(crate) fn knows_targets(&self, layout: &FileLayout) -> bool {
-        let oscs = self.oscs.read();
-        layout.objects().all(|(_, s)| oscs.contains_key(&s.ost))
+        let osts = self.osts.read();
+        layout.objects().all(|(_, s)| osts.contains_key(&s.ost))
     }
 
     /// The inputs with which this `Lov` was created.
@@ -125,17 +100,17 @@ impl Lov {
         &self.losses
     }
 
-    /// The OSCs in the order of their index.
-    fn oscs(&self) -> Vec<Arc<Osc>> {
-        self.oscs.read().values().cloned().collect()
+    /// The targets in the order of their index.
+    fn osts(&self) -> Vec<Arc<OstObjects>> {
+        self.osts.read().values().cloned().collect()
     }
 
     /// The imports of the targets.
     pub(crate) fn imports(&self) -> Vec<Arc<Import>> {
-        self.oscs
+        self.osts
             .read()
             .values()
-            .map(|osc| osc.import().clone())
+            .map(|ost| ost.osc().import().clone())
             .collect()
     }
 
@@ -149,10 +124,10 @@ impl Lov {
         {
             return file;
         }
-        let oscs = self.oscs.read();
+        let osts = self.osts.read();
         let objects = layout
             .objects()
-            .map(|(i, stripe)| Some(oscs.get(&stripe.ost)?.object(object_id(fid, i, stripe))))
+            .map(|(i, stripe)| Some(osts.get(&stripe.ost)?.object(object_id(fid, i, stripe))))
             .collect();
         let file = Arc::new(DataFile::new(fid, layout, objects));
         files.insert(fid, Arc::downgrade(&file));
@@ -170,11 +145,11 @@ impl Lov {
     /// The data of a file, if any of its objects is in use or locked.
     pub(crate) fn file_in_use(&self, fid: Fid, layout: Arc<FileLayout>) -> Option<Arc<DataFile>> {
         let in_use = {
-            let oscs = self.oscs.read();
+            let osts = self.osts.read();
             layout.objects().any(|(i, stripe)| {
                 let res = resource(&object_id(fid, i, stripe));
-                oscs.get(&stripe.ost)
-                    .is_some_and(|osc| osc.find_object(&res).is_some())
+                osts.get(&stripe.ost)
+                    .is_some_and(|ost| ost.find_object(&res).is_some())
             })
         };
         in_use.then(|| self.file(fid, layout))
@@ -183,10 +158,10 @@ impl Lov {
     /// Drops a removed file's cache without writing dirty pages.
     pub fn discard(&self, fid: Fid, layout: &FileLayout) {
         self.files.lock().remove(&fid);
-        let oscs = self.oscs.read();
+        let osts = self.osts.read();
         for (i, stripe) in layout.objects() {
-            if let Some(osc) = oscs.get(&stripe.ost) {
-                osc.discard(&object_id(fid, i, stripe));
+            if let Some(ost) = osts.get(&stripe.ost) {
+                ost.discard(&object_id(fid, i, stripe));
             }
         }
     }
@@ -194,8 +169,8 @@ impl Lov {
     /// The space of each object target, by index. Targets that fail or do not answer are missing.
     pub async fn statfs(&self) -> Vec<(OstIndex, ObdStatfs)> {
         let mut tasks = JoinSet::new();
-        for osc in self.oscs() {
-            tasks.spawn(async move { (osc.index(), osc.statfs().await) });
+        for ost in self.osts() {
+            tasks.spawn(async move { (ost.osc().index(), ost.osc().statfs().await) });
         }
         let mut all = Vec::new();
         while let Some(Ok((index, answer))) = tasks.join_next().await {
@@ -207,18 +182,18 @@ impl Lov {
 
     /// The file of an object. `ENODEV`: the mount does not know the OST.
     pub(crate) async fn file_of(&self, ost: OstIndex, object: Fid) -> Result<Fid, Errno> {
-        let osc = self.oscs.read().get(&ost).cloned();
-        osc.ok_or(Errno::ENODEV)?.file_of(object).await
+        let ost = self.osts.read().get(&ost).cloned();
+        ost.ok_or(Errno::ENODEV)?.osc().file_of(object).await
     }
 
     /// Writes dirty data back, cancels all locks, disconnects. Each step has a time limit.
     pub async fn umount(&self) {
         let mut tasks = JoinSet::new();
-        for osc in self.oscs() {
-            tasks.spawn(async move { osc.umount().await });
+        for ost in self.osts() {
+            tasks.spawn(async move { ost.umount().await });
         }
         while tasks.join_next().await.is_some() {}
-        self.oscs.write().clear();
+        self.osts.write().clear();
         self.limit_params.lock().take();
     }
 }

@@ -1,46 +1,39 @@
-//! The client of one OST: its connection, its locks, the budget for dirty data, and the write-back
-//! task. The task writes back old data and whole RPCs; under pressure, all dirty data.
+//! The client of one OST: its connection, its locks, the budget for dirty data, and the parameters.
 
-mod eviction;
 mod file_of;
-mod owner;
 mod rpc_stats;
 mod tunables;
 
-use super::brw::{BrwParams, ObjectId, SHORT_IO_BYTES_MAX};
+use super::brw::{BrwParams, SHORT_IO_BYTES_MAX};
 use super::budget::Budget;
 use super::cache_limit::CacheLimit;
+use super::config::DataConfig;
 use super::losses::Losses;
-use super::lov::DataConfig;
-use super::object::{DIRTY_AGE_MAX, Object, resource};
 use crate::client::{Clock, STATFS_TIMEOUT};
 use crate::kernel::Kernel;
 use crate::lmv::Lmv;
 use crate::stats::MountStats;
 use cpt::Handle;
-use ldlm::{LockClient, LockClientConfig};
-use owner::OscOwner;
+use ldlm::{LockClient, LockClientConfig, LockOwner};
 use params::Group;
 use parking_lot::Mutex;
-use rpc::{Import, ImportConfig, ImportKind, Ptlrpc, ReplyMsg, Request, RpcError};
+use rpc::{Import, ImportConfig, ImportKind, ImportOwner, Ptlrpc, ReplyMsg, Request, RpcError};
 use rpc_stats::RpcStats;
-use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 use std::{fmt, future::Future};
-use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
-use tokio::task::AbortHandle;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tunables::Tunables;
 use wire::checksum::ChecksumType;
 use wire::format::bufs;
 use wire::{
-    Errno, Fid, LdlmResId, NANOSECONDS_REQUESTED, Nid, OBD_CONNECT_64BITHASH, OBD_CONNECT_AT,
-    OBD_CONNECT_BRW_SIZE, OBD_CONNECT_BULK_MBITS, OBD_CONNECT_CANCELSET, OBD_CONNECT_CKSUM,
-    OBD_CONNECT_EINPROGRESS, OBD_CONNECT_FID, OBD_CONNECT_FLAGS2, OBD_CONNECT_FULL20, OBD_CONNECT_GRANT,
-    OBD_CONNECT_LAYOUTLOCK, OBD_CONNECT_LVB_TYPE, OBD_CONNECT_MAXBYTES, OBD_CONNECT_SHORTIO,
-    OBD_CONNECT_SRVLOCK, OBD_CONNECT_VBR, OBD_CONNECT_VERSION, OBD_CONNECT2_INC_XID, OBD_CONNECT2_LSEEK,
-    OBD_CONNECT2_REP_MBITS, OST_STATFS, ObdConnectData, ObdStatfs, OstIndex, Precision, Time,
+    Errno, Fid, NANOSECONDS_REQUESTED, Nid, OBD_CONNECT_64BITHASH, OBD_CONNECT_AT, OBD_CONNECT_BRW_SIZE,
+    OBD_CONNECT_BULK_MBITS, OBD_CONNECT_CANCELSET, OBD_CONNECT_CKSUM, OBD_CONNECT_EINPROGRESS,
+    OBD_CONNECT_FID, OBD_CONNECT_FLAGS2, OBD_CONNECT_FULL20, OBD_CONNECT_GRANT, OBD_CONNECT_LAYOUTLOCK,
+    OBD_CONNECT_LVB_TYPE, OBD_CONNECT_MAXBYTES, OBD_CONNECT_SHORTIO, OBD_CONNECT_SRVLOCK, OBD_CONNECT_VBR,
+    OBD_CONNECT_VERSION, OBD_CONNECT2_INC_XID, OBD_CONNECT2_LSEEK, OBD_CONNECT2_REP_MBITS, OST_STATFS,
+    ObdConnectData, ObdStatfs, OstIndex, Precision, Time,
 };
 
 pub(super) use rpc_stats::Direction;
@@ -59,10 +52,6 @@ const BRW_BYTES_MIN: u32 = 4096;
 const GRANT_REQUESTED: u32 = 32 << 20;
 /// Default of `osc.*.idle_timeout`.
 const DEFAULT_IDLE_TIMEOUT: Duration = Duration::from_secs(20);
-/// Longest wait of the write-back task between two rounds while data is dirty.
-const FLUSH_PERIOD: Duration = Duration::from_millis(100);
-/// The longest time of each step of an unmount for one OST.
-const OST_UMOUNT_STEP_MAX: Duration = Duration::from_secs(20);
 
 /// Identity of an OST and its client.
 #[derive(Clone, Debug)]
@@ -79,8 +68,8 @@ pub(super) struct OscTarget {
 /// The client of one OST.
 pub(super) struct Osc {
     target: OscTarget,
-    import: OnceLock<Arc<Import>>,
-    locks: OnceLock<Arc<LockClient>>,
+    import: Arc<Import>,
+    locks: Arc<LockClient>,
     budget: Budget,
     tunables: Tunables,
     rpc_stats: RpcStats,
@@ -92,21 +81,12 @@ pub(super) struct Osc {
     /// Whether the target is known to require capabilities.
     requires_capabilities: AtomicBool,
     runtime: Handle,
-    /// All objects that are in use or locked.
-    objects: Mutex<BTreeMap<LdlmResId, Arc<Object>>>,
-    /// Objects to write back, in the order in which they were queued.
-    dirty_objects: Mutex<VecDeque<Arc<Object>>>,
-    /// Wakes the write-back task before the end of its period.
-    wake_write_back: Notify,
     /// One permit for each concurrent write RPC.
     write_slots: Arc<Semaphore>,
     cache_limit: Arc<CacheLimit>,
     /// Largest object size in bytes, as the target reported it.
     object_bytes_max: AtomicU64,
-    /// The write-back task.
-    write_back_task: Mutex<Option<AbortHandle>>,
     params: Mutex<Vec<Group>>,
-    weak_self: Weak<Osc>,
 }
 
 impl fmt::Debug for Osc {
@@ -118,44 +98,15 @@ impl fmt::Debug for Osc {
 }
 
 impl Osc {
-    /// Creates the import, lock client and write-back task; connects in the background.
-    pub(super) fn start(
+    /// Creates the import and the lock client, which tell `owner` of their events.
+    pub(super) fn new<O: ImportOwner + LockOwner>(
         rpc: &Arc<Ptlrpc>,
         target: OscTarget,
         cfg: &DataConfig,
         cache_limit: &Arc<CacheLimit>,
         losses: Arc<Losses>,
+        owner: Arc<O>,
     ) -> Arc<Osc> {
-        let osc = Arc::new_cyclic(|weak_self: &Weak<Osc>| Osc {
-            weak_self: weak_self.clone(),
-            target: target.clone(),
-            import: OnceLock::new(),
-            locks: OnceLock::new(),
-            budget: Budget::new(
-                (DEFAULT_DIRTY_MIB_MAX << 20)
-                    .min(cpt::memory_bytes() / DIRTY_MEMORY_DIVISOR)
-                    .max(1 << 20),
-            ),
-            tunables: Tunables::default(),
-            rpc_stats: RpcStats::default(),
-            stats: cfg.stats.clone(),
-            kernel: cfg.kernel.clone(),
-            clock: cfg.clock.clone(),
-            losses,
-            lmv: cfg.lmv.clone(),
-            requires_capabilities: AtomicBool::new(false),
-            runtime: Handle::current(),
-            objects: Mutex::default(),
-            dirty_objects: Mutex::default(),
-            wake_write_back: Notify::new(),
-            write_slots: Arc::new(Semaphore::new(DEFAULT_RPCS_IN_FLIGHT as usize)),
-            cache_limit: cache_limit.clone(),
-            object_bytes_max: AtomicU64::new(u64::MAX),
-            write_back_task: Mutex::default(),
-            params: Mutex::default(),
-        });
-        cache_limit.add(&osc);
-        let owner = Arc::new(OscOwner(Arc::downgrade(&osc)));
         let import = Import::new(
             rpc,
             ImportConfig {
@@ -180,23 +131,51 @@ impl Osc {
             },
         );
         locks.set_import(import.clone());
-        // Set here only, before another task can use the OSC.
-        let _ = osc.locks.set(locks);
-        let _ = osc.import.set(import.clone());
+        let osc = Arc::new(Osc {
+            target,
+            import,
+            locks,
+            budget: Budget::new(
+                (DEFAULT_DIRTY_MIB_MAX << 20)
+                    .min(cpt::memory_bytes() / DIRTY_MEMORY_DIVISOR)
+                    .max(1 << 20),
+            ),
+            tunables: Tunables::default(),
+            rpc_stats: RpcStats::default(),
+            stats: cfg.stats.clone(),
+            kernel: cfg.kernel.clone(),
+            clock: cfg.clock.clone(),
+            losses,
+            lmv: cfg.lmv.clone(),
+            requires_capabilities: AtomicBool::new(false),
+            runtime: Handle::current(),
+            write_slots: Arc::new(Semaphore::new(DEFAULT_RPCS_IN_FLIGHT as usize)),
+            cache_limit: cache_limit.clone(),
+            object_bytes_max: AtomicU64::new(u64::MAX),
+            params: Mutex::default(),
+        });
         *osc.params.lock() = vec![
             osc.register_params(&cfg.params),
-            osc.locks().register_params(&cfg.params, &target.name),
+            osc.locks().register_params(&cfg.params, osc.name()),
         ];
-        let task = cpt::spawn(write_back(Arc::downgrade(&osc)));
-        *osc.write_back_task.lock() = Some(task.abort_handle());
+        osc
+    }
+
+    /// Connects in the background.
+    pub(super) fn start_connecting(&self) {
+        let (import, name) = (self.import.clone(), self.target.name.clone());
         import.set_idle_timeout(Some(DEFAULT_IDLE_TIMEOUT));
         import.start_connecting();
         cpt::spawn(async move {
             if let Err(error) = import.connect().await {
-                tracing::warn!(import = target.name, %error, "cannot connect to the OST yet; retrying in the background");
+                tracing::warn!(import = name, %error, "cannot connect to the OST yet; retrying in the background");
             }
         });
-        osc
+    }
+
+    /// Removes the parameters.
+    pub(super) fn remove_params(&self) {
+        self.params.lock().clear();
     }
 
     pub(super) fn name(&self) -> &str {
@@ -208,15 +187,11 @@ impl Osc {
     }
 
     pub(super) fn locks(&self) -> &Arc<LockClient> {
-        self.locks
-            .get()
-            .expect("set in start, before the OSC is handed out")
+        &self.locks
     }
 
     pub(super) fn import(&self) -> &Arc<Import> {
-        self.import
-            .get()
-            .expect("set in start, before the OSC is handed out")
+        &self.import
     }
 
     pub(super) fn budget(&self) -> &Budget {
@@ -249,10 +224,9 @@ impl Osc {
     /// in the kernel. Returns the number of descriptors that newly failed.
     pub(super) fn record_loss(&self, file: Fid, error: Errno) -> usize {
         let newly = self.losses.add(file, error);
-        if newly > 0
-            && let Some(osc) = self.weak_self.upgrade()
-        {
-            self.spawn(async move { osc.invalidate_in_kernel(file).await });
+        if newly > 0 {
+            let kernel = self.kernel.clone();
+            self.spawn(async move { invalidate_in_kernel(&kernel, file).await });
         }
         newly
     }
@@ -311,33 +285,6 @@ impl Osc {
         self.object_bytes_max.load(Ordering::Relaxed)
     }
 
-    /// The object with this ID: one value for all callers while it is in use or locked.
-    pub(super) fn object(self: &Arc<Self>, id: ObjectId) -> Arc<Object> {
-        let mut objects = self.objects.lock();
-        objects
-            .entry(resource(&id))
-            .or_insert_with(|| Arc::new(Object::new(self.clone(), id)))
-            .clone()
-    }
-
-    pub(super) fn find_object(&self, res: &LdlmResId) -> Option<Arc<Object>> {
-        self.objects.lock().get(res).cloned()
-    }
-
-    /// Removes an object from the table if it is neither in use nor locked. `object` is the
-    /// caller's reference.
-    pub(super) fn drop_if_unused(&self, object: Arc<Object>) {
-        let mut objects = self.objects.lock();
-        // The table's reference and the caller's.
-        if Arc::strong_count(&object) == 2 && !object.is_locked() {
-            objects.remove(object.resource());
-        }
-    }
-
-    pub(super) fn all_objects(&self) -> Vec<Arc<Object>> {
-        self.objects.lock().values().cloned().collect()
-    }
-
     /// The mount's statistics.
     pub(super) fn stats(&self) -> &MountStats {
         &self.stats
@@ -347,32 +294,9 @@ impl Osc {
         &self.cache_limit
     }
 
-    /// The first object at or after the resource `first`, or the first of all.
-    pub(super) fn object_from(&self, first: Option<&LdlmResId>) -> Option<Arc<Object>> {
-        let objects = self.objects.lock();
-        let next = match first {
-            Some(first) => objects.range(first..).next(),
-            None => objects.first_key_value(),
-        };
-        next.map(|(_, object)| object.clone())
-    }
-
     /// Waits for one of the slots of concurrent write RPCs.
     pub(super) async fn acquire_write_slot(&self) -> Option<OwnedSemaphorePermit> {
         self.write_slots.clone().acquire_owned().await.ok()
-    }
-
-    /// Records a write of `bytes` into the cache of an object. Wakes the write-back task if
-    /// necessary. `newly_dirty`: the object had no dirty data before.
-    pub(super) fn note_write(&self, object: &Arc<Object>, newly_dirty: bool, bytes: u64) {
-        let is_first_dirty = newly_dirty && {
-            let mut dirty = self.dirty_objects.lock();
-            dirty.push_back(object.clone());
-            dirty.len() == 1
-        };
-        if is_first_dirty || self.budget.under_pressure() || object.has_filled_rpc(bytes) {
-            self.wake_write_back.notify_one();
-        }
     }
 
     pub(super) fn kernel(&self) -> &Kernel {
@@ -381,53 +305,7 @@ impl Osc {
 
     /// Invalidates a file's pages and attributes in the kernel.
     pub(super) async fn invalidate_in_kernel(&self, file: Fid) {
-        let invalidation = self.kernel.invalidate_file(file);
-        tokio::pin!(invalidation);
-        // The kernel may hold a page for a read that waits for the lock that this client is
-        // cancelling, so this wait is bounded. While a truncate waits for a slow server, wait on.
-        for _ in 0..TRUNCATE_WAITS_MAX {
-            let invalidated = tokio::time::timeout(KERNEL_WAIT_MAX, &mut invalidation).await;
-            if invalidated.is_ok() || !self.kernel.is_truncating(file) {
-                return;
-            }
-        }
-    }
-
-    /// Drops the cached data, dirty or not, of an object that the target will destroy. Cancels its
-    /// unused locks, so that the target need not revoke them.
-    pub(super) fn discard(&self, id: &ObjectId) {
-        let res = resource(id);
-        if let Some(object) = self.find_object(&res) {
-            object.forget(0..u64::MAX);
-            // An in-flight write needs its lock, so the target revokes that lock.
-            if !object.is_writing() {
-                self.locks().cancel_unused_of(&res);
-            }
-            self.drop_if_unused(object);
-        }
-    }
-
-    /// Starts write-back for a writer that waits for the budget.
-    pub(super) fn start_write_back(&self) {
-        self.wake_write_back.notify_one();
-    }
-
-    /// One round of write-back: under pressure all dirty data, else old data and whole RPCs.
-    async fn write_back_round(&self) {
-        let queued: Vec<Arc<Object>> = self.dirty_objects.lock().drain(..).collect();
-        for object in queued {
-            let Some(since) = object.dirty_since() else {
-                self.drop_if_unused(object);
-                continue;
-            };
-            let is_old = since.elapsed() >= DIRTY_AGE_MAX;
-            let full_only = !is_old && !self.budget.under_pressure();
-            object.start_writing(0..u64::MAX, full_only).await;
-            match object.dirty_since() {
-                Some(_) => self.dirty_objects.lock().push_back(object),
-                None => self.drop_if_unused(object),
-            }
-        }
+        invalidate_in_kernel(&self.kernel, file).await;
     }
 
     /// The space of the target.
@@ -438,43 +316,8 @@ impl Osc {
         self.call(request).await?.get::<ObdStatfs>(bufs::OBD_STATFS)
     }
 
-    /// Writes dirty data, cancels locks and disconnects. Each step is bounded by
-    /// [`OST_UMOUNT_STEP_MAX`].
-    pub(super) async fn umount(&self) {
-        let write_and_cancel = async {
-            for object in self.all_objects() {
-                object.flush(0..u64::MAX).await;
-            }
-            self.locks().cancel_all().await;
-        };
-        if tokio::time::timeout(OST_UMOUNT_STEP_MAX, write_and_cancel)
-            .await
-            .is_err()
-        {
-            tracing::error!(
-                import = self.name(),
-                "unmount: the OST did not take the dirty data and lock cancellations within {OST_UMOUNT_STEP_MAX:?}; data that was not synced may be lost"
-            );
-        }
-        if let Some(task) = self.write_back_task.lock().take() {
-            task.abort();
-        }
-        if tokio::time::timeout(OST_UMOUNT_STEP_MAX, self.import().disconnect())
-            .await
-            .is_err()
-        {
-            tracing::warn!(
-                import = self.name(),
-                "unmount: the OST did not answer OST_DISCONNECT within {OST_UMOUNT_STEP_MAX:?}"
-            );
-        }
-        self.params.lock().clear();
-        self.objects.lock().clear();
-        self.dirty_objects.lock().clear();
-    }
-
     /// Stores the grant and the largest object size from a connect reply.
-    fn handle_connect(&self, data: &ObdConnectData) {
+    pub(super) fn handle_connect(&self, data: &ObdConnectData) {
         let grant = if data.ocd_connect_flags & OBD_CONNECT_GRANT != 0 {
             data.ocd_grant
         } else {
@@ -524,16 +367,16 @@ const KERNEL_WAIT_MAX: Duration = Duration::from_secs(1);
 /// a client that does not cancel much later.
 const TRUNCATE_WAITS_MAX: u32 = 15;
 
-/// The write-back task. Ends with the OSC.
-async fn write_back(osc: Weak<Osc>) {
-    loop {
-        let Some(osc) = osc.upgrade() else { return };
-        if osc.dirty_objects.lock().is_empty() {
-            osc.wake_write_back.notified().await;
-        } else {
-            // Wakes at the latest after a period: by then some dirty data may be old.
-            let _ = tokio::time::timeout(FLUSH_PERIOD, osc.wake_write_back.notified()).await;
+/// Invalidates a file's pages and attributes in the kernel.
+async fn invalidate_in_kernel(kernel: &Kernel, file: Fid) {
+    let invalidation = kernel.invalidate_file(file);
+    tokio::pin!(invalidation);
+    // The kernel may hold a page for a read that waits for the lock that this client is cancelling,
+    // so this wait is bounded. While a truncate waits for a slow server, wait on.
+    for _ in 0..TRUNCATE_WAITS_MAX {
+        let invalidated = tokio::time::timeout(KERNEL_WAIT_MAX, &mut invalidation).await;
+        if invalidated.is_ok() || !kernel.is_truncating(file) {
+            return;
         }
-        osc.write_back_round().await;
     }
 }

@@ -1,11 +1,13 @@
 //! Checks of style as ordinary tests, so that reviewers need not check it. This module checks the
 //! floors of crates, source files, links and citations, and the features of shared dependencies.
-//! [`pure`] checks that pure code stays pure, [`simulated`] that a simulator can control the other
-//! code of a node, [`words`] the words of comments and pages, [`commits`] the subjects of commits.
+//! [`cycles`] checks that modules import each other in one direction, [`pure`] that pure code stays
+//! pure, [`simulated`] that a simulator can control the other code of a node, [`words`] the words
+//! of comments and pages, [`commits`] the subjects of commits.
 
 #![allow(clippy::unwrap_used)]
 
 mod commits;
+mod cycles;
 mod pure;
 mod simulated;
 mod words;

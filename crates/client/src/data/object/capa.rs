@@ -203,8 +203,10 @@ impl Object {
                 tracing::debug!(object = ?object.id().oi, %error, "cannot renew the object's capability; the next rejected request retries");
             }
             object.capability.renewing.store(false, Ordering::Release);
-            let osc = object.osc.clone();
-            osc.drop_if_unused(object);
+            // The write-back task drops the object if no other task uses it now.
+            let dirty = object.dirty.clone();
+            dirty.push(object);
+            dirty.wake();
         });
     }
 

@@ -13,15 +13,16 @@
 //! end.
 
 mod capa;
+mod dirty;
 mod read;
 mod space;
 mod write;
 
 pub(crate) use capa::CapabilityUser;
+pub(super) use dirty::DirtyObjects;
 
 use super::brw::ObjectId;
-use super::cache::{ObjectCache, PAGE_SIZE};
-use super::cache_limit::SweepResult;
+use super::cache::{ObjectCache, PAGE_SIZE, SweepResult};
 use super::osc::Osc;
 use crate::attr::DataAttr;
 use capa::Capability;
@@ -183,6 +184,8 @@ impl State {
 #[derive(Debug)]
 pub(super) struct Object {
     osc: Arc<Osc>,
+    /// The queue of the target's objects to write back.
+    dirty: Arc<DirtyObjects>,
     /// The file and stripe in the ID change when a client swaps the layouts of two files.
     id: Mutex<ObjectId>,
     res: LdlmResId,
@@ -197,9 +200,10 @@ pub(super) struct Object {
 }
 
 impl Object {
-    pub(super) fn new(osc: Arc<Osc>, id: ObjectId) -> Object {
+    pub(super) fn new(osc: Arc<Osc>, dirty: Arc<DirtyObjects>, id: ObjectId) -> Object {
         Object {
             osc,
+            dirty,
             res: resource(&id),
             id: Mutex::new(id),
             state: Mutex::default(),

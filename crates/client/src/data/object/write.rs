@@ -31,13 +31,7 @@ impl Object {
         let range = offset..offset + data.len() as u64;
         loop {
             let reserved = self.state.lock().cache.reservation(range.clone());
-            if reserved > 0
-                && !self
-                    .osc
-                    .budget()
-                    .reserve(reserved, || self.osc.start_write_back())
-                    .await
-            {
+            if reserved > 0 && !self.osc.budget().reserve(reserved, || self.dirty.wake()).await {
                 return self.write_through(range, data, lock).await;
             }
             let now = self.osc.now();
@@ -63,7 +57,7 @@ impl Object {
             }
             drop(state);
             self.osc.budget().unreserve(reserved - needed);
-            self.osc.note_write(self, newly_dirty, range.end - range.start);
+            self.note_write(newly_dirty, range.end - range.start);
             return Ok(range.end - range.start);
         }
     }

@@ -1,6 +1,6 @@
 //! Handles an eviction: drops locks and caches, and reports lost data.
 
-use super::Osc;
+use super::OstObjects;
 use crate::data::brw;
 use crate::data::object::Object;
 use cpt::JoinSet;
@@ -11,26 +11,27 @@ use wire::{Errno, Fid};
 /// Largest number of concurrent invalidations in the kernel after an eviction.
 const INVALIDATIONS_MAX: usize = 8;
 
-impl Osc {
+impl OstObjects {
     /// Drops locks and caches after the target evicted this client.
     pub(super) fn handle_eviction(&self) {
         self.report_lost_changes();
         let objects = self.all_objects();
-        self.locks().clear();
+        self.osc.locks().clear();
         objects.iter().for_each(|object| object.handle_eviction());
-        self.dirty_objects.lock().clear();
-        if let Some(osc) = self.weak_self.upgrade() {
-            self.spawn(async move { osc.invalidate_evicted(objects).await });
+        self.dirty.take();
+        if let Some(ost) = self.weak_self.upgrade() {
+            self.osc
+                .spawn(async move { ost.invalidate_evicted(objects).await });
         }
     }
 
     /// Records the loss of changes that the target had confirmed but not committed when its machine
     /// stopped. The files' descriptors then fail.
     fn report_lost_changes(&self) {
-        let lost = self.import().take_lost();
+        let lost = self.osc.import().take_lost();
         let files: HashSet<Fid> = lost.iter().filter_map(brw::changed_file).collect();
         if !files.is_empty() {
-            let (ost, files) = (self.name(), files.len());
+            let (ost, files) = (self.osc.name(), files.len());
             tracing::error!(
                 ost,
                 files,
@@ -38,14 +39,14 @@ impl Osc {
             );
         }
         for file in files {
-            self.record_loss(file, Errno::EIO);
+            self.osc.record_loss(file, Errno::EIO);
         }
     }
 
     /// Invalidates these objects' files in the kernel: first all attributes, for which the kernel
     /// never waits, then the pages.
-    async fn invalidate_evicted(self: Arc<Osc>, objects: Vec<Arc<Object>>) {
-        if let Some(kernel) = self.kernel.get() {
+    async fn invalidate_evicted(self: Arc<OstObjects>, objects: Vec<Arc<Object>>) {
+        if let Some(kernel) = self.osc.kernel().get() {
             for object in &objects {
                 kernel.inval_inode(object.file(), -1, 0).await;
             }
@@ -55,13 +56,13 @@ impl Osc {
             if tasks.len() >= INVALIDATIONS_MAX {
                 tasks.join_next().await;
             }
-            let osc = self.clone();
+            let ost = self.clone();
             tasks.spawn(async move {
-                if let Some(kernel) = osc.kernel.get() {
+                if let Some(kernel) = ost.osc.kernel().get() {
                     kernel.inval_inode(object.file(), 0, 0).await;
                 }
                 object.finish_page_invalidation();
-                osc.drop_if_unused(object);
+                ost.drop_if_unused(&object);
             });
         }
         while tasks.join_next().await.is_some() {}

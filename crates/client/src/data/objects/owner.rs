@@ -1,6 +1,6 @@
-//! The owner of an OSC's import and lock client: passes their callbacks to the OSC.
+//! The owner of the import and lock client of an OST: passes their callbacks to the objects.
 
-use super::Osc;
+use super::OstObjects;
 use crate::data::object::lock_range;
 use cpt::BoxFuture;
 use ldlm::{LockInfo, LockOwner};
@@ -8,40 +8,41 @@ use rpc::{ImportEvent, ImportOwner, Reply};
 use std::sync::{Arc, Weak};
 use wire::{Errno, Message, OstLvb, WireStruct};
 
-/// The owner. The reference is weak, so the import and the lock client do not keep the OSC alive.
-pub(super) struct OscOwner(pub(super) Weak<Osc>);
+/// The owner. The reference is weak, so the import and the lock client do not keep the objects
+/// alive.
+pub(super) struct OstOwner(pub(super) Weak<OstObjects>);
 
-impl ImportOwner for OscOwner {
+impl ImportOwner for OstOwner {
     fn callback<'a>(&'a self, opc: u32, msg: Message) -> BoxFuture<'a, Result<Reply, Errno>> {
         Box::pin(async move {
-            let osc = self.0.upgrade().ok_or(Errno::ENODEV)?;
-            osc.locks().ast(opc, msg).await
+            let ost = self.0.upgrade().ok_or(Errno::ENODEV)?;
+            ost.osc.locks().ast(opc, msg).await
         })
     }
 
     fn event(&self, event: ImportEvent) {
-        let Some(osc) = self.0.upgrade() else { return };
+        let Some(ost) = self.0.upgrade() else { return };
         match event {
-            ImportEvent::Connected(data) => osc.handle_connect(&data),
-            ImportEvent::Evicted => osc.handle_eviction(),
+            ImportEvent::Connected(data) => ost.osc.handle_connect(&data),
+            ImportEvent::Evicted => ost.handle_eviction(),
             // An idle disconnect returns the grant.
-            ImportEvent::Idle => osc.budget.set_grant(0),
+            ImportEvent::Idle => ost.osc.budget().set_grant(0),
             ImportEvent::Disconnected | ImportEvent::Closed => {}
         }
     }
 
     fn in_use(&self) -> bool {
-        let in_use = |osc: Arc<Osc>| {
-            let locks = osc.locks();
-            locks.lock_count() > 0 || locks.has_pending() || osc.budget.dirty() > 0
+        let in_use = |ost: Arc<OstObjects>| {
+            let locks = ost.osc.locks();
+            locks.lock_count() > 0 || locks.has_pending() || ost.osc.budget().dirty() > 0
         };
         self.0.upgrade().is_some_and(in_use)
     }
 }
 
-impl LockOwner for OscOwner {
+impl LockOwner for OstOwner {
     fn granted(&self, lock: LockInfo, lvb: &[u8]) {
-        let object = self.0.upgrade().and_then(|osc| osc.find_object(&lock.res));
+        let object = self.0.upgrade().and_then(|ost| ost.find_object(&lock.res));
         if let (Some(object), Ok(lvb)) = (object, OstLvb::from_bytes(lvb)) {
             object.add_lock(lock.cookie, lock_range(&lock.policy), &lvb);
         }
@@ -49,18 +50,18 @@ impl LockOwner for OscOwner {
 
     fn blocking<'a>(&'a self, lock: LockInfo, _cancel_bits: u64) -> BoxFuture<'a, ()> {
         Box::pin(async move {
-            let Some(osc) = self.0.upgrade() else { return };
-            let Some(object) = osc.find_object(&lock.res) else {
+            let Some(ost) = self.0.upgrade() else { return };
+            let Some(object) = ost.find_object(&lock.res) else {
                 return;
             };
             if lock.discard {
                 object.forget(lock_range(&lock.policy));
             }
             // The kernel first: it writes back dirty pages of mappings, still under this lock.
-            osc.invalidate_in_kernel(object.file()).await;
+            ost.osc.invalidate_in_kernel(object.file()).await;
             object.flush_and_forget(lock_range(&lock.policy)).await;
             object.remove_lock(lock.cookie);
-            osc.drop_if_unused(object);
+            ost.drop_if_unused(&object);
         })
     }
 
@@ -69,12 +70,12 @@ impl LockOwner for OscOwner {
     }
 
     fn dropped(&self, lock: LockInfo, _bits: u64) {
-        let Some(osc) = self.0.upgrade() else { return };
-        let Some(object) = osc.find_object(&lock.res) else {
+        let Some(ost) = self.0.upgrade() else { return };
+        let Some(object) = ost.find_object(&lock.res) else {
             return;
         };
         object.drop_after_lock_loss(lock_range(&lock.policy));
         object.remove_lock(lock.cookie);
-        osc.drop_if_unused(object);
+        ost.drop_if_unused(&object);
     }
 }
