@@ -257,9 +257,19 @@ impl CompositeLayout {
             });
         }
         let mut components = Vec::new();
+        // Without this sum, components that share bytes would take much more memory than `bytes`.
+        let mut size_sum = 0;
         for _ in 0..count {
             let entry = LovCompMdEntryV1::read(&mut r)?;
             let (from, size) = (entry.lcme_offset as usize, entry.lcme_size as usize);
+            size_sum += size;
+            if size_sum > bytes.len() {
+                return Err(WireError::TooLong {
+                    what: "lcme_size",
+                    limit: bytes.len(),
+                    found: size_sum,
+                });
+            }
             let blob = from
                 .checked_add(size)
                 .and_then(|to| bytes.get(from..to))
@@ -360,6 +370,7 @@ fn bad_magic(found: u32) -> WireError {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::{CompositeLayout, LovLayout, PlainLayout};
+    use crate::WireStruct;
     use crate::{
         Fid, LOV_MAGIC_COMP_V1, LOV_MAGIC_V3, LovCompMdEntryV1, LovCompMdV1, LovForeignMd, LovOstDataV1, Text,
     };
@@ -411,6 +422,33 @@ mod tests {
             }
         }
         assert_eq!(plain(4).build().len(), 32 + 4 * 24);
+    }
+
+    #[test]
+    fn components_that_share_bytes_are_errors() {
+        let head = LovCompMdV1 {
+            lcm_magic: LOV_MAGIC_COMP_V1,
+            lcm_entry_count: 2,
+            ..Default::default()
+        };
+        let blob = plain(100).build();
+        let layout = |offsets: [u32; 2], blobs: usize| {
+            let entry = |lcme_offset| LovCompMdEntryV1 {
+                lcme_offset,
+                lcme_size: blob.len() as u32,
+                ..Default::default()
+            };
+            let mut bytes = head.to_bytes().to_vec();
+            for offset in offsets {
+                bytes.extend_from_slice(&entry(offset).to_bytes());
+            }
+            bytes.extend(blob.repeat(blobs));
+            LovLayout::parse(&bytes)
+        };
+        let first = (LovCompMdV1::SIZE + 2 * LovCompMdEntryV1::SIZE) as u32;
+        let second = first + blob.len() as u32;
+        assert!(layout([first, second], 2).is_ok());
+        assert!(layout([first, first], 1).is_err());
     }
 
     proptest! {
