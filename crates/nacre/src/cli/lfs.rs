@@ -59,6 +59,13 @@ pub(crate) enum Lfs {
         #[arg(required = true)]
         fids: Vec<String>,
     },
+    /// Remove files with foreign layouts
+    #[command(name = "unlink_foreign")]
+    UnlinkForeign {
+        /// Paths of the files
+        #[arg(required = true)]
+        paths: Vec<PathBuf>,
+    },
     /// Remove directory entries of lost files
     #[command(name = "rm_entry", alias = "rmentry")]
     RmEntry {
@@ -74,7 +81,7 @@ Tests; `!` before a test negates it, + or - before N means more or less than N:
   -atime, -ctime, -mtime [+-]N[smhdwy], -newer FILE, -user NAME|UID, -group NAME|GID,
   -links [+-]N, -perm [/-]MODE, -maxdepth N, -mindepth N,
   -stripe-count [+-]N, -stripe-size [+-]N[kMG], -stripe-index N,.., -ost INDEX|NAME,..,
-  -pool NAME, -projid N
+  -pool NAME, -projid N, -foreign, -foreign=TYPE
 Names of users and groups are those in /etc/passwd and /etc/group only.
 Output (times in UTC): -print (default), -print0, -ls, -printf FORMAT with \\n \\t \\0 \\\\ %% and
   %p path, %s size, %b 512-byte blocks, %k KiB, %y type, %m mode, %n links, %U user id, %G group id,
@@ -86,13 +93,23 @@ pub(crate) struct Setstripe {
     /// Number of OSTs to stripe over; -1 for all
     #[arg(short = 'c', long, allow_negative_numbers = true)]
     pub(crate) stripe_count: Option<i32>,
+    /// Number of stripes, of which an OST may have several (overstriping); -1 for one on every OST,
+    /// to -32 for 32 on every OST
+    #[arg(
+        short = 'C',
+        long,
+        allow_negative_numbers = true,
+        conflicts_with_all = ["stripe_count", "copy"]
+    )]
+    pub(crate) overstripe_count: Option<i32>,
     /// Bytes on one OST before the next; the suffixes K, M and G are accepted
     #[arg(short = 'S', long)]
     pub(crate) stripe_size: Option<String>,
     /// First OST; -1 for any
     #[arg(short = 'i', long, allow_negative_numbers = true)]
     pub(crate) stripe_index: Option<i32>,
-    /// One stripe on each of these OSTs, by index, range 0-3 or name, in this order
+    /// One stripe on each of these OSTs, by index, range 0-3 or name, in this order; an OST listed
+    /// several times gets several stripes
     #[arg(short = 'o', long, visible_alias = "ost-list", conflicts_with_all = ["stripe_index", "copy"])]
     pub(crate) ost: Option<String>,
     /// Use the stripe count and size of this file, or of this directory's default layout
@@ -101,6 +118,23 @@ pub(crate) struct Setstripe {
     /// Delete the default layout of a directory
     #[arg(short = 'd', long)]
     pub(crate) delete: bool,
+    /// Create files with a foreign layout, whose data is in another system. The type is a number,
+    /// or none (the default), posix, pccrw, pccro, S3 or symlink
+    #[arg(
+        long,
+        value_name = "TYPE",
+        num_args = 0..=1,
+        require_equals = true,
+        requires = "xattr",
+        conflicts_with_all = ["stripe_count", "overstripe_count", "stripe_size", "stripe_index", "ost", "copy", "delete"]
+    )]
+    pub(crate) foreign: Option<Option<String>>,
+    /// Value of the foreign layout
+    #[arg(short = 'x', long, value_name = "STRING", requires = "foreign")]
+    pub(crate) xattr: Option<String>,
+    /// Flags of the foreign layout, a hexadecimal number
+    #[arg(long, value_name = "HEX", requires = "foreign")]
+    pub(crate) flags: Option<String>,
     /// Files to create, or directories
     #[arg(required = true)]
     pub(crate) paths: Vec<PathBuf>,

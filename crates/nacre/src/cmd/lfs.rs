@@ -8,6 +8,7 @@
 mod amount;
 mod df;
 mod find;
+mod foreign;
 mod getstripe;
 mod layout;
 mod targets;
@@ -68,6 +69,7 @@ pub(crate) fn run(args: Lfs) -> Result<ExitCode> {
         }
         Lfs::Rmfid { path, fids } => return rmfid(&path, fids),
         Lfs::RmEntry { paths } => rm_entry(&paths)?,
+        Lfs::UnlinkForeign { paths } => foreign::unlink(&paths)?,
     }
     Ok(ExitCode::SUCCESS)
 }

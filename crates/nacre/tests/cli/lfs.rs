@@ -85,7 +85,7 @@ fn find_selects_files_by_attributes_and_layout() {
     );
 
     assert!(nacre_refuses(&["lfs", "find", &mount, "-size", "many"]).contains("-size many"));
-    assert!(nacre_refuses(&["lfs", "find", &mount, "-foreign", "x"]).contains("not available"));
+    assert!(nacre_refuses(&["lfs", "find", &mount, "-btime", "1"]).contains("not available"));
     assert!(nacre_refuses(&["lfs", "find", "-name", "x"]).contains("name a directory"));
     assert!(nacre_refuses(&["lfs", "find", &format!("{mount}/none")]).contains("/none"));
     assert!(nacre(&["lfs", "find", "--help"]).out.contains("-stripe-count"));
@@ -343,7 +343,7 @@ fn layouts_are_copied_placed_and_shown_by_field() {
     let error = nacre_refuses(&["lfs", "setstripe", "-o", "7", &path("none")]);
     assert!(error.contains("does the OST exist"), "{error}");
     let error = nacre_refuses(&["lfs", "setstripe", "-c", "3", "-o", "0,1", &path("none")]);
-    assert!(error.contains("leave -c out"), "{error}");
+    assert!(error.contains("leave -c or -C out"), "{error}");
     let error = nacre_refuses(&["lfs", "setstripe", "--copy", &path("dir"), &path("none")]);
     assert!(error.contains("no layout of its own"), "{error}");
     for (osts, part) in [("1-0", "from high to low"), ("0-65535", "more than 2000 OSTs")] {
@@ -352,6 +352,112 @@ fn layouts_are_copied_placed_and_shown_by_field() {
     }
     assert!(!std::path::Path::new(&path("none")).exists());
     assert!(nacre_refuses(&["lfs", "find", &mount, "-ost", "1-0"]).contains("from high to low"));
+}
+
+#[test]
+fn overstriped_files_have_several_stripes_on_an_ost() {
+    let mut site = Site::new();
+    let mount = site.up("d", &["--osts", "2"]);
+    let path = |name: &str| format!("{mount}/{name}");
+    let lfs = |args: &[&str]| nacre_ok(&[&["lfs"], args].concat());
+    lfs(&["setstripe", "-C", "5", "-S", "64K", &path("five")]);
+    assert_eq!(
+        lfs(&["getstripe", "-c", "-L", &path("five")]),
+        "lmm_stripe_count:  5\nlmm_pattern:       raid0,overstriped\n"
+    );
+    sh(&format!(
+        "cd {mount}; head -c 1000000 /dev/urandom > five; cp five six; cmp five six; truncate -s 300000 five
+         cmp -n 300000 five six; [ $(stat -c %s five) = 300000 ]"
+    ));
+    lfs(&["setstripe", "-C", "-3", &path("all")]);
+    assert_eq!(lfs(&["getstripe", "-c", &path("all")]), "6\n");
+    lfs(&["setstripe", "-o", "1,1,0", &path("listed")]);
+    let osts = |name: &str| lfs(&["find", &path(name), "-printf", "%Lc %Lo"]);
+    assert_eq!(osts("listed"), "3 1,1,0");
+    lfs(&["setstripe", "--copy", &path("five"), &path("copy")]);
+    assert_eq!(lfs(&["getstripe", "-L", &path("copy")]), "raid0,overstriped\n");
+    sh(&format!("mkdir {mount}/dir"));
+    lfs(&["setstripe", "--overstripe-count", "-2", &path("dir")]);
+    assert_eq!(
+        lfs(&["getstripe", "-d", &path("dir")]),
+        "stripe_count:  -2 stripe_size:   4194304 pattern:       raid0,overstriped stripe_offset: -1\n\n"
+    );
+    sh(&format!("touch {mount}/dir/new"));
+    assert_eq!(lfs(&["getstripe", "-c", &path("dir/new")]), "4\n");
+
+    for (option, count) in [("-C", "-33"), ("-C", "2001"), ("-c", "-2")] {
+        let error = nacre_refuses(&["lfs", "setstripe", option, count, &path("none")]);
+        assert!(error.contains(&format!("not {count}")), "{error}");
+    }
+    let error = nacre_refuses(&["lfs", "setstripe", "-C", "4", "-o", "0,0", &path("none")]);
+    assert!(error.contains("leave -c or -C out"), "{error}");
+}
+
+#[test]
+fn foreign_layouts_are_created_shown_found_and_removed() {
+    let mut site = Site::new();
+    let mount = site.up("d", &[]);
+    let path = |name: &str| format!("{mount}/{name}");
+    let lfs = |args: &[&str]| nacre_ok(&[&["lfs"], args].concat());
+    let foreign = ["setstripe", "--foreign=symlink", "--flags", "0xda08"];
+    lfs(&[&foreign[..], &["--xattr", "uuid@uuid", &path("link")]].concat());
+    lfs(&["setstripe", "--foreign", "-x", "elsewhere", &path("none")]);
+    sh(&format!("cd {mount}; echo data > plain; mkdir dir"));
+    let shown = |name: &str, text: &str| format!("{}\n{text}", path(name));
+    assert_eq!(
+        lfs(&["getstripe", &path("none")]),
+        shown("none", "lfm_value:     'elsewhere'\n\n")
+    );
+    let text = "lfm_magic:         0x0BD70BD0\nlfm_length:          9\nlfm_type:          0x0000DA05 (symlink)\n\
+         lfm_flags:          0x0000DA08\nlfm_value:     'uuid@uuid'\n\n";
+    assert_eq!(lfs(&["getstripe", "-v", &path("link")]), shown("link", text));
+    let fid = lfs(&["path2fid", &path("link")]);
+    assert_eq!(lfs(&["getstripe", "-F", &path("link")]), fid);
+    let find = |test: &[&str]| lfs(&[&["find", &mount, "-type", "f"], test].concat());
+    assert_eq!(
+        find(&["-foreign"]),
+        format!("{}\n{}\n", path("link"), path("none"))
+    );
+    assert_eq!(find(&["--foreign=symlink"]), format!("{}\n", path("link")));
+    assert_eq!(find(&["!", "-foreign"]), format!("{}\n", path("plain")));
+
+    // Its data is elsewhere; the file itself is ordinary.
+    let failures = [
+        ("cat link", "No data available"),
+        ("echo x >> link", "Bad file descriptor"),
+        ("truncate -s 9 link", "No data available"),
+    ];
+    for (command, error) in failures {
+        let shown = sh(&format!("cd {mount}; ({command}) 2>&1 && exit 1; true"));
+        assert!(shown.contains(error), "{command}: {shown}");
+    }
+    sh(&format!(
+        "cd {mount}; chmod 600 link; mv link moved; [ $(stat -c %s-%a moved) = 0-600 ]"
+    ));
+    nacre_refuses(&["lfs", "setstripe", "-c", "1", &path("moved")]);
+
+    let error = nacre_refuses(&["lfs", "unlink_foreign", &path("plain")]);
+    assert!(error.contains("no foreign layout"), "{error}");
+    lfs(&["unlink_foreign", &path("moved")]);
+    sh(&format!("cd {mount}; rm none; [ \"$(echo *)\" = 'dir plain' ]"));
+    for (args, part) in [
+        (&["--foreign=s3", "-x", "v"][..], "not a foreign type"),
+        (&["--foreign", "--flags", "foo", "-x", "v"], "are not flags"),
+    ] {
+        let error = nacre_refuses(&[&["lfs", "setstripe"], args, &[&path("bad")]].concat());
+        assert!(error.contains(part), "{error}");
+    }
+    for (args, part) in [
+        (&["--foreign"][..], "--xattr"),
+        (&["-x", "v"], "--foreign"),
+        (&["--foreign", "-x", "v", "-c", "1"], "cannot be used with"),
+    ] {
+        let result = nacre(&[&["lfs", "setstripe"], args, &[&path("bad")]].concat());
+        assert!(!result.ok && result.err.contains(part), "{}", result.err);
+    }
+    let error = nacre_refuses(&["lfs", "setstripe", "--foreign", "-x", "v", &path("dir")]);
+    assert!(error.contains("directory"), "{error}");
+    assert!(!std::path::Path::new(&path("bad")).exists());
 }
 
 #[test]

@@ -16,7 +16,7 @@ const NO_SWAP: &str = "Nacre's lfs does not swap layouts (Lustre's does, on a mo
 const GROUPS: &[Group] = &[
     differs(
         &["setstripe"],
-        "plain layouts only; a file with data keeps its layout",
+        "plain and foreign layouts only; a file with data keeps its layout",
     ),
     refused(
         &[
@@ -28,7 +28,7 @@ const GROUPS: &[Group] = &[
             "setstripe -z",
             "setstripe --extension-size",
         ],
-        "Nacre makes plain layouts only, without components",
+        "Nacre makes no layouts with components",
         "use -c, -S and -i",
     ),
     refused(
@@ -45,11 +45,6 @@ const GROUPS: &[Group] = &[
         &["setstripe -L", "setstripe --layout"],
         "Nacre stores data on OSTs only",
         "leave the option out",
-    ),
-    refused(
-        &["setstripe -C", "setstripe --overstripe-count"],
-        "Nacre puts at most one stripe of a file on an OST",
-        "use -c",
     ),
     differs(
         &["getstripe"],
@@ -90,7 +85,7 @@ const GROUPS: &[Group] = &[
     ),
     refused(&["getdirstripe"], ONE_MDT, "every directory is on MDT0000"),
     refused(&["mv"], ONE_MDT, "rename within the file system with mv(1)"),
-    refused(&["unlink_foreign"], "Nacre makes no foreign layouts", "use rm(1)"),
+    differs(&["unlink_foreign"], "refuses files without a foreign layout"),
     refused(
         &["pool_list"],
         "Nacre has no OST pools",

@@ -97,7 +97,9 @@ fn parse(args: &[OsString], now: i64, names: Names) -> Result<Find> {
             continue;
         }
         let (name, attached) = match text.split_once('=') {
-            Some((name, value)) if name.starts_with("--") => (name, Some(OsStr::new(value))),
+            Some((name, value)) if name.starts_with("--") || name == "-foreign" => {
+                (name, Some(OsStr::new(value)))
+            }
             _ => (text, None),
         };
         let name = long_name(name.trim_start_matches('-'));
@@ -111,7 +113,11 @@ fn parse(args: &[OsString], now: i64, names: Names) -> Result<Find> {
             // No effect: this command never uses the MDT's lazy size (LSOM), always `stat`.
             "lazy" => {}
             _ => {
-                let value = attached.or_else(|| args.next().map(OsString::as_os_str));
+                let value = match name {
+                    // Its value is optional, and follows `=`.
+                    "foreign" => attached,
+                    _ => attached.or_else(|| args.next().map(OsString::as_os_str)),
+                };
                 let context = || match value {
                     Some(value) => format!("lfs find: {text} {}", value.display()),
                     None => format!("lfs find: {text}"),
@@ -282,8 +288,21 @@ mod tests {
     }
 
     #[test]
+    fn value_of_the_test_for_foreign_layouts_is_optional() {
+        for (line, tests) in [
+            ("t -foreign", 1),
+            ("t -foreign -name x", 2),
+            ("t -foreign=S3 ! --foreign=7", 2),
+        ] {
+            assert_eq!(parse_line(line).unwrap().tests.len(), tests, "{line}");
+        }
+        let error = parse_line("t --foreign=s3").err().unwrap();
+        assert!(error.contains("not a foreign type"), "{error}");
+    }
+
+    #[test]
     fn name_of_a_test_is_checked_before_its_value() {
-        for line in ["t -h", "t -foreign", "t -foreign x", "t --foreign=x"] {
+        for line in ["t -h", "t -btime", "t -btime x", "t --btime=x"] {
             let error = parse_line(line).err().unwrap();
             assert!(error.contains("is not available"), "{error}");
         }

@@ -112,7 +112,9 @@ fn show(path: &Path, kind: FileType, with_path: bool, view: &View) -> Result<()>
 fn body(path: &Path, layout: Option<LovLayout>, is_dir: bool, view: &View) -> Result<Option<String>> {
     let of_inode = |field: &Field| [Field::Fid, Field::MdtIndex].contains(field);
     let needs_no_layout = !view.selected.is_empty() && view.selected.iter().all(of_inode);
-    let has_layout = layout.is_some();
+    let has_fid = layout
+        .as_ref()
+        .is_some_and(|l| !matches!(l, LovLayout::Foreign(..)));
     let layout = match layout {
         Some(layout) => layout,
         None if view.ost.is_some() => return Ok(None),
@@ -128,8 +130,9 @@ fn body(path: &Path, layout: Option<LovLayout>, is_dir: bool, view: &View) -> Re
     let Some(layout) = view.filter.apply(layout, is_dir) else {
         return Ok(None);
     };
-    // The layout of a file contains the file's FID. The default layout of a directory does not.
-    let needs_fid = view.selected.contains(&Field::Fid) && (is_dir || !has_layout);
+    // The layout of a file contains the file's FID. The default layout of a directory and a foreign
+    // layout do not.
+    let needs_fid = view.selected.contains(&Field::Fid) && (is_dir || !has_fid);
     let needs_mdt = view.selected.contains(&Field::MdtIndex);
     let inode = match needs_fid || needs_mdt {
         true => {

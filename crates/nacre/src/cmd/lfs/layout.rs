@@ -1,14 +1,17 @@
 //! Layouts of files and default layouts of directories.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
+use bytes::Bytes;
 use rustix::fs::{CWD, FileType, Mode, XattrFlags, getxattr, mknodat, setxattr};
 use rustix::io::Errno;
 use wire::striping::{LovLayout, PlainLayout};
 use wire::{LOV_USER_MAGIC_SPECIFIC, LovOstDataV1};
 
+use super::foreign;
 use crate::cli::Setstripe;
 
 /// The extended attribute to set a layout.
@@ -16,39 +19,52 @@ const SET_XATTR: &str = "lustre.lov";
 /// The extended attribute to read a layout. Reading it causes no glimpse of the file's size.
 const GET_XATTR: &str = "system.lustre.lov";
 /// Maximum size of an extended attribute in Linux, in bytes.
-const XATTR_BYTES_MAX: usize = 65536;
+pub(super) const XATTR_BYTES_MAX: usize = 65536;
 /// Stripe sizes are multiples of this number of bytes.
 const STRIPE_SIZE_UNIT: u64 = 64 << 10;
 /// Maximum number of stripes of a file.
 const STRIPES_MAX: i32 = 2000;
 /// Number of OSTs that a 16-bit index can name.
 const OST_INDEX_COUNT: usize = 1 << 16;
+/// The least stripe count with overstriping: 32 stripes on each OST. -1 means one on each.
+const OVERSTRIPE_COUNT_MIN: i32 = -32;
 /// As a stripe count: all OSTs. As a stripe index: any OST.
 pub(super) const ANY_OST: u16 = 0xffff;
 
 /// The layout to set.
 pub(super) struct LayoutRequest {
-    layout: PlainLayout,
+    /// The extended attribute.
+    ea: Bytes,
     delete: bool,
+    foreign: bool,
 }
 
 impl LayoutRequest {
     /// A request from the command line. Missing values mean the file system's default; a request
     /// without any value deletes the default layout of a directory.
     pub(super) fn new(args: &Setstripe) -> Result<LayoutRequest> {
-        let (count, size, index) = (args.stripe_count, &args.stripe_size, args.stripe_index);
-        let delete = args.delete;
+        let (size, index, delete) = (&args.stripe_size, args.stripe_index, args.delete);
+        let overstripes = args.overstripe_count.is_some();
+        let count = args.stripe_count.or(args.overstripe_count);
         if delete && (count.is_some() || size.is_some() || index.is_some() || args.ost.is_some()) {
             bail!("-d deletes the default layout and cannot be combined with other options");
         }
+        let request = |ea, foreign| LayoutRequest { ea, delete, foreign };
+        if let (Some(kind), Some(value)) = (&args.foreign, &args.xattr) {
+            let ea = foreign::request(kind.as_deref(), args.flags.as_deref(), value)?;
+            return Ok(request(ea, true));
+        }
         if let Some(source) = &args.copy {
-            let layout = copy_request(source)?;
-            return Ok(LayoutRequest { layout, delete });
+            return Ok(request(copy_request(source)?.build(), false));
         }
         let stripe_count = match count {
             None => 0,
             Some(-1) => ANY_OST,
+            Some(n @ OVERSTRIPE_COUNT_MIN..-1) if overstripes => n as u16,
             Some(n @ 0..=STRIPES_MAX) => n as u16,
+            Some(n) if overstripes => bail!(
+                "-C is from 1 to {STRIPES_MAX}, 0 for the default, or -1 to {OVERSTRIPE_COUNT_MIN} for 1 to 32 stripes on each OST, not {n}"
+            ),
             Some(n) => bail!(
                 "a stripe count is from 1 to {STRIPES_MAX}, 0 for the default, or -1 for all OSTs, not {n}"
             ),
@@ -63,7 +79,8 @@ impl LayoutRequest {
             Some(osts) => request_on_osts(stripe_size, stripe_count, &stripe_osts(osts)?)?,
             None => PlainLayout::request(stripe_size, stripe_count, first),
         };
-        Ok(LayoutRequest { layout, delete })
+        let layout = if overstripes { layout.overstriped() } else { layout };
+        Ok(request(layout.build(), false))
     }
 }
 
@@ -72,9 +89,16 @@ fn copy_request(source: &Path) -> Result<PlainLayout> {
     let here = source.display();
     match read(source)? {
         Some(LovLayout::Plain(plain)) => {
-            Ok(PlainLayout::request(plain.stripe_size, plain.stripe_count, None))
+            let request = PlainLayout::request(plain.stripe_size, plain.stripe_count, None);
+            Ok(match plain.is_overstriped() {
+                true => request.overstriped(),
+                false => request,
+            })
         }
-        Some(_) => bail!("{here} has components, which Nacre cannot make: set -c and -S instead"),
+        Some(LovLayout::Composite(_)) => {
+            bail!("{here} has components, which Nacre cannot make: set -c and -S instead")
+        }
+        Some(LovLayout::Foreign(..)) => bail!("{here} has a foreign layout: set -c and -S instead"),
         None => bail!("{here} has no layout of its own to copy: set -c and -S instead"),
     }
 }
@@ -84,11 +108,12 @@ fn stripe_osts(text: &str) -> Result<Vec<u32>> {
     parse_osts(text, STRIPES_MAX as usize)
 }
 
-/// A request for one stripe on each of the OSTs, of which there are at most [`STRIPES_MAX`].
+/// A request for one stripe on each of the OSTs, of which there are at most [`STRIPES_MAX`]. As in
+/// Lustre's lfs, a repeated OST means overstriping.
 fn request_on_osts(stripe_size: u32, stripe_count: u16, osts: &[u32]) -> Result<PlainLayout> {
     if stripe_count != 0 && usize::from(stripe_count) != osts.len() {
         bail!(
-            "-c {stripe_count} contradicts -o, which lists {} OSTs: leave -c out",
+            "the stripe count {stripe_count} contradicts -o, which lists {} OSTs: leave -c or -C out",
             osts.len()
         );
     }
@@ -97,10 +122,16 @@ fn request_on_osts(stripe_size: u32, stripe_count: u16, osts: &[u32]) -> Result<
         ..Default::default()
     };
     let first = osts.first().map(|ost| *ost as u16);
-    Ok(PlainLayout {
+    let layout = PlainLayout {
         magic: LOV_USER_MAGIC_SPECIFIC,
         objects: osts.iter().map(object).collect(),
         ..PlainLayout::request(stripe_size, osts.len() as u16, first)
+    };
+    let distinct: BTreeSet<_> = osts.iter().collect();
+    Ok(if distinct.len() < osts.len() {
+        layout.overstriped()
+    } else {
+        layout
     })
 }
 
@@ -129,6 +160,9 @@ pub(super) fn set(path: &Path, request: &LayoutRequest) -> Result<()> {
     if request.delete && !is_dir {
         bail!("{here}: only a directory's default layout can be deleted");
     }
+    if request.foreign && is_dir {
+        bail!("{here}: a directory cannot have a foreign layout");
+    }
     if !is_dir {
         match mknodat(CWD, path, FileType::RegularFile, Mode::from_raw_mode(0o644), 0) {
             Ok(()) => {}
@@ -138,7 +172,7 @@ pub(super) fn set(path: &Path, request: &LayoutRequest) -> Result<()> {
             Err(e) => return Err(e).with_context(|| format!("cannot create {here}")),
         }
     }
-    let result = setxattr(path, SET_XATTR, &request.layout.build(), XattrFlags::empty());
+    let result = setxattr(path, SET_XATTR, &request.ea, XattrFlags::empty());
     if result.is_err() && !is_dir {
         let _ = fs::remove_file(path);
     }
@@ -212,9 +246,12 @@ fn parse_osts(text: &str, max: usize) -> Result<Vec<u32>> {
     Ok(out)
 }
 
-/// The number for the output: -1 for [`ANY_OST`].
+/// The number for the output: -1 for [`ANY_OST`], to -32 for 32 stripes on each OST.
 pub(super) fn signed(n: u16) -> i32 {
-    if n == ANY_OST { -1 } else { n.into() }
+    match i32::from(n as i16) {
+        negative @ OVERSTRIPE_COUNT_MIN..=-1 => negative,
+        _ => n.into(),
+    }
 }
 
 #[cfg(test)]

@@ -10,10 +10,10 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 use wire::file_mode;
-use wire::striping::PlainLayout;
+use wire::striping::{LovLayout, PlainLayout};
 
 use super::super::amount::{Amount, Sign, binary_unit};
-use super::super::layout;
+use super::super::{foreign, layout};
 use super::ids::Ids;
 use super::names::Names;
 use crate::clock::Date;
@@ -54,6 +54,8 @@ pub(super) enum Test {
     /// The layout names this OST pool; the empty name: no pool.
     Pool(String),
     Projid(u32),
+    /// A foreign layout, perhaps only of this type.
+    Foreign(Option<u32>),
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -170,6 +172,10 @@ impl Test {
             "stripe-index" => Test::StripeIndex(layout::ost_indices(text()?)?),
             "ost" => Test::Ost(layout::ost_indices(text()?)?),
             "pool" => Test::Pool(text()?.to_owned()),
+            "foreign" => Test::Foreign(match value().ok() {
+                Some(_) => Some(foreign::parse_type(text()?)?),
+                None => None,
+            }),
             "projid" => Test::Projid(text()?.parse().context("the value is not a number")?),
             other => bail!("the test {other} is not available (see `nacre lfs find --help`)"),
         })
@@ -188,6 +194,7 @@ impl Test {
                 | Test::Ost(_)
                 | Test::Pool(_)
                 | Test::Projid(_)
+                | Test::Foreign(_)
         )
     }
 
@@ -228,6 +235,10 @@ impl Test {
                 pool.unwrap_or_default() == *name
             }
             Test::Projid(projid) => file.ids()?.projid == *projid,
+            Test::Foreign(kind) => {
+                let found = file.foreign_type()?;
+                found.is_some_and(|found| kind.is_none_or(|kind| kind == found))
+            }
         })
     }
 }
@@ -282,9 +293,8 @@ pub(super) struct Candidate<'a> {
     source: &'a Ids<'a>,
     /// FID and project, once a test has asked for them.
     ids: Option<InodeIds>,
-    /// The layout, once a test has read it. The inner `None` means that the file has none, or a
-    /// foreign one.
-    layout: Option<Option<PlainLayout>>,
+    /// The layout, once a test has read it. The inner `None` means that the file has none.
+    layout: Option<Option<LovLayout>>,
 }
 
 impl<'a> Candidate<'a> {
@@ -325,13 +335,25 @@ impl<'a> Candidate<'a> {
     /// The layout of a regular file, or the default layout of a directory; of a composite layout,
     /// the last component.
     pub(super) fn layout(&mut self) -> Result<Option<&PlainLayout>> {
+        Ok(self.any_layout()?.and_then(layout::plain))
+    }
+
+    /// The type of a foreign layout; `None` for other layouts.
+    fn foreign_type(&mut self) -> Result<Option<u32>> {
+        Ok(match self.any_layout()? {
+            Some(LovLayout::Foreign(head, _)) => Some(head.lfm_type),
+            _ => None,
+        })
+    }
+
+    fn any_layout(&mut self) -> Result<Option<&LovLayout>> {
         if self.layout.is_none() {
             let has_layout = self.type_bits == TYPE_FILE || self.is_dir();
             let found = match has_layout {
                 true => layout::read(self.path)?,
                 false => None,
             };
-            self.layout = Some(found.as_ref().and_then(layout::plain).cloned());
+            self.layout = Some(found);
         }
         Ok(self.layout.iter().flatten().next())
     }
@@ -417,6 +439,7 @@ mod tests {
             "stripe-index",
             "pool",
             "projid",
+            "foreign",
         ] {
             assert!(!test(name, "1").needs_attributes(), "{name}");
         }

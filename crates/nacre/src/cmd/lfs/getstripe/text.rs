@@ -4,9 +4,11 @@ use mdt::layout::{DEFAULT_STRIPE_COUNT, DEFAULT_STRIPE_SIZE};
 use wire::striping::{CompositeLayout, LovLayout, PlainLayout};
 use wire::{
     Fid, LCME_FL_EXTENSION, LCME_FL_INIT, LCME_FL_NOSYNC, LCME_FL_OFFLINE, LCME_FL_PREF_RD, LCME_FL_PREF_WR,
-    LCME_FL_STALE, LOV_PATTERN_MDT, LOV_PATTERN_RAID0, LovCompMdEntryV1, SEL_UNIT_SIZE,
+    LCME_FL_STALE, LOV_PATTERN_MDT, LOV_PATTERN_OVERSTRIPING, LOV_PATTERN_RAID0, LovCompMdEntryV1,
+    LovForeignMd, SEL_UNIT_SIZE,
 };
 
+use super::super::foreign;
 use super::super::layout::signed;
 use super::filter::{Filter, mirror_id, whole_file};
 
@@ -96,7 +98,7 @@ pub(super) fn layout_text(layout: &LovLayout, is_dir: bool, inode: &InodeLines, 
             lines + &objects_text(plain, Nesting::Top, view) + end
         }
         LovLayout::Composite(composite) => composite_text(composite, is_dir, view),
-        LovLayout::Foreign(..) => "  foreign layout\n\n".to_owned(),
+        LovLayout::Foreign(head, value) => foreign::text(head, value, view.verbose),
     }
 }
 
@@ -119,7 +121,7 @@ fn selected_text(layout: &LovLayout, is_dir: bool, inode: &InodeLines, view: &Vi
             }
             (Some(composite), entries, "lcm_")
         }
-        LovLayout::Foreign(..) => return "0\n".to_owned(),
+        LovLayout::Foreign(head, value) => return foreign_fields(head, value, inode, view),
     };
     let shows_names = view.selected.len() > 1;
     let is_wanted = |field, name: &str| field != Field::Generation || name.starts_with(generation_prefix);
@@ -155,6 +157,18 @@ fn selected_text(layout: &LovLayout, is_dir: bool, inode: &InodeLines, view: &Vi
         }
     }
     out
+}
+
+/// The selected fields of a foreign layout: those of the inode. Other fields show the value.
+fn foreign_fields(head: &LovForeignMd, value: &[u8], inode: &InodeLines, view: &View) -> String {
+    let is_selected = |field| view.selected.contains(&field);
+    let fid = inode.fid.iter().filter(|_| is_selected(Field::Fid)).cloned();
+    let mdt = inode.mdt.iter().filter(|_| is_selected(Field::MdtIndex));
+    let lines: Vec<String> = fid.chain(mdt.map(u32::to_string)).collect();
+    match lines.is_empty() {
+        true => foreign::text(head, value, false),
+        false => lines.join("\n") + "\n",
+    }
 }
 
 /// The line of a directory's default layout.
@@ -383,8 +397,10 @@ fn objects_text(plain: &PlainLayout, nesting: Nesting, view: &View) -> String {
 }
 
 fn pattern_name(pattern: u32) -> String {
+    const OVERSTRIPED: u32 = LOV_PATTERN_RAID0 | LOV_PATTERN_OVERSTRIPING;
     match pattern {
         LOV_PATTERN_RAID0 => "raid0".to_owned(),
+        OVERSTRIPED => "raid0,overstriped".to_owned(),
         LOV_PATTERN_MDT => "mdt".to_owned(),
         other => format!("{other:#x}"),
     }
