@@ -1,5 +1,6 @@
 //! The project's maintenance commands, for people and CI:
-//! `cargo xtask check|test|model|linear|flips|simulate|fuzz|python|ltp|xfstests|demo|package|setup`.
+//! `cargo xtask check|test|model|linear|flips|simulate|fuzz|python|ltp|xfstests|demo|package` and
+//! `cargo xtask setup`.
 //!
 //! `check`, `test`, `demo` and `setup` install missing programs. Debian packages need root; for
 //! other users the commands list the missing packages and fail. A failed stage ends the command

@@ -15,7 +15,7 @@ use serde_json::Value;
 use wire::Fid;
 
 /// A tree of source files to copy.
-const TREE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../wire");
+pub(crate) const TREE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../wire");
 
 /// Stores of a stopped file system with two OSTs. Tests damage the stores through it.
 struct Stores {
@@ -88,7 +88,7 @@ fn damage<F: Future<Output = ()>>(dir: &Path, change: impl FnOnce(Arc<Stores>) -
     runtime.block_on(async { change(Arc::new(Stores::open(dir).await)).await });
 }
 
-fn fsck(site: &Site, options: &[&str]) -> CommandOutput {
+pub(crate) fn fsck(site: &Site, options: &[&str]) -> CommandOutput {
     nacre(&[&["fsck", &site.path_str("d")], options].concat())
 }
 

@@ -2,6 +2,7 @@
 
 mod bench;
 mod commands;
+mod damaged_index;
 mod errors;
 #[path = "../fixture/mod.rs"]
 mod fixture;

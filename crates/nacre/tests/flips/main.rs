@@ -7,7 +7,6 @@
 #![allow(clippy::unwrap_used)]
 
 #[path = "../fixture/mod.rs"]
-#[allow(dead_code, reason = "this test binary uses a part of it")]
 mod fixture;
 
 use std::collections::BTreeMap;
@@ -44,9 +43,12 @@ fn option(name: &str, default: u64) -> u64 {
 fn flipped_bits_are_reported_or_change_nothing() {
     let (flips, seed) = (option("NACRE_FLIPS_FLIPS", 90), option("NACRE_FLIPS_SEED", 1));
     let mut site = Site::new();
-    let ages: [(&str, fn(&mut Site)); 3] = [("new", make_new), ("used", make_used), ("old", make_old)];
-    for (name, make) in ages {
-        make(&mut site);
+    for name in ["new", "used", "old"] {
+        match name {
+            "new" => make_new(&mut site),
+            "used" => make_used(&mut site),
+            _ => make_old(&mut site),
+        }
         let mut rng = fastrand::Rng::with_seed(seed);
         let counts = flip_bits(&site.path("d"), flips / 3, &mut rng);
         println!("{name} targets, seed {seed}:");

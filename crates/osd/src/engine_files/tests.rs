@@ -1,3 +1,5 @@
+//! Flipped bits and lost blocks in the files of small indexes.
+
 #![allow(clippy::unwrap_used)]
 use std::collections::BTreeMap;
 use std::os::unix::fs::FileExt as _;

@@ -1,10 +1,10 @@
 //! The current version of a key space: the list of its sorted tables.
 //!
 //! `current` has the version's number N (u64), the XXH3 (128 bits) of the file `vN`, and the kind
-//! of checksum (0). `vN` is an archive; its section `tables` has the number of levels (u8), for each
-//! level the number of runs (u8), for each run the number of tables (u32), and for each table its
-//! number (u64), the kind of checksum (0), the XXH3 of its file (128 bits), and a sequence number
-//! that is added to those of its records (u64). All numbers are little-endian.
+//! of checksum (0). `vN` is an archive; its section `tables` has the number of levels (u8), for
+//! each level the number of runs (u8), for each run the number of tables (u32), and for each table
+//! its number (u64), the kind of checksum (0), the XXH3 of its file (128 bits), and a sequence
+//! number that is added to those of its records (u64). All numbers are little-endian.
 
 use std::{
     fs,
