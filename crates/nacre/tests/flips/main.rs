@@ -15,7 +15,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use fixture::{Site, sh};
+use fixture::{Site, option, sh};
 use osd::check::Progress;
 use osd::target::TargetDir;
 use osd::{LocalStores, Stores as _};
@@ -29,15 +29,6 @@ const TARGETS: [&str; 4] = ["mgs", "mdt0000", "ost0000", "ost0001"];
 /// memory tables of 8 MiB.
 const ATTRS: usize = 300;
 const ATTR_BYTES: usize = 60_000;
-
-fn option(name: &str, default: u64) -> u64 {
-    match std::env::var(name) {
-        Ok(value) => value
-            .parse()
-            .unwrap_or_else(|e| panic!("{name}={value} is not a number: {e}")),
-        Err(_) => default,
-    }
-}
 
 #[test]
 fn flipped_bits_are_reported_or_change_nothing() {

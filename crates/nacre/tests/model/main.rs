@@ -26,7 +26,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use file_system::{FileSystem, Shape, text};
-use fixture::nacre_ok;
+use fixture::{nacre_ok, option};
 use model::FsBehaviour;
 use step::{Step, sequence};
 use trial::MountedDir;
@@ -42,15 +42,6 @@ const SHRINKING_MAX: Duration = Duration::from_secs(120);
 
 /// Sequences that failed once, in printed form.
 const REGRESSIONS: &str = include_str!("regressions.txt");
-
-fn option(name: &str, default: u64) -> u64 {
-    match std::env::var(name) {
-        Ok(value) => value
-            .parse()
-            .unwrap_or_else(|e| panic!("{name}={value} is not a number: {e}")),
-        Err(_) => default,
-    }
-}
 
 fn sysctl(name: &str) -> u32 {
     let value = std::fs::read_to_string(format!("/proc/sys/fs/{name}")).unwrap_or_default();
