@@ -32,7 +32,7 @@ impl<'a> Repairer<'a> {
 
     /// Repairs a problem of one target, or of the MDT and an OST. The error says why the repair
     /// failed. Does nothing for problems of the MGS, which have no repair, and for problems of
-    /// journals, which [`Targets::repair_journals`](crate::Targets::repair_journals) repairs.
+    /// files of indexes, which [`Targets::repair_files`](crate::Targets::repair_files) repairs.
     pub(crate) async fn repair(&mut self, located: &TargetProblem) -> Result<(), String> {
         let result = match (&located.problem, &mut self.mdt) {
             (Problem::Mgs | Problem::Index | Problem::Journal, _) => Ok(()),

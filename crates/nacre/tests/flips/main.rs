@@ -41,7 +41,7 @@ fn flipped_bits_are_reported_or_change_nothing() {
             _ => make_old(&mut site),
         }
         let mut rng = fastrand::Rng::with_seed(seed);
-        let counts = flip_bits(&site.path("d"), flips / 3, &mut rng);
+        let counts = flip_bits(&site.path("d"), flips.div_ceil(3), &mut rng);
         println!("{name} targets, seed {seed}:");
         for (file, (reported, harmless)) in counts {
             println!("  {file}: {reported} reported, {harmless} without effect");
