@@ -103,9 +103,9 @@ pub async fn check(
     report: &mut (dyn FnMut(Report<'_>) + Send),
 ) -> Result<Summary, FsckError> {
     let mut summary = Summary::default();
-    let mut damaged = targets.damaged_files()?;
+    let mut damaged = targets.damaged_files(progress)?;
     if repair {
-        targets.repair_files(&damaged)?;
+        targets.repair_files(&damaged, progress)?;
     }
     for problem in &damaged {
         report(Report {
@@ -121,7 +121,6 @@ pub async fn check(
     let read_only = targets.open(false, &damaged).await?;
     let mut found = read_only.examine(progress, &mut summary).await?;
     drop(read_only);
-    summary.unchecked.extend(targets.unread(&damaged));
     if !repair || found.iter().all(|p| p.finding.repair.is_none()) {
         for problem in &found {
             report(Report {

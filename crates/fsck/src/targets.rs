@@ -28,6 +28,8 @@ pub(crate) struct Stores {
     pub(crate) mdt: Option<MdtStore>,
     pub(crate) osts: BTreeMap<OstIndex, OstStore>,
     fsname: String,
+    /// The names of the targets that are not open, because their indexes are damaged.
+    unread: Vec<String>,
     /// Whether the check reads all data.
     data: bool,
 }
@@ -103,11 +105,13 @@ impl Targets {
     }
 
     /// Finds damage in the files of the targets' indexes. Reads all of them.
-    pub(crate) fn damaged_files(&self) -> Result<Vec<TargetProblem>, FsckError> {
+    pub(crate) fn damaged_files(&self, progress: &Progress) -> Result<Vec<TargetProblem>, FsckError> {
         let mut problems = Vec::new();
         for dir in self.dirs_with_index() {
             let target = dir.label().svname();
-            for damage in osd::engine_files::find_damage(dir.path()).map_err(store_error(&target))? {
+            for damage in
+                osd::engine_files::find_damage(dir.path(), progress).map_err(store_error(&target))?
+            {
                 problems.push(TargetProblem {
                     target: target.clone(),
                     problem: Problem::Index,
@@ -127,23 +131,19 @@ impl Targets {
 
     /// Repairs the files of the indexes in which [`Targets::damaged_files`] found damage. Removes
     /// the damaged parts of journals, and rebuilds indexes with other damage. Keeps copies.
-    pub(crate) fn repair_files(&self, damaged: &[TargetProblem]) -> Result<(), FsckError> {
+    pub(crate) fn repair_files(
+        &self,
+        damaged: &[TargetProblem],
+        progress: &Progress,
+    ) -> Result<(), FsckError> {
         for dir in self.dirs_with_index() {
             let target = dir.label().svname();
             osd::journal::repair(dir.path()).map_err(store_error(&target))?;
             if has_damaged_index(damaged, &target) {
-                osd::engine_files::rebuild(dir.path()).map_err(store_error(&target))?;
+                osd::engine_files::rebuild(dir.path(), progress).map_err(store_error(&target))?;
             }
         }
         Ok(())
-    }
-
-    /// The targets whose indexes are damaged, as sentences for the user.
-    pub(crate) fn unread(&self, damaged: &[TargetProblem]) -> impl Iterator<Item = String> {
-        let names = self.dirs_with_index().map(|dir| dir.label().svname());
-        names
-            .filter(|name| has_damaged_index(damaged, name))
-            .map(|name| format!("{name}: its index is damaged, so its records are not checked"))
     }
 
     /// The targets that ran before: the others have no index yet.
@@ -159,12 +159,14 @@ impl Targets {
             mdt: None,
             osts: BTreeMap::new(),
             fsname: String::new(),
+            unread: Vec::new(),
             data: self.data,
         };
         for dir in self.dirs_with_index() {
             let (label, path) = (dir.label(), dir.path().to_owned());
             let svname = label.svname();
             if has_damaged_index(damaged, &svname) {
+                stores.unread.push(svname);
                 continue;
             }
             let store_error = |source| FsckError::Store {
@@ -214,6 +216,7 @@ impl Stores {
                 .map(|(svname, index, store)| (index, OstStore { svname, store }))
                 .collect(),
             fsname,
+            unread: Vec::new(),
             data: true,
         }
     }
@@ -226,7 +229,10 @@ impl Stores {
     ) -> Result<Vec<TargetProblem>, FsckError> {
         let mut problems = Vec::new();
         summary.targets.clear();
-        summary.unchecked.clear();
+        let unread = self.unread.iter();
+        summary.unchecked = unread
+            .map(|name| format!("{name}: its index is damaged, so its records are not checked"))
+            .collect();
         summary.objects = 0;
         let targets = usize::from(self.mgs.is_some()) + usize::from(self.mdt.is_some()) + self.osts.len();
         progress.begin(targets);
@@ -254,9 +260,15 @@ impl Stores {
         }
         let mut examined = None;
         match &self.mdt {
-            None => summary.unchecked.push(
-                "no MDT was given: names are not checked, and objects are not compared with files".into(),
-            ),
+            None => {
+                let reason = match self.unread.iter().any(|name| name.contains("-MDT")) {
+                    true => "no MDT can be read",
+                    false => "no MDT was given",
+                };
+                summary.unchecked.push(format!(
+                    "{reason}: names are not checked, and objects are not compared with files"
+                ));
+            }
             Some(mdt) => {
                 summary.targets.push(mdt.svname.clone());
                 let mut found =
@@ -272,9 +284,10 @@ impl Stores {
                 found.claims.sort_unstable();
                 for ost in missing_osts(&found, &self.osts) {
                     let name = format!("{}-OST{ost:04x}", self.fsname);
-                    summary
-                        .unchecked
-                        .push(format!("{name} was not given: objects on it are not checked"));
+                    if !self.unread.contains(&name) {
+                        let text = format!("{name} was not given: objects on it are not checked");
+                        summary.unchecked.push(text);
+                    }
                 }
                 examined = Some(found);
                 progress.finish_target();
@@ -346,7 +359,7 @@ impl Stores {
 }
 
 /// Whether the index of this target has damage outside of its journals.
-pub(crate) fn has_damaged_index(damaged: &[TargetProblem], target: &str) -> bool {
+fn has_damaged_index(damaged: &[TargetProblem], target: &str) -> bool {
     let mut of_indexes = damaged.iter().filter(|p| matches!(p.problem, Problem::Index));
     of_indexes.any(|problem| problem.target == target)
 }

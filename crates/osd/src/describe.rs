@@ -1,5 +1,7 @@
 //! Changes of the store's own records as text, for `nacre debug journal`.
 
+use std::fmt;
+
 use bytes::Bytes;
 
 use crate::{
@@ -15,11 +17,17 @@ use crate::{
 /// record is removed. `None` for a record of the index's user.
 pub fn describe(key: &Bytes, value: Option<&Bytes>) -> Option<String> {
     let record = record_name(key)?;
-    let Some(value) = value else {
-        return Some(format!("remove {record}"));
-    };
-    let contents = contents(key, value).unwrap_or_else(|why| format!("malformed: {why}"));
-    Some(format!("set {record}: {contents}"))
+    Some(describe_change(&record, value.map(|value| contents(key, value))))
+}
+
+/// The text of a change: the record, and its new contents or the reason why they are malformed;
+/// `None` if the record is removed.
+pub fn describe_change<E: fmt::Display>(record: &str, contents: Option<Result<String, E>>) -> String {
+    match contents {
+        None => format!("remove {record}"),
+        Some(Ok(contents)) => format!("set {record}: {contents}"),
+        Some(Err(why)) => format!("set {record}: malformed: {why}"),
+    }
 }
 
 fn record_name(key: &Bytes) -> Option<String> {

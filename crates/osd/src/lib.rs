@@ -30,7 +30,7 @@ mod target_files;
 mod transactions;
 
 pub use boot_id::BootId;
-pub use describe::describe;
+pub use describe::{describe, describe_change};
 pub use error::OsdError;
 pub use index::{Batch, Index, KEY_RESERVED, USER_KEYS, prefix_end};
 pub use local_index::{LocalConfig, LocalIndex};

@@ -37,15 +37,16 @@ pub trait Stores: Send + Sync {
     /// # Errors
     ///
     /// [`OsdError::Full`] without space to start, [`OsdError::MissingStore`] if the index of a
-    /// target that ran is missing, [`OsdError::DamagedJournal`], [`OsdError::Corrupt`] or
-    /// [`OsdError::Engine`] if it is damaged.
+    /// target that ran is missing, [`OsdError::DamagedJournal`], [`OsdError::DamagedIndex`],
+    /// [`OsdError::Corrupt`] or [`OsdError::Engine`] if it is damaged.
     fn open_index(&self) -> BoxFuture<'_, Result<Arc<dyn Index>, OsdError>>;
 
     /// Opens the index for reading; nothing in it changes ([`LocalIndex::open_read_only`]).
     ///
     /// # Errors
     ///
-    /// [`OsdError::MissingStore`] if the index is missing, [`OsdError::Engine`] if it is damaged.
+    /// [`OsdError::MissingStore`] if the index is missing, [`OsdError::DamagedIndex`] or
+    /// [`OsdError::Engine`] if it is damaged.
     fn open_index_read_only(&self) -> BoxFuture<'_, Result<Arc<dyn Index>, OsdError>>;
 
     /// Opens the objects; `index` is the index of the same target, which may hold the objects'

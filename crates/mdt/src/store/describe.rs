@@ -10,11 +10,8 @@ use crate::osp::pool::LastUsedId;
 /// an unknown form.
 pub fn describe(key: &Bytes, value: Option<&Bytes>) -> Option<String> {
     let record = record_name(key)?;
-    let Some(value) = value else {
-        return Some(format!("remove {record}"));
-    };
-    let contents = contents(key, value).unwrap_or_else(|e| format!("malformed: {e}"));
-    Some(format!("set {record}: {contents}"))
+    let contents = value.map(|value| contents(key, value));
+    Some(osd::describe_change(&record, contents))
 }
 
 /// The record with this key.

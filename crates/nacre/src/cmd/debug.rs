@@ -7,6 +7,7 @@ use anyhow::Result;
 use bytes::Bytes;
 use osd::journal::{self, RecordChange};
 use osd::target::{TargetDir, TargetKind};
+use wire::Errno;
 
 use crate::cli::Debug;
 use crate::output::outln;
@@ -45,8 +46,10 @@ fn describe(kind: TargetKind, change: RecordChange<'_>) -> String {
     };
     osd::describe(&key, value.as_ref())
         .or_else(of_service)
-        .unwrap_or_else(|| match &value {
-            Some(value) => format!("set {}: {} bytes", key.escape_ascii(), value.len()),
-            None => format!("remove {}", key.escape_ascii()),
+        .unwrap_or_else(|| {
+            let size = value
+                .as_ref()
+                .map(|value| Ok::<_, Errno>(format!("{} bytes", value.len())));
+            osd::describe_change(&key.escape_ascii().to_string(), size)
         })
 }

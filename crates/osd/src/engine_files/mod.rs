@@ -16,7 +16,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use crate::{OsdError, target};
+use crate::{OsdError, check::Progress, target};
 
 pub use rebuild::rebuild;
 pub(crate) use rebuild::replaced_indexes;
@@ -42,14 +42,20 @@ pub struct FileDamage {
 ///
 /// # Errors
 ///
-/// [`OsdError::Io`] if a directory cannot be read.
-pub fn find_damage(target: &Path) -> Result<Vec<FileDamage>, OsdError> {
+/// [`OsdError::Io`] if a directory cannot be read, [`OsdError::Stopping`] after
+/// [`Progress::stop`].
+pub fn find_damage(target: &Path, progress: &Progress) -> Result<Vec<FileDamage>, OsdError> {
     let index = target.join(target::INDEX);
     let mut found: Vec<FileDamage> = format_damage(&index).into_iter().collect();
     for key_space in key_spaces(&index)? {
         match version::read(&key_space) {
             Err(damage) => found.push(damage),
-            Ok(tables) => found.extend(tables.iter().filter_map(table::damage)),
+            Ok(tables) => {
+                for table in tables {
+                    progress.add(1)?;
+                    found.extend(table::damage(&table));
+                }
+            }
         }
     }
     Ok(found)

@@ -19,7 +19,9 @@ use super::{
     version::{self, TableFile},
 };
 use crate::{
-    LocalConfig, OsdError, files,
+    LocalConfig, OsdError,
+    check::Progress,
+    files,
     index::{KEY_COPY, copy_key},
     journal,
     local_index::engine::{KEY_SPACE, create_empty, engine_error},
@@ -29,7 +31,7 @@ use crate::{
 /// File name prefix of replaced indexes, in the target's directory.
 const REPLACED_PREFIX: &str = "index.damaged-";
 /// Number of records in one batch.
-const BATCH_RECORDS: usize = 1000;
+const BATCH_RECORDS: usize = 100;
 
 /// One version of a record.
 struct Record {
@@ -58,12 +60,12 @@ impl Record {
 /// # Errors
 ///
 /// [`OsdError::Io`] or [`OsdError::Engine`] if a file cannot be read, or the new index cannot be
-/// written; [`OsdError::NoSpace`].
-pub fn rebuild(target: &Path) -> Result<PathBuf, OsdError> {
+/// written; [`OsdError::NoSpace`]; [`OsdError::Stopping`] after [`Progress::stop`].
+pub fn rebuild(target: &Path, progress: &Progress) -> Result<PathBuf, OsdError> {
     let index = target.join(target::INDEX);
     let new = index.with_extension("new");
     let (db, keyspace) = create_empty(&new, LocalConfig::default())?;
-    copy_newest(target, &new, &db, &keyspace)?;
+    copy_newest(target, progress, &new, (&db, &keyspace))?;
     db.persist(PersistMode::SyncAll)
         .map_err(engine_error("sync", &new))?;
     drop((keyspace, db));
@@ -101,7 +103,12 @@ fn unused_name(target: &Path) -> PathBuf {
 }
 
 /// Copies the newest version of each record of a target to a new index.
-fn copy_newest(target: &Path, new: &Path, db: &Database, keyspace: &Keyspace) -> Result<(), OsdError> {
+fn copy_newest(
+    target: &Path,
+    progress: &Progress,
+    new: &Path,
+    (db, keyspace): (&Database, &Keyspace),
+) -> Result<(), OsdError> {
     let index = target.join(target::INDEX);
     let key_space = index.join(KEY_SPACES).join(KEY_SPACE.to_string());
     let tables = match version::read(&key_space) {
@@ -129,6 +136,7 @@ fn copy_newest(target: &Path, new: &Path, db: &Database, keyspace: &Keyspace) ->
                 batch.insert(keyspace, &key[..], &value[..]);
             }
         }
+        progress.add(batch.len())?;
         batch.commit().map_err(engine_error("write", new))?;
     }
     for (key, value) in copies.of_lost_records() {

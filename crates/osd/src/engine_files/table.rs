@@ -58,22 +58,8 @@ pub(super) fn damage(table: &TableFile) -> Option<FileDamage> {
 fn checksum(path: &Path) -> io::Result<u128> {
     let mut file = BufReader::with_capacity(1 << 20, File::open(path)?);
     let mut hash = Xxh3::new();
-    io::copy(&mut file, &mut HashWriter(&mut hash))?;
+    io::copy(&mut file, &mut hash)?;
     Ok(hash.digest128())
-}
-
-/// Feeds a hash.
-struct HashWriter<'a>(&'a mut Xxh3);
-
-impl io::Write for HashWriter<'_> {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.update(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
 }
 
 fn damaged_blocks(path: &Path) -> io::Result<Vec<Range<u64>>> {

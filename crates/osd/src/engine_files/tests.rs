@@ -10,6 +10,7 @@ use bytes::Bytes;
 
 use super::table::{Part, TableReader};
 use super::{find_damage, rebuild};
+use crate::check::Progress;
 use crate::{Batch, Index, LocalConfig, LocalIndex, OsdError, target};
 
 /// Small memory tables, so that few records make several tables.
@@ -94,10 +95,10 @@ async fn intact_index_has_no_damage_and_a_rebuilt_one_the_same_records() {
     let dir = tempfile::tempdir().unwrap();
     let before = aged_target(dir.path()).await;
     assert!(before.len() > 500);
-    assert_eq!(find_damage(dir.path()).unwrap(), []);
-    let old = rebuild(dir.path()).unwrap();
+    assert_eq!(find_damage(dir.path(), &Progress::default()).unwrap(), []);
+    let old = rebuild(dir.path(), &Progress::default()).unwrap();
     assert!(old.ends_with("index.damaged-0") && old.join("keyspaces").is_dir());
-    assert_eq!(find_damage(dir.path()).unwrap(), []);
+    assert_eq!(find_damage(dir.path(), &Progress::default()).unwrap(), []);
     assert_eq!(reopened(dir.path()).unwrap(), before);
 }
 
@@ -116,7 +117,7 @@ async fn each_flipped_bit_is_reported_and_a_rebuild_loses_nothing() {
             let mut flipped = good.clone();
             flipped[bit / 8] ^= 1 << (bit % 8);
             fs::write(&file, &flipped).unwrap();
-            let damage = find_damage(dir.path()).unwrap();
+            let damage = find_damage(dir.path(), &Progress::default()).unwrap();
             let is_leftover = damage.is_empty();
             assert!(
                 !is_leftover || !current.contains(&file),
@@ -135,9 +136,12 @@ async fn each_flipped_bit_is_reported_and_a_rebuild_loses_nothing() {
         bytes[at] ^= 16;
         fs::write(table, &bytes).unwrap();
     }
-    assert_eq!(find_damage(dir.path()).unwrap().len(), current.len());
-    rebuild(dir.path()).unwrap();
-    assert_eq!(find_damage(dir.path()).unwrap(), []);
+    assert_eq!(
+        find_damage(dir.path(), &Progress::default()).unwrap().len(),
+        current.len()
+    );
+    rebuild(dir.path(), &Progress::default()).unwrap();
+    assert_eq!(find_damage(dir.path(), &Progress::default()).unwrap(), []);
     assert_eq!(reopened(dir.path()).unwrap(), before);
 }
 
@@ -160,7 +164,7 @@ async fn damaged_version_prevents_a_start_until_the_index_is_rebuilt() {
         assert!(matches!(&damaged, OsdError::DamagedIndex(_)), "{damaged}");
         assert!(damaged.to_string().contains("fsck --repair"));
         assert!(
-            rebuild(dir.path())
+            rebuild(dir.path(), &Progress::default())
                 .unwrap()
                 .ends_with(format!("index.damaged-{n}"))
         );
@@ -186,9 +190,9 @@ async fn lost_blocks_lose_only_their_own_records() {
         "{lost} of {}",
         records_before.len()
     );
-    let why = &find_damage(dir.path()).unwrap()[0].why;
+    let why = &find_damage(dir.path(), &Progress::default()).unwrap()[0].why;
     assert!(why.contains("damaged blocks: bytes"), "{why}");
-    rebuild(dir.path()).unwrap();
+    rebuild(dir.path(), &Progress::default()).unwrap();
     let after = reopened(dir.path()).unwrap();
     assert!(before.iter().filter(|(key, _)| !after.contains_key(*key)).count() <= lost);
 }
@@ -219,7 +223,26 @@ async fn interrupted_rebuild_is_repeated() {
         .unwrap()
         .write_all(b"partial")
         .unwrap();
-    rebuild(dir.path()).unwrap();
+    rebuild(dir.path(), &Progress::default()).unwrap();
     assert!(!new.exists());
+    assert_eq!(reopened(dir.path()).unwrap(), before);
+}
+
+#[tokio::test]
+async fn stopped_rebuild_leaves_the_index_as_it_was() {
+    let dir = tempfile::tempdir().unwrap();
+    let before = aged_target(dir.path()).await;
+    let progress = Progress::default();
+    progress.stop();
+    let stopped = [
+        find_damage(dir.path(), &progress).map(drop),
+        rebuild(dir.path(), &progress).map(drop),
+    ];
+    assert!(
+        stopped
+            .iter()
+            .all(|result| matches!(result, Err(OsdError::Stopping)))
+    );
+    assert!(!dir.path().join("index.damaged-0").exists());
     assert_eq!(reopened(dir.path()).unwrap(), before);
 }
