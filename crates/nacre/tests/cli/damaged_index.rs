@@ -28,6 +28,11 @@ fn damaged_index_is_reported_and_rebuilt() {
         "{}",
         result.out
     );
+    assert!(
+        result.out.contains("no MDT can be read: names are not checked"),
+        "{}",
+        result.out
+    );
     let error = nacre_refuses(&["up", "--no-mount", "--dir", &site.path_str("d")]);
     assert!(
         error.contains("'nacre fsck --repair' rebuilds the index"),
