@@ -319,7 +319,7 @@ impl DataFile {
     }
 
     /// Runs an operation on objects, concurrently if there are several; each has its argument.
-    /// Returns the results by object, in the order in which the operations end.
+    /// Returns the results in ascending order of the objects.
     async fn for_each<A, T, F>(
         &self,
         objects: impl Iterator<Item = (ObjectIndex, A)>,

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use wire::format::bufs;
 use wire::{
     Errno, Fid, IT_LAYOUT, LAYOUT_INTENT_ACCESS, LAYOUT_INTENT_WRITE, LayoutIntent, LuExtent,
-    MDS_INODELOCK_LAYOUT, WireStruct,
+    MDS_INODELOCK_LAYOUT, OBD_CONNECT_LAYOUTLOCK, WireStruct,
 };
 
 impl Client {
@@ -42,6 +42,11 @@ impl Client {
     /// layout. The caller holds no extent locks: the target revokes the layout lock of each client,
     /// and this client's answer waits for its write-back.
     pub(crate) async fn create_objects(&self, fid: Fid, range: Range<u64>) -> Result<(), Errno> {
+        // Without layout locks a descriptor keeps its layout, so its caller would ask for ever.
+        let mdc = self.lmv.mdc_of(fid).await?;
+        if !mdc.import.has(OBD_CONNECT_LAYOUTLOCK) {
+            return Err(Errno::EOPNOTSUPP);
+        }
         let intent = LayoutIntent {
             lai_opc: LAYOUT_INTENT_WRITE,
             lai_extent: LuExtent {
