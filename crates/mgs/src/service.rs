@@ -16,7 +16,7 @@ use mgc::{CAPA_KEYS, FsConfig, JoinToken, NODEMAPS, NodemapTable, Nodemaps};
 use osd::{Index, Stores, TargetFiles};
 use params::{Group, Registry};
 use parking_lot::Mutex;
-use rpc::{ConnectRequest, Export, Ptlrpc, Reply, ServerRequest, Target, services};
+use rpc::{ConnectRequest, EndReason, Export, Ptlrpc, Reply, ServerRequest, Target, services};
 use wire::format::bufs;
 use wire::llog_file::CHUNK;
 use wire::{
@@ -483,7 +483,7 @@ impl Target for Mgs {
         })
     }
 
-    fn export_gone<'a>(&'a self, export: &'a Arc<Export>, _evicted: bool) -> BoxFuture<'a, ()> {
+    fn export_gone<'a>(&'a self, export: &'a Arc<Export>, _why: EndReason) -> BoxFuture<'a, ()> {
         Box::pin(self.locks.drop_export(export))
     }
 

@@ -8,7 +8,9 @@ use mgc::{CachedRights, CapaKeyring, FsConfig, Nodemaps, Rights};
 use osd::{DiskShare, Index, Objects, Space, Stores};
 use params::{Group, Operations, Registry, as_usecs};
 use parking_lot::Mutex;
-use rpc::{BoxFuture, ConnectRequest, Export, Ptlrpc, Reply, Role, ServerRequest, Target, services};
+use rpc::{
+    BoxFuture, ConnectRequest, EndReason, Export, Ptlrpc, Reply, Role, ServerRequest, Target, services,
+};
 use tokio::{sync::watch, task::JoinHandle, time::Instant};
 use wire::format::bufs;
 use wire::{
@@ -468,7 +470,7 @@ impl Target for Ost {
         })
     }
 
-    fn export_gone<'a>(&'a self, export: &'a Arc<Export>, _evicted: bool) -> BoxFuture<'a, ()> {
+    fn export_gone<'a>(&'a self, export: &'a Arc<Export>, _why: EndReason) -> BoxFuture<'a, ()> {
         Box::pin(async move {
             self.locks.drop_export(export).await;
             self.grants.remove_client(&export.client_uuid);

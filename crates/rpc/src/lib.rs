@@ -44,7 +44,8 @@ pub use import::{
 pub use node::Ptlrpc;
 pub use request::{Bulk, ReplyMsg, Request};
 pub use server::{
-    ActiveGuard, ConnectRequest, Export, Reply, Role, ServerRequest, ServiceStats, Target, TargetExports,
+    ActiveGuard, ConnectRequest, EndReason, Export, KeptReply, KnownClient, Reply, Role, ServerRequest,
+    ServiceStats, Target, TargetExports,
 };
 pub use services::{ServiceConfig, Spread};
 pub use start::START;

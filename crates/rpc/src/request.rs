@@ -48,6 +48,13 @@ pub struct Request {
     /// Whether the client keeps the request until the reply's [`UncommittedGuard`] is dropped, even
     /// after its commit (opens).
     pub keep_until_closed: bool,
+    /// Whether the import sends the request while it recovers at a restarted server, after the
+    /// replay of its requests ([`crate::ImportOwner::replay_locks`]). The call fails if the
+    /// connection is lost.
+    pub replays_lock: bool,
+    /// Builds the buffers with which the import replays the request after a restart of the server,
+    /// from the request's buffers and the reply. `None`: the request's buffers.
+    pub replay_bufs: Option<fn(&[Bytes], &ReplyMsg) -> Vec<Bytes>>,
     /// `MSG_*` flags of `pb_flags`, in addition to those that the import sets.
     pub flags: u32,
     /// The id of the user that caused the request (job statistics, NRS).
@@ -79,6 +86,8 @@ impl Request {
             no_resend: false,
             evictions: None,
             keep_until_closed: false,
+            replays_lock: false,
+            replay_bufs: None,
             flags: 0,
             uid: None,
             gid: None,

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use lnet::{Lnet, MatchEntry, Md, MdEvent, MdHandle, Payload};
 use params::Operations;
-use rpc::{BoxFuture, ConnectRequest, Export, Reply, Role, ServerRequest, Target};
+use rpc::{BoxFuture, ConnectRequest, EndReason, Export, Reply, Role, ServerRequest, Target};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use wire::{Errno, LustreHandle, Message, Nid, ObdConnectData, PtlrpcBody, Transno, WireStruct};
@@ -101,8 +101,8 @@ impl Target for TestTarget {
         })
     }
 
-    fn export_gone<'a>(&'a self, _export: &'a Arc<Export>, evicted: bool) -> BoxFuture<'a, ()> {
-        Box::pin(async move { self.gone.lock().unwrap().push(evicted) })
+    fn export_gone<'a>(&'a self, _export: &'a Arc<Export>, why: EndReason) -> BoxFuture<'a, ()> {
+        Box::pin(async move { self.gone.lock().unwrap().push(why == EndReason::Evicted) })
     }
 
     fn last_request_done<'a>(&'a self, _export: &'a Arc<Export>) -> BoxFuture<'a, ()> {

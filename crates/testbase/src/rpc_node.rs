@@ -6,8 +6,8 @@ use cpt::CptTable;
 use lnet::{Lnet, LnetConfig};
 use parking_lot::Mutex;
 use rpc::{
-    BoxFuture, ConnectRequest, Export, Import, ImportConfig, ImportEvent, ImportKind, ImportOwner, Ptlrpc,
-    Reply, RpcConfig, ServerRequest, Target, services,
+    BoxFuture, ConnectRequest, EndReason, Export, Import, ImportConfig, ImportEvent, ImportKind, ImportOwner,
+    Ptlrpc, Reply, RpcConfig, ServerRequest, Target, services,
 };
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -137,7 +137,11 @@ impl Target for EchoTarget {
         })
     }
 
-    fn export_gone<'a>(&'a self, export: &'a Arc<Export>, evicted: bool) -> BoxFuture<'a, ()> {
-        Box::pin(async move { self.gone.lock().push((export.client_uuid.clone(), evicted)) })
+    fn export_gone<'a>(&'a self, export: &'a Arc<Export>, why: EndReason) -> BoxFuture<'a, ()> {
+        Box::pin(async move {
+            self.gone
+                .lock()
+                .push((export.client_uuid.clone(), why == EndReason::Evicted))
+        })
     }
 }

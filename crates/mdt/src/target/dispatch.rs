@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use params::Operations;
-use rpc::{BoxFuture, ConnectRequest, Export, Reply, Role, ServerRequest, Target};
+use rpc::{BoxFuture, ConnectRequest, EndReason, Export, Reply, Role, ServerRequest, Target};
 use tokio::time::Instant;
 use wire::format::bufs;
 use wire::{
@@ -65,7 +65,7 @@ impl Target for Mdt {
         })
     }
 
-    fn export_gone<'a>(&'a self, export: &'a Arc<Export>, _evicted: bool) -> BoxFuture<'a, ()> {
+    fn export_gone<'a>(&'a self, export: &'a Arc<Export>, _why: EndReason) -> BoxFuture<'a, ()> {
         Box::pin(async move {
             self.locks.server().drop_export(export).await;
             self.close_all(export);

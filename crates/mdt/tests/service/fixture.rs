@@ -9,7 +9,7 @@ use mdt::{Mdt, MdtConfig};
 use mgc::{CapaKeyring, CapaKeys, FsConfig, NodemapTable, Nodemaps, TargetConf};
 use osd::{Index, MemoryIndex};
 use parking_lot::Mutex;
-use rpc::{BoxFuture, ConnectRequest, Export, Ptlrpc, Reply, ServerRequest, Target};
+use rpc::{BoxFuture, ConnectRequest, EndReason, Export, Ptlrpc, Reply, ServerRequest, Target};
 use testbase::rpc_node;
 use tokio::sync::watch;
 use wire::{
@@ -155,7 +155,7 @@ impl Target for RecordingOst {
         })
     }
 
-    fn export_gone<'a>(&'a self, _export: &'a Arc<Export>, _evicted: bool) -> BoxFuture<'a, ()> {
+    fn export_gone<'a>(&'a self, _export: &'a Arc<Export>, _why: EndReason) -> BoxFuture<'a, ()> {
         Box::pin(async {})
     }
 }

@@ -1,6 +1,6 @@
 //! The configuration of an import, and the interface to its owner.
 
-use crate::{BoxFuture, Reply};
+use crate::{BoxFuture, Reply, RpcError};
 use std::sync::Arc;
 use wire::{Errno, LUSTRE_SP_CLI, LUSTRE_SP_MDT, LUSTRE_SP_MGC, LUSTRE_SP_OST, Message, Nid, ObdConnectData};
 
@@ -67,6 +67,18 @@ pub trait ImportOwner: Send + Sync {
     /// the import's mutexes meanwhile. The import sends new requests only after the calls for
     /// `Evicted` and `Connected` have returned.
     fn event(&self, event: ImportEvent);
+
+    /// Claims the owner's locks again at a server that has restarted: enqueues each granted and
+    /// each waiting lock with `LDLM_FL_REPLAY`, in requests with [`crate::Request::replays_lock`].
+    /// The import sends no other requests meanwhile.
+    ///
+    /// # Errors
+    ///
+    /// The error of a request, if the connection was lost. The import then reconnects, and replays
+    /// everything again.
+    fn replay_locks<'a>(&'a self) -> BoxFuture<'a, Result<(), RpcError>> {
+        Box::pin(async { Ok(()) })
+    }
 
     /// Whether the owner holds anything that ends with the connection, such as locks. If not, the
     /// import disconnects. Called after `idle_timeout` without a request.

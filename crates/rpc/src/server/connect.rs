@@ -2,7 +2,7 @@
 //! (docs/protocol.md, "Connect flags").
 
 use super::targets::CLIENTS_PER_PEER_MAX;
-use super::{Arrival, ConnectRequest, Export, Reply, Role, TargetExports};
+use super::{Arrival, ConnectRequest, EndReason, Export, Reply, Role, TargetExports};
 use crate::Ptlrpc;
 use crate::import::{OWN_FLAGS, OWN_FLAGS2, parse_connect_data};
 use lnet::warn_rate_limited;
@@ -121,7 +121,7 @@ async fn connect_to(
         export.evict("the target no longer admits the client").await;
     }
     if exports.is_stopping() {
-        export.end(false).await;
+        export.end(EndReason::TargetStops).await;
         return Err(Errno::ENODEV);
     }
     if export.is_gone() {

@@ -2,7 +2,7 @@
 
 use super::reply_cache::{Admission, Outcome, RequestKey};
 use super::request::{Arrival, Execution, Route};
-use super::{Export, Reply, ServerRequest, connect, flavor, reply};
+use super::{EndReason, Export, Reply, ServerRequest, connect, flavor, reply};
 use crate::at::wire_secs;
 use crate::{BoxFuture, Ptlrpc, opcode};
 use lnet::warn_rate_limited;
@@ -113,7 +113,7 @@ async fn handle_connected(rpc: &Arc<Ptlrpc>, arrival: &mut Arrival, export: &Arc
     let opc = arrival.body.pb_opc;
     if opc == OBD_PING || opcode::is_disconnect(opc) {
         if opc != OBD_PING {
-            export.end(false).await;
+            export.end(EndReason::Disconnected).await;
         }
         let last_committed = export.target().last_committed();
         return reply::send(rpc, arrival, &route, &Ok(Reply::default()), last_committed).await;

@@ -4,7 +4,7 @@ use super::active::{ActiveCount, ActiveGuard};
 use super::reply_cache::ReplyCache;
 use super::request::Execution;
 use super::target_stats::TargetStats;
-use super::{Role, Target, TargetExports};
+use super::{EndReason, Role, Target, TargetExports};
 use crate::exchange::{ReplyBuffer, ReplyEvent, request_body};
 use crate::granted::Granted;
 use crate::{Ptlrpc, RpcError, at, opcode};
@@ -253,7 +253,7 @@ impl Export {
     /// request and drops all locks and caches.
     pub async fn evict(self: &Arc<Self>, why: &str) {
         if self.retire_for(why) {
-            self.drop_state_in_task(true).await;
+            self.drop_state_in_task(EndReason::Evicted).await;
         }
     }
 
@@ -265,7 +265,7 @@ impl Export {
         {
             let export = self.clone();
             rpc.cpt_of(self.peer())
-                .spawn(async move { export.drop_state_in_task(true).await });
+                .spawn(async move { export.drop_state_in_task(EndReason::Evicted).await });
         }
     }
 
@@ -402,9 +402,9 @@ impl Export {
     }
 
     /// Ends the connection and waits until the target has dropped the client's state.
-    pub(crate) async fn end(&self, evicted: bool) {
+    pub(crate) async fn end(&self, why: EndReason) {
         if self.retire() {
-            self.drop_state_in_task(evicted).await;
+            self.drop_state_in_task(why).await;
         }
     }
 
@@ -421,12 +421,12 @@ impl Export {
     }
 
     /// Makes the target drop the state of a retired client, in a separate task, and waits for it.
-    async fn drop_state_in_task(&self, evicted: bool) {
+    async fn drop_state_in_task(&self, why: EndReason) {
         let (Some(rpc), Some(me)) = (self.rpc(), self.me.upgrade()) else {
             return;
         };
         // A separate task completes even if the caller stops waiting.
-        let ending = rpc.cpt_of(self.peer()).spawn(me.drop_state(evicted));
+        let ending = rpc.cpt_of(self.peer()).spawn(me.drop_state(why));
         if let Err(e) = ending.await {
             tracing::error!(client = %self.client_uuid, error = %e, "target failed to drop the client's state");
             self.release_uuid();
@@ -435,9 +435,9 @@ impl Export {
 
     /// Makes the target drop its state of the client, once changes in progress under the client's
     /// locks have ended.
-    async fn drop_state(self: Arc<Self>, evicted: bool) {
+    async fn drop_state(self: Arc<Self>, why: EndReason) {
         self.changes.wait_idle().await;
-        self.target().export_gone(&self, evicted).await;
+        self.target().export_gone(&self, why).await;
         self.release_uuid();
         if self.active.count() > 0 {
             cpt::spawn(async move {

@@ -10,6 +10,7 @@ pub(crate) mod evictor;
 mod export;
 mod flavor;
 mod inline_dispatch;
+mod known;
 mod nrs;
 mod partition;
 mod queue;
@@ -26,10 +27,11 @@ mod unreachable;
 
 pub use active::ActiveGuard;
 pub use export::Export;
+pub use known::{KeptReply, KnownClient};
 pub use partition::ServiceStats;
 pub use reply::Reply;
 pub use request::ServerRequest;
-pub use target::{ConnectRequest, Role, Target};
+pub use target::{ConnectRequest, EndReason, Role, Target};
 pub use targets::TargetExports;
 
 pub(crate) use dispatch::handle;

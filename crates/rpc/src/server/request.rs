@@ -12,7 +12,7 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, timeout_at};
 use wire::{
     Errno, MSG_REPLAY, MSG_RESENT, MSGHDR_AT_SUPPORT, Message, Nid, OBD_CONNECT_BULK_MBITS,
-    OBD_CONNECT2_REP_MBITS, PtlrpcBody, WireStruct, Xid,
+    OBD_CONNECT2_REP_MBITS, PtlrpcBody, Transno, WireStruct, Xid,
 };
 
 /// A request as it arrived.
@@ -219,6 +219,12 @@ impl ServerRequest {
     /// Whether the client replays a request: the server executed it and lost its effect.
     pub fn is_replay(&self) -> bool {
         self.body.pb_flags & MSG_REPLAY != 0
+    }
+
+    /// The number under which the request was executed before the target restarted, if the client
+    /// replays it. The target executes it under the same number, or finds that it is executed.
+    pub fn replayed_transno(&self) -> Option<Transno> {
+        self.is_replay().then_some(Transno(self.body.pb_transno))
     }
 
     /// When the client stops waiting; early replies extend it.

@@ -1,5 +1,6 @@
 //! The interface that servers (MGS, MDT, OST) implement.
 
+use super::known::{KeptReply, KnownClient};
 use super::{Export, Reply, ServerRequest};
 use crate::BoxFuture;
 use params::Operations;
@@ -15,6 +16,17 @@ pub enum Role {
     Client,
     /// A server of the same file system: an MDT to an OST, any target to an MDT.
     Server,
+}
+
+/// Why an export ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EndReason {
+    /// The client has disconnected.
+    Disconnected,
+    /// The server has evicted the client.
+    Evicted,
+    /// The target stops. Its next start lets the client recover.
+    TargetStops,
 }
 
 /// A connect request, as the target sees it.
@@ -92,9 +104,49 @@ pub trait Target: Send + Sync + 'static {
     /// logs the request.
     fn handle<'a>(&'a self, req: &'a mut ServerRequest) -> BoxFuture<'a, Result<Reply, Errno>>;
 
-    /// Drops the locks, open files and grants of a client that disconnected or was evicted. The
-    /// client can reconnect only afterwards.
-    fn export_gone<'a>(&'a self, export: &'a Arc<Export>, evicted: bool) -> BoxFuture<'a, ()>;
+    /// The clients of earlier starts that may recover. Called once, by
+    /// [`crate::Ptlrpc::add_target`]. Without such clients the target serves requests at once.
+    fn known_clients(&self) -> Vec<KnownClient> {
+        Vec::new()
+    }
+
+    /// Makes a record of a new client durable, so that the client can recover after a crash of
+    /// this server. Called before the reply to the client's first connect, for clients of other
+    /// processes only.
+    ///
+    /// # Errors
+    ///
+    /// The negative status of the reply.
+    fn remember_client<'a>(&'a self, _export: &'a Arc<Export>) -> BoxFuture<'a, Result<(), Errno>> {
+        Box::pin(async { Ok(()) })
+    }
+
+    /// Removes the record of a client that has not reconnected in time.
+    fn forget_client(&self, _client_uuid: &str) {}
+
+    /// Builds the reply to a request that an earlier start of the target has executed, from the
+    /// part of the reply that the target kept.
+    ///
+    /// # Errors
+    ///
+    /// The negative status of the reply.
+    fn reconstruct<'a>(
+        &'a self,
+        req: &'a mut ServerRequest,
+        _kept: KeptReply,
+    ) -> BoxFuture<'a, Result<Reply, Errno>> {
+        self.handle(req)
+    }
+
+    /// All clients have recovered or are evicted: the target serves new requests once this has
+    /// returned.
+    fn recovered<'a>(&'a self) -> BoxFuture<'a, ()> {
+        Box::pin(async {})
+    }
+
+    /// Drops the locks, open files and grants of a client, and its record unless the target stops.
+    /// The client can connect again only afterwards.
+    fn export_gone<'a>(&'a self, export: &'a Arc<Export>, why: EndReason) -> BoxFuture<'a, ()>;
 
     /// Drops locks and open files that requests in execution left behind after
     /// [`Target::export_gone`]. Called when the last of them has ended; the client may have a new

@@ -2,7 +2,7 @@
 
 use super::active::ActiveCount;
 use super::target_stats::{StatsPrefix, TargetStats};
-use super::{ConnectRequest, Export, Target};
+use super::{ConnectRequest, EndReason, Export, Target};
 use cpt::HashMap;
 use params::{Group, Param, StatsTable};
 use parking_lot::{Mutex, RwLock};
@@ -204,7 +204,7 @@ impl TargetExports {
     pub(crate) async fn stop(&self) {
         self.stopping.store(true, Ordering::Release);
         for export in self.all() {
-            export.end(false).await;
+            export.end(EndReason::TargetStops).await;
         }
         if timeout(STOP_WAIT, self.active.wait_idle()).await.is_err() {
             let active = self.active.count();
