@@ -42,7 +42,7 @@ pub use import::{
     UncommittedGuard,
 };
 pub use node::Ptlrpc;
-pub use request::{Bulk, ReplyMsg, Request};
+pub use request::{BuildReplay, Bulk, Executed, Replay, ReplyMsg, Request};
 pub use server::{
     ActiveGuard, ConnectRequest, EndReason, Export, KeptReply, KnownClient, Reply, Role, ServerRequest,
     ServiceStats, Target, TargetExports,

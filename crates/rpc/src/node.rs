@@ -5,7 +5,7 @@ use crate::server::{Blockers, ExportTable, Service, TargetExports, TargetTable, 
 use crate::services::CALLBACKS;
 use crate::xids::Xids;
 use crate::{RpcConfig, RpcError, ServiceConfig, ServiceStats, Target, callbacks};
-use cpt::{Cpt, CptTable};
+use cpt::{Cpt, CptId, CptTable};
 use lnet::Lnet;
 use parking_lot::{Mutex, RwLock};
 use std::collections::{HashMap, HashSet};
@@ -117,7 +117,9 @@ impl Ptlrpc {
 
     /// Adds a target, to which clients can connect from now on.
     pub fn add_target(&self, target: Arc<dyn Target>) -> Arc<TargetExports> {
-        self.targets.add(target, self.cpts.len())
+        let exports = self.targets.add(target, self.cpts.len());
+        exports.start_recovery(self.cpts.get(CptId(0)), &self.lnet);
+        exports
     }
 
     /// Removes a target: refuses new connects, drops its exports, and waits at most 10 s for

@@ -1,12 +1,15 @@
 //! Requests and replies of a client, with their buffers and bulk.
 
-use crate::import::UncommittedGuard;
+use crate::import::{ImportState, UncommittedGuard};
 use crate::job::{self, JobId};
 use crate::opcode;
 use bytes::Bytes;
 use lnet::Payload;
 use std::time::Duration;
-use wire::{Errno, Message, PtlrpcBody, WireStruct};
+use wire::{
+    Errno, MSG_LOCK_REPLAY_DONE, MSG_REPLAY, MSG_REQ_REPLAY_DONE, MSG_RESENT, Message, PtlrpcBody, Transno,
+    WireStruct, Xid,
+};
 
 /// A request as the caller of [`crate::Import::call`] builds it. The import adds xid, handle,
 /// deadline and match bits.
@@ -48,13 +51,15 @@ pub struct Request {
     /// Whether the client keeps the request until the reply's [`UncommittedGuard`] is dropped, even
     /// after its commit (opens).
     pub keep_until_closed: bool,
-    /// Whether the import sends the request while it recovers at a restarted server, after the
-    /// replay of its requests ([`crate::ImportOwner::replay_locks`]). The call fails if the
-    /// connection is lost.
-    pub replays_lock: bool,
+    /// The guard of the open that this close ends: the client can replay the open until the close
+    /// is committed.
+    pub ends_open: Option<UncommittedGuard>,
+    /// Whether the request is a part of the import's recovery at a restarted server. The call then
+    /// fails if the connection is lost.
+    pub replay: Option<Replay>,
     /// Builds the buffers with which the import replays the request after a restart of the server,
     /// from the request's buffers and the reply. `None`: the request's buffers.
-    pub replay_bufs: Option<fn(&[Bytes], &ReplyMsg) -> Vec<Bytes>>,
+    pub replay_bufs: Option<BuildReplay>,
     /// `MSG_*` flags of `pb_flags`, in addition to those that the import sets.
     pub flags: u32,
     /// The id of the user that caused the request (job statistics, NRS).
@@ -66,6 +71,53 @@ pub struct Request {
     /// The job that caused the request (job statistics, NRS): by default the job of the task that
     /// builds the request.
     pub jobid: JobId,
+}
+
+/// Builds the buffers of a replay from those of the request and the reply.
+pub type BuildReplay = fn(&[Bytes], &ReplyMsg) -> Vec<Bytes>;
+
+/// The part of a recovery that a request belongs to.
+#[derive(Debug, Clone, Copy)]
+pub enum Replay {
+    /// The request was executed before the restart, with these results.
+    Request(Executed),
+    /// The request replays a lock ([`crate::ImportOwner::replay_locks`]).
+    Lock,
+    /// The request is the final ping.
+    FinalPing,
+}
+
+/// A request that the server executed before its restart.
+#[derive(Debug, Clone, Copy)]
+pub struct Executed {
+    pub(crate) xid: Xid,
+    pub(crate) tag: u16,
+    pub(crate) transno: Transno,
+    pub(crate) pre_versions: [u64; 4],
+    /// Whether the import sends the replay again.
+    pub(crate) resent: bool,
+}
+
+impl Replay {
+    /// Whether an import in this state sends the request.
+    pub(crate) fn is_sent_in(&self, state: ImportState) -> bool {
+        match self {
+            Replay::Request(_) => state == ImportState::Replay,
+            // A server that does not recover treats the claim like a new request.
+            Replay::Lock => matches!(state, ImportState::ReplayLocks | ImportState::Full),
+            Replay::FinalPing => state == ImportState::ReplayWait,
+        }
+    }
+
+    /// `MSG_*` flags of the request.
+    pub(crate) fn flags(&self) -> u32 {
+        match self {
+            Replay::Request(executed) if executed.resent => MSG_REPLAY | MSG_RESENT,
+            Replay::Request(_) => MSG_REPLAY,
+            Replay::Lock => MSG_REQ_REPLAY_DONE,
+            Replay::FinalPing => MSG_REQ_REPLAY_DONE | MSG_LOCK_REPLAY_DONE,
+        }
+    }
 }
 
 impl Request {
@@ -86,7 +138,8 @@ impl Request {
             no_resend: false,
             evictions: None,
             keep_until_closed: false,
-            replays_lock: false,
+            ends_open: None,
+            replay: None,
             replay_bufs: None,
             flags: 0,
             uid: None,

@@ -10,10 +10,10 @@ use wire::brw::md_lengths;
 use wire::checksum::ChecksumType;
 use wire::format::bufs;
 use wire::{
-    Errno, Fid, HasTimes, Message, NiobufRemote, OBD_BRW_ASYNC, OBD_BRW_FROM_GRANT, OBD_BRW_SYNC,
-    OBD_FL_SHORT_IO, OBD_MD_FLBLOCKS, OBD_MD_FLCKSUM, OBD_MD_FLCTIME, OBD_MD_FLFID, OBD_MD_FLFLAGS,
-    OBD_MD_FLGRANT, OBD_MD_FLGROUP, OBD_MD_FLID, OBD_MD_FLMTIME, OST_FALLOCATE, OST_PUNCH, OST_READ,
-    OST_WRITE, ObdIoobj, Obdo, OstBody, OstId, PtlrpcBody, StripeIndex, Time, Times, WireStruct, Writer,
+    Errno, Fid, HasTimes, NiobufRemote, OBD_BRW_ASYNC, OBD_BRW_FROM_GRANT, OBD_BRW_SYNC, OBD_FL_SHORT_IO,
+    OBD_MD_FLBLOCKS, OBD_MD_FLCKSUM, OBD_MD_FLCTIME, OBD_MD_FLFID, OBD_MD_FLFLAGS, OBD_MD_FLGRANT,
+    OBD_MD_FLGROUP, OBD_MD_FLID, OBD_MD_FLMTIME, OST_FALLOCATE, OST_PUNCH, OST_READ, OST_WRITE, ObdIoobj,
+    Obdo, OstBody, OstId, StripeIndex, Time, Times, WireStruct, Writer,
 };
 
 /// Largest transfer in bytes that goes inside the messages, if the server supports it: Lustre's
@@ -260,13 +260,13 @@ pub(super) fn read_request(
 }
 
 /// The file that a data request changes; `None`: the request changes no file.
-pub(super) fn changed_file(request: &Bytes) -> Option<Fid> {
-    let msg = Message::parse(request).ok()?;
-    let opc = msg.get::<PtlrpcBody>(bufs::PTLRPC_BODY).ok()?.pb_opc;
-    let oa = msg.get::<OstBody>(bufs::OST_BODY).ok()?.oa;
+pub(super) fn changed_file(request: &Request) -> Option<Fid> {
+    // The buffers of a request begin after the `ptlrpc_body`.
+    let body = request.bufs.get(bufs::OST_BODY - 1)?;
+    let oa = OstBody::from_bytes(body).ok()?.oa;
     let file = Fid::new(oa.o_parent_seq, oa.o_parent_oid, oa.o_parent_ver);
     [OST_WRITE, OST_PUNCH, OST_FALLOCATE]
-        .contains(&opc)
+        .contains(&request.opc)
         .then_some(file)
 }
 

@@ -4,12 +4,13 @@
 
 use super::machine::Event;
 use super::slots::Slot;
-use super::{Core, Import, ImportState, Phase, UncommittedGuard};
+use super::{Core, Import, ImportState, Phase, UncommittedRequest};
 use crate::bulk::BulkBuffers;
 use crate::exchange::{ReplyBuffer, ReplyEvent, request_body};
-use crate::{ReplyMsg, Request, RpcError, opcode};
+use crate::{Executed, Replay, ReplyMsg, Request, RpcError, opcode};
 use bytes::Bytes;
 use lnet::Payload;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::sync::watch;
@@ -123,6 +124,9 @@ impl Call<'_> {
 
     /// Waits until the import is connected, and assigns the xid if the call has none.
     async fn wait_for_connection(&mut self) -> Result<Conn, RpcError> {
+        if let Some(replay) = self.req.replay {
+            return self.connection_of_recovery(replay);
+        }
         loop {
             self.wait_until_full().await?;
             let mut core = self.import.core.lock();
@@ -143,6 +147,29 @@ impl Call<'_> {
         }
     }
 
+    /// The connection for a part of the import's recovery.
+    fn connection_of_recovery(&mut self, replay: Replay) -> Result<Conn, RpcError> {
+        let mut core = self.import.core.lock();
+        if !replay.is_sent_in(core.machine.state()) {
+            return Err(self.not_connected());
+        }
+        self.evictions = core.machine.evictions();
+        self.xid = match replay {
+            Replay::Request(executed) => executed.xid,
+            _ if self.xid != Xid::NONE => self.xid,
+            _ => core.begin_request(self.import.rpc.xids()),
+        };
+        Ok(self.conn(&mut core))
+    }
+
+    fn not_connected(&self) -> RpcError {
+        let (peer, why) = (
+            self.import.cfg.target_uuid.clone(),
+            "not connected now".to_owned(),
+        );
+        RpcError::Net { peer, why }
+    }
+
     /// Waits until the import is connected; makes an idle import reconnect.
     async fn wait_until_full(&mut self) -> Result<(), RpcError> {
         let no_delay = self.req.no_delay;
@@ -153,7 +180,9 @@ impl Call<'_> {
             let cannot_connect = p.state == ImportState::Closed || (p.state == ImportState::New && !started);
             // With `no_delay` a call does not wait for an absent server, but it waits for the first
             // round of attempts.
-            let absent = p.failed_rounds > 0 || matches!(p.state, ImportState::Discon | ImportState::Evicted);
+            let absent = p.failed_rounds > 0
+                || p.state.is_replaying()
+                || matches!(p.state, ImportState::Discon | ImportState::Evicted);
             let idle = p.state == ImportState::Idle;
             p.state == ImportState::Full
                 || idle
@@ -177,13 +206,7 @@ impl Call<'_> {
         match phase.state {
             ImportState::Full => Ok(()),
             ImportState::New | ImportState::Closed => Err(self.import.last_error()),
-            _ => {
-                let (peer, why) = (
-                    self.import.cfg.target_uuid.clone(),
-                    "not connected now".to_owned(),
-                );
-                Err(RpcError::Net { peer, why })
-            }
+            _ => Err(self.not_connected()),
         }
     }
 
@@ -220,7 +243,9 @@ impl Call<'_> {
             true => self.renew_xid(),
             false => conn.last_xid,
         };
-        let base = if self.resent && !xid_is_mbits {
+        // A replay's xid has been used for bulk before the restart.
+        let repeats = self.resent || req.replay.is_some();
+        let base = if repeats && !xid_is_mbits {
             import.rpc.xids().next()
         } else {
             self.xid
@@ -234,7 +259,7 @@ impl Call<'_> {
             pb_handle: LustreHandle { cookie: conn.handle },
             pb_conn_cnt: conn.conn_cnt,
             pb_last_xid: last_xid.0,
-            pb_tag: self.slot.tag(),
+            pb_tag: self.tag(),
             pb_timeout: timeout_secs,
             pb_mbits: mbits,
             ..self.body()
@@ -248,7 +273,7 @@ impl Call<'_> {
         let sent_at = Instant::now();
         let mut deadline = Some(sent_at + Duration::from_secs(timeout_secs.into()) + NET_LATENCY);
 
-        let put = lnet.put(conn.peer, portal, xid, 0, 0, msg.clone().into(), false);
+        let put = lnet.put(conn.peer, portal, xid, 0, 0, msg.into(), false);
         let sent = tokio::select! {
             biased;
             sent = put => sent,
@@ -284,27 +309,41 @@ impl Call<'_> {
                 }
                 Some(ReplyEvent::Final(reply)) => {
                     let (reply, body) = *reply;
-                    let uncommitted_guard = self.record_reply(msg, &body, bulk.has_no_sinks());
-                    let reply = ReplyMsg {
+                    let mut reply = ReplyMsg {
                         status: body.pb_status,
                         msg: reply,
                         body,
                         bulk: Vec::new(),
-                        uncommitted_guard,
+                        uncommitted_guard: None,
                     };
+                    self.record_reply(&mut reply, bulk.has_no_sinks());
                     return self.process_reply(conn, reply, &mut bulk, deadline).await;
                 }
             }
         }
     }
 
+    /// The execution before the restart, if the request is replayed.
+    fn executed(&self) -> Option<Executed> {
+        match self.req.replay {
+            Some(Replay::Request(executed)) => Some(executed),
+            _ => None,
+        }
+    }
+
+    /// `pb_tag`
+    fn tag(&self) -> u16 {
+        self.executed().map_or(self.slot.tag(), |e| e.tag)
+    }
+
     /// The fields of the body that do not depend on the connection.
     fn body(&self) -> PtlrpcBody {
         let req = self.req;
-        let mut flags = req.flags;
+        let mut flags = req.flags | req.replay.map_or(0, |replay| replay.flags());
         if self.resent {
             flags |= MSG_RESENT;
         }
+        let executed = self.executed();
         if req.uid.is_some() || req.gid.is_some() {
             flags |= MSG_PACK_UID_GID;
         }
@@ -317,6 +356,8 @@ impl Call<'_> {
             pb_gid: req.gid.unwrap_or(0),
             pb_projid: req.projid.unwrap_or(0),
             pb_jobid: req.jobid,
+            pb_transno: executed.map_or(0, |e| e.transno.0),
+            pb_pre_versions: executed.map_or([0; 4], |e| e.pre_versions),
             ..request_body(req.opc)
         }
     }
@@ -371,7 +412,8 @@ impl Call<'_> {
 
     /// Records that the server is alive, and the reply's service time, transno and
     /// `last_committed`. Ends the request if no other attempt can follow this reply.
-    fn record_reply(&mut self, msg: Bytes, body: &PtlrpcBody, has_no_bulk: bool) -> Option<UncommittedGuard> {
+    fn record_reply(&mut self, reply: &mut ReplyMsg, has_no_bulk: bool) {
+        let body = reply.body;
         let now = cpt::now();
         self.import.silence.note_heard();
         let mut core = self.import.core.lock();
@@ -380,12 +422,11 @@ impl Call<'_> {
                 .estimate(&mut core, self.portal, now)
                 .record(now, body.pb_timeout);
         }
-        let uncommitted_guard = match body.pb_transno {
-            0 => None,
-            transno => core
-                .uncommitted
-                .add(Transno(transno), self.xid, msg, self.req.keep_until_closed),
-        };
+        if body.pb_transno != 0 && self.req.replay.is_none() {
+            let request = Arc::new(self.request_to_replay(reply));
+            let entry = UncommittedRequest::new(self.xid, self.slot.tag(), body.pb_pre_versions, request);
+            reply.uncommitted_guard = core.uncommitted.add(Transno(body.pb_transno), entry);
+        }
         core.uncommitted.note_committed(Transno(body.pb_last_committed));
         if has_no_bulk && body.pb_status == 0 {
             core.end_request(std::mem::replace(&mut self.xid, Xid::NONE));
@@ -397,7 +438,19 @@ impl Call<'_> {
         if wake {
             self.import.wake.notify_one();
         }
-        uncommitted_guard
+    }
+
+    /// The request, as the client replays it after a restart of the server.
+    fn request_to_replay(&self, reply: &ReplyMsg) -> Request {
+        let req = self.req;
+        Request {
+            bufs: match req.replay_bufs {
+                Some(edit) => edit(&req.bufs, reply),
+                None => req.bufs.clone(),
+            },
+            portal: Some(self.portal),
+            ..req.clone()
+        }
     }
 
     /// Returns the reply with its bulk; `None` to send the request again.

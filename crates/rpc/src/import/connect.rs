@@ -9,8 +9,9 @@ use std::time::Duration;
 use tokio::time::timeout;
 use wire::format::bufs;
 use wire::{
-    Errno, LustreHandle, Message, Nid, OBD_CONNECT_AT, OBD_CONNECT_BULK_MBITS, OBD_CONNECT_FLAGS2,
-    OBD_CONNECT_FULL20, OBD_CONNECT2_REP_MBITS, ObdConnectData, PtlrpcBody, Transno, WireStruct,
+    Errno, LustreHandle, MSG_CONNECT_RECOVERING, Message, Nid, OBD_CONNECT_AT, OBD_CONNECT_BULK_MBITS,
+    OBD_CONNECT_FLAGS2, OBD_CONNECT_FULL20, OBD_CONNECT2_REP_MBITS, ObdConnectData, PtlrpcBody, Transno,
+    WireStruct,
 };
 
 /// Flags that this layer implements: every import requests them, every target grants them on
@@ -149,10 +150,15 @@ impl Import {
         }
         let old_instance = self.connect_data().ocd_instance;
         if old_instance != 0 && old_instance != data.ocd_instance {
-            self.core
-                .lock()
-                .uncommitted
-                .note_restart(Transno(body.pb_last_committed));
+            let mut core = self.core.lock();
+            let committed = Transno(body.pb_last_committed);
+            match body.pb_op_flags & MSG_CONNECT_RECOVERING {
+                0 => core.uncommitted.note_restart(committed),
+                _ => {
+                    core.uncommitted.note_committed(committed);
+                    core.is_unrecovered = true;
+                }
+            }
         }
         self.set_granted(data);
         Outcome::Connected {

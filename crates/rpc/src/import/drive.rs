@@ -73,9 +73,24 @@ impl Import {
                     outcome,
                 });
             }
+            Action::Recover { conn_cnt } => {
+                *peer_events = peer_events.resubscribe();
+                tokio::select! {
+                    biased;
+                    () = self.wait_until_left(conn_cnt) => {}
+                    () = self.recover(conn_cnt) => {}
+                    _ = self.wait_for_loss(peer_events) => self.event(Event::Broken { conn_cnt }),
+                }
+            }
             Action::Invalidate => {
                 tracing::warn!(import = self.name(), "evicted by the server");
-                self.core.lock().uncommitted.clear();
+                {
+                    let mut core = self.core.lock();
+                    if std::mem::take(&mut core.is_unrecovered) {
+                        core.uncommitted.lose_all();
+                    }
+                    core.uncommitted.clear();
+                }
                 owner.event(ImportEvent::Evicted);
                 self.event(Event::Invalidated);
             }
@@ -136,6 +151,18 @@ impl Import {
             tracing::debug!(import = self.name(), error = %e, "ping refused");
         }
         self.event(Event::PingDone);
+    }
+
+    /// Resolves when the import no longer recovers on the connection `conn_cnt`: it is closed, the
+    /// target moved, or a request got no reply.
+    async fn wait_until_left(&self, conn_cnt: u32) {
+        let has_left = || {
+            let core = self.core.lock();
+            !core.machine.state().is_replaying() || core.machine.conn_cnt() != conn_cnt
+        };
+        while !has_left() {
+            self.wake.notified().await;
+        }
     }
 
     /// Resolves when the attempt is pointless: the import is closed, or the target moved.

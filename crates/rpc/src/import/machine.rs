@@ -3,7 +3,9 @@
 //!
 //! ```text
 //! New        -> Connecting
-//! Connecting -> Full, Discon (failed) or Evicted (the server has lost the export)
+//! Connecting -> Full, Discon (failed), Evicted (the server has lost the export) or Replay (the
+//!               server has restarted, and knows this client)
+//! Replay     -> ReplayLocks -> ReplayWait -> Full; from each Discon (connection lost) or Evicted
 //! Evicted    -> Full, once the owner has dropped locks and caches
 //! Full       -> Discon (connection lost), Idle (unused) or Connecting (the target moved)
 //! Discon     -> Connecting, after a pause
@@ -14,9 +16,7 @@
 //! Each attempt to connect has a number, `conn_cnt`; events of older connections are ignored.
 //! Attempts go round the target's NIDs, beginning with the last one that worked. A pause of less
 //! than a second follows each round without success, however long the server has been away: a
-//! client soon notices the return of its server. There is no replay after a server crash: a client
-//! treats a recovering server like one that has lost its export, and drops its locks and caches. So
-//! the client uses no lock, and no data cached under it, that the server has forgotten.
+//! client soon notices the return of its server.
 
 use std::time::{Duration, Instant};
 use wire::{MSG_CONNECT_RECONNECT, MSG_CONNECT_RECOVERING};
@@ -37,12 +37,28 @@ pub enum ImportState {
     Full,
     /// Disconnected; the next attempt waits for its time.
     Discon,
+    /// Connected to a server that recovers: the client replays its requests.
+    Replay,
+    /// The client replays its locks.
+    ReplayLocks,
+    /// The client waits for the end of the server's recovery.
+    ReplayWait,
     /// The server has dropped this client's export; the owner is dropping its locks and caches.
     Evicted,
     /// Disconnected because nothing is in use (`idle_timeout`); the next request connects.
     Idle,
     /// Closed for good.
     Closed,
+}
+
+impl ImportState {
+    /// Whether the client takes part in the recovery of its server.
+    pub fn is_replaying(self) -> bool {
+        matches!(
+            self,
+            ImportState::Replay | ImportState::ReplayLocks | ImportState::ReplayWait
+        )
+    }
 }
 
 /// An attempt to connect.
@@ -81,6 +97,11 @@ pub(crate) enum Event {
     /// The connection `conn_cnt` is broken: LNet lost it, a request was not sent or got no reply in
     /// time, or the server lost the export.
     Broken { conn_cnt: u32 },
+    /// A part of the recovery on the connection `conn_cnt` is done: requests, locks, or the wait
+    /// for the server.
+    Replayed { conn_cnt: u32 },
+    /// The server cannot execute a replayed request on the connection `conn_cnt`.
+    ReplayRefused { conn_cnt: u32 },
     /// The owner has dropped its locks and caches.
     Invalidated,
     /// A reply arrived, to a ping or to another request.
@@ -103,6 +124,11 @@ pub(crate) enum Event {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Action {
     Connect(Attempt),
+    /// Replay requests and locks on the connection `conn_cnt`, and report `Replayed` after each
+    /// part.
+    Recover {
+        conn_cnt: u32,
+    },
     /// Tell the owner to drop locks and caches, then report `Invalidated`.
     Invalidate,
     /// Tell the owner that the import is connected.
@@ -239,7 +265,10 @@ impl Machine {
             {
                 self.end_attempt(outcome, now)
             }
-            Event::Broken { conn_cnt } if conn_cnt == self.conn_cnt && self.state == ImportState::Full => {
+            Event::Broken { conn_cnt }
+                if conn_cnt == self.conn_cnt
+                    && (self.state == ImportState::Full || self.state.is_replaying()) =>
+            {
                 self.state = ImportState::Discon;
                 // The first attempt after a working connection is immediate. After a connection
                 // that never worked, there is a pause.
@@ -247,6 +276,15 @@ impl Machine {
                 let mut actions = vec![Action::AnnounceDisconnected];
                 actions.extend(self.tick(now, uncommitted));
                 actions
+            }
+            Event::Replayed { conn_cnt } if conn_cnt == self.conn_cnt => match self.state {
+                ImportState::Replay => self.proceed_to(ImportState::ReplayLocks),
+                ImportState::ReplayLocks => self.proceed_to(ImportState::ReplayWait),
+                ImportState::ReplayWait => self.enter_full(now),
+                _ => Vec::new(),
+            },
+            Event::ReplayRefused { conn_cnt } if conn_cnt == self.conn_cnt && self.state.is_replaying() => {
+                self.enter_evicted()
             }
             Event::Invalidated if self.state == ImportState::Evicted => self.enter_full(now),
             Event::Reply { ping } => {
@@ -342,14 +380,18 @@ impl Machine {
             Outcome::Connected { handle, op_flags } => {
                 let old_handle = std::mem::replace(&mut self.handle, handle);
                 let flag = |flag| op_flags & flag != 0;
-                let same_export =
-                    flag(MSG_CONNECT_RECONNECT) && old_handle == handle && !flag(MSG_CONNECT_RECOVERING);
-                if old_handle == 0 || same_export {
-                    return self.enter_full(now);
+                let same_export = flag(MSG_CONNECT_RECONNECT) && old_handle == handle;
+                match flag(MSG_CONNECT_RECOVERING) {
+                    _ if old_handle == 0 => self.enter_full(now),
+                    // Also at another export: the reply to an earlier connect may be lost.
+                    true => {
+                        let conn_cnt = self.conn_cnt;
+                        self.state = ImportState::Replay;
+                        vec![Action::Recover { conn_cnt }]
+                    }
+                    false if same_export => self.enter_full(now),
+                    false => self.enter_evicted(),
                 }
-                self.state = ImportState::Evicted;
-                self.evictions += 1;
-                vec![Action::Invalidate]
             }
             Outcome::Failed => {
                 self.failures += 1;
@@ -365,6 +407,17 @@ impl Machine {
                 vec![Action::AnnounceClosed]
             }
         }
+    }
+
+    fn enter_evicted(&mut self) -> Vec<Action> {
+        self.state = ImportState::Evicted;
+        self.evictions += 1;
+        vec![Action::Invalidate]
+    }
+
+    fn proceed_to(&mut self, state: ImportState) -> Vec<Action> {
+        self.state = state;
+        Vec::new()
     }
 
     fn enter_full(&mut self, now: Instant) -> Vec<Action> {

@@ -10,6 +10,7 @@ mod machine;
 mod nid_change;
 mod owner;
 mod params;
+mod recover;
 mod show;
 mod silence;
 mod slots;
@@ -26,11 +27,11 @@ use crate::at::{Estimate, timeout_secs};
 use crate::granted::Granted;
 use crate::xids::{UnrepliedXids, Xids};
 use crate::{Ptlrpc, ReplyMsg, Request, RpcError};
-use bytes::Bytes;
 use cpt::HashMap;
 use machine::{Action, Event, Machine};
 use params::{ImportStats, StateHistory};
 use parking_lot::Mutex;
+use recover::ReplayedTo;
 use show::NidStats;
 use silence::Silence;
 use slots::Slots;
@@ -38,8 +39,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 use tokio::sync::{Notify, watch};
-use uncommitted::UncommittedList;
-use wire::{LockTerms, Nid, OBD_CONNECT_MULTIMODRPCS, ObdConnectData, Precision, Transno, Xid};
+use uncommitted::{UncommittedList, UncommittedRequest};
+use wire::{Errno, LockTerms, Nid, OBD_CONNECT_MULTIMODRPCS, ObdConnectData, Precision, Transno, Xid};
 
 /// The state that calls in flight watch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,6 +62,11 @@ struct Core {
     pending: Vec<Action>,
     unreplied: UnrepliedXids,
     uncommitted: UncommittedList,
+    /// The replays that a recovering server has answered.
+    replayed_to: ReplayedTo,
+    /// Whether the server has restarted and this client has not recovered yet: an eviction now
+    /// loses the uncommitted requests.
+    is_unrecovered: bool,
     /// Service time estimates by portal.
     estimates: HashMap<u32, Estimate>,
     /// Why the last attempt to connect failed.
@@ -120,7 +126,7 @@ impl Core {
             ImportState::Full if !self.announced => ImportState::Connecting,
             state => state,
         };
-        let connected = self.machine.state() == ImportState::Full;
+        let connected = state_is_connected(self.machine.state());
         Phase {
             state,
             conn_cnt: self.machine.conn_cnt(),
@@ -132,6 +138,11 @@ impl Core {
             },
         }
     }
+}
+
+/// Whether the import has a connection, on which it works or recovers.
+fn state_is_connected(state: ImportState) -> bool {
+    state == ImportState::Full || state.is_replaying()
 }
 
 /// A client's connection to one target.
@@ -174,6 +185,8 @@ impl Import {
             pending: Vec::new(),
             unreplied: UnrepliedXids::default(),
             uncommitted: UncommittedList::default(),
+            replayed_to: ReplayedTo::default(),
+            is_unrecovered: false,
             estimates: HashMap::default(),
             last_error: None,
             announced: false,
@@ -215,7 +228,8 @@ impl Import {
 
     /// Connects and stays connected: from then on the import pings, reconnects and resends. Returns
     /// when it is connected, when the server refuses it, or when all NIDs have failed once. In the
-    /// last case the import keeps trying until [`Import::disconnect`].
+    /// last case the import keeps trying until [`Import::disconnect`]. Waits while a restarted
+    /// server lets its former clients recover.
     ///
     /// # Errors
     ///
@@ -223,13 +237,20 @@ impl Import {
     pub async fn connect(&self) -> Result<ObdConnectData, RpcError> {
         self.start_connecting();
         let mut phase = self.phase.subscribe();
-        let settled = phase
-            .wait_for(|p| matches!(p.state, ImportState::Full | ImportState::Closed) || p.failed_rounds > 0)
-            .await
-            .map(|p| p.state);
-        match settled {
-            Ok(ImportState::Full) => Ok(self.connect_data()),
-            _ => Err(self.last_error()),
+        let mut failed_rounds = 0;
+        loop {
+            let is_settled = |p: &Phase| {
+                matches!(p.state, ImportState::Full | ImportState::Closed) || p.failed_rounds > failed_rounds
+            };
+            let settled = phase.wait_for(is_settled).await.map(|p| *p);
+            match (settled, self.last_error()) {
+                (Ok(p), _) if p.state == ImportState::Full => return Ok(self.connect_data()),
+                // The server recovers, and admits new clients afterwards.
+                (Ok(p), RpcError::Status(Errno::EBUSY)) if p.state != ImportState::Closed => {
+                    failed_rounds = p.failed_rounds;
+                }
+                (_, error) => return Err(error),
+            }
         }
     }
 
@@ -364,9 +385,9 @@ impl Import {
         self.core.lock().uncommitted.count()
     }
 
-    /// The messages of requests that the server lost in a crash: it replied to them before it
-    /// restarted, and did not commit them. Each is returned once, after the eviction.
-    pub fn take_lost(&self) -> Vec<Bytes> {
+    /// The requests that the server lost in a crash: it replied to them before it restarted, and
+    /// did not commit them. Each is returned once, after the eviction.
+    pub fn take_lost(&self) -> Vec<Arc<Request>> {
         self.core.lock().uncommitted.take_lost()
     }
 

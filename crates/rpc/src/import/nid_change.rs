@@ -19,7 +19,9 @@ impl Machine {
                 self.tick(now, false)
             }
             (ImportState::Connecting, None) => vec![self.begin_attempt()],
-            (ImportState::Full, None) => vec![Action::AnnounceDisconnected, self.begin_attempt()],
+            (state, None) if state == ImportState::Full || state.is_replaying() => {
+                vec![Action::AnnounceDisconnected, self.begin_attempt()]
+            }
             _ => Vec::new(),
         }
     }

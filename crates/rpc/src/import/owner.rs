@@ -69,7 +69,7 @@ pub trait ImportOwner: Send + Sync {
     fn event(&self, event: ImportEvent);
 
     /// Claims the owner's locks again at a server that has restarted: enqueues each granted and
-    /// each waiting lock with `LDLM_FL_REPLAY`, in requests with [`crate::Request::replays_lock`].
+    /// each waiting lock with `LDLM_FL_REPLAY`, in requests with [`crate::Replay::Lock`].
     /// The import sends no other requests meanwhile.
     ///
     /// # Errors

@@ -133,6 +133,13 @@ impl Slots {
 
     /// Waits for the slot that a request needs.
     pub(crate) async fn take(&self, req: &Request) -> Slot<'_> {
+        // During a recovery, requests that wait for its end hold the slots.
+        if req.replay.is_some() {
+            return Slot {
+                _permit: None,
+                tag: None,
+            };
+        }
         if req.modifies || req.close {
             let permit = match req.close {
                 false => self.modifying.take().await,

@@ -1,6 +1,7 @@
 //! Connect requests on the server: admission, the client's export, the granted flags
 //! (docs/protocol.md, "Connect flags").
 
+use super::recovery::TargetRecovery;
 use super::targets::CLIENTS_PER_PEER_MAX;
 use super::{Arrival, ConnectRequest, EndReason, Export, Reply, Role, TargetExports};
 use crate::Ptlrpc;
@@ -12,8 +13,8 @@ use std::sync::atomic::Ordering;
 use tokio::time::timeout;
 use wire::format::bufs;
 use wire::{
-    Errno, LustreHandle, MSG_CONNECT_INITIAL, MSG_CONNECT_RECONNECT, MSG_CONNECT_REPLAYABLE, Nid,
-    OBD_CONNECT_FULL20, ObdConnectData, Transno, UUID_MAX, WireStruct,
+    Errno, LustreHandle, MSG_CONNECT_INITIAL, MSG_CONNECT_RECONNECT, MSG_CONNECT_RECOVERING,
+    MSG_CONNECT_REPLAYABLE, Nid, OBD_CONNECT_FULL20, ObdConnectData, Transno, UUID_MAX, WireStruct,
 };
 
 /// The identity that a connect request states, and the role that the target admitted the peer in.
@@ -93,6 +94,10 @@ async fn connect_to(
         initial,
         role,
     };
+    let recovery = exports.recovery().filter(|_| role == Role::Client);
+    if let Some(recovery) = recovery {
+        check_recovers(recovery, exports, &identity, arrival.from)?;
+    }
     let clearing = evict_earlier_exports(rpc, exports, &identity, arrival.from);
     timeout(rpc.config().connect_timeout, clearing)
         .await
@@ -106,7 +111,13 @@ async fn connect_to(
         0
     };
     let export = match find_or_create(rpc, exports, &identity, arrival.from)? {
-        ConnectExport::New(export) => export,
+        ConnectExport::New(export) => {
+            if let Some(recovery) = recovery {
+                let kept = recovery.take_replies(&identity.uuid);
+                export.replies.lock().add_kept(kept);
+            }
+            export
+        }
         ConnectExport::Known(export) => {
             op_flags |= MSG_CONNECT_RECONNECT;
             exports.stats().reconnects.fetch_add(1, Ordering::Relaxed);
@@ -114,7 +125,21 @@ async fn connect_to(
         }
     };
     export.record_connect(arrival.from, role, granted, identity.cookie, identity.conn_cnt);
+    // A client in this process ends with the target, so it never recovers.
+    if recovery.is_none()
+        && role == Role::Client
+        && arrival.from != Nid::LO
+        && let Err(errno) = target.remember_client(&export).await
+    {
+        warn_rate_limited!(target_uuid = target.uuid(), client = %identity.uuid, %errno, "cannot record the client: it will be evicted at the next restart of the target");
+    }
     rpc.exports().add(&export);
+    if let Some(recovery) = recovery {
+        op_flags |= MSG_CONNECT_RECOVERING;
+        if !recovery.connected(&identity.uuid) {
+            export.evict("it has not recovered in time").await;
+        }
+    }
     // The target's rules may have changed, and `evict_unadmitted` may have run before this export
     // was added.
     if target.admit(&req) != Ok(role) {
@@ -136,6 +161,33 @@ async fn connect_to(
         op_flags,
         ..Reply::new(vec![granted.to_bytes()])
     })
+}
+
+/// Checks that a client may connect to a target that recovers.
+///
+/// # Errors
+///
+/// `EBUSY` if the client was not connected before the restart, or has lost its state since. It may
+/// connect after the recovery.
+fn check_recovers(
+    recovery: &TargetRecovery,
+    exports: &TargetExports,
+    identity: &ClientIdentity,
+    from: Nid,
+) -> Result<(), Errno> {
+    let uuid = &identity.uuid;
+    let lost_its_state = identity.initial && exports.client(uuid).is_none() && recovery.knows(uuid);
+    if lost_its_state && !recovery.was_at(uuid, from) {
+        return Err(Errno::EBUSY);
+    }
+    if lost_its_state {
+        recovery.client_gone(uuid);
+        exports.target().forget_client(uuid);
+    }
+    match recovery.knows(uuid) {
+        true => Ok(()),
+        false => Err(Errno::EBUSY),
+    }
 }
 
 /// The connect data to grant: the target's and this layer's flags, limited to the requested ones.

@@ -1,18 +1,25 @@
 //! Handles a request: checks it, finds its export, executes it once, replies.
 
+use super::recovery::{TargetRecovery, Turn, TurnGuard};
 use super::reply_cache::{Admission, Outcome, RequestKey};
 use super::request::{Arrival, Execution, Route};
-use super::{EndReason, Export, Reply, ServerRequest, connect, flavor, reply};
+use super::{EndReason, Export, KeptReply, Reply, ServerRequest, connect, flavor, reply};
 use crate::at::wire_secs;
 use crate::{BoxFuture, Ptlrpc, opcode};
 use lnet::warn_rate_limited;
+use parking_lot::Mutex;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until};
 use wire::{
     Errno, LDLM_CANCEL, LDLM_CANCEL_REQUEST_PORTAL, LDLM_CONVERT, LDLM_ENQUEUE, MDS_IO_PORTAL, MSG_REPLAY,
     MSG_RESENT, OBD_PING, OST_IO_PORTAL, OST_READ, OST_WRITE, PTLRPC_MSG_VERSION, Transno, Xid,
 };
+
+/// Maximum time for which the server holds locks for a client that does not acknowledge a reply,
+/// while the change is not committed.
+const HOLD_MAX: Duration = Duration::from_secs(5);
 
 /// Handles one request.
 pub(crate) fn handle(rpc: Arc<Ptlrpc>, mut arrival: Arrival) -> BoxFuture<'static, ()> {
@@ -107,8 +114,63 @@ fn check(arrival: &Arrival) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Handles a request of a connected client.
+/// Handles a request of a connected client. While the target recovers, the request may have to
+/// wait; it does so in a task of its own, and frees its slot.
 async fn handle_connected(rpc: &Arc<Ptlrpc>, arrival: &mut Arrival, export: &Arc<Export>) {
+    let Some(recovery) = export.recovery() else {
+        return handle_in_turn(rpc, arrival, export, None).await;
+    };
+    let is_final_ping = TargetRecovery::is_final_ping(arrival);
+    let opc = arrival.body.pb_opc;
+    let turn = match opc == OBD_PING || opcode::is_disconnect(opc) {
+        true => None,
+        false => recovery.turn_of(arrival, export),
+    };
+    if turn.is_none() && !is_final_ping {
+        return handle_in_turn(rpc, arrival, export, None).await;
+    }
+    let Some(guard) = recovery.begin_waiting(export) else {
+        warn_rate_limited!(peer = %arrival.from, client = %export.client_uuid, opc, "request dropped: too many requests of the client wait for the end of the recovery");
+        return;
+    };
+    let (rpc, mut arrival, export) = (rpc.clone(), arrival.clone(), export.clone());
+    let cpt = rpc.cpts().get(arrival.cpt).handle().clone();
+    cpt.spawn(async move {
+        match turn {
+            Some(turn) => handle_in_turn(&rpc, &mut arrival, &export, Some((guard, turn))).await,
+            None => answer_final_ping(&rpc, &arrival, &export).await,
+        }
+    });
+}
+
+/// Answers the final ping of a recovering client when the recovery has ended.
+async fn answer_final_ping(rpc: &Arc<Ptlrpc>, arrival: &Arrival, export: &Arc<Export>) {
+    let execution = Execution::new(arrival.negotiated_route(export));
+    let ended = async {
+        match export.recovery() {
+            Some(recovery) => recovery.wait_for_end(export).await,
+            None => Ok(()),
+        }
+    };
+    let ended = with_early_replies(rpc, arrival, &execution, ended).await;
+    let outcome = ended.map(|()| Reply::default());
+    reply::send(
+        rpc,
+        arrival,
+        &execution.route(),
+        &outcome,
+        export.target().last_committed(),
+    )
+    .await;
+}
+
+/// Handles a request of a connected client, in its turn if the target recovers.
+async fn handle_in_turn(
+    rpc: &Arc<Ptlrpc>,
+    arrival: &mut Arrival,
+    export: &Arc<Export>,
+    turn: Option<(TurnGuard, Turn)>,
+) {
     let route = arrival.negotiated_route(export);
     let opc = arrival.body.pb_opc;
     if opc == OBD_PING || opcode::is_disconnect(opc) {
@@ -125,7 +187,12 @@ async fn handle_connected(rpc: &Arc<Ptlrpc>, arrival: &mut Arrival, export: &Arc
         warn_rate_limited!(peer = %arrival.from, %client, tag, tag_max, "request refused: pb_tag exceeds the granted slots");
         return reply::send(rpc, arrival, &route, &Err(Errno::EPROTO), Transno::NONE).await;
     }
-    let Some(guard) = admit(rpc, arrival, export, route).await else {
+    if arrival.body.pb_flags & MSG_REPLAY != 0 && turn.is_none() {
+        let client = &export.client_uuid;
+        warn_rate_limited!(peer = %arrival.from, %client, opc, "replay refused: the target does not recover");
+        return reply::send(rpc, arrival, &route, &Err(Errno::EPROTO), Transno::NONE).await;
+    }
+    let Some((guard, kept)) = admit(rpc, arrival, export, route).await else {
         return;
     };
     let Some(_active) = export.begin() else {
@@ -143,8 +210,9 @@ async fn handle_connected(rpc: &Arc<Ptlrpc>, arrival: &mut Arrival, export: &Arc
         arrived: arrival.arrived_at,
         lnet: rpc.lnet().clone(),
         execution: guard.execution.clone(),
+        held: Mutex::new(None),
     };
-    let outcome = match execute(rpc, arrival, export, &mut req).await {
+    let outcome = match execute(rpc, arrival, export, &mut req, turn, kept).await {
         Err(Errno::ENOTSUPP) => Err(unsupported_errno(&req)),
         outcome => outcome,
     };
@@ -153,7 +221,30 @@ async fn handle_connected(rpc: &Arc<Ptlrpc>, arrival: &mut Arrival, export: &Arc
     if bulk_failed {
         return;
     }
-    reply::send(rpc, arrival, &route, &outcome, export.target().last_committed()).await;
+    let last_committed = export.target().last_committed();
+    match req.held.into_inner() {
+        None => reply::send(rpc, arrival, &route, &outcome, last_committed).await,
+        Some(held) => {
+            let sent = reply::send_acknowledged(rpc, arrival, &route, &outcome, last_committed);
+            let (export, transno) = (export.clone(), transno_of(&outcome));
+            let holding = async move {
+                tokio::select! {
+                    biased;
+                    () = sent => {}
+                    () = export.target().committed(transno) => {}
+                    () = export.gone() => {}
+                    () = sleep(HOLD_MAX) => {}
+                }
+                drop(held);
+            };
+            cpt::poll_then_spawn(rpc.cpts().get(arrival.cpt).handle(), holding);
+        }
+    }
+}
+
+/// The transno of a reply; 0 if it has none.
+fn transno_of(outcome: &Outcome) -> Transno {
+    outcome.as_ref().map_or(Transno::NONE, |reply| reply.transno)
 }
 
 /// The errno for an opcode without a handler: EOPNOTSUPP for user space if Lustre has the
@@ -171,15 +262,42 @@ fn unsupported_errno(req: &ServerRequest) -> Errno {
     }
 }
 
-/// Runs the target's handler, and sends early replies while it runs.
+/// Runs the target's handler, and sends early replies while it waits and runs. `kept`: an earlier
+/// start of the target has executed the request.
 async fn execute(
     rpc: &Arc<Ptlrpc>,
     arrival: &Arrival,
     export: &Arc<Export>,
     req: &mut ServerRequest,
+    turn: Option<(TurnGuard, Turn)>,
+    kept: Option<KeptReply>,
 ) -> Outcome {
     let execution = req.execution.clone();
-    let mut handling = export.target().handle(req);
+    let target = export.target();
+    if turn.is_none() && kept.is_none() {
+        return with_early_replies(rpc, arrival, &execution, target.handle(req)).await;
+    }
+    let handling = Box::pin(async move {
+        let mut turn = turn;
+        if let Some((guard, turn)) = &mut turn {
+            guard.wait(*turn, export).await?;
+        }
+        match kept {
+            Some(kept) => target.reconstruct(req, kept).await,
+            None => target.handle(req).await,
+        }
+    });
+    with_early_replies(rpc, arrival, &execution, handling).await
+}
+
+/// Waits for the end of an execution, and sends early replies meanwhile.
+async fn with_early_replies<T>(
+    rpc: &Arc<Ptlrpc>,
+    arrival: &Arrival,
+    execution: &Execution,
+    handling: impl Future<Output = T>,
+) -> T {
+    let mut handling = pin!(handling);
     if !arrival.takes_early() {
         return handling.await;
     }
@@ -236,10 +354,7 @@ impl ExecutionGuard {
 
     /// Ends the execution; with an `outcome`, the reply is cached.
     fn end(&self, outcome: Option<Arc<Outcome>>) {
-        self.export
-            .replies
-            .lock()
-            .end(self.key.xid, self.key.tag, outcome);
+        self.export.replies.lock().end(&self.key, outcome);
         self.execution.finish();
     }
 }
@@ -268,7 +383,7 @@ async fn admit(
     arrival: &Arrival,
     export: &Arc<Export>,
     route: Route,
-) -> Option<ExecutionGuard> {
+) -> Option<(ExecutionGuard, Option<KeptReply>)> {
     let body = &arrival.body;
     let key = RequestKey {
         xid: arrival.xid,
@@ -276,28 +391,34 @@ async fn admit(
         last_xid: Xid(body.pb_last_xid),
         resent: body.pb_flags & MSG_RESENT != 0,
         replay: body.pb_flags & MSG_REPLAY != 0,
+        transno: Transno(body.pb_transno),
     };
     loop {
         let admission = {
             let mut cache = export.replies.lock();
             let admission = cache.admit(&key);
-            if let Admission::Run = admission {
+            let kept = match &admission {
+                Admission::Run => Some(None),
+                Admission::Reconstruct(kept) => Some(Some(*kept)),
+                _ => None,
+            };
+            if let Some(kept) = kept {
                 let execution = Arc::new(Execution::new(route));
                 cache.begin(key.xid, execution.clone());
-                let export = export.clone();
-                return Some(ExecutionGuard {
+                let guard = ExecutionGuard {
                     execution,
-                    export,
+                    export: export.clone(),
                     key,
                     opc: body.pb_opc,
                     finished: false,
-                });
+                };
+                return Some((guard, kept));
             }
             admission
         };
         let last_committed = export.target().last_committed();
         match admission {
-            Admission::Run | Admission::Drop => return None,
+            Admission::Run | Admission::Reconstruct(_) | Admission::Drop => return None,
             Admission::Join(execution) => {
                 if execution.take_over(route) {
                     return None;

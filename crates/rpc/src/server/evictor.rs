@@ -40,6 +40,9 @@ async fn evict_silent(rpc: &Arc<Ptlrpc>) -> Duration {
     let limit = rpc.config().eviction_silence();
     let mut next = limit;
     for exports in rpc.targets().all() {
+        if exports.is_recovering() {
+            continue;
+        }
         for export in exports.all() {
             if export.has(OBD_CONNECT_PINGLESS) {
                 continue;

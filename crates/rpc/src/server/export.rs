@@ -1,6 +1,7 @@
 //! Exports: a target's side of a client's connection, and callbacks to the client.
 
 use super::active::{ActiveCount, ActiveGuard};
+use super::recovery::TargetRecovery;
 use super::reply_cache::ReplyCache;
 use super::request::Execution;
 use super::target_stats::TargetStats;
@@ -218,6 +219,11 @@ impl Export {
         self.exports.target().uuid()
     }
 
+    /// The target's recovery, unless it is complete.
+    pub(super) fn recovery(&self) -> Option<&Arc<TargetRecovery>> {
+        self.exports.recovery()
+    }
+
     /// The target's own state of type `T` for this client, created on first use.
     pub fn ext<T: Any + Send + Sync + Default>(&self) -> Arc<T> {
         let find = |all: &[Arc<dyn Any + Send + Sync>]| {
@@ -272,7 +278,7 @@ impl Export {
     /// Retires the export for an eviction, and logs the reason. Returns false if it is retired
     /// already.
     fn retire_for(&self, why: &str) -> bool {
-        let newly_retired = self.retire();
+        let newly_retired = self.retire(EndReason::Evicted);
         if newly_retired {
             self.target_stats().evictions.fetch_add(1, Ordering::Relaxed);
             let (target_uuid, client) = (self.target_uuid(), &self.client_uuid);
@@ -403,16 +409,20 @@ impl Export {
 
     /// Ends the connection and waits until the target has dropped the client's state.
     pub(crate) async fn end(&self, why: EndReason) {
-        if self.retire() {
+        if self.retire(why) {
             self.drop_state_in_task(why).await;
         }
     }
 
     /// Refuses the client's requests from now on. Returns false if they are refused already.
-    fn retire(&self) -> bool {
+    fn retire(&self, why: EndReason) -> bool {
         let newly_retired = !self.gone.swap(true, Ordering::SeqCst);
         if newly_retired {
             self.state_tx.send_modify(|g| g.gone = true);
+            // At its next start, a stopping target lets the client recover.
+            if let Some(recovery) = self.exports.recovery().filter(|_| why != EndReason::TargetStops) {
+                recovery.client_gone(&self.client_uuid);
+            }
             if let Some(rpc) = self.rpc() {
                 rpc.exports().remove(self.handle);
             }

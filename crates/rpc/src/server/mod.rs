@@ -14,6 +14,7 @@ mod known;
 mod nrs;
 mod partition;
 mod queue;
+mod recovery;
 pub(crate) mod reply;
 mod reply_cache;
 mod request;

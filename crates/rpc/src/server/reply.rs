@@ -5,6 +5,7 @@ use super::reply_cache::Outcome;
 use super::{Arrival, Route};
 use crate::{Ptlrpc, at, opcode};
 use bytes::Bytes;
+use std::sync::Arc;
 use tokio::time::Instant;
 use wire::format::bufs;
 use wire::msg::{EARLY_REPLY_SIZE, early_reply_cksum};
@@ -131,12 +132,49 @@ pub(crate) async fn send(
         return;
     }
     let msg = build_reply(arrival, outcome, last_committed, Instant::now());
-    let offset = if arrival.takes_early() {
-        EARLY_REPLY_SIZE as u32
-    } else {
-        0
-    };
-    put(rpc, arrival, route, offset, msg).await;
+    put(rpc, arrival, route, reply_offset(arrival), msg).await;
+}
+
+/// Sends a request's reply. The result resolves when the client's node has acknowledged it; never
+/// if the reply is lost.
+pub(crate) fn send_acknowledged(
+    rpc: &Arc<Ptlrpc>,
+    arrival: &Arrival,
+    route: &Route,
+    outcome: &Outcome,
+    last_committed: Transno,
+) -> impl Future<Output = ()> + use<> {
+    #[cfg(feature = "faults")]
+    let is_lost = rpc.faults().loses_reply(arrival.body.pb_opc);
+    #[cfg(not(feature = "faults"))]
+    let is_lost = false;
+    let msg = build_reply(arrival, outcome, last_committed, Instant::now());
+    let offset = reply_offset(arrival);
+    let (lnet, portal, peer) = (
+        rpc.lnet().clone(),
+        opcode::reply_portal(arrival.portal),
+        route.peer,
+    );
+    let (bits, xid) = (route.reply_bits, arrival.xid);
+    async move {
+        if !is_lost {
+            match lnet.put(peer, portal, bits, offset, 0, msg.into(), true).await {
+                Ok(_) => return,
+                Err(e) => {
+                    lnet::warn_rate_limited!(%peer, %xid, error = %e, "cannot send reply, or it was not acknowledged");
+                }
+            }
+        }
+        std::future::pending().await
+    }
+}
+
+/// The offset of the reply in the client's buffer: early replies precede it.
+fn reply_offset(arrival: &Arrival) -> u32 {
+    match arrival.takes_early() {
+        true => EARLY_REPLY_SIZE as u32,
+        false => 0,
+    }
 }
 
 /// Sends an early reply, which moves the deadline to `secs` seconds after the request's arrival.

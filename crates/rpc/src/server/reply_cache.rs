@@ -5,11 +5,11 @@
 //! slot (`pb_tag`). The number of replies without a slot is limited: the oldest are dropped, and
 //! without its reply a resent request is executed again.
 
-use super::Reply;
+use super::{KeptReply, Reply};
 use cpt::Bug;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use wire::{Errno, Xid};
+use wire::{Errno, Transno, Xid};
 
 /// Maximum number of cached replies without a slot.
 const UNTAGGED_MAX: usize = 64;
@@ -29,6 +29,8 @@ pub(crate) struct RequestKey {
     pub(crate) resent: bool,
     /// `MSG_REPLAY`.
     pub(crate) replay: bool,
+    /// `pb_transno` of a replay.
+    pub(crate) transno: Transno,
 }
 
 /// The decision on a request.
@@ -40,6 +42,8 @@ pub(crate) enum Admission<R> {
     Join(Arc<R>),
     /// It was executed: send the cached reply.
     Answer(Arc<Outcome>),
+    /// An earlier start of the target executed it: build the reply again.
+    Reconstruct(KeptReply),
     /// Drop it: the network duplicated it, or the client no longer waits for it.
     Drop,
     /// Refuse it: its reply has arrived, or it reuses an xid and is not a resend.
@@ -66,6 +70,9 @@ pub(crate) struct ReplyCache<R> {
     newest: BTreeMap<u16, Xid>,
     /// Number of cached replies without a slot.
     untagged: usize,
+    /// The replies that an earlier start of the target kept, by slot, until the client uses the
+    /// slot.
+    kept: BTreeMap<u16, KeptReply>,
 }
 
 impl<R> Default for ReplyCache<R> {
@@ -77,6 +84,7 @@ impl<R> Default for ReplyCache<R> {
             by_tag: BTreeMap::default(),
             newest: BTreeMap::default(),
             untagged: 0,
+            kept: BTreeMap::new(),
         }
     }
 }
@@ -87,12 +95,19 @@ impl<R> ReplyCache<R> {
         self.last_xid = Xid::NONE;
     }
 
-    /// Decides on a request. After [`Admission::Run`] the caller must call [`ReplyCache::begin`].
+    /// Adds the replies that an earlier start of the target kept.
+    pub(crate) fn add_kept(&mut self, kept: Vec<KeptReply>) {
+        self.kept.extend(kept.into_iter().map(|reply| (reply.tag, reply)));
+    }
+
+    /// Decides on a request. After [`Admission::Run`] and [`Admission::Reconstruct`] the caller
+    /// must call [`ReplyCache::begin`].
     pub(crate) fn admit(&mut self, key: &RequestKey) -> Admission<R> {
         if key.xid <= self.last_xid && !key.replay {
             return Admission::Refuse(Errno::EPROTO);
         }
-        if key.last_xid > self.last_xid {
+        // The client sends a replay's `pb_last_xid` for its new requests.
+        if key.last_xid > self.last_xid && !key.replay {
             self.last_xid = key.last_xid;
             self.forget_arrived();
         }
@@ -111,6 +126,9 @@ impl<R> ReplyCache<R> {
                 false => Admission::Refuse(Errno::ENOTCONN),
             };
         }
+        if let Some(kept) = self.kept_reply(key) {
+            return Admission::Reconstruct(kept);
+        }
         if key.tag != 0 {
             let newest = self.newest.entry(key.tag).or_insert(key.xid);
             if *newest > key.xid && !key.replay {
@@ -125,6 +143,30 @@ impl<R> ReplyCache<R> {
         Admission::Run
     }
 
+    /// The kept part of a request's reply, if an earlier start of the target executed the request.
+    /// That start executed the requests of a slot one after the other, so it also executed those
+    /// before the one that it kept a reply for.
+    fn kept_reply(&mut self, key: &RequestKey) -> Option<KeptReply> {
+        let kept = *self.kept.get(&key.tag)?;
+        match (key.xid == kept.xid, key.replay) {
+            (true, _) if key.resent || key.replay => Some(kept),
+            (false, true) if key.xid < kept.xid => Some(KeptReply {
+                xid: key.xid,
+                transno: key.transno,
+                status: 0,
+                data: 0,
+                pre_versions: [0; 4],
+                ..kept
+            }),
+            // The client replays a later request of the slot, which the kept reply does not cover.
+            (false, true) => None,
+            _ => {
+                self.kept.remove(&key.tag);
+                None
+            }
+        }
+    }
+
     /// Records that the execution of a request begins.
     pub(crate) fn begin(&mut self, xid: Xid, running: Arc<R>) {
         self.running.insert(xid, running);
@@ -132,12 +174,13 @@ impl<R> ReplyCache<R> {
 
     /// Records that the execution of a request has ended. An `outcome` is cached, so that the
     /// request is not executed again.
-    pub(crate) fn end(&mut self, xid: Xid, tag: u16, outcome: Option<Arc<Outcome>>) {
+    pub(crate) fn end(&mut self, key: &RequestKey, outcome: Option<Arc<Outcome>>) {
+        let RequestKey { xid, tag, .. } = *key;
         self.running.remove(&xid);
         let Some(outcome) = outcome.filter(|_| !Bug::ReplyNotKept.is_planted()) else {
             return;
         };
-        if xid <= self.last_xid {
+        if xid <= self.last_xid && !key.replay {
             return;
         }
         if tag != 0 {
@@ -200,6 +243,7 @@ mod tests {
             last_xid: Xid(last_xid),
             resent: false,
             replay: false,
+            transno: Transno::NONE,
         }
     }
 
@@ -214,7 +258,7 @@ mod tests {
         assert!(matches!(cache.admit(request_key), Admission::Run));
         cache.begin(request_key.xid, Arc::new(request_key.xid.0));
         let outcome = Ok(Reply::default().with_transno(Transno(transno)));
-        cache.end(request_key.xid, request_key.tag, Some(Arc::new(outcome)));
+        cache.end(request_key, Some(Arc::new(outcome)));
     }
 
     #[test]
@@ -256,7 +300,7 @@ mod tests {
         cache.begin(Xid(128), Arc::new(1));
         assert!(matches!(cache.admit(&key(128, 0, 0)), Admission::Drop));
         assert!(matches!(cache.admit(&resent(128, 0, 0)), Admission::Join(_)));
-        cache.end(Xid(128), 0, None);
+        cache.end(&key(128, 0, 0), None);
         assert!(matches!(cache.admit(&resent(128, 0, 0)), Admission::Run));
     }
 
@@ -268,7 +312,7 @@ mod tests {
         cache.begin(Xid(256), Arc::new(2));
         assert!(matches!(cache.admit(&key(128, 1, 0)), Admission::Drop));
         // Not cached, such as a reply with bulk.
-        cache.end(Xid(256), 1, None);
+        cache.end(&key(256, 1, 0), None);
         assert!(matches!(cache.admit(&key(128, 1, 0)), Admission::Drop));
         assert!(matches!(cache.admit(&resent(256, 1, 0)), Admission::Run));
     }
@@ -280,6 +324,21 @@ mod tests {
         cache.reset_last_xid();
         assert!(matches!(cache.admit(&resent(256, 1, 0)), Admission::Answer(_)));
         assert!(matches!(cache.admit(&resent(128, 2, 0)), Admission::Run));
+    }
+
+    #[test]
+    fn the_reply_to_a_replay_is_cached_though_later_requests_wait() {
+        let mut cache = ReplyCache::default();
+        let replay = RequestKey {
+            replay: true,
+            ..key(128, 1, 255)
+        };
+        run(&mut cache, &replay, 7);
+        let again = RequestKey {
+            resent: true,
+            ..replay
+        };
+        assert!(matches!(cache.admit(&again), Admission::Answer(_)));
     }
 
     #[test]

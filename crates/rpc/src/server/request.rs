@@ -5,6 +5,7 @@ use crate::bulk::{first_match_bits, try_join_all};
 use cpt::CptId;
 use lnet::{Lnet, LnetError, Payload, warn_rate_limited};
 use parking_lot::Mutex;
+use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -175,6 +176,8 @@ pub struct ServerRequest {
     pub arrived: Instant,
     pub(crate) lnet: Arc<Lnet>,
     pub(crate) execution: Arc<Execution>,
+    /// A value that the server holds until the client has the reply.
+    pub(crate) held: Mutex<Option<Box<dyn Any + Send>>>,
 }
 
 impl fmt::Debug for ServerRequest {
@@ -225,6 +228,17 @@ impl ServerRequest {
     /// replays it. The target executes it under the same number, or finds that it is executed.
     pub fn replayed_transno(&self) -> Option<Transno> {
         self.is_replay().then_some(Transno(self.body.pb_transno))
+    }
+
+    /// Keeps a value, such as the locks of a change, until the client's node has acknowledged the
+    /// reply, or the change is committed. No other client sees the change before: after a crash,
+    /// the client that made the change can repeat it before others repeat what depends on it.
+    /// Nothing is kept for a client in this process, which ends with the server, and for a replay:
+    /// other replays follow in their order.
+    pub fn hold_until_acknowledged(&self, held: impl Any + Send) {
+        if !self.peer.is_lo() && !self.is_replay() {
+            *self.held.lock() = Some(Box::new(held));
+        }
     }
 
     /// When the client stops waiting; early replies extend it.

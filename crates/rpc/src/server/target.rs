@@ -87,6 +87,11 @@ pub trait Target: Send + Sync + 'static {
     /// The transno up to which all transactions are committed.
     fn last_committed(&self) -> Transno;
 
+    /// Resolves when a transaction is committed. By default never.
+    fn committed<'a>(&'a self, _transno: Transno) -> BoxFuture<'a, ()> {
+        Box::pin(std::future::pending())
+    }
+
     /// Whether a connect reply has the flag `MSG_CONNECT_REPLAYABLE` (MDT, OST).
     fn replayable(&self) -> bool;
 
@@ -116,7 +121,7 @@ pub trait Target: Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// The negative status of the reply.
+    /// Why the record cannot be written. The client is admitted nevertheless.
     fn remember_client<'a>(&'a self, _export: &'a Arc<Export>) -> BoxFuture<'a, Result<(), Errno>> {
         Box::pin(async { Ok(()) })
     }

@@ -1,9 +1,11 @@
 //! The targets of this node by UUID, the exports of each by client, and all exports by handle.
 
 use super::active::ActiveCount;
+use super::recovery::{self, SharedWindow, TargetRecovery};
 use super::target_stats::{StatsPrefix, TargetStats};
 use super::{ConnectRequest, EndReason, Export, Target};
-use cpt::HashMap;
+use cpt::{Cpt, HashMap};
+use lnet::Lnet;
 use params::{Group, Param, StatsTable};
 use parking_lot::{Mutex, RwLock};
 use std::fmt;
@@ -26,6 +28,9 @@ pub struct TargetExports {
     origins: Mutex<Origins>,
     stats: Arc<TargetStats>,
     stopping: AtomicBool,
+    /// The recovery after the start; `None` if there were no clients before.
+    recovery: Option<Arc<TargetRecovery>>,
+    window: SharedWindow,
     /// Requests in execution.
     active: Arc<ActiveCount>,
 }
@@ -191,6 +196,44 @@ impl TargetExports {
         &self.stats
     }
 
+    /// Starts the tasks of the recovery, if clients were connected before the start.
+    pub(crate) fn start_recovery(&self, cpt: &Cpt, lnet: &Arc<Lnet>) {
+        if let Some(recovery) = &self.recovery {
+            cpt.spawn(recovery::drive(recovery.clone()));
+            cpt.spawn(recovery::greet(recovery.clone(), lnet.clone()));
+        }
+    }
+
+    /// The recovery, unless it is complete.
+    pub(super) fn recovery(&self) -> Option<&Arc<TargetRecovery>> {
+        self.recovery.as_ref().filter(|recovery| !recovery.is_complete())
+    }
+
+    /// Whether clients of an earlier start recover, so that the target serves no new requests.
+    pub fn is_recovering(&self) -> bool {
+        self.recovery().is_some()
+    }
+
+    /// The state of the recovery, in Lustre's format: `name: value` in each line.
+    pub fn recovery_status(&self) -> String {
+        match &self.recovery {
+            Some(recovery) => recovery.status(),
+            None => "status: INACTIVE".to_owned(),
+        }
+    }
+
+    /// The limits of a recovery's duration.
+    pub(super) fn window(&self) -> &SharedWindow {
+        &self.window
+    }
+
+    /// Ends the recovery: evicts the clients that have not recovered (`lctl abort_recovery`).
+    pub fn abort_recovery(&self) {
+        if let Some(recovery) = self.recovery() {
+            recovery.abort();
+        }
+    }
+
     pub(crate) fn is_stopping(&self) -> bool {
         self.stopping.load(Ordering::Acquire)
     }
@@ -225,7 +268,11 @@ impl TargetTable {
     pub(crate) fn add(&self, target: Arc<dyn Target>, partitions: usize) -> Arc<TargetExports> {
         let uuid = target.uuid().to_owned();
         let stats = Arc::new(TargetStats::new(target.operations(), partitions));
-        let exports = Arc::new(TargetExports {
+        let (clients, committed) = (target.known_clients(), target.last_committed());
+        let window = SharedWindow::default();
+        let exports = Arc::new_cyclic(|me| TargetExports {
+            recovery: TargetRecovery::new(me.clone(), clients, committed, window.clone()),
+            window,
             target,
             by_client: Mutex::default(),
             origins: Mutex::default(),

@@ -6,6 +6,7 @@ mod idle;
 mod import_params;
 mod inline_dispatch;
 mod partitions;
+mod recovery;
 mod refusals;
 mod target_stats;
 mod tcp;

@@ -26,10 +26,13 @@ impl OstObjects {
     }
 
     /// Records the loss of changes that the target had confirmed but not committed when its machine
-    /// stopped. The files' descriptors then fail.
-    fn report_lost_changes(&self) {
+    /// stopped, and that it could not execute again. The files' descriptors then fail.
+    pub(super) fn report_lost_changes(&self) {
         let lost = self.osc.import().take_lost();
-        let files: HashSet<Fid> = lost.iter().filter_map(brw::changed_file).collect();
+        let files: HashSet<Fid> = lost
+            .iter()
+            .filter_map(|request| brw::changed_file(request))
+            .collect();
         if !files.is_empty() {
             let (ost, files) = (self.osc.name(), files.len());
             tracing::error!(

@@ -69,12 +69,7 @@ fn reconnecting_to_a_known_export_keeps_locks() {
 
 #[test]
 fn a_new_export_means_an_eviction() {
-    for (handle, flags) in [
-        (78, 0),
-        (78, MSG_CONNECT_RECONNECT),
-        (78, MSG_CONNECT_RECOVERING),
-        (77, MSG_CONNECT_RECONNECT | MSG_CONNECT_RECOVERING),
-    ] {
+    for (handle, flags) in [(78, 0), (78, MSG_CONNECT_RECONNECT)] {
         let start = Instant::now();
         let mut machine = connected_machine(start);
         assert_eq!(
@@ -91,6 +86,56 @@ fn a_new_export_means_an_eviction() {
         assert_eq!((machine.state(), machine.handle()), (ImportState::Full, handle));
         assert_eq!(machine.evictions_announced(), 1);
     }
+}
+
+#[test]
+fn a_recovering_server_gets_requests_and_locks_again() {
+    let start = Instant::now();
+    let mut machine = connected_machine(start);
+    // The reply to the first connect at the restarted server may have been lost.
+    let found = MSG_CONNECT_RECOVERING | MSG_CONNECT_RECONNECT;
+    assert_eq!(
+        reconnect(&mut connected_machine(start), start, 78, found),
+        [Action::Recover { conn_cnt: 2 }]
+    );
+    let actions = reconnect(&mut machine, start, 78, MSG_CONNECT_RECOVERING);
+    assert_eq!(actions, [Action::Recover { conn_cnt: 2 }]);
+    let mut states = vec![machine.state()];
+    for _ in 0..2 {
+        assert_eq!(machine.process(Event::Replayed { conn_cnt: 1 }, start, false), []);
+        assert_eq!(machine.process(Event::Replayed { conn_cnt: 2 }, start, false), []);
+        states.push(machine.state());
+    }
+    assert_eq!(
+        states,
+        [
+            ImportState::Replay,
+            ImportState::ReplayLocks,
+            ImportState::ReplayWait
+        ]
+    );
+    // The connection is lost, and the client goes on with the same export.
+    let flags = MSG_CONNECT_RECONNECT | MSG_CONNECT_RECOVERING;
+    let actions = reconnect(&mut machine, start, 78, flags);
+    assert_eq!(actions, [Action::Recover { conn_cnt: 3 }]);
+    let replayed = Event::Replayed { conn_cnt: 3 };
+    assert_eq!(machine.process(replayed, start, false), []);
+    assert_eq!(machine.process(replayed, start, false), []);
+    assert_eq!(
+        machine.process(replayed, start, false),
+        [Action::AnnounceConnected]
+    );
+    assert_eq!((machine.state(), machine.evictions()), (ImportState::Full, 0));
+}
+
+#[test]
+fn a_refused_replay_means_an_eviction() {
+    let start = Instant::now();
+    let mut machine = connected_machine(start);
+    reconnect(&mut machine, start, 78, MSG_CONNECT_RECOVERING);
+    let refused = Event::ReplayRefused { conn_cnt: 2 };
+    assert_eq!(machine.process(refused, start, false), [Action::Invalidate]);
+    assert_eq!(machine.state(), ImportState::Evicted);
 }
 
 /// Makes `count` attempts that fail immediately. Returns for each attempt the index of its NID,
