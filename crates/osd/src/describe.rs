@@ -5,7 +5,7 @@ use std::fmt;
 use bytes::Bytes;
 
 use crate::{
-    Transactions,
+    Transactions, clients,
     index::KEY_COPY,
     local_objects::{
         checksums::{MARK_PREFIX, REGION_PREFIX, parse_key},
@@ -34,6 +34,9 @@ fn record_name(key: &Bytes) -> Option<String> {
     if key[..] == Transactions::KEY {
         return Some("transactions".into());
     }
+    if let Some(name) = clients::record_name(key) {
+        return Some(name);
+    }
     if let Some(fid) = record::fid_of(key) {
         return Some(format!("attributes of object {fid}"));
     }
@@ -51,6 +54,9 @@ fn contents(key: &Bytes, value: &Bytes) -> Result<String, String> {
     if key[..] == Transactions::KEY {
         let (committed, epoch) = Transactions::parse_record(value)?;
         return Ok(format!("committed {:#x}, epoch {epoch}", committed.0));
+    }
+    if let Some(contents) = clients::contents(key, value) {
+        return contents;
     }
     if record::fid_of(key).is_none() {
         return Ok(format!("{} bytes", value.len()));
@@ -71,10 +77,10 @@ fn contents(key: &Bytes, value: &Bytes) -> Result<String, String> {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use bytes::Bytes;
-    use wire::{Fid, Transno};
+    use wire::{Fid, Transno, Xid};
 
     use super::describe;
-    use crate::{Transactions, local_objects::record};
+    use crate::{Batch, Transactions, clients, local_objects::record};
 
     #[test]
     fn own_records_have_descriptions_and_others_none() {
@@ -90,6 +96,23 @@ mod tests {
             describe(&object, None).unwrap(),
             "remove attributes of object [0x280000400:0x5:0x0]"
         );
+        let mut kept = Batch::new();
+        let reply = rpc::KeptReply {
+            tag: 3,
+            xid: Xid(0x80),
+            transno: Transno(0x1_0000_0006),
+            status: -17,
+            data: 0,
+            pre_versions: [0; 4],
+        };
+        clients::keep_reply(&mut kept, 9, &reply);
+        let (key, value) = &kept.puts[0];
+        assert_eq!(
+            describe(key, Some(value)).unwrap(),
+            "set reply kept for slot 3 of client number 9: request 0x80, transaction 0x100000006, status -17"
+        );
+        let client = Bytes::from_static(b"\xf0csome-uuid");
+        assert_eq!(describe(&client, None).unwrap(), "remove client some-uuid");
         let malformed = describe(&object, Some(&"?".into())).unwrap();
         assert!(
             malformed.contains("malformed: expected version 1 or 2"),

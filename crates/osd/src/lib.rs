@@ -8,6 +8,7 @@
 
 mod boot_id;
 pub mod check;
+pub mod clients;
 mod describe;
 mod destroy;
 pub mod engine_files;
@@ -30,6 +31,7 @@ mod target_files;
 mod transactions;
 
 pub use boot_id::BootId;
+pub use clients::ClientRecords;
 pub use describe::{describe, describe_change};
 pub use error::OsdError;
 pub use index::{Batch, Index, KEY_RESERVED, USER_KEYS, prefix_end};

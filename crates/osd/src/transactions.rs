@@ -8,6 +8,12 @@
 //! As in Lustre, the upper 32 bits of a number are an epoch, which grows with every start of the
 //! target. A crash forgets the uncommitted numbers; the epoch keeps new numbers above them.
 //!
+//! After a restart, clients replay requests that were perhaps lost, in the order of their numbers
+//! and under these numbers ([`Transactions::replay`]). Until all clients have done so, the
+//! committed number stays that of the last start, also in the record of each commit
+//! ([`Transactions::begin_recovery`]): after another crash the clients replay everything again. The
+//! first commit after the recovery covers all replays.
+//!
 //! Workers share no single lock. `begin` puts a number into one of several shards, and the shard
 //! publishes its lowest number before `begin` returns. So `applied` reads without a lock and misses
 //! no number in flight.
@@ -17,7 +23,7 @@ use std::{
     path::Path,
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering::SeqCst},
+        atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
     },
 };
 use wire::Transno;
@@ -36,6 +42,8 @@ pub struct Transactions {
     last: AtomicU64,
     in_flight: [Shard; SHARDS],
     committed: watch::Sender<Transno>,
+    /// Clients replay requests: the committed number does not change.
+    recovering: AtomicBool,
     epoch: u64,
 }
 
@@ -63,7 +71,7 @@ impl Shard {
     }
 }
 
-/// A transaction in flight; dropping it finishes it.
+/// A transaction in flight or the replay of one; dropping it finishes it.
 pub struct TransactionGuard {
     transno: Transno,
     transactions: Arc<Transactions>,
@@ -87,6 +95,7 @@ impl Transactions {
             last: AtomicU64::new(epoch << 32),
             in_flight: Default::default(),
             committed: watch::Sender::new(committed),
+            recovering: AtomicBool::new(false),
             epoch,
         })
     }
@@ -134,8 +143,12 @@ impl Transactions {
         r
     }
 
-    /// The highest number that a commit which begins now makes durable.
+    /// The highest number that a commit which begins now makes durable. During a recovery that is
+    /// the committed number.
     pub fn committable(&self) -> Transno {
+        if self.is_recovering() {
+            return self.committed();
+        }
         // Numbers of this start begin above `epoch << 32`; before the first one there is nothing to
         // commit.
         match self.applied() {
@@ -147,6 +160,37 @@ impl Transactions {
     /// The epoch of this start.
     pub fn epoch(&self) -> u64 {
         self.epoch
+    }
+
+    /// Begins the recovery of clients: the committed number does not change until
+    /// [`Transactions::end_recovery`]. Called before the first transaction of a start.
+    pub fn begin_recovery(&self) {
+        self.recovering.store(true, SeqCst);
+    }
+
+    /// Ends the recovery of clients; all replays are applied. The next commit of a transaction of
+    /// this start covers the replays, too.
+    pub fn end_recovery(&self) {
+        self.recovering.store(false, SeqCst);
+    }
+
+    /// Whether clients replay requests.
+    pub fn is_recovering(&self) -> bool {
+        self.recovering.load(SeqCst)
+    }
+
+    /// Begins the replay of a transaction under its number, which an earlier start gave it. A
+    /// number that no earlier start can have given is replaced by a new one.
+    pub fn replay(self: &Arc<Self>, transno: Transno) -> TransactionGuard {
+        if transno.0 > self.epoch << 32 {
+            return self.begin();
+        }
+        // The number is not in flight: it is below those of this start, and finishing it does
+        // nothing.
+        TransactionGuard {
+            transno,
+            transactions: self.clone(),
+        }
     }
 
     /// Begins a transaction.
@@ -214,9 +258,10 @@ impl Transactions {
         }
     }
 
-    /// Records that everything up to `transno` is durable; the number never decreases.
+    /// Records that everything up to `transno` is durable; the number never decreases. During a
+    /// recovery this changes nothing.
     pub fn set_committed(&self, transno: Transno) {
-        if Bug::LostCommitCallback.is_planted() {
+        if self.is_recovering() || Bug::LostCommitCallback.is_planted() {
             return;
         }
         self.committed.send_if_modified(|c| {
@@ -301,6 +346,47 @@ mod tests {
         t.set_committed(Transno(12));
         t.set_committed(Transno(11));
         assert_eq!(t.committed(), Transno(12));
+    }
+
+    #[test]
+    fn committed_number_stays_during_a_recovery() {
+        let restored = Transno((6 << 32) + 5);
+        let t = Transactions::restore(restored, 6);
+        t.begin_recovery();
+        let watched = t.watch_committed();
+        let replay = t.replay(Transno(restored.0 + 2));
+        assert_eq!(replay.transno(), Transno(restored.0 + 2));
+        let other = t.begin();
+        t.finish(replay.transno());
+        drop(replay);
+        assert_eq!(t.applied(), Transno(other.transno().0 - 1));
+        drop(other);
+        assert_eq!(t.committable(), restored);
+        t.set_committed(t.applied());
+        assert_eq!(
+            (t.committed(), watched.has_changed().unwrap_or(true)),
+            (restored, false)
+        );
+        // A crash now restores the old number, and new numbers are above those of this start.
+        let again = Transactions::from_record(Path::new("x"), Some(&t.record(t.committable())));
+        let again = again.expect("the record is valid");
+        assert_eq!(again.committed(), restored);
+        assert!(again.begin().transno() > t.last());
+
+        t.end_recovery();
+        assert_eq!(t.committable(), t.last());
+        t.set_committed(t.committable());
+        assert_eq!(t.committed(), t.last());
+    }
+
+    #[test]
+    fn replay_of_a_number_in_flight_gets_a_new_one() {
+        let t = Transactions::restore(Transno::NONE, 0);
+        let a = t.begin();
+        let forged = t.replay(a.transno());
+        assert!(forged.transno() > a.transno());
+        drop(forged);
+        assert!(t.applied() < a.transno());
     }
 
     #[test]

@@ -38,6 +38,53 @@ async fn synced_batches_survive_a_restart() {
 }
 
 #[tokio::test]
+async fn restart_during_a_recovery_restores_the_old_committed_number() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("index");
+    let apply = async |index: &LocalIndex, batch: Batch, transno| {
+        let batch = Batch {
+            transno: Some(transno),
+            ..batch
+        };
+        index.apply(batch).unwrap();
+        index.sync().await.unwrap();
+        index.transactions().committed()
+    };
+    let committed = {
+        let index = open(&path);
+        let t = index.transactions().begin();
+        apply(&index, put_batch("k", "0"), t.transno()).await
+    };
+    let lost = wire::Transno(committed.0 + 3);
+    for value in ["1", "2"] {
+        let index = open(&path);
+        let transactions = index.transactions().clone();
+        transactions.begin_recovery();
+        let replay = transactions.replay(lost);
+        assert_eq!(replay.transno(), lost);
+        assert_eq!(apply(&index, put_batch("k", value), lost).await, committed);
+        let own = transactions.begin();
+        assert_eq!(
+            apply(&index, put_batch("own", value), own.transno()).await,
+            committed
+        );
+    }
+    let index = open(&path);
+    let transactions = index.transactions().clone();
+    assert_eq!(transactions.committed(), committed);
+    assert_eq!(index.get(b"k").unwrap().unwrap(), "2");
+    transactions.begin_recovery();
+    apply(&index, put_batch("k", "3"), lost).await;
+    transactions.end_recovery();
+    let empty = transactions.begin().transno();
+    assert_eq!(apply(&index, Batch::new(), empty).await, empty);
+    drop(index);
+    let index = open(&path);
+    assert_eq!(index.transactions().committed(), empty);
+    assert_eq!(index.get(b"k").unwrap().unwrap(), "3");
+}
+
+#[tokio::test]
 async fn batch_applies_deletes_before_puts() {
     let dir = tempfile::tempdir().unwrap();
     let index = open(&dir.path().join("index"));
