@@ -123,7 +123,7 @@ impl Namespace {
 
     /// Grants a flock and adjusts the owner's other ranges. Returns whether ranges of the other
     /// mode were removed or reduced: waiting locks may then be granted.
-    fn grant_flock(&mut self, id: LockId) -> Result<bool, Refusal> {
+    pub(crate) fn grant_flock(&mut self, id: LockId) -> Result<bool, Refusal> {
         let Some(lock) = self.locks.get(id) else {
             return Ok(false);
         };

@@ -30,6 +30,7 @@ mod params;
 mod policy;
 mod queue;
 mod reclaim;
+mod replay;
 mod request;
 mod resource;
 mod server;

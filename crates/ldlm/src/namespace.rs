@@ -36,6 +36,8 @@ pub struct Namespace {
     pub(crate) timers: Timers,
     pub(crate) waits: LockWaits,
     pub(crate) cursor: ReclaimCursor,
+    /// Clients replay their locks: no waiting lock is granted, and no lock is revoked.
+    pub(crate) replaying: bool,
 }
 
 impl Namespace {
@@ -52,6 +54,7 @@ impl Namespace {
             timers: Timers::new(timeout_min, hash.clone()),
             waits: LockWaits::new(hash),
             cursor: ReclaimCursor::default(),
+            replaying: false,
         }
     }
 

@@ -121,8 +121,11 @@ impl Namespace {
     /// Revokes the granted locks that block a waiting lock: adds blocking ASTs for their holders.
     /// Drops the locks with `cancel_on_block`, and returns whether there were any. (The caller need
     /// not try again to grant the locks ahead in the queue: a dropped lock blocked none of them, or
-    /// it would have been dropped earlier.)
+    /// it would have been dropped earlier.) Revokes none while clients replay their locks.
     pub(crate) fn revoke_blockers(&mut self, now: Instant, id: LockId, out: &mut Vec<Action>) -> bool {
+        if self.replaying {
+            return false;
+        }
         let Some((want, resource)) = self.lock_and_resource(id) else {
             return false;
         };
@@ -175,8 +178,12 @@ impl Namespace {
     }
 
     /// Processes the queue after a lock has gone or was reduced: grants locks in the order of
-    /// the queue, and revokes the granted locks that block the remaining ones.
+    /// the queue, and revokes the granted locks that block the remaining ones. Does nothing while
+    /// clients replay their locks.
     pub(crate) fn reprocess(&mut self, now: Instant, res: &LdlmResId, out: &mut Vec<Action>) {
+        if self.replaying {
+            return;
+        }
         let Some(resource) = self.resources.get(res) else {
             return;
         };

@@ -31,16 +31,16 @@ const SCAN_MAX: usize = 1024;
 
 impl Namespace {
     /// Scans a part of the table and revokes up to `max` locks that block no other. The next call
-    /// continues after that part.
+    /// continues after that part. Revokes none while clients replay their locks.
     pub fn reclaim(&mut self, now: Instant, max: usize, out: &mut Vec<Action>) -> ReclaimResult {
         let is_reclaimable = |l: &&Lock| {
             let kind = matches!(l.policy, Policy::Extent(_) | Policy::Ibits(_)) && l.mode != LockMode::Group;
             l.granted && !l.ast_sent && l.holder != Holder::SERVER && kind
         };
-        if max == 0 {
+        if max == 0 || self.replaying {
             return ReclaimResult {
                 revoked: 0,
-                exhausted: false,
+                exhausted: self.replaying,
             };
         }
         let mut cursor = self.cursor;

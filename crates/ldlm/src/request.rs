@@ -1,8 +1,10 @@
 //! `DLM_REQ`, the buffer of lock requests, cancels and callbacks: a lock description and a list of
 //! handles.
 
+use crate::mode::LockMode;
+use crate::policy::Policy;
 use bytes::{BufMut, Bytes, BytesMut};
-use wire::{Errno, LdlmLockDesc, LdlmRequest, WireStruct};
+use wire::{Errno, LdlmLockDesc, LdlmRequest, LdlmResId, LdlmResourceDesc, WireStruct};
 
 /// Offset of `lock_handle[]`, bytes.
 const HANDLES_AT: usize = 88;
@@ -30,6 +32,20 @@ pub(crate) fn dlm_req(
     handles.for_each(|h| buf.put_u64_le(h));
     buf.resize(len, 0);
     buf.freeze()
+}
+
+/// The description of a lock that is requested.
+pub(crate) fn requested_desc(res: LdlmResId, mode: LockMode, policy: Policy) -> LdlmLockDesc {
+    LdlmLockDesc {
+        l_resource: LdlmResourceDesc {
+            lr_type: policy.ty().wire(),
+            lr_pad: 0,
+            lr_name: res,
+        },
+        l_req_mode: mode.wire(),
+        l_granted_mode: 0,
+        l_policy_data: policy.to_wire(),
+    }
 }
 
 /// The buffer that lists locks to cancel, in an `LDLM_CANCEL` or in another request (an

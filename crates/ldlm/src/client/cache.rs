@@ -30,6 +30,9 @@ pub(super) struct CachedLock {
     pub(super) cancelling: bool,
     /// The owner has dropped the data under the lock, so no search finds the lock any more.
     pub(super) ended: bool,
+    /// The restarted server may not know the lock, or know it by a handle that this client does not
+    /// know. The lock stays in the cache until a replay brings the handle.
+    pub(super) replaying: bool,
     /// The server waits for the cancel.
     pub(super) server_waits: bool,
     /// The server drops the lock when it sends a blocking AST (`LDLM_FL_CANCEL_ON_BLOCK`), so the
@@ -58,6 +61,11 @@ impl CachedLock {
     /// cancelling it.
     pub(super) fn can_cancel(&self) -> bool {
         self.refs == 0 && !self.cancelling
+    }
+
+    /// Whether the caller can remove the lock from the cache at once and cancel it by its handle.
+    pub(super) fn can_remove(&self) -> bool {
+        self.can_cancel() && !self.replaying
     }
 }
 
@@ -282,7 +290,7 @@ impl LockClient {
         };
         let locks = shard.by_res.get(&new.res).into_iter().flatten();
         let covered = |l: &&CachedLock| {
-            l.can_cancel() && l.revoked_bits == 0 && new.mode.covers(l.mode) && new.policy.covers(&l.policy)
+            l.can_remove() && l.revoked_bits == 0 && new.mode.covers(l.mode) && new.policy.covers(&l.policy)
         };
         let cookies: Vec<LockCookie> = locks.filter(covered).map(|l| l.cookie).collect();
         let take = |cookie| {
@@ -347,18 +355,20 @@ impl LockClient {
 
     /// Ends the searches for a lock after the owner has dropped its data. If work under the lock
     /// has begun meanwhile ([`LockClient::find_even_revoked`]), waits for it and returns false: the
-    /// owner must drop the data again.
+    /// owner must drop the data again. Also waits for the lock's replay, during which work may
+    /// begin.
     pub(super) async fn end(&self, res: &LdlmResId, cookie: LockCookie) -> bool {
         let mut is_first_look = true;
         loop {
             let unreferenced = self.unreferenced.notified();
             tokio::pin!(unreferenced);
             unreferenced.as_mut().enable();
-            let refs = self.with_lock(res, cookie, |lock| {
-                lock.ended = is_first_look && lock.refs == 0;
-                lock.refs
+            let in_use = self.with_lock(res, cookie, |lock| {
+                let in_use = lock.refs > 0 || lock.replaying;
+                lock.ended = is_first_look && !in_use;
+                in_use
             });
-            if refs.unwrap_or(0) == 0 {
+            if in_use != Some(true) {
                 return is_first_look;
             }
             is_first_look = false;

@@ -2,7 +2,7 @@
 //! the lock afterwards.
 
 use super::cache::ALL_BITS;
-use super::enqueue::Completion;
+use super::enqueue::{Completion, Wait};
 use super::{CookieState, LockClient, LockCookie};
 use crate::policy::Policy;
 use crate::request;
@@ -43,6 +43,9 @@ impl LockClient {
         let res = {
             let mut cookies = self.cookie_shard(cookie).lock();
             match cookies.get_mut(&cookie).ok_or(Errno::EINVAL)? {
+                CookieState::Pending(pending) if pending.is_of_other_lock(req.lock_handle[1]) => {
+                    return Err(Errno::EINVAL);
+                }
                 CookieState::Pending(pending) => {
                     // The grant has not arrived yet, so the lock's bits are unknown: the client
                     // cancels the whole lock after the first use.
@@ -95,14 +98,19 @@ impl LockClient {
     ) -> Result<Reply, Errno> {
         let mut cookies = self.cookie_shard(cookie).lock();
         match cookies.get_mut(&cookie).ok_or(Errno::EINVAL)? {
-            CookieState::Pending(pending) => match pending.waiter.take() {
-                // If the receiver is gone, `PendingEnqueue::drop` cancels the lock.
-                Some(waiter) => drop(waiter.send(completion)),
-                None => {
+            CookieState::Pending(pending) if pending.is_of_other_lock(handle) => {
+                return Err(Errno::EINVAL);
+            }
+            CookieState::Pending(pending) => {
+                if matches!(pending.wait, Wait::Unknown) {
                     pending.handle = handle;
-                    pending.completed = Some(completion);
                 }
-            },
+                pending.completed = Some(completion);
+                if let Some(waiter) = pending.waiter.take() {
+                    // If the receiver is gone, `PendingEnqueue::drop` cancels the lock.
+                    waiter.send(()).ok();
+                }
+            }
             // A duplicate completion.
             CookieState::Cached(_) => {}
         }

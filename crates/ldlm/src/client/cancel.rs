@@ -68,7 +68,7 @@ impl LockClient {
         let locks = shard.by_res.get(res).map_or(&[][..], Vec::as_slice);
         let is_removable = |l: &&CachedLock| {
             let further = l.policy.bits() & !bits;
-            l.can_cancel()
+            l.can_remove()
                 && l.policy.bits() & bits != 0
                 && (whole || further & !covered_bits(locks, l.mode, |o| o.policy.bits() & bits == 0) == 0)
         };
@@ -101,7 +101,7 @@ impl LockClient {
         {
             let mut shard = self.cache_shard(res).lock();
             let locks = shard.by_res.get(res).into_iter().flatten();
-            let unused: Vec<LockCookie> = locks.filter(|l| l.can_cancel()).map(|l| l.cookie).collect();
+            let unused: Vec<LockCookie> = locks.filter(|l| l.can_remove()).map(|l| l.cookie).collect();
             for cookie in unused {
                 self.remove_unused(&mut shard, res, cookie);
                 removed.extend(shard.remove(res, cookie));
@@ -230,7 +230,10 @@ impl LockClient {
         while let Some((info, revoked_bits, kind)) = self.cancel_kind(&res, cookie) {
             self.owner.blocking(info, revoked_bits).await;
             if let CancelKind::Convert(keep) = kind {
-                if self.convert(&info, keep).await {
+                let Some(handle) = self.begin_convert(&res, cookie, keep) else {
+                    return true;
+                };
+                if self.convert(info.mode, handle, keep).await {
                     if self.finish_convert(&res, cookie, keep) {
                         return false;
                     }
@@ -244,13 +247,13 @@ impl LockClient {
             }
             // Defer the cancel before the removal, because `cancel_all` waits until the cache is
             // empty and then sends the deferred cancels.
-            let cancel_on_block = self.with_lock(&res, cookie, |l| l.cancel_on_block);
-            if cancel_on_block == Some(false) {
-                self.defer_cancel(info.handle);
+            let handle = self.with_lock(&res, cookie, |l| (!l.cancel_on_block).then_some(l.handle));
+            if let Some(Some(handle)) = handle {
+                self.defer_cancel(handle);
             }
             let removed = self.remove(&res, cookie);
-            if removed.is_some_and(|lock| lock.server_waits && !lock.cancel_on_block) {
-                self.cancel_deferred_now(info.handle);
+            if let Some(lock) = removed.filter(|lock| lock.server_waits && !lock.cancel_on_block) {
+                self.cancel_deferred_now(lock.handle);
             }
             return true;
         }
@@ -288,18 +291,28 @@ impl LockClient {
         })
     }
 
+    /// Reduces a lock to the bits in `keep`, before the server does, because a replay must not
+    /// claim the others: the server may grant them to another client at once. Returns the server's
+    /// handle; `None` if the lock is gone.
+    fn begin_convert(&self, res: &LdlmResId, cookie: LockCookie, keep: u64) -> Option<u64> {
+        self.with_lock(res, cookie, |lock| {
+            lock.policy = Policy::ibits(keep);
+            lock.handle
+        })
+    }
+
     /// Sends `LDLM_CONVERT`. Returns whether the server reduced the lock to the bits in `keep`.
-    async fn convert(&self, info: &LockInfo, keep: u64) -> bool {
+    async fn convert(&self, mode: LockMode, handle: u64, keep: u64) -> bool {
         let Some(import) = self.import.get() else {
             return false;
         };
         let desc = LdlmLockDesc {
-            l_req_mode: info.mode.wire(),
-            l_granted_mode: info.mode.wire(),
+            l_req_mode: mode.wire(),
+            l_granted_mode: mode.wire(),
             l_policy_data: wire::LdlmPolicyData::inodebits(keep, 0),
             ..LdlmLockDesc::default()
         };
-        let req = dlm_req(0, 1, desc, [info.handle].into_iter());
+        let req = dlm_req(0, 1, desc, [handle].into_iter());
         let reply = import.call(Request::new(wire::LDLM_CONVERT, vec![req])).await;
         reply.is_ok_and(|r| r.status == 0)
     }

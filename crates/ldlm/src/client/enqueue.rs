@@ -9,7 +9,7 @@ use super::cache::{ALL_BITS, CachedLock, LockRef};
 use super::{CookieState, LockClient, LockCookie};
 use crate::mode::LockMode;
 use crate::policy::{LockType, Policy};
-use crate::request::{HANDLES_MAX, dlm_req};
+use crate::request::{HANDLES_MAX, dlm_req, requested_desc};
 use bytes::Bytes;
 use rpc::{ReplyMsg, Request, RpcError};
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use std::time::Duration;
 use tokio::sync::oneshot::{self, error::RecvError};
 use tokio::time::timeout;
 use wire::format::bufs;
-use wire::{Errno, LdlmIntent, LdlmLockDesc, LdlmReply, LdlmResId, LdlmResourceDesc, WireStruct};
+use wire::{Errno, LdlmIntent, LdlmLockDesc, LdlmReply, LdlmResId, WireStruct};
 
 /// Time without a completion before the first ping that checks whether this client was evicted.
 const FIRST_PROBE: Duration = Duration::from_millis(100);
@@ -94,12 +94,42 @@ pub(super) struct EarlyCallbacks {
     pub(super) revoked_bits: u64,
     /// Dirty data under the lock is discarded.
     pub(super) discard: bool,
-    /// The server's handle in the callbacks; 0 before the first one.
+    /// The server's handle in the callbacks, or that of the waiting lock; 0 while it is unknown.
     pub(super) handle: u64,
-    /// The completion, if it arrived before the reply.
+    /// The completion, until the request takes it.
     pub(super) completed: Option<Completion>,
-    /// Receives the completion after the reply has arrived.
-    pub(super) waiter: Option<oneshot::Sender<Completion>>,
+    /// Wakes the request when the completion has arrived.
+    pub(super) waiter: Option<oneshot::Sender<()>>,
+    /// The wait for the completion.
+    pub(super) wait: Wait,
+}
+
+impl EarlyCallbacks {
+    /// Whether a callback with this handle is for another lock than the waiting one: for that of an
+    /// earlier attempt, or of the server before its restart. A handle of 0 matches.
+    pub(super) fn is_of_other_lock(&self, handle: u64) -> bool {
+        matches!(self.wait, Wait::Queued(_)) && handle != 0 && handle != self.handle
+    }
+}
+
+/// The state of a request's wait for its completion.
+#[derive(Debug, Default)]
+pub(super) enum Wait {
+    /// No reply has said that the lock waits.
+    #[default]
+    Unknown,
+    /// The lock waits.
+    Queued(QueuedLock),
+    /// The request has taken the completion, and is about to put the lock into the cache.
+    Ended,
+}
+
+/// A waiting lock.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct QueuedLock {
+    pub(super) desc: LdlmLockDesc,
+    /// The `LDLM_FL_*` of the request that still matter.
+    pub(super) flags: u64,
 }
 
 /// The data of a completion AST.
@@ -210,16 +240,7 @@ impl PendingEnqueue {
 
     /// Builds the buffers of the request.
     pub(super) fn pack(&self, enqueue: Enqueue) -> (Vec<Bytes>, Request) {
-        let desc = LdlmLockDesc {
-            l_resource: LdlmResourceDesc {
-                lr_type: enqueue.policy.ty().wire(),
-                lr_pad: 0,
-                lr_name: enqueue.res,
-            },
-            l_req_mode: enqueue.mode.wire(),
-            l_granted_mode: 0,
-            l_policy_data: enqueue.policy.to_wire(),
-        };
+        let desc = requested_desc(enqueue.res, enqueue.mode, enqueue.policy);
         let mut flags = enqueue.flags;
         let mut bufs = Vec::with_capacity(2 + enqueue.intent.as_ref().map_or(0, |i| i.bufs.len()));
         if enqueue.intent.is_some() {
@@ -266,7 +287,7 @@ impl PendingEnqueue {
         self.handle = rep.lock_handle.cookie;
         let mut flags = u64::from(rep.lock_flags);
         if flags & wire::LDLM_FL_BLOCKED_MASK != 0 {
-            let completion = self.wait_for_completion().await?;
+            let completion = self.wait_for_completion(rep.lock_desc).await?;
             if completion.flags & wire::LDLM_FL_FLOCK_DEADLOCK != 0 {
                 self.handle = 0;
                 return Err(RpcError::Status(Errno::EDEADLK));
@@ -301,6 +322,7 @@ impl PendingEnqueue {
                 },
                 cancelling: false,
                 ended: false,
+                replaying: false,
                 server_waits: false,
                 cancel_on_block: self.cancel_on_block,
                 discard: false,
@@ -324,27 +346,40 @@ impl PendingEnqueue {
     }
 
     /// Waits for the completion AST, which may have arrived already.
-    async fn wait_for_completion(&self) -> Result<Completion, RpcError> {
+    async fn wait_for_completion(&mut self, desc: LdlmLockDesc) -> Result<Completion, RpcError> {
         let evicted = || RpcError::Evicted("lock client".to_owned());
-        let rx = {
-            let mut cookies = self.client.cookie_shard(self.cookie).lock();
-            let Some(CookieState::Pending(pending)) = cookies.get_mut(&self.cookie) else {
-                return Err(evicted());
+        loop {
+            let rx = {
+                let mut cookies = self.client.cookie_shard(self.cookie).lock();
+                let Some(CookieState::Pending(pending)) = cookies.get_mut(&self.cookie) else {
+                    return Err(evicted());
+                };
+                if matches!(pending.wait, Wait::Unknown) {
+                    let flags = match self.cancel_on_block {
+                        true => wire::LDLM_FL_CANCEL_ON_BLOCK,
+                        false => 0,
+                    };
+                    pending.wait = Wait::Queued(QueuedLock { desc, flags });
+                    pending.handle = self.handle;
+                }
+                if let Some(completion) = pending.completed.take() {
+                    pending.wait = Wait::Ended;
+                    // A replay may have changed it.
+                    self.handle = pending.handle;
+                    return Ok(completion);
+                }
+                let (tx, rx) = oneshot::channel();
+                pending.waiter = Some(tx);
+                rx
             };
-            if let Some(completion) = pending.completed.take() {
-                return Ok(completion);
-            }
-            let (tx, rx) = oneshot::channel();
-            pending.waiter = Some(tx);
-            rx
-        };
-        self.wait_with_probes(rx).await.map_err(|_| evicted())
+            self.wait_with_probes(rx).await.map_err(|_| evicted())?;
+        }
     }
 
     /// Waits for a completion. None comes if the server has evicted this client, and servers do not
     /// notify evicted clients. The client therefore pings a silent server up to [`PROBES`] times,
     /// each time after a longer pause; later the import's regular pings must suffice.
-    async fn wait_with_probes(&self, mut rx: oneshot::Receiver<Completion>) -> Result<Completion, RecvError> {
+    async fn wait_with_probes(&self, mut rx: oneshot::Receiver<()>) -> Result<(), RecvError> {
         for quiet in (0..PROBES).map(|n| FIRST_PROBE * 2u32.pow(n)) {
             match timeout(quiet, &mut rx).await {
                 Ok(completed) => return completed,
@@ -378,7 +413,7 @@ impl Drop for PendingEnqueue {
         let mut cookies = self.client.cookie_shard(self.cookie).lock();
         let mut handle = self.handle;
         if let Some(CookieState::Pending(pending)) = cookies.get(&self.cookie) {
-            if self.unanswered {
+            if self.unanswered || matches!(pending.wait, Wait::Queued(_)) {
                 handle = pending.handle;
             }
             cookies.remove(&self.cookie);

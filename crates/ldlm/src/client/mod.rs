@@ -17,6 +17,7 @@ mod callback;
 mod cancel;
 mod enqueue;
 mod lru;
+mod replay;
 
 pub use budget::UnusedLockBudget;
 pub use cache::LockRef;

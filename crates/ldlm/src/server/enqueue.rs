@@ -13,7 +13,8 @@ use wire::{Errno, LdlmLockDesc, LdlmReply, LdlmRequest, Nid, WireStruct};
 
 impl LockServer {
     /// Handles an `LDLM_ENQUEUE`, except intents of the metadata target. If the lock must wait, the
-    /// reply says so at once, and a completion AST reports the grant.
+    /// reply says so at once, and a completion AST reports the grant. A replay never waits for the
+    /// limit of locks.
     ///
     /// # Errors
     ///
@@ -26,23 +27,30 @@ impl LockServer {
     /// - `ENOMEM`: the limit of locks is reached.
     /// - `ENOTCONN`: the client has disconnected.
     pub async fn enqueue(&self, req: &mut ServerRequest) -> Result<Reply, Errno> {
-        let dlm = request::parse(req.buf(bufs::DLM_REQ))?;
+        let mut dlm = request::parse(req.buf(bufs::DLM_REQ))?;
         self.cancel(
             &req.export,
             &request::handles_to_cancel(req.buf(bufs::DLM_REQ), wire::LDLM_ENQUEUE_CANCEL_OFF as usize),
         );
         let lock_request = self.parse_request(req, &dlm)?;
         self.register_export(&req.export)?;
-        if let Some(lock) = self.find_earlier_attempt(req, &dlm, &lock_request) {
-            return self.lock_reply(&req.export, &dlm, &lock, 0).await;
-        }
-        let flags = u64::from(dlm.lock_flags);
-        if flags & wire::LDLM_FL_HAS_INTENT != 0 && lock_request.policy.ty() == LockType::Extent {
-            return self.glimpse(req, &dlm, lock_request).await;
-        }
-        self.wait_below_limit().await?;
-        let placement = self.enqueue_in_shard(&lock_request).map_err(errno_of)?;
-        match placement {
+        let blocked_flags = u64::from(dlm.lock_flags) & wire::LDLM_FL_BLOCKED_MASK;
+        // A replay has these flags for the server; in the reply they are for the client.
+        dlm.lock_flags &= !(wire::LDLM_FL_BLOCKED_MASK as u32);
+        let placement = if self.is_replay(&dlm) {
+            self.replay(&lock_request, blocked_flags)
+        } else {
+            if let Some(lock) = self.find_earlier_attempt(req, &dlm, &lock_request) {
+                return self.lock_reply(&req.export, &dlm, &lock, 0).await;
+            }
+            let has_intent = u64::from(dlm.lock_flags) & wire::LDLM_FL_HAS_INTENT != 0;
+            if has_intent && lock_request.policy.ty() == LockType::Extent {
+                return self.glimpse(req, &dlm, lock_request).await;
+            }
+            self.wait_below_limit().await?;
+            self.enqueue_in_shard(&lock_request)
+        };
+        match placement.map_err(errno_of)? {
             Placement::Granted(id) => {
                 self.check_connected(&req.export, id)?;
                 match self.lock_of(id) {
@@ -166,7 +174,8 @@ impl LockServer {
         }
         rep.lock_handle.cookie = lock.id.0;
         let lvb = match lock.policy {
-            Policy::Extent(_) => self.lvb_for(export, &lock.res).await,
+            // A client that replays a lock has a newer value block than the server.
+            Policy::Extent(_) if !self.is_replay(dlm) => self.lvb_for(export, &lock.res).await,
             _ => Bytes::new(),
         };
         Ok(Reply::new(vec![rep.to_bytes(), lvb]))

@@ -160,6 +160,7 @@ impl LockServer {
     /// Grants a client an inode-bits lock as part of an intent: waits until `bits` are free, and
     /// adds those of `try_bits` that are free at the grant. Conflicting locks of the client itself
     /// are revoked, too. If `bits` is 0, no other lock is revoked, and the result may be no lock.
+    /// Grants no lock while clients replay their locks.
     ///
     /// # Errors
     ///
@@ -176,7 +177,7 @@ impl LockServer {
     ) -> Result<GrantedLock, Errno> {
         self.register_export(export)?;
         self.cancel_earlier_attempt(export, client_cookie, &res);
-        if bits == 0 && self.limits.is_full() {
+        if self.is_replaying() || (bits == 0 && self.limits.is_full()) {
             return Ok(GrantedLock::default());
         }
         self.wait_below_limit().await?;
@@ -186,7 +187,7 @@ impl LockServer {
     }
 
     /// Like [`LockServer::grant_to`] without waiting: grants no lock if `bits` are not free at
-    /// once, or if there are too many locks. Revokes no lock.
+    /// once, if there are too many locks, or while clients replay their locks. Revokes no lock.
     ///
     /// # Errors
     ///
@@ -202,7 +203,7 @@ impl LockServer {
     ) -> Result<GrantedLock, Errno> {
         self.register_export(export)?;
         self.cancel_earlier_attempt(export, client_cookie, &res);
-        if self.limits.is_full() {
+        if self.is_replaying() || self.limits.is_full() {
             return Ok(GrantedLock::default());
         }
         let policy = Policy::Ibits(Ibits { bits, try_bits });

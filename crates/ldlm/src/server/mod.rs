@@ -12,6 +12,7 @@ mod glimpse;
 mod local;
 mod lvb;
 mod reclaim;
+mod replay;
 mod timeouts;
 
 pub use local::{GrantedLock, LocalLock};
@@ -85,6 +86,8 @@ pub struct LockServer {
     exports: RwLock<HashMap<Holder, Arc<Export>>>,
     /// Notified when a lock may have been revoked, to start the watch of deadlines.
     revoking: Arc<Notify>,
+    /// Clients replay their locks ([`LockServer::begin_replay`]).
+    replaying: AtomicBool,
     counters: Counters,
     /// When the server started, and its counters with it.
     started_at: SystemTime,
@@ -169,6 +172,7 @@ impl LockServer {
             lvb,
             exports: RwLock::new(HashMap::default()),
             revoking: Arc::new(Notify::new()),
+            replaying: AtomicBool::new(false),
             counters: Counters::default(),
             started_at: SystemTime::now(),
             limits: cfg.limits.clone(),

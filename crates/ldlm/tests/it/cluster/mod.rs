@@ -4,6 +4,7 @@
 mod cancels;
 mod fixture;
 mod lru;
+mod replays;
 mod waits;
 
 use fastrand::Rng;
