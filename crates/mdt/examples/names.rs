@@ -3,8 +3,10 @@
 //! directory per thread. Prints the CPU time per operation in both cases, and the ratio of the
 //! rates (shared to separate). The values are medians over alternating rounds.
 //!
-//! `cargo run --release -p mdt --example names [memory|DIRECTORY] [THREADS] [FILES] [ROUNDS]`;
-//! FILES is the number of files per thread.
+//! `cargo run --release -p mdt --example names` with the optional arguments
+//! `memory|DIRECTORY THREADS FILES ROUNDS REPLIES`;
+//! FILES is the number of files per thread. With REPLIES 1, the store keeps the reply to each
+//! change, as for requests of clients that can recover; each thread is a slot.
 
 use std::{
     path::Path,
@@ -16,10 +18,10 @@ use mdt::{
     cred::Cred,
     layout::{self, StripeObject},
     namespace::{NewInode, UnlinkArgs, create, make_root, unlink},
-    store::Store,
+    store::{Origin, ReplySlot, RequestStore, Store},
 };
 use osd::{LocalStores, MemoryStores, Stores};
-use wire::{Errno, Fid, Text, Time};
+use wire::{Errno, Fid, Text, Time, Xid};
 
 const FILE: u32 = 0o100_644;
 const DIRECTORY: u32 = 0o040_755;
@@ -39,10 +41,24 @@ struct Load<'a> {
     next: &'a AtomicU32,
     /// Number of files per thread.
     files: u32,
+    /// Whether the store keeps replies.
+    keeps_replies: bool,
 }
 
 impl Load<'_> {
-    fn create_node(&self, dir: Fid, name: &str, mode: u32) -> Result<Fid, Errno> {
+    /// The store, for a request of the slot `tag`.
+    fn store(&self, tag: u16) -> RequestStore<'_> {
+        let slot = self.keeps_replies.then(|| ReplySlot {
+            client: 1,
+            tag,
+            xid: Xid(self.next.load(std::sync::atomic::Ordering::Relaxed).into()),
+            status: 0,
+            data: 0,
+        });
+        RequestStore::new(self.store, Origin { replayed: None, slot })
+    }
+
+    fn create_node(&self, tag: u16, dir: Fid, name: &str, mode: u32) -> Result<Fid, Errno> {
         let n = self.next.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let fid = Fid::new(0x2_0000_0401 + u64::from(n >> 16), (n & 0xffff) + 1, 0);
         let object = StripeObject {
@@ -56,22 +72,22 @@ impl Load<'_> {
             lov: layout::build(fid, 0, Text::default(), &[object]),
             ..NewInode::default()
         };
-        create(self.store, &Cred::root(), dir, name.as_bytes(), &node)?;
+        create(self.store(tag), &Cred::root(), dir, name.as_bytes(), &node)?;
         Ok(fid)
     }
 
-    fn remove(&self, parent: Fid, name: &str) -> Result<(), Errno> {
+    fn remove(&self, tag: u16, parent: Fid, name: &str) -> Result<(), Errno> {
         let args = UnlinkArgs {
             parent,
             name: name.as_bytes(),
             is_rmdir: false,
             time: Time::secs(2_000_000),
         };
-        unlink(self.store, &Cred::root(), args).map(drop)
+        unlink(self.store(tag), &Cred::root(), args).map(drop)
     }
 
     /// Runs `operation` for every file of every thread; thread n works in `dirs[n]`.
-    fn run(&self, dirs: &[Fid], operation: impl Fn(Fid, &str) -> Result<(), Errno> + Sync) -> Cost {
+    fn run(&self, dirs: &[Fid], operation: impl Fn(u16, Fid, &str) -> Result<(), Errno> + Sync) -> Cost {
         let barrier = Barrier::new(dirs.len() + 1);
         let (start, cpu_at_start) = std::thread::scope(|scope| {
             for (thread, dir) in dirs.iter().enumerate() {
@@ -79,7 +95,8 @@ impl Load<'_> {
                 scope.spawn(move || {
                     barrier.wait();
                     for n in 0..self.files {
-                        operation(*dir, &format!("file.{thread}.{n}")).expect("the operation succeeds");
+                        let name = format!("file.{thread}.{n}");
+                        operation(thread as u16 + 1, *dir, &name).expect("the operation succeeds");
                     }
                 });
             }
@@ -129,17 +146,23 @@ async fn main() {
         store: &store,
         next: &next,
         files,
+        keeps_replies: number(4, 0) != 0,
     };
-    let mkdir = |name: &str| load.create_node(Fid::ROOT, name, DIRECTORY).expect("a directory");
+    let mkdir = |name: &str| {
+        load.create_node(1, Fid::ROOT, name, DIRECTORY)
+            .expect("a directory")
+    };
     let shared = vec![mkdir("shared"); threads];
     let separate: Vec<Fid> = (0..threads).map(|n| mkdir(&format!("own{n}"))).collect();
     // Costs of creating and removing, alternately in the shared and in separate directories.
     let mut costs = Vec::new();
     for _ in 0..rounds {
         for dirs in [&shared, &separate] {
-            let create_cost = load.run(dirs, |dir, name| load.create_node(dir, name, FILE).map(drop));
+            let create_cost = load.run(dirs, |tag, dir, name| {
+                load.create_node(tag, dir, name, FILE).map(drop)
+            });
             store.index().sync().await.expect("a sync");
-            let remove_cost = load.run(dirs, |dir, name| load.remove(dir, name));
+            let remove_cost = load.run(dirs, |tag, dir, name| load.remove(tag, dir, name));
             store.index().sync().await.expect("a sync");
             costs.push([create_cost, remove_cost]);
         }

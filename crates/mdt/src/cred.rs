@@ -66,6 +66,9 @@ pub struct Cred {
     pub cap: u32,
     /// File creation mask.
     pub umask: u32,
+    /// Whether the client replays the request: it passed all checks of permission when it was first
+    /// executed, and modes may have changed since.
+    pub is_replay: bool,
 }
 
 impl Cred {
@@ -88,14 +91,20 @@ impl Cred {
         self.cap & caps != 0
     }
 
+    /// Whether one of these capabilities, or the first execution of a replayed request, permits the
+    /// operation.
+    fn may(&self, caps: u32) -> bool {
+        self.is_replay || self.has(caps)
+    }
+
     /// Whether the user owns the inode or may act as its owner.
     pub fn owns(&self, inode: &Inode) -> bool {
-        self.fsuid == inode.uid || self.has(CAP_FOWNER)
+        self.fsuid == inode.uid || self.may(CAP_FOWNER)
     }
 
     /// Whether the user may change the owner of files.
     pub fn may_chown(&self) -> bool {
-        self.has(CAP_CHOWN)
+        self.may(CAP_CHOWN)
     }
 
     /// Whether the user may keep or set the set-group-ID bit on an inode of this group.
@@ -110,22 +119,22 @@ impl Cred {
 
     /// Whether the user may change the immutable and append-only flags.
     pub fn may_set_immutable(&self) -> bool {
-        self.has(CAP_LINUX_IMMUTABLE)
+        self.may(CAP_LINUX_IMMUTABLE)
     }
 
     /// Whether the user may administer the file system.
     pub fn is_admin(&self) -> bool {
-        self.has(CAP_SYS_ADMIN)
+        self.may(CAP_SYS_ADMIN)
     }
 
     /// Whether the user may create block and character devices.
     pub fn may_make_devices(&self) -> bool {
-        self.has(CAP_MKNOD)
+        self.may(CAP_MKNOD)
     }
 
     /// Whether the user may set file capabilities.
     pub fn may_set_capabilities(&self) -> bool {
-        self.has(CAP_SETFCAP | CAP_SYS_ADMIN)
+        self.may(CAP_SETFCAP | CAP_SYS_ADMIN)
     }
 
     /// Checks the access `want` (`MAY_*`) to an inode.
@@ -143,7 +152,7 @@ impl Cred {
         } else {
             inode.mode & 7
         };
-        if granted & want == want || self.overrides(inode, want) {
+        if granted & want == want || self.is_replay || self.overrides(inode, want) {
             return Ok(());
         }
         Err(Errno::EACCES)
@@ -166,7 +175,7 @@ impl Cred {
     /// `EPERM` if `dir` is sticky, and the user owns neither of the two and lacks `CAP_FOWNER`.
     pub fn check_sticky(&self, dir: &Inode, child: &Inode) -> Result<(), Errno> {
         let is_sticky = dir.mode & S_ISVTX != 0;
-        if !is_sticky || self.fsuid == child.uid || self.fsuid == dir.uid || self.has(CAP_FOWNER) {
+        if !is_sticky || self.fsuid == child.uid || self.fsuid == dir.uid || self.may(CAP_FOWNER) {
             return Ok(());
         }
         Err(Errno::EPERM)

@@ -39,17 +39,30 @@ pub(crate) fn is_file_handle(handle: u64) -> bool {
 const EPOCH_SHIFT: u32 = 40;
 
 /// Allocates the cookies of open files. A cookie is not 0, and no later start of the target reuses
-/// it. The field is the next cookie.
-pub(crate) struct Cookies(AtomicU64);
+/// it.
+pub(crate) struct Cookies {
+    next: AtomicU64,
+    /// The first cookie of this start.
+    first: u64,
+}
 
 impl Cookies {
     /// The cookies for one start of the target; `epoch` is unique to the start.
     pub(crate) fn new(epoch: u64) -> Cookies {
-        Cookies(AtomicU64::new(FILE_COOKIE_BIT | epoch << EPOCH_SHIFT | 1))
+        let first = FILE_COOKIE_BIT | epoch << EPOCH_SHIFT | 1;
+        Cookies {
+            next: first.into(),
+            first,
+        }
     }
 
     fn next(&self) -> u64 {
-        self.0.fetch_add(1, Ordering::Relaxed)
+        self.next.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Whether an earlier start of the target may have allocated a cookie.
+    fn is_of_earlier_start(&self, cookie: u64) -> bool {
+        is_file_handle(cookie) && cookie < self.first
     }
 }
 
@@ -64,6 +77,18 @@ impl Handles {
         let cookie = cookies.next();
         files.insert(cookie, file);
         Ok(cookie)
+    }
+
+    /// Like [`Handles::add`], for a file that the client opens again after a restart: if possible,
+    /// the handle keeps its cookie `old`, because further requests may name it.
+    pub(crate) fn add_again(&self, cookies: &Cookies, old: u64, file: OpenFile) -> Result<u64, Errno> {
+        let mut files = self.files.lock();
+        if !cookies.is_of_earlier_start(old) || files.len() >= FILES_PER_CLIENT || files.contains_key(&old) {
+            drop(files);
+            return self.add(cookies, file);
+        }
+        files.insert(old, file);
+        Ok(old)
     }
 
     /// The open file with a cookie.
@@ -94,5 +119,30 @@ impl Handles {
     /// Removes all handles, and returns their open files.
     pub(crate) fn drain(&self) -> Vec<OpenFile> {
         std::mem::take(&mut *self.files.lock()).into_values().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::{Cookies, Handles, OpenFile};
+    use crate::namespace::OpenMode;
+    use wire::Fid;
+
+    #[test]
+    fn only_a_free_cookie_of_an_earlier_start_is_kept() {
+        let file = OpenFile {
+            fid: Fid::ROOT,
+            mode: OpenMode(1),
+        };
+        let old = Handles::default().add(&Cookies::new(3), file).unwrap();
+        let (cookies, handles) = (Cookies::new(5), Handles::default());
+        assert_eq!(handles.add_again(&cookies, old, file).unwrap(), old);
+        let second = handles.add_again(&cookies, old, file).unwrap();
+        // A client invents cookies: that of a lock, and one that this start may allocate later.
+        for invented in [old, 7, second + 1] {
+            assert_ne!(handles.add_again(&cookies, invented, file).unwrap(), invented);
+        }
+        assert_eq!(handles.drain().len(), 5);
     }
 }

@@ -43,7 +43,7 @@ impl Mdt {
         }
         let state = new_state(self.hsm_attrs(&body)?, &set, cred.is_admin())?;
         let change = setxattr(
-            &self.store,
+            self.request_store(req),
             &Cred::root(),
             &SetxattrArgs {
                 fid,

@@ -304,6 +304,40 @@ pub fn objects(ea: &[u8]) -> Result<Vec<StripeObject>, Errno> {
         .collect())
 }
 
+/// The layout in a replayed open: that of the file when it was first opened. `None` if `ea` is a
+/// user's request, without objects.
+///
+/// # Errors
+///
+/// `EINVAL` if a client cannot have got the layout from an MDT.
+pub fn replayed(ea: &[u8]) -> Result<Option<Bytes>, Errno> {
+    if is_foreign(ea) {
+        return match LayoutRequest::parse(ea)? {
+            Some(LayoutRequest::Foreign(layout)) => Ok(Some(layout)),
+            _ => Err(Errno::EINVAL),
+        };
+    }
+    if ![LOV_USER_MAGIC_V1, LOV_USER_MAGIC_V3].contains(&magic_of(ea)) {
+        return Ok(None);
+    }
+    let layout = PlainLayout::parse(ea).map_err(|_| Errno::EINVAL)?;
+    if layout.objects.is_empty() {
+        return Ok(None);
+    }
+    let stored = layout.build();
+    let is_valid = layout.is_raid0()
+        && !layout.is_released()
+        && layout.objects.len() == usize::from(layout.stripe_count)
+        && layout.objects.len() <= LOV_MAX_STRIPE_COUNT as usize
+        && layout.stripe_size != 0
+        && layout.stripe_size.is_multiple_of(LOV_MIN_STRIPE_SIZE)
+        && ea.starts_with(&stored);
+    match is_valid {
+        true => Ok(Some(stored)),
+        false => Err(Errno::EINVAL),
+    }
+}
+
 /// Swaps the layouts of two files. Returns the new layout of file `a`, which has the objects of
 /// `layout_b`, and the new layout of file `b`. Both get a new generation, by which clients notice
 /// the change.

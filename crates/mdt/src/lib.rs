@@ -26,6 +26,7 @@ mod lod;
 pub mod namespace;
 mod osp;
 mod parameters;
+mod reconstruct;
 mod reint;
 mod rmfid;
 mod sequence_owners;

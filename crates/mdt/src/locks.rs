@@ -43,7 +43,7 @@ use std::sync::{
 };
 
 use ldlm::{LocalLock, LockMode, LockServer, Policy};
-use rpc::Export;
+use rpc::{Export, ServerRequest};
 use wire::{
     Errno, Fid, LdlmResId, MDS_INODELOCK_DOM, MDS_INODELOCK_LAYOUT, MDS_INODELOCK_LOOKUP, MDS_INODELOCK_PERM,
     MDS_INODELOCK_UPDATE, MDS_INODELOCK_XATTR, RenameFlags,
@@ -97,7 +97,7 @@ struct HeldLock {
     mode: LockMode,
     /// `MDS_INODELOCK_*`.
     bits: u64,
-    _lock: LocalLock,
+    lock: LocalLock,
 }
 
 /// The source or target name of a rename.
@@ -162,13 +162,19 @@ impl RequestLocks<'_> {
         Err(Errno::EDEADLK)
     }
 
+    /// Holds the locks of a change until the client has the reply.
+    pub(crate) fn hold_until_acknowledged(self, req: &ServerRequest) {
+        let held: Vec<LocalLock> = self.held.into_iter().map(|held| held.lock).collect();
+        req.hold_until_acknowledged(held);
+    }
+
     /// Adds a granted lock.
     fn add_held(&mut self, res: LdlmResId, mode: LockMode, bits: u64, lock: LocalLock) {
         self.held.push(HeldLock {
             res,
             mode,
             bits,
-            _lock: lock,
+            lock,
         });
     }
 

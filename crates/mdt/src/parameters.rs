@@ -93,6 +93,8 @@ pub(crate) fn register(mdt: &Arc<Mdt>, exports: &Arc<TargetExports>, registry: &
             ),
         );
 
+    exports.add_recovery_params(&mut own);
+
     let mut mdd = registry.group(format!("mdd.{svname}"));
     mdd.add(
         "atime_diff",

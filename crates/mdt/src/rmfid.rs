@@ -1,5 +1,9 @@
 //! `MDS_RMFID`: removes files and empty directories by FID, with all their recorded names
 //! (`lfs rmfid`).
+//!
+//! Each removed name is a transaction of its own, so the store keeps no reply to the request as a
+//! whole. If the target restarts meanwhile, the client sends the request again, and the target
+//! executes it again: a file that does not exist was removed before.
 
 use bytes::{BufMut, BytesMut};
 use rpc::ServerRequest;
@@ -47,7 +51,12 @@ impl Mdt {
         last_transno: &mut Transno,
     ) -> Result<(), Errno> {
         namespace::check_fid(fid)?;
-        let inode = self.store.inode(fid)?;
+        let was_sent_before = req.is_resent() || self.is_replay(req);
+        let inode = match self.store.find(fid)? {
+            Some(inode) => inode,
+            None if was_sent_before => return Ok(()),
+            None => return Err(Errno::ENOENT),
+        };
         if inode.flags & namespace::IMMUTABLE != 0 {
             return Err(Errno::EACCES);
         }
@@ -89,7 +98,8 @@ impl Mdt {
         locks.lock_name_write(args.parent, args.name).await?;
         let found = check(found.refresh(&self.store, cred, args)?)?;
         locks.lock_for_removal_with_open(fid).await?;
-        Ok(namespace::unlink_unused(&self.store, cred, args, found)?.transno)
+        let store = self.request_store(req).without_reply();
+        Ok(namespace::unlink_unused(store, cred, args, found)?.transno)
     }
 }
 

@@ -32,10 +32,15 @@ impl Squash {
             return Cred { cap, ..claimed };
         }
         let (fsuid, fsgid) = self.root();
-        if fsuid == 0 || self.exempt_nids.read().has(peer) {
-            return claimed;
+        match self.affects(peer) {
+            true => squash_to(&claimed, fsuid, fsgid),
+            false => claimed,
         }
-        squash_to(&claimed, fsuid, fsgid)
+    }
+
+    /// Whether the root of this peer is squashed.
+    pub(crate) fn affects(&self, peer: Nid) -> bool {
+        self.root().0 != 0 && !self.exempt_nids.read().has(peer)
     }
 
     /// The user id and group id of a squashed root.
@@ -134,6 +139,7 @@ pub(crate) fn squash_to(claimed: &Cred, fsuid: u32, fsgid: u32) -> Cred {
         suppgids: [u32::MAX; 2],
         cap: 0,
         umask: claimed.umask,
+        is_replay: claimed.is_replay,
     }
 }
 
@@ -155,6 +161,7 @@ mod tests {
             suppgids: [4, 5],
             cap: u32::MAX,
             umask: 0o22,
+            ..Cred::default()
         }
     }
 
@@ -171,6 +178,7 @@ mod tests {
             suppgids: [u32::MAX; 2],
             cap: 0,
             umask: 0o22,
+            ..Cred::default()
         };
         assert_eq!(squash.apply(user(0), nid("10.0.1.1@tcp")), squashed);
         assert_eq!(squash.apply(user(0), nid("10.0.0.1@tcp")), user(0));

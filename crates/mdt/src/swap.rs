@@ -10,7 +10,10 @@
 
 use rpc::{Reply, ServerRequest};
 use wire::format::bufs;
-use wire::{CloseData, Errno, Fid, MDS_CLOSE_INTENT, MDS_CLOSE_LAYOUT_SWAP, MdtBody, MdtRecSetattr};
+use wire::{
+    CloseData, Errno, Fid, MDS_CLOSE_INTENT, MDS_CLOSE_LAYOUT_SWAP, MdtBody, MdtRecSetattr,
+    OBD_MD_CLOSE_INTENT_EXECED,
+};
 
 use crate::{
     cred::Cred,
@@ -18,6 +21,7 @@ use crate::{
     layout,
     locks::XATTR,
     namespace::{self, ChangeResult},
+    store::RequestStore,
     target::{HandlerResult, Mdt},
 };
 
@@ -25,6 +29,10 @@ impl Mdt {
     /// Executes `MDS_SWAP_LAYOUTS`.
     pub(crate) async fn swap_layouts(&self, req: &ServerRequest) -> HandlerResult {
         self.release_handles(req, &ldlm::handles_to_cancel(req.buf(bufs::SWAP_DLM_REQ), 0));
+        if let Some(transno) = self.replayed_transno(req) {
+            // The first execution committed the swap before its reply.
+            return Ok(Reply::default().with_transno(transno));
+        }
         let body: MdtBody = req.get(bufs::MDT_BODY)?;
         let (a, b) = (body.mbo_fid1, body.mbo_fid2);
         self.check_writable(req)?;
@@ -40,7 +48,7 @@ impl Mdt {
             locks.revoke_lease(file).await?;
             locks.lock_layout(file, XATTR).await?;
         }
-        let change = self.swap_locked(&cred, a, b).await?;
+        let change = self.swap_locked(&cred, self.request_store(req), (a, b)).await?;
         drop(locks);
         let mut reply = Reply::default().with_transno(change.transno);
         reply.pre_versions = change.pre_versions;
@@ -87,7 +95,7 @@ impl Mdt {
                 fsgid: rec.sa_fsgid,
                 suppgids: [rec.sa_suppgid, u32::MAX],
                 cap: rec.sa_cap,
-                umask: 0,
+                ..Cred::default()
             },
         );
         let (server, lease) = (self.locks.server(), data.cd_handle.cookie);
@@ -105,7 +113,10 @@ impl Mdt {
         if !has_lease() {
             return Err(Errno::ESTALE);
         }
-        self.swap_locked(&cred, a, b).await.map(drop)
+        // If the target stops before it closes the file, the client's repeated request must not
+        // swap the layouts again.
+        let store = self.request_store(req).with_data(OBD_MD_CLOSE_INTENT_EXECED);
+        self.swap_locked(&cred, store, (a, b)).await.map(drop)
     }
 
     /// Checks the two files of a swap, before the MDT revokes locks on them.
@@ -119,12 +130,17 @@ impl Mdt {
     /// Swaps the layouts of two files; the caller has locked them. Waits until the swap is on disk:
     /// once the caller releases the locks, clients write by the new layouts, and the OSTs record
     /// the new files. From then on, a crash must not undo the swap.
-    async fn swap_locked(&self, cred: &Cred, a: Fid, b: Fid) -> Result<ChangeResult, Errno> {
+    async fn swap_locked(
+        &self,
+        cred: &Cred,
+        store: RequestStore<'_>,
+        (a, b): (Fid, Fid),
+    ) -> Result<ChangeResult, Errno> {
         let (first, second) = (self.store.inode(a)?, self.store.inode(b)?);
         namespace::check_swap(cred, &first, &second)?;
         let objects = [layout::objects(&first.lov)?, layout::objects(&second.lov)?].concat();
         let _adoption_guards = self.osts.detach_objects(&objects).await?;
-        let change = namespace::swap_layouts(&self.store, cred, (a, b))?;
+        let change = namespace::swap_layouts(store, cred, (a, b))?;
         self.store.index().sync().await?;
         Ok(change)
     }

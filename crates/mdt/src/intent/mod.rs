@@ -11,6 +11,7 @@ mod getattr;
 mod getxattr;
 mod layout;
 mod open;
+mod replay;
 
 use bytes::Bytes;
 use ldlm::GrantedLock;
@@ -82,22 +83,11 @@ impl Mdt {
         let dlm: LdlmRequest = req.get(bufs::DLM_REQ)?;
         self.release_handles(req, &ldlm::handles_to_cancel(req.buf(bufs::DLM_REQ), 1));
         let cookie = dlm.lock_handle[0];
-        let opc = req
-            .buf(bufs::INTENT)
-            .first_chunk::<8>()
-            .map(|b| u64::from_le_bytes(*b))
-            .ok_or(Errno::EPROTO)?;
+        let opc = intent_opc(req).ok_or(Errno::EPROTO)?;
         match opc {
             OPEN | OPEN_CREAT => {
-                let result = self.intent_open(req, cookie).await?;
-                let creates = result.disposition & DISP_OPEN_CREATE != 0;
-                let reply = result.reply(9);
-                Ok(if creates {
-                    let parent = req.get::<MdtRecCreate>(bufs::OPEN_REC)?.cr_fid1;
-                    self.append_dir_attrs(req, parent, reply)
-                } else {
-                    reply
-                })
+                let result = self.intent_open(req).await?;
+                self.open_reply(req, result)
             }
             GETATTR | LOOKUP => Ok(self.intent_getattr(req, cookie, opc).await?.reply(7)),
             LAYOUT => Ok(self.intent_layout(req, cookie, &dlm).await?.reply(1)),
@@ -107,4 +97,20 @@ impl Mdt {
             _ => Err(Errno::ENOTSUPP),
         }
     }
+    /// The reply to an open.
+    fn open_reply(&self, req: &ServerRequest, result: IntentResult) -> HandlerResult {
+        let creates = result.disposition & DISP_OPEN_CREATE != 0;
+        let reply = result.reply(9);
+        if !creates {
+            return Ok(reply);
+        }
+        let parent = req.get::<MdtRecCreate>(bufs::OPEN_REC)?.cr_fid1;
+        Ok(self.append_dir_attrs(req, parent, reply))
+    }
+}
+
+/// The operation of an enqueue's intent.
+fn intent_opc(req: &ServerRequest) -> Option<u64> {
+    let opc = req.buf(bufs::INTENT).first_chunk::<8>()?;
+    Some(u64::from_le_bytes(*opc))
 }

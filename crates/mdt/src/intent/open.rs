@@ -9,10 +9,10 @@ use rpc::ServerRequest;
 use wire::format::bufs;
 use wire::{
     DISP_IT_EXECD, DISP_LOOKUP_EXECD, DISP_LOOKUP_NEG, DISP_LOOKUP_POS, DISP_OPEN_CREATE, DISP_OPEN_LEASE,
-    DISP_OPEN_LOCK, DISP_OPEN_OPEN, Errno, Fid, HasTime, LockTerms, LustreHandle, MDS_FMODE_EXEC,
-    MDS_OPEN_BY_FID, MDS_OPEN_CREAT, MDS_OPEN_DELAY_CREATE, MDS_OPEN_DIRECTORY, MDS_OPEN_EXCL,
-    MDS_OPEN_HAS_EA, MDS_OPEN_LOCK, MDS_OPEN_VOLATILE, MdtBody, MdtRecCreate, OBD_MD_FLACL, OBD_MD_FLEASIZE,
-    OBD_MD_FLMODEASIZE, Time, WireStruct,
+    DISP_OPEN_LOCK, DISP_OPEN_OPEN, Errno, Fid, HasTime, LDLM_FL_INTENT_ONLY, LdlmRequest, LockTerms,
+    LustreHandle, MDS_FMODE_EXEC, MDS_OPEN_BY_FID, MDS_OPEN_CREAT, MDS_OPEN_DELAY_CREATE, MDS_OPEN_DIRECTORY,
+    MDS_OPEN_EXCL, MDS_OPEN_HAS_EA, MDS_OPEN_LOCK, MDS_OPEN_VOLATILE, MdtBody, MdtRecCreate, OBD_MD_FLACL,
+    OBD_MD_FLEASIZE, OBD_MD_FLMODEASIZE, Time, Transno, WireStruct,
 };
 
 use super::{IntentResult, getattr::layout_bit};
@@ -20,31 +20,36 @@ use crate::{
     body::{self, Attrs},
     cred::Cred,
     handles::OpenFile,
-    layout::{LayoutRequest, StripeRequest},
+    layout::{self, LayoutRequest, StripeRequest},
     locks::{self, RequestLocks},
     namespace::{self, ChangeResult, NewInode, OpenMode, Resolved},
-    store::{Inode, S_IFDIR, S_IFREG, UnusedFid},
+    store::{Inode, RequestStore, S_IFDIR, S_IFREG, UnusedFid},
     target::{Mdt, lock_terms, name_of, precision},
 };
 
 /// The parameters of an open.
-struct OpenRequest {
-    rec: MdtRecCreate,
+pub(super) struct OpenRequest {
+    pub(super) rec: MdtRecCreate,
     /// The client's time.
     time: Time,
-    flags: OpenMode,
+    pub(super) flags: OpenMode,
     /// The identity, mapped by nodemap and root_squash.
-    cred: Cred,
+    pub(super) cred: Cred,
     /// The name; empty for an open by FID.
-    name: Bytes,
+    pub(super) name: Bytes,
     /// The layout that the user requests.
     layout: Option<LayoutRequest>,
+    /// The layout in a replay: that of the file when it was first opened.
+    pub(super) known_layout: Option<Bytes>,
     /// The client's handle of the lock.
     cookie: u64,
+    /// Whether the client gets no lock (`LDLM_FL_INTENT_ONLY`).
+    takes_no_lock: bool,
 }
 
 impl OpenRequest {
-    fn parse(mdt: &Mdt, req: &ServerRequest, cookie: u64) -> Result<OpenRequest, Errno> {
+    pub(super) fn parse(mdt: &Mdt, req: &ServerRequest) -> Result<OpenRequest, Errno> {
+        let dlm: LdlmRequest = req.get(bufs::DLM_REQ)?;
         let rec: MdtRecCreate = req.get(bufs::OPEN_REC)?;
         let flags = OpenMode(u64::from(rec.cr_flags_l) | u64::from(rec.cr_flags_h) << 32);
         let claimed = Cred {
@@ -53,8 +58,13 @@ impl OpenRequest {
             suppgids: [rec.cr_suppgid1, rec.cr_suppgid2],
             cap: rec.cr_cap,
             umask: rec.cr_umask,
+            is_replay: false,
         };
-        let layout = if flags.has(MDS_OPEN_HAS_EA) {
+        let known_layout = match mdt.is_replay(req) {
+            true => layout::replayed(req.buf(bufs::OPEN_EA))?,
+            false => None,
+        };
+        let layout = if flags.has(MDS_OPEN_HAS_EA) && known_layout.is_none() {
             Some(LayoutRequest::parse(req.buf(bufs::OPEN_EA))?.unwrap_or_default())
         } else {
             None
@@ -66,13 +76,31 @@ impl OpenRequest {
             cred: mdt.effective_cred(req, claimed),
             name: name_of(req, bufs::OPEN_NAME),
             layout,
-            cookie,
+            known_layout,
+            cookie: dlm.lock_handle[0],
+            takes_no_lock: u64::from(dlm.lock_flags) & LDLM_FL_INTENT_ONLY != 0,
         })
     }
 
+    /// Whether the request names an existing file by its FID.
+    pub(super) fn opens_by_fid(&self) -> bool {
+        self.flags.has(MDS_OPEN_BY_FID) || self.name.is_empty()
+    }
+
     /// Whether the new file gets no name; its last close destroys it.
-    fn is_volatile(&self) -> bool {
+    pub(super) fn is_volatile(&self) -> bool {
         self.flags.has(MDS_OPEN_VOLATILE)
+    }
+
+    /// The new file, with this layout.
+    pub(super) fn new_file(&self, lov: Bytes) -> NewInode {
+        NewInode {
+            fid: self.rec.cr_fid2,
+            mode: self.rec.cr_mode & 0o7777 | S_IFREG,
+            time: self.time,
+            lov,
+            ..NewInode::default()
+        }
     }
 
     /// Whether the other flags allow a lease: the request must open an existing file by FID, and
@@ -94,13 +122,14 @@ struct OpenTarget<'a> {
 }
 
 impl Mdt {
-    pub(super) async fn intent_open(&self, req: &ServerRequest, cookie: u64) -> Result<IntentResult, Errno> {
+    pub(super) async fn intent_open(&self, req: &ServerRequest) -> Result<IntentResult, Errno> {
         let mut out = IntentResult {
             disposition: DISP_IT_EXECD,
             bufs: vec![MdtBody::default().to_bytes()],
             ..IntentResult::default()
         };
-        let result = match OpenRequest::parse(self, req, cookie) {
+        let result = match OpenRequest::parse(self, req) {
+            Ok(request) if self.is_replay(req) => self.replay_open(req, &request, &mut out).await,
             Ok(request) => self.open(req, &request, &mut out).await,
             Err(e) => Err(e),
         };
@@ -129,14 +158,15 @@ impl Mdt {
                 (out.transno, out.pre_versions) = (change.transno, change.pre_versions);
                 (change.inode.clone(), *lock)
             }
-            None => self.prepare_to_open(req, request, &mut found).await?,
+            None => self.prepare_to_open(req, request, &mut found, out).await?,
         };
-        let handle = match self.open_handle(req, request, &found, &inode, out) {
+        let created = found.created.as_ref().map(|(change, _)| change.transno);
+        let handle = match self.open_handle(req, request, (found.fid, &inode), created, out) {
             Ok(handle) => handle,
             Err(e) => {
                 self.locks.server().cancel(&req.export, &[lock.handle]);
                 if found.created.is_some() && request.is_volatile() {
-                    namespace::destroy_orphan(&self.store, found.fid)?;
+                    namespace::destroy_orphan(self.request_store(req).without_reply(), found.fid)?;
                 }
                 return Err(e);
             }
@@ -148,12 +178,27 @@ impl Mdt {
             out.disposition |= DISP_OPEN_LEASE;
         }
         out.lock = lock;
-        let inode = self.store.inode(found.fid)?;
+        let fid = found.fid;
+        if found.created.is_some() {
+            found.held.hold_until_acknowledged(req);
+        }
+        self.put_opened(req, fid, handle, out)
+    }
+
+    /// Puts the attributes and the handle of the opened file into the result.
+    pub(super) fn put_opened(
+        &self,
+        req: &ServerRequest,
+        fid: Fid,
+        handle: u64,
+        out: &mut IntentResult,
+    ) -> Result<(), Errno> {
+        let inode = self.store.inode(fid)?;
         let mut valid = OBD_MD_FLEASIZE | OBD_MD_FLACL;
         if inode.is_file() {
             valid |= OBD_MD_FLMODEASIZE;
         }
-        let Attrs { mut body, md, acl } = body::attrs(found.fid, &inode, self.attr_request(req, valid));
+        let Attrs { mut body, md, acl } = body::attrs(fid, &inode, self.attr_request(req, valid));
         body.mbo_open_handle = LustreHandle { cookie: handle };
         out.bufs = vec![body.to_bytes(), md, acl];
         Ok(())
@@ -165,6 +210,7 @@ impl Mdt {
         req: &ServerRequest,
         request: &OpenRequest,
         found: &mut OpenTarget<'_>,
+        out: &IntentResult,
     ) -> Result<(Inode, GrantedLock), Errno> {
         let fid = found.fid;
         let mut inode = self.store.inode(fid)?;
@@ -172,7 +218,7 @@ impl Mdt {
             self.check_lease(fid, &inode)?;
         }
         if inode.is_file() {
-            inode = self.ensure_layout(req, request, fid, inode).await?;
+            inode = self.ensure_layout(req, request, fid, inode, out).await?;
         }
         if request.flags.writes() {
             // An open for write revokes the creator's DOM bit, even from the client that opens:
@@ -208,7 +254,7 @@ impl Mdt {
         out: &mut IntentResult,
     ) -> Result<Option<OpenTarget<'a>>, Errno> {
         let (parent, name) = (request.rec.cr_fid1, &request.name);
-        if request.flags.has(MDS_OPEN_BY_FID) || name.is_empty() {
+        if request.opens_by_fid() {
             let fid = if request.rec.cr_fid2 == Fid::ZERO {
                 parent
             } else {
@@ -267,8 +313,11 @@ impl Mdt {
             return Ok(None);
         };
         self.check_writable(req)?;
-        let created = self.create_file(req, request, resolved, unused).await?;
-        out.disposition |= DISP_OPEN_CREATE;
+        let disposition = out.disposition | DISP_OPEN_CREATE;
+        let created = self
+            .create_file(req, request, resolved, unused, disposition)
+            .await?;
+        out.disposition = disposition;
         Ok(Some(OpenTarget {
             fid: request.rec.cr_fid2,
             created: Some(created),
@@ -277,7 +326,11 @@ impl Mdt {
     }
 
     /// Checks the new file's name and FID, before the request takes a lock.
-    fn check_new_file(&self, req: &ServerRequest, request: &OpenRequest) -> Result<UnusedFid, Errno> {
+    pub(super) fn check_new_file(
+        &self,
+        req: &ServerRequest,
+        request: &OpenRequest,
+    ) -> Result<UnusedFid, Errno> {
         namespace::check_name(&request.name)?;
         namespace::check_not_dot_lustre(request.rec.cr_fid1)?;
         namespace::check_fid(request.rec.cr_fid2)?;
@@ -292,6 +345,7 @@ impl Mdt {
         request: &OpenRequest,
         resolved: Resolved,
         unused: UnusedFid,
+        disposition: u64,
     ) -> Result<(ChangeResult, GrantedLock), Errno> {
         let rec = &request.rec;
         // Check permission first: an unprivileged user must not use up objects.
@@ -304,13 +358,7 @@ impl Mdt {
             let layout = request.layout.clone().unwrap_or_default();
             self.new_layout(rec.cr_fid2, layout, &resolved.dir).await?
         };
-        let node = NewInode {
-            fid: rec.cr_fid2,
-            mode: rec.cr_mode & 0o7777 | S_IFREG,
-            time: request.time,
-            lov,
-            ..NewInode::default()
-        };
+        let node = request.new_file(lov);
         let creator_bit = match lock_terms(req) {
             LockTerms::Nacre => locks::DOM,
             _ => 0,
@@ -322,21 +370,32 @@ impl Mdt {
         let lock = self
             .grant_open_lock(req, request, node.fid, &file, creator_bit)
             .await?;
-        let (store, cred, parent) = (&self.store, &request.cred, rec.cr_fid1);
-        let created = match request.is_volatile() {
-            true => namespace::create_volatile(store, cred, parent, &node),
-            false => {
-                let name = (parent, &request.name[..]);
-                namespace::create_resolved(store, cred, name, resolved, Some(unused), &node)
-            }
-        };
-        match created {
+        match self.make_file(req, request, &node, resolved, unused, disposition) {
             Ok(change) => Ok((change, lock)),
             Err(e) => {
                 self.locks.server().cancel(&req.export, &[lock.handle]);
                 Err(e)
             }
         }
+    }
+
+    /// Creates the file of an open.
+    pub(super) fn make_file(
+        &self,
+        req: &ServerRequest,
+        request: &OpenRequest,
+        node: &NewInode,
+        resolved: Resolved,
+        unused: UnusedFid,
+        disposition: u64,
+    ) -> Result<ChangeResult, Errno> {
+        let store = self.request_store(req).with_data(disposition);
+        let (cred, parent) = (&request.cred, request.rec.cr_fid1);
+        if request.is_volatile() {
+            return namespace::create_volatile(store, cred, parent, node);
+        }
+        let name = (parent, &request.name[..]);
+        namespace::create_resolved(store, cred, name, resolved, Some(unused), node)
     }
 
     /// The layout of a new file: a foreign one, or one with newly allocated objects. Values that
@@ -374,6 +433,7 @@ impl Mdt {
         request: &OpenRequest,
         fid: Fid,
         inode: Inode,
+        out: &IntentResult,
     ) -> Result<Inode, Errno> {
         if !inode.lov.is_empty() {
             return if request.layout.is_some() {
@@ -388,7 +448,8 @@ impl Mdt {
             return Ok(inode);
         }
         request.cred.check(&inode, crate::cred::MAY_WRITE)?;
-        self.set_layout(req, fid, request.layout.clone().unwrap_or_default())
+        let store = self.request_store(req).with_data(out.disposition);
+        self.set_layout(req, store, fid, request.layout.clone().unwrap_or_default())
             .await
     }
 
@@ -398,6 +459,7 @@ impl Mdt {
     pub(crate) async fn set_layout(
         &self,
         req: &ServerRequest,
+        store: RequestStore<'_>,
         fid: Fid,
         layout: LayoutRequest,
     ) -> Result<Inode, Errno> {
@@ -413,20 +475,21 @@ impl Mdt {
             .map_or(Ok(None), |(parent, _)| self.store.find(*parent))?;
         let lov = self.new_layout(fid, layout, &parent.unwrap_or_default()).await?;
         self.osts.extend(&lov, inode.size).await?;
-        match namespace::set_layout(&self.store, fid, lov)? {
+        match namespace::set_layout(store, fid, lov)? {
             Some(change) => Ok(change.inode),
             None => self.store.inode(fid),
         }
     }
 
     /// Opens a file or directory, and returns the cookie of its new handle; 0 for other types,
-    /// which clients open locally.
-    fn open_handle(
+    /// which clients open locally. `created` is the transaction of a request that created or opened
+    /// the file; with `None`, the open gets its own.
+    pub(super) fn open_handle(
         &self,
         req: &ServerRequest,
         request: &OpenRequest,
-        found: &OpenTarget,
-        inode: &Inode,
+        (fid, inode): (Fid, &Inode),
+        created: Option<Transno>,
         out: &mut IntentResult,
     ) -> Result<u64, Errno> {
         if !inode.is_file() && !inode.is_dir() {
@@ -435,17 +498,21 @@ impl Mdt {
             return if needs_dir { Err(Errno::ENOTDIR) } else { Ok(0) };
         }
         self.check_can_use(req, inode)?;
-        let (fid, mode) = (found.fid, request.flags);
-        let created = found.created.as_ref().map(|(change, _)| change.transno);
+        let mode = request.flags;
+        let store = self.request_store(req);
         let handles = self.handles(&req.export);
-        let (_, transno) = if mode.is_lease() {
+        let (_, transno) = if mode.is_lease() && created.is_none() {
             let own = handles.get(request.rec.cr_open_handle_old.cookie);
             let own = own.filter(|own| own.fid == fid).map(|own| own.mode);
-            namespace::open_with_lease(&self.store, &request.cred, fid, mode, own)?
+            namespace::open_with_lease(store, &request.cred, fid, mode, own)?
         } else {
-            namespace::open(&self.store, &request.cred, fid, mode, created)?
+            namespace::open(store, &request.cred, fid, mode, created)?
         };
-        let added = handles.add(&self.cookies, OpenFile { fid, mode });
+        let file = OpenFile { fid, mode };
+        let added = match self.is_replay(req) {
+            true => handles.add_again(&self.cookies, request.rec.cr_open_handle_old.cookie, file),
+            false => handles.add(&self.cookies, file),
+        };
         // If the export has ended by now, its cleanup has run without this handle: close it here.
         let handle = match added {
             Ok(handle) if !req.export.is_gone() => handle,
@@ -453,7 +520,7 @@ impl Mdt {
                 if let Ok(handle) = other {
                     handles.remove(handle);
                 }
-                namespace::close(&self.store, fid, mode, None)?;
+                namespace::close(store.without_reply(), fid, mode, None)?;
                 return Err(other.err().unwrap_or(Errno::ENOTCONN));
             }
         };
@@ -472,6 +539,9 @@ impl Mdt {
         inode: &Inode,
         creator_bit: u64,
     ) -> Result<GrantedLock, Errno> {
+        if request.takes_no_lock {
+            return Ok(Default::default());
+        }
         let layout = layout_bit(req, inode);
         let (mode, bits, try_bits) = if request.flags.is_lease() {
             (LockMode::Pw, locks::OPEN, 0)

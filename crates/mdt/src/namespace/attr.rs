@@ -11,7 +11,7 @@ use super::{APPEND, ChangeResult, IMMUTABLE, Plan, run};
 use crate::{
     acl,
     cred::{Cred, MAY_WRITE},
-    store::{Change, Inode, OpenCounts, S_IFMT, S_ISGID, S_ISUID, Store, Work},
+    store::{Change, Inode, OpenCounts, RequestStore, S_IFMT, S_ISGID, S_ISUID, Work},
 };
 
 /// Inode flags that only a privileged user may change.
@@ -55,7 +55,12 @@ pub struct SetattrArgs<'a> {
 ///
 /// `EPERM`, `EACCES` without permission; `ETXTBSY` for truncating a running executable; `EFBIG`,
 /// `EISDIR`, `EINVAL` for an impossible size; `ENOENT` if the inode is gone.
-pub fn setattr(store: &Store, cred: &Cred, args: SetattrArgs<'_>) -> Result<ChangeResult, Errno> {
+pub fn setattr<'a>(
+    store: impl Into<RequestStore<'a>>,
+    cred: &Cred,
+    args: SetattrArgs<'_>,
+) -> Result<ChangeResult, Errno> {
+    let store = store.into();
     let fid = args.rec.sa_fid;
     run(store, &[fid], || {
         plan_setattr(store.inode(fid)?, store.open_counts(fid), cred, args)

@@ -11,8 +11,8 @@ use crate::{
     acl,
     cred::Cred,
     store::{
-        Change, DIR_BLOCK, DirChange, Entry, Inode, S_IFBLK, S_IFCHR, S_IFDIR, S_IFIFO, S_IFLNK, S_IFMT,
-        S_IFREG, S_IFSOCK, S_ISGID, Store, UnusedFid, links,
+        Change, DIR_BLOCK, DirChange, Entry, Inode, RequestStore, S_IFBLK, S_IFCHR, S_IFDIR, S_IFIFO,
+        S_IFLNK, S_IFMT, S_IFREG, S_IFSOCK, S_ISGID, UnusedFid, links,
     },
 };
 
@@ -123,24 +123,25 @@ struct CreateView<'a> {
 ///
 /// `EEXIST` if the name or the FID is in use; `EACCES`, `EPERM` without permission; `ENOTDIR`,
 /// `ENOENT` for a bad parent; `EINVAL`, `ENAMETOOLONG` for a bad name; `ENOSPC`.
-pub fn create(
-    store: &Store,
+pub fn create<'a>(
+    store: impl Into<RequestStore<'a>>,
     cred: &Cred,
     parent: Fid,
     name: &[u8],
     node: &NewInode,
 ) -> Result<ChangeResult, Errno> {
+    let store = store.into();
     check_name(name)?;
     node.check(cred)?;
     let unused = store.unused_fid(node.fid)?;
-    let resolved = Resolved::read(store, cred, parent, name)?;
+    let resolved = Resolved::read(&store, cred, parent, name)?;
     create_resolved(store, cred, (parent, name), resolved, unused, node)
 }
 
 /// Like [`create`], for a caller that has locked the name and then looked it up (`resolved`), and
 /// that has looked up the new FID (`unused`; `None` if the FID is in use).
 pub(crate) fn create_resolved(
-    store: &Store,
+    store: RequestStore<'_>,
     cred: &Cred,
     (parent, name): (Fid, &[u8]),
     resolved: Resolved,
@@ -204,16 +205,17 @@ fn plan_create(
 ///
 /// `EEXIST` if the FID is in use; `EACCES`, `EPERM` without permission; `ENOTDIR`, `ENOENT` for a
 /// bad parent; `ENOSPC`.
-pub fn create_volatile(
-    store: &Store,
+pub fn create_volatile<'a>(
+    store: impl Into<RequestStore<'a>>,
     cred: &Cred,
     parent: Fid,
     node: &NewInode,
 ) -> Result<ChangeResult, Errno> {
+    let store = store.into();
     node.check(cred)?;
     run(store, &[node.fid], || {
         let view = CreateView {
-            dir: &searchable_dir(store, cred, parent)?,
+            dir: &searchable_dir(&store, cred, parent)?,
             name_in_use: false,
             fid_in_use: store.find(node.fid)?.is_some(),
         };
@@ -256,18 +258,19 @@ struct LinkView {
 /// `EEXIST` if the name is in use; `EPERM` for a directory, or an immutable or append-only file;
 /// `ENOENT` if the file has no name left; `EMLINK`; or an error of the parent or the name as in
 /// [`create`].
-pub fn link(
-    store: &Store,
+pub fn link<'a>(
+    store: impl Into<RequestStore<'a>>,
     cred: &Cred,
     file: Fid,
     parent: Fid,
     name: &[u8],
     time: Time,
 ) -> Result<ChangeResult, Errno> {
+    let store = store.into();
     check_name(name)?;
     run(store, &[file], || {
         let view = LinkView {
-            dir: searchable_dir(store, cred, parent)?,
+            dir: searchable_dir(&store, cred, parent)?,
             inode: store.inode(file)?,
             name_in_use: store.entry(parent, name)?.is_some(),
         };
@@ -316,7 +319,12 @@ fn plan_link(
 /// # Errors
 ///
 /// `EINVAL` if the inode is no regular file; `ENOENT` if it is gone; `ENOSPC`.
-pub fn set_layout(store: &Store, file: Fid, lov: Bytes) -> Result<Option<ChangeResult>, Errno> {
+pub fn set_layout<'a>(
+    store: impl Into<RequestStore<'a>>,
+    file: Fid,
+    lov: Bytes,
+) -> Result<Option<ChangeResult>, Errno> {
+    let store = store.into();
     run_if_needed(store, &[file], || {
         plan_set_layout(store.inode(file)?, file, lov.clone())
     })

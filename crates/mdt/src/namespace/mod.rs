@@ -22,6 +22,7 @@ use wire::{Errno, Fid, Time, Transno};
 pub use attr::{CloseAttrs, SetattrArgs, apply_close_attrs, setattr};
 pub use create::{NewInode, create, create_volatile, link, set_layout};
 pub(crate) use create::{check_fid, create_resolved};
+pub(crate) use open::drop_handle;
 pub use open::{
     OpenMode, close, has_executors, has_lease, open, open_with_lease, record_access, release_handle,
 };
@@ -32,7 +33,9 @@ pub use unlink::{UnlinkArgs, destroy_orphan, unlink};
 
 use crate::{
     cred::{Cred, MAY_EXEC, MAY_WRITE},
-    store::{Applied, ApplyError, Change, DIR_BLOCK, Entry, Inode, OpenCounts, Stamp, Store, links},
+    store::{
+        Applied, ApplyError, Change, DIR_BLOCK, Entry, Inode, OpenCounts, RequestStore, Stamp, Store, links,
+    },
 };
 
 /// `LUSTRE_IMMUTABLE_FL`: the inode cannot change.
@@ -89,14 +92,17 @@ impl Plan {
     /// # Errors
     ///
     /// As [`Store::apply_if_current`].
-    fn apply(self, store: &Store, stamp: &Stamp) -> Result<Option<ChangeResult>, Errno> {
+    fn apply(self, store: RequestStore<'_>, stamp: &Stamp) -> Result<Option<ChangeResult>, Errno> {
         let Plan {
-            change,
+            mut change,
             opens,
             fid,
             mut inode,
             mut pre_versions,
         } = self;
+        if let Some(change) = &mut change {
+            (change.origin, change.pre_versions) = (store.origin(), pre_versions);
+        }
         let changes_inode = change.as_ref().is_some_and(|change| change.puts_inode(fid));
         let dirs = change.as_ref().map_or(0, Change::dirs_changed);
         let applied = store.apply_if_current(stamp, change, opens.map(|opens| (fid, opens)));
@@ -125,7 +131,7 @@ impl Plan {
 /// another operation has changed one of the inodes `fids` in the meantime. Each repetition means
 /// that another operation has completed, so the operations as a whole make progress.
 fn run(
-    store: &Store,
+    store: RequestStore<'_>,
     fids: &[Fid],
     mut plan: impl FnMut() -> Result<Plan, Errno>,
 ) -> Result<ChangeResult, Errno> {
@@ -139,7 +145,7 @@ fn run(
 
 /// As [`run`], for an operation that may find nothing to change (`None`).
 fn run_if_needed(
-    store: &Store,
+    store: RequestStore<'_>,
     fids: &[Fid],
     mut plan: impl FnMut() -> Result<Option<Plan>, Errno>,
 ) -> Result<Option<ChangeResult>, Errno> {

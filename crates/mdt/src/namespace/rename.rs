@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     cred::{Cred, MAY_WRITE},
-    store::{Change, DirChange, Entry, Inode, S_IFCHR, Store, links},
+    store::{Change, DirChange, Entry, Inode, RequestStore, S_IFCHR, Store, links},
 };
 
 /// Maximum depth of a directory. A longer chain of parents is a cycle in a damaged store.
@@ -90,7 +90,12 @@ struct RenameView {
 /// `EEXIST` if the new name exists, with [`RenameFlags::NOREPLACE`]; `EINVAL` if a directory would
 /// move below itself; `ENOTEMPTY`, `EISDIR`, `ENOTDIR` by the types; `EACCES`, `EPERM` without
 /// permission.
-pub fn rename(store: &Store, cred: &Cred, args: RenameArgs<'_>) -> Result<ChangeResult, Errno> {
+pub fn rename<'a>(
+    store: impl Into<RequestStore<'a>>,
+    cred: &Cred,
+    args: RenameArgs<'_>,
+) -> Result<ChangeResult, Errno> {
+    let store = store.into();
     let RenameArgs {
         src_dir,
         src_name,
@@ -101,8 +106,8 @@ pub fn rename(store: &Store, cred: &Cred, args: RenameArgs<'_>) -> Result<Change
     } = args;
     check_name(src_name)?;
     check_name(dst_name)?;
-    searchable_dir(store, cred, src_dir)?;
-    searchable_dir(store, cred, dst_dir)?;
+    searchable_dir(&store, cred, src_dir)?;
+    searchable_dir(&store, cred, dst_dir)?;
     let src = store.entry(src_dir, src_name)?.ok_or(Errno::ENOENT)?;
     let dst = store.entry(dst_dir, dst_name)?;
     match dst {
@@ -123,18 +128,18 @@ pub fn rename(store: &Store, cred: &Cred, args: RenameArgs<'_>) -> Result<Change
     let mut result = run(store, &fids, || {
         let inode = store.inode(src.fid)?;
         let dst = match dst {
-            Some(entry) => Some((entry, LinkedInode::read(store, entry.fid)?)),
+            Some(entry) => Some((entry, LinkedInode::read(&store, entry.fid)?)),
             None => None,
         };
         let replaced_dir = dst.as_ref().filter(|(_, d)| d.inode.is_dir()).map(|(e, _)| e.fid);
         let is_below = |fid, above: Option<Fid>| match above {
-            Some(above) => is_at_or_below(store, fid, above),
+            Some(above) => is_at_or_below(&store, fid, above),
             None => Ok(false),
         };
         let exchanged_dir = replaced_dir.filter(|_| flags.has(RenameFlags::EXCHANGE));
         let view = RenameView {
-            from: directory(store, src_dir)?,
-            into: directory(store, dst_dir)?,
+            from: directory(&store, src_dir)?,
+            into: directory(&store, dst_dir)?,
             src,
             dst_has_entries: match replaced_dir {
                 Some(fid) => !store.is_empty_dir(fid)?,

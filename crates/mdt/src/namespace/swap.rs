@@ -6,7 +6,7 @@ use super::{APPEND, ChangeResult, IMMUTABLE, Plan, run};
 use crate::{
     cred::{Cred, MAY_READ, MAY_WRITE},
     layout,
-    store::{Change, Inode, Store},
+    store::{Change, Inode, RequestStore},
 };
 
 /// Checks whether a user may swap the layouts of two files.
@@ -41,7 +41,12 @@ pub fn check_swap(cred: &Cred, first: &Inode, second: &Inode) -> Result<(), Errn
 ///
 /// An error of [`check_swap`]; `ETXTBSY` if a client executes one of the files; `EOPNOTSUPP` if
 /// only one has a layout; `ENOENT` if one is gone; `EPROTO` if a layout is malformed.
-pub fn swap_layouts(store: &Store, cred: &Cred, (a, b): (Fid, Fid)) -> Result<ChangeResult, Errno> {
+pub fn swap_layouts<'a>(
+    store: impl Into<RequestStore<'a>>,
+    cred: &Cred,
+    (a, b): (Fid, Fid),
+) -> Result<ChangeResult, Errno> {
+    let store = store.into();
     run(store, &[a, b], || {
         let is_executed = [a, b].iter().any(|file| store.open_counts(*file).executors > 0);
         plan_swap((a, store.inode(a)?), (b, store.inode(b)?), is_executed, cred)

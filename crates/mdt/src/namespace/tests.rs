@@ -344,13 +344,13 @@ fn open_file_outlives_its_last_name() {
     f.open(file, MDS_FMODE_WRITE).unwrap();
     f.unlink(ROOT, "a").unwrap();
     assert_eq!((f.inode(file).nlink, f.queued_work()), (0, 0));
-    assert_eq!(f.store.orphans().unwrap(), [file]);
+    assert_eq!(f.store.orphans(None).unwrap(), [file]);
     assert_eq!(f.link(file, ROOT, "again").unwrap_err(), Errno::ENOENT);
     f.close(file, MDS_FMODE_READ);
     assert!(f.store.find(file).unwrap().is_some());
     f.close(file, MDS_FMODE_WRITE);
     assert_eq!((f.store.find(file).unwrap(), f.queued_work()), (None, 1));
-    assert!(f.store.orphans().unwrap().is_empty());
+    assert!(f.store.orphans(None).unwrap().is_empty());
 }
 
 #[test]
@@ -361,7 +361,7 @@ fn releasing_the_last_handle_destroys_a_removed_file() {
     f.unlink(ROOT, "a").unwrap();
     release_handle(&f.store, file, OpenMode(MDS_FMODE_READ)).unwrap();
     assert_eq!((f.store.find(file).unwrap(), f.queued_work()), (None, 1));
-    assert!(f.store.orphans().unwrap().is_empty());
+    assert!(f.store.orphans(None).unwrap().is_empty());
 }
 
 #[test]
@@ -374,7 +374,7 @@ fn stale_orphan_record_is_removed() {
         f.store.apply(change).unwrap();
         destroy_orphan(&f.store, fid).unwrap();
     }
-    assert!(f.store.orphans().unwrap().is_empty() && f.lookup(ROOT, "f") == Some(file));
+    assert!(f.store.orphans(None).unwrap().is_empty() && f.lookup(ROOT, "f") == Some(file));
 }
 
 #[test]
@@ -486,7 +486,7 @@ fn rename_over_an_open_file_keeps_the_orphan() {
     let (_, y) = (f.file(ROOT, "x"), f.file(ROOT, "y"));
     f.open(y, MDS_FMODE_READ).unwrap();
     f.rename((ROOT, "x"), (ROOT, "y")).unwrap();
-    assert_eq!(f.store.orphans().unwrap(), [y]);
+    assert_eq!(f.store.orphans(None).unwrap(), [y]);
     f.close(y, MDS_FMODE_READ);
     assert_eq!(f.store.find(y).unwrap(), None);
 }

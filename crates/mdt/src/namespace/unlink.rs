@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     cred::Cred,
-    store::{Change, DirChange, Entry, Inode, OpenCounts, Store, links},
+    store::{Change, DirChange, Entry, Inode, OpenCounts, RequestStore, Store, links},
 };
 use bytes::Bytes;
 
@@ -32,8 +32,13 @@ pub struct UnlinkArgs<'a> {
 ///
 /// `ENOENT` if there is no such name; `EISDIR`, `ENOTDIR`, `ENOTEMPTY` by the type; `EACCES`,
 /// `EPERM` without permission.
-pub fn unlink(store: &Store, cred: &Cred, args: UnlinkArgs<'_>) -> Result<ChangeResult, Errno> {
-    let found = NameToRemove::find(store, cred, args)?;
+pub fn unlink<'a>(
+    store: impl Into<RequestStore<'a>>,
+    cred: &Cred,
+    args: UnlinkArgs<'_>,
+) -> Result<ChangeResult, Errno> {
+    let store = store.into();
+    let found = NameToRemove::find(&store, cred, args)?;
     unlink_entry(store, cred, args, found)
 }
 
@@ -87,7 +92,7 @@ impl NameToRemove {
 
 /// Removes a name. The caller has looked it up, and locked the name and its inode.
 pub(crate) fn unlink_entry(
-    store: &Store,
+    store: RequestStore<'_>,
     cred: &Cred,
     args: UnlinkArgs<'_>,
     found: NameToRemove,
@@ -97,7 +102,7 @@ pub(crate) fn unlink_entry(
 
 /// Like [`unlink_entry`]; `EBUSY` if a client has the inode open.
 pub(crate) fn unlink_unused(
-    store: &Store,
+    store: RequestStore<'_>,
     cred: &Cred,
     args: UnlinkArgs<'_>,
     found: NameToRemove,
@@ -110,14 +115,14 @@ pub(crate) fn unlink_unused(
 
 /// Removes a name that leads to a missing inode; `EEXIST` if the inode exists.
 pub(crate) fn remove_dangling_name(
-    store: &Store,
+    store: RequestStore<'_>,
     cred: &Cred,
     args: UnlinkArgs<'_>,
 ) -> Result<ChangeResult, Errno> {
     let UnlinkArgs {
         parent, name, time, ..
     } = args;
-    let NameToRemove { entry, .. } = NameToRemove::find(store, cred, args)?;
+    let NameToRemove { entry, .. } = NameToRemove::find(&store, cred, args)?;
     run(store, &[entry.fid], || {
         if store.find(entry.fid)?.is_some() {
             return Err(Errno::EEXIST);
@@ -142,14 +147,14 @@ struct UnlinkView<'a> {
 
 /// Removes a name if `check_opens` accepts the counts of the inode's open handles.
 fn remove(
-    store: &Store,
+    store: RequestStore<'_>,
     cred: &Cred,
     args: UnlinkArgs<'_>,
     NameToRemove { entry, dir }: NameToRemove,
     check_opens: impl Fn(OpenCounts) -> Result<(), Errno>,
 ) -> Result<ChangeResult, Errno> {
     run(store, &[entry.fid], || {
-        let target = LinkedInode::read(store, entry.fid)?;
+        let target = LinkedInode::read(&store, entry.fid)?;
         let view = UnlinkView {
             dir: &dir,
             has_entries: target.inode.is_dir() && !store.is_empty_dir(entry.fid)?,
@@ -244,7 +249,8 @@ impl LinkedInode {
 /// # Errors
 ///
 /// The error of reading or changing the store.
-pub fn destroy_orphan(store: &Store, fid: Fid) -> Result<(), Errno> {
+pub fn destroy_orphan<'a>(store: impl Into<RequestStore<'a>>, fid: Fid) -> Result<(), Errno> {
+    let store = store.into();
     run_if_needed(store, &[fid], || {
         if store.open_counts(fid).total > 0 {
             return Ok(None);

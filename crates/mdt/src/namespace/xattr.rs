@@ -8,7 +8,7 @@ use crate::{
     acl::{self, XATTR_ACCESS, XATTR_DEFAULT},
     cred::{Cred, MAY_READ, MAY_WRITE},
     layout::StripeRequest,
-    store::{Change, Inode, S_ISVTX, Store},
+    store::{Change, Inode, RequestStore, S_ISVTX, Store},
 };
 
 /// The attribute with the layout, under the name that a Lustre server stores.
@@ -138,7 +138,12 @@ pub fn cacheable_xattrs(store: &Store, fid: Fid) -> Result<Vec<(Bytes, Bytes)>, 
 /// `EPERM`, `EACCES` without permission; `EEXIST`, `ENODATA` by the flags; `ENODATA` if an
 /// attribute to remove does not exist; `ERANGE` for an invalid name; `E2BIG` for a long value;
 /// `EOPNOTSUPP` for an unknown name space; `ENOSPC`; an error of the ACL or the layout.
-pub fn setxattr(store: &Store, cred: &Cred, args: &SetxattrArgs<'_>) -> Result<ChangeResult, Errno> {
+pub fn setxattr<'a>(
+    store: impl Into<RequestStore<'a>>,
+    cred: &Cred,
+    args: &SetxattrArgs<'_>,
+) -> Result<ChangeResult, Errno> {
+    let store = store.into();
     let (fid, name) = (args.fid, args.name);
     if name.is_empty() || name.len() > XATTR_NAME_MAX || name.contains(&0) {
         return Err(Errno::ERANGE);

@@ -59,6 +59,14 @@ const REFRESH_TIMEOUT: Duration = Duration::from_secs(1);
 /// Wakes creates that wait for objects.
 type AllocationWakeup = watch::Sender<()>;
 
+/// The signals between the set of OSTs and one OST.
+struct OstSignals {
+    /// Signalled when objects become available.
+    wakeup: AllocationWakeup,
+    /// Whether the OST may create objects.
+    may_create: watch::Receiver<bool>,
+}
+
 /// The parameters for the default striping of the file system.
 #[derive(Clone)]
 pub(crate) struct DefaultStriping {
@@ -117,6 +125,9 @@ pub(crate) struct Osts {
     groups: Mutex<Vec<Group>>,
     /// Signalled when an OST joins, has available objects again, becomes full, or has space again.
     wakeup: AllocationWakeup,
+    /// Whether the MDT may create objects. While clients recover, it may not: files that they
+    /// create again have objects that the MDT does not know yet.
+    may_create: watch::Sender<bool>,
 }
 
 impl Osts {
@@ -134,7 +145,29 @@ impl Osts {
             registry,
             groups: Mutex::default(),
             wakeup: AllocationWakeup::new(()),
+            may_create: watch::Sender::new(true),
         }
+    }
+
+    /// Creates no objects until [`Osts::allow_creates`]. Called before the first OST is added.
+    pub(crate) fn postpone_creates(&self) {
+        self.may_create.send_replace(false);
+    }
+
+    /// Creates objects from now on: all files are known.
+    pub(crate) fn allow_creates(&self) {
+        self.may_create.send_replace(true);
+    }
+
+    /// Records that a file which a client creates again has this object: later files do not get
+    /// it.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` if the OST is unknown, or if the MDT cannot have allocated the object shortly
+    /// before its restart; or the error of changing the store.
+    pub(crate) fn readopt(&self, object: StripeObject) -> Result<(), Errno> {
+        self.get(object.ost).ok_or(Errno::EINVAL)?.readopt(object.fid)
     }
 
     /// Adds each active OST of the configuration that is new, and updates the NIDs of the others.
@@ -155,8 +188,11 @@ impl Osts {
     }
 
     fn add(&self, target: &TargetConf, delay: Duration) -> Result<(), Errno> {
-        let wakeup = self.wakeup.clone();
-        let ost = Ost::start(&self.rpc, &self.store, &self.mdt, target, wakeup, delay)?;
+        let signals = OstSignals {
+            wakeup: self.wakeup.clone(),
+            may_create: self.may_create.subscribe(),
+        };
+        let ost = Ost::start(&self.rpc, &self.store, &self.mdt, target, signals, delay)?;
         self.groups
             .lock()
             .push(parameters::register_ost(&ost, &self.registry));
@@ -171,10 +207,13 @@ impl Osts {
     }
 
     /// Waits until `count` OSTs have available objects or are too full for new files. Returns the
-    /// full OSTs that have no available objects.
+    /// full OSTs that have no available objects. Does not wait while clients recover.
     pub(crate) async fn wait_ready(&self, count: usize) -> Vec<OstIndex> {
         let mut wakeup = self.wakeup.subscribe();
         loop {
+            if !*self.may_create.borrow() {
+                return Vec::new();
+            }
             let candidates: Vec<_> = self.all().iter().map(|o| o.candidate()).collect();
             let ready = candidates.iter().filter(|c| c.ready).count();
             let full = candidates.iter().filter(|c| c.full && !c.ready);
@@ -440,7 +479,7 @@ mod tests {
 
     use super::{
         Osts,
-        orphans::unverified_bounds,
+        orphans::unverified_ids,
         pool::{LastUsedId, Pool},
     };
     use crate::{
@@ -490,7 +529,7 @@ mod tests {
         osts.get(OstIndex(0)).unwrap().put_back(unused);
         index.failures.store(failures, Ordering::SeqCst);
         osts.stop(true).await;
-        !unverified_bounds(&osts.store).unwrap().is_empty()
+        !unverified_ids(&osts.store).unwrap().is_empty()
     }
 
     #[tokio::test]

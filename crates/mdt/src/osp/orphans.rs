@@ -6,8 +6,15 @@
 //! destruction, even ids to which no client has written: a client that writes to such an object
 //! later must get an error. A clean stop makes the bounds exact and records that; the next start
 //! then skips the scan.
+//!
+//! The crash may have undone a rise of the bound, too. If clients recover after the crash, the
+//! files that they create again raise the bound. The scan begins when recovery has ended, and its
+//! range ends at the new bound.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ops::RangeInclusive,
+};
 
 use osd::{
     Batch, OsdError,
@@ -24,6 +31,8 @@ use crate::{
 /// Number of ids to check, up to the bound: enough for one step of the bound and for concurrent
 /// creates.
 const IDS_TO_CHECK: u32 = 4 * LAST_USED_STEP;
+/// Maximum number of objects that one change queues for destruction.
+const DESTROYS_PER_CHANGE: usize = 4096;
 /// Name of the setting that records a clean stop.
 const CLEAN_STOP: &str = "osp.exact";
 
@@ -34,17 +43,61 @@ pub(super) fn record_clean_stop(store: &Store) -> Result<(), Errno> {
     Ok(store.index().apply(batch)?)
 }
 
-/// The bounds up to which the OSTs may have orphan objects; none after a clean stop. Removes the
-/// record of the clean stop, so the caller must not have allocated ids yet.
-pub(crate) fn unverified_bounds(store: &Store) -> Result<BTreeMap<OstIndex, LastUsedId>, Errno> {
+/// The object ids of one OST that may belong to no file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct IdRange {
+    seq: u64,
+    oids: RangeInclusive<u32>,
+}
+
+/// The object ids of each OST that may belong to no file.
+pub(crate) type IdRanges = BTreeMap<OstIndex, IdRange>;
+
+impl IdRange {
+    /// The ids near a bound, without the first id of the sequence, which no file uses.
+    fn near(bound: LastUsedId) -> IdRange {
+        let first = bound.used.saturating_sub(IDS_TO_CHECK).max(1) + 1;
+        IdRange {
+            seq: bound.seq,
+            oids: first..=bound.used,
+        }
+    }
+
+    fn contains(&self, object: Fid) -> bool {
+        object.f_seq == self.seq && self.oids.contains(&object.f_oid)
+    }
+}
+
+/// The ids that may belong to no file; none after a clean stop. Removes the record of the clean
+/// stop, so the caller must not have allocated ids yet.
+pub(crate) fn unverified_ids(store: &Store) -> Result<IdRanges, Errno> {
     let clean_stop = keys::setting(CLEAN_STOP);
-    let mut bounds = BTreeMap::new();
     if store.index().get(&clean_stop)?.is_some() {
         let mut batch = Batch::new();
         batch.delete(clean_stop);
         store.index().apply(batch)?;
-        return Ok(bounds);
+        return Ok(IdRanges::new());
     }
+    let bounds = bounds(store)?;
+    Ok(bounds
+        .into_iter()
+        .map(|(ost, bound)| (ost, IdRange::near(bound)))
+        .collect())
+}
+
+/// Extends ranges of ids to the current bounds: replayed creates have raised them since.
+pub(crate) fn extend_to_bounds(store: &Store, ids: &mut IdRanges) -> Result<(), Errno> {
+    for (ost, bound) in bounds(store)? {
+        if let Some(range) = ids.get_mut(&ost).filter(|range| range.seq == bound.seq) {
+            range.oids = *range.oids.start()..=bound.used;
+        }
+    }
+    Ok(())
+}
+
+/// The recorded bounds of all OSTs.
+fn bounds(store: &Store) -> Result<BTreeMap<OstIndex, LastUsedId>, Errno> {
+    let mut bounds = BTreeMap::new();
     for_each_entry(
         &**store.index(),
         keys::OBJECTS,
@@ -59,14 +112,10 @@ pub(crate) fn unverified_bounds(store: &Store) -> Result<BTreeMap<OstIndex, Last
     Ok(bounds)
 }
 
-/// Queues the destruction of the objects up to the bounds that belong to no file; returns their
+/// Queues the destruction of the objects with these ids that belong to no file; returns their
 /// number. Blocks while it reads all inodes: must not run on a worker of the runtime.
-pub(crate) fn queue_orphans(
-    store: &Store,
-    bounds: &BTreeMap<OstIndex, LastUsedId>,
-    progress: &Progress,
-) -> Result<usize, Errno> {
-    if bounds.is_empty() {
+pub(crate) fn queue_orphans(store: &Store, ids: &IdRanges, progress: &Progress) -> Result<usize, Errno> {
+    if ids.is_empty() {
         return Ok(0);
     }
     let mut used: BTreeSet<(OstIndex, Fid)> = BTreeSet::new();
@@ -75,10 +124,7 @@ pub(crate) fn queue_orphans(
         let inode = Inode::decode(&value).map_err(|_| Errno::EIO)?;
         if inode.is_file() {
             for StripeObject { ost, fid } in layout::objects(&inode.lov)? {
-                if bounds
-                    .get(&ost)
-                    .is_some_and(|bound| ids_to_check(bound).contains(&fid.f_oid) && bound.seq == fid.f_seq)
-                {
+                if ids.get(&ost).is_some_and(|range| range.contains(fid)) {
                     used.insert((ost, fid));
                 }
             }
@@ -86,23 +132,19 @@ pub(crate) fn queue_orphans(
         Ok::<(), Errno>(())
     })?;
     let mut queued = 0;
-    for (&ost, bound) in bounds {
-        let mut change = Change::new();
-        for oid in ids_to_check(bound) {
-            let fid = Fid::new(bound.seq, oid, 0);
-            if !used.contains(&(ost, fid)) {
+    for (&ost, range) in ids {
+        let objects = range.oids.clone().map(|oid| Fid::new(range.seq, oid, 0));
+        let mut unused = objects.filter(|fid| !used.contains(&(ost, *fid))).peekable();
+        while unused.peek().is_some() {
+            let mut change = Change::new();
+            for fid in unused.by_ref().take(DESTROYS_PER_CHANGE) {
                 change.queue_destroy(StripeObject { ost, fid });
                 queued += 1;
             }
+            store.apply(change)?;
         }
-        store.apply(change)?;
     }
     Ok(queued)
-}
-
-/// The ids to check: up to the bound, without the first id of the sequence, which no file uses.
-fn ids_to_check(bound: &LastUsedId) -> std::ops::RangeInclusive<u32> {
-    bound.used.saturating_sub(IDS_TO_CHECK).max(1) + 1..=bound.used
 }
 
 #[cfg(test)]
@@ -110,7 +152,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use std::sync::Arc;
 
-    use super::{IDS_TO_CHECK, queue_orphans, record_clean_stop, unverified_bounds};
+    use super::{IDS_TO_CHECK, queue_orphans, record_clean_stop, unverified_ids};
     use crate::{
         namespace::tests::Fixture,
         osp::pool::LastUsedId,
@@ -161,8 +203,8 @@ mod tests {
     #[test]
     fn orphan_objects_near_the_bound_are_destroyed() {
         let store = store_with_bound(5, 9);
-        let bounds = unverified_bounds(&store).unwrap();
-        queue_orphans(&store, &bounds, &Progress::default()).unwrap();
+        let ids = unverified_ids(&store).unwrap();
+        queue_orphans(&store, &ids, &Progress::default()).unwrap();
         assert_eq!(queued_ids(&store), [1, 2, 3, 4, 6, 7, 8, 9]);
     }
 
@@ -170,7 +212,7 @@ mod tests {
     fn objects_far_below_the_bound_are_not_destroyed() {
         let store = store_with_bound(2, 5000);
         let before = queued_ids(&store);
-        queue_orphans(&store, &unverified_bounds(&store).unwrap(), &Progress::default()).unwrap();
+        queue_orphans(&store, &unverified_ids(&store).unwrap(), &Progress::default()).unwrap();
         let new: Vec<u32> = queued_ids(&store)
             .into_iter()
             .filter(|id| !before.contains(id))
@@ -182,8 +224,8 @@ mod tests {
     fn clean_stop_skips_one_scan() {
         let store = store_with_bound(2, 9);
         record_clean_stop(&store).unwrap();
-        assert!(unverified_bounds(&store).unwrap().is_empty());
-        assert_eq!(unverified_bounds(&store).unwrap().len(), 1);
+        assert!(unverified_ids(&store).unwrap().is_empty());
+        assert_eq!(unverified_ids(&store).unwrap().len(), 1);
     }
 
     #[test]
@@ -193,7 +235,7 @@ mod tests {
         let mut change = Change::new();
         change.set_record(keys::inode(Fid::new(0x2_0000_0401, 77, 0)), "?".into());
         store.apply(change).unwrap();
-        assert!(queue_orphans(&store, &unverified_bounds(&store).unwrap(), &Progress::default()).is_err());
+        assert!(queue_orphans(&store, &unverified_ids(&store).unwrap(), &Progress::default()).is_err());
         assert_eq!(queued_ids(&store), before);
     }
 }

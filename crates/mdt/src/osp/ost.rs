@@ -1,6 +1,7 @@
 //! One OST: its import, its available objects, and its space.
 
 mod limits;
+mod replay;
 
 use std::{
     sync::{
@@ -33,7 +34,7 @@ use wire::{
     Obdo, OstBody, OstIndex, SEQ_ALLOC_META, SEQ_QUERY, Transno, WireStruct,
 };
 
-use super::{AllocationWakeup, pool::LastUsedId, shared_pool::SharedPool, watermarks::Watermarks, work};
+use super::{OstSignals, pool::LastUsedId, shared_pool::SharedPool, watermarks::Watermarks, work};
 use crate::{
     layout::StripeObject,
     lod::Candidate,
@@ -70,8 +71,7 @@ pub(crate) struct Ost {
     connection: watch::Sender<u64>,
     /// Whether the number of the connection is odd; creates read it without a lock.
     connected: AtomicBool,
-    /// Signalled when objects become available.
-    wakeup: AllocationWakeup,
+    signals: OstSignals,
     /// A create has tried to take an object since the statfs task last looked.
     in_use: AtomicBool,
     /// A statfs request has been unanswered for [`STATFS_SLOW`].
@@ -131,7 +131,7 @@ impl Ost {
         store: &Arc<Store>,
         mdt: &str,
         target: &TargetConf,
-        wakeup: AllocationWakeup,
+        signals: OstSignals,
         delay: Duration,
     ) -> Result<Arc<Ost>, Errno> {
         let last_used = match store.index().get(&keys::objects(OstIndex(target.index)))? {
@@ -180,7 +180,7 @@ impl Ost {
                 pool: SharedPool::new(last_used),
                 connected: AtomicBool::new(false),
                 connection: watch::Sender::new(0),
-                wakeup,
+                signals,
                 in_use: AtomicBool::new(false),
                 slow: AtomicBool::new(false),
                 usable_from: Instant::now() + delay,
@@ -457,7 +457,9 @@ impl Ost {
             return Err(Errno::EPROTO);
         }
         let last_used = self.pool.lock().begin_sequence(range.lsr_start);
-        self.save_last_used(last_used)
+        self.save_last_used(last_used)?;
+        // After a crash, all files that clients create again have objects of this sequence.
+        Ok(self.store.index().sync().await?)
     }
 
     /// Precreates objects until enough are available. `ENOSPC` if the OST creates none.
@@ -490,7 +492,7 @@ impl Ost {
             if !has_grown {
                 return Err(Errno::ENOSPC);
             }
-            self.wakeup.send_replace(());
+            self.signals.wakeup.send_replace(());
         }
     }
 
@@ -528,6 +530,7 @@ async fn precreate_task(ost: Arc<Ost>) {
         tracing::info!("{}: connect failed: {e}; retrying", ost.name);
     }
     loop {
+        ost.wait_may_create().await;
         ost.wait_connected().await;
         let number = *connection.borrow_and_update();
         let mut result = ost.prepare_connection().await;
@@ -558,7 +561,7 @@ async fn precreate_task(ost: Arc<Ost>) {
 /// The task that wakes waiting creates when the delay of a new OST ends.
 async fn new_ost_delay_task(ost: Arc<Ost>) {
     sleep_until(ost.usable_from).await;
-    ost.wakeup.send_replace(());
+    ost.signals.wakeup.send_replace(());
 }
 
 /// The statfs task: sends requests at intervals while creates use the OST or the OST is full. The

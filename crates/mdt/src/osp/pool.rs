@@ -5,7 +5,7 @@
 //! crash, the OST destroys the objects above the bound, because no file has them. The bound grows
 //! in steps, so most creates do not write it.
 
-use wire::{Fid, LUSTRE_DATA_SEQ_MAX_WIDTH, Reader, WireError, Writer};
+use wire::{Errno, Fid, LUSTRE_DATA_SEQ_MAX_WIDTH, Reader, WireError, Writer};
 
 use bytes::Bytes;
 
@@ -16,6 +16,13 @@ pub(crate) const MAX_PRECREATE: u32 = 10_000;
 /// Number of ids by which the recorded bound grows. The bound is ahead of the last allocated id by
 /// less than this number.
 pub(crate) const LAST_USED_STEP: u32 = 256;
+
+/// The ids of objects of files that clients create again after a restart are above the bound at the
+/// start minus this number: creates wait for locks while later ones complete.
+const REPLAYED_BELOW: u32 = 1 << 16;
+/// These ids are at most the bound at the start plus this number: the crash undid creates, and with
+/// them rises of the bound.
+const REPLAYED_ABOVE: u32 = 1 << 20;
 
 /// The record of an OST's objects: the upper bound of the allocated ids (Lustre's last used id).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -49,6 +56,8 @@ impl LastUsedId {
 #[derive(Debug)]
 pub(crate) struct Pool {
     last_used: LastUsedId,
+    /// The bound at the start.
+    used_at_start: u32,
     /// The last allocated id.
     allocated: u32,
     /// The last precreated id; equal to `allocated` if no precreated id is left.
@@ -64,6 +73,7 @@ impl Pool {
     pub(crate) fn new(last_used: LastUsedId) -> Pool {
         Pool {
             last_used,
+            used_at_start: last_used.used,
             allocated: last_used.used,
             precreated: last_used.used,
             batch: MIN_PRECREATE,
@@ -134,6 +144,26 @@ impl Pool {
         self.precreated = self.precreated.max(last);
     }
 
+    /// Records that a file has this object again after a restart: later files do not get it.
+    /// Returns a record with a higher bound if the id exceeds the bound: the caller stores the
+    /// record before the file. `EINVAL` if the pool cannot have allocated the object before the
+    /// restart, or not shortly before.
+    pub(crate) fn readopt(&mut self, object: Fid) -> Result<Option<LastUsedId>, Errno> {
+        let oldest = self.used_at_start.saturating_sub(REPLAYED_BELOW);
+        let newest = self.used_at_start.saturating_add(REPLAYED_ABOVE);
+        let is_plausible = (oldest.max(1) + 1..=newest).contains(&object.f_oid) && object.f_ver == 0;
+        if object.f_seq != self.last_used.seq || !is_plausible {
+            return Err(Errno::EINVAL);
+        }
+        self.allocated = self.allocated.max(object.f_oid);
+        self.precreated = self.precreated.max(self.allocated);
+        if object.f_oid <= self.last_used.used {
+            return Ok(None);
+        }
+        self.last_used.used = object.f_oid;
+        Ok(Some(self.last_used))
+    }
+
     /// Returns an allocated id that no file uses; a later file gets the id.
     pub(crate) fn put_back(&mut self, fid: Fid) {
         if fid.f_seq == self.last_used.seq {
@@ -184,6 +214,7 @@ impl Pool {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::{LastUsedId, MAX_PRECREATE, MIN_PRECREATE, Pool};
+    use wire::{Errno, Fid};
 
     /// A pool with `n` precreated objects, from id 2 on.
     fn pool_with(n: u32) -> Pool {
@@ -211,6 +242,24 @@ mod tests {
             (1001, None)
         );
         assert_eq!(LastUsedId::decode(&last_used.encode()).unwrap(), last_used);
+    }
+
+    #[test]
+    fn replayed_objects_raise_the_bound_and_are_not_allocated_again() {
+        const SEQ: u64 = 0x2_4000_0400;
+        let mut pool = Pool::new(LastUsedId { seq: SEQ, used: 300 });
+        let object = |oid| Fid::new(SEQ, oid, 0);
+        assert_eq!(pool.readopt(object(299)), Ok(None));
+        let raised = pool.readopt(object(310)).unwrap().unwrap();
+        assert_eq!((raised.seq, raised.used), (SEQ, 310));
+        assert_eq!(pool.readopt(object(305)), Ok(None));
+        assert_eq!((pool.last_allocated().f_oid, pool.take()), (310, None));
+        pool.record_orphan_cleanup(310);
+        pool.add_precreated(400);
+        assert_eq!(pool.take().unwrap().0, object(311));
+        for refused in [object(1), object(u32::MAX), Fid::new(SEQ + 1, 305, 0)] {
+            assert_eq!(pool.readopt(refused), Err(Errno::EINVAL));
+        }
     }
 
     #[test]

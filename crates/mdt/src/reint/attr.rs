@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
-use rpc::ServerRequest;
+use rpc::{Reply, ServerRequest};
 use wire::format::bufs;
 use wire::{
     Errno, HasTimes, LMV_USER_MAGIC, LMV_USER_MAGIC_SPECIFIC, LockTerms, MDS_ATTR_FROM_OPEN, MDS_ATTR_GID,
@@ -103,13 +103,14 @@ impl Mdt {
             locks.revoke_lease(set.sa_fid).await?;
         }
         let change = namespace::setattr(
-            &self.store,
+            self.request_store(req),
             cred,
             SetattrArgs {
                 rec: &set,
                 open_for_write,
             },
         )?;
+        locks.hold_until_acknowledged(req);
         Ok(change_reply(req, &change, 5, true))
     }
 
@@ -148,7 +149,8 @@ impl Mdt {
             flags: 0,
             time: set.times().ctime,
         };
-        let change = namespace::xattr::setxattr(&self.store, cred, &args)?;
+        let change = namespace::xattr::setxattr(self.request_store(req), cred, &args)?;
+        locks.hold_until_acknowledged(req);
         Ok(change_reply(req, &change, 5, true))
     }
 
@@ -182,7 +184,8 @@ impl Mdt {
             flags: set.sx_flags,
             time: time_of(req, &set),
         };
-        let change = namespace::xattr::setxattr(&self.store, cred, &args)?;
+        let change = namespace::xattr::setxattr(self.request_store(req), cred, &args)?;
+        locks.hold_until_acknowledged(req);
         Ok(change_reply(req, &change, 1, false))
     }
 
@@ -202,7 +205,11 @@ impl Mdt {
             _ if !inode.lov.is_empty() => Err(Errno::EEXIST),
             None => Err(Errno::ENODATA),
             Some(layout) => {
-                let inode = self.set_layout(req, set.sx_fid, layout).await?;
+                let store = self.request_store(req);
+                let inode = self.set_layout(req, store, set.sx_fid, layout).await?;
+                // The client does not know the objects, so it could not create the layout again
+                // after a crash.
+                self.store.index().sync().await?;
                 let body = MdtBody::default().to_bytes();
                 Ok(reply(1, [body]).with_transno(Transno(inode.version)))
             }
@@ -220,46 +227,74 @@ impl Mdt {
             let Some(OpenFile { fid, mode }) = self.handles(&req.export).remove(*handle) else {
                 continue;
             };
-            if let Err(e) = namespace::release_handle(&self.store, fid, mode) {
+            let store = self.request_store(req).without_reply();
+            if let Err(e) = namespace::release_handle(store, fid, mode) {
                 tracing::warn!(%fid, "cannot destroy a removed file after its last close; the next start destroys it: {e}");
             }
         }
     }
 
-    /// Executes `MDS_CLOSE`.
+    /// Executes `MDS_CLOSE`. A replay succeeds even if the handle is unknown: the client has closed
+    /// the file before the restart, and does not open it again.
     pub(crate) async fn close(&self, req: &ServerRequest) -> HandlerResult {
         let epoch: MdtIoepoch = req.get(bufs::CLOSE_EPOCH)?;
         let rec = at_precision(req, req.get(bufs::CLOSE_REC)?);
         self.throttle().await;
         let handles = self.handles(&req.export);
         let handle = epoch.mio_open_handle.cookie;
-        let intent = match rec.sa_bias & MDS_CLOSE_INTENT {
-            0 => None,
-            _ => {
+        let has_intent = rec.sa_bias & MDS_CLOSE_INTENT != 0;
+        let replayed = self.replayed_transno(req);
+        // The MDT commits an intent before it closes the file, so a replay finds it executed.
+        let intent = match has_intent && replayed.is_none() {
+            false => None,
+            true => {
                 let closing = handles.get(handle).ok_or(Errno::ESTALE)?;
                 Some(self.execute_close_intent(req, &rec, closing).await)
             }
         };
-        let file = handles.remove(handle).ok_or(Errno::ESTALE)?;
+        let file = match (handles.remove(handle), replayed) {
+            (Some(file), _) => file,
+            (None, None) => return Err(Errno::ESTALE),
+            (None, Some(transno)) => return Ok(close_reply(0).with_transno(transno)),
+        };
         let read_only = self.rights(&req.export).readonly_mount || req.export.has(OBD_CONNECT_RDONLY);
         // After a swap of layouts, the client's size is the other file's.
-        let applies_attrs = file.fid == rec.sa_fid && !read_only && intent != Some(Ok(()));
+        let may_have_swapped = match replayed {
+            None => intent == Some(Ok(())),
+            Some(_) => has_intent,
+        };
+        let applies_attrs = file.fid == rec.sa_fid && !read_only && !may_have_swapped;
         let attrs = applies_attrs.then_some(CloseAttrs {
             rec: &rec,
             atime_diff: self.atime_diff.load(Ordering::Relaxed) as i64,
         });
-        let closed = namespace::close(&self.store, file.fid, file.mode, attrs)?;
-        let body = MdtBody {
-            mbo_valid: match intent {
-                Some(Ok(())) => OBD_MD_CLOSE_INTENT_EXECED,
-                _ => 0,
-            },
-            ..MdtBody::default()
+        let (valid, status) = match intent {
+            Some(Ok(())) => (OBD_MD_CLOSE_INTENT_EXECED, 0),
+            Some(Err(e)) => (0, e.status()),
+            None => (0, 0),
         };
-        let answer = with_transaction(reply(5, [body.to_bytes()]), &closed);
-        Ok(match intent {
-            Some(Err(e)) => answer.with_status(e.status()),
-            _ => answer,
-        })
+        let store = self.request_store(req).with_data(valid).with_status(status);
+        let closed = namespace::close(store, file.fid, file.mode, attrs)?;
+        Ok(with_transaction(close_reply(valid), &closed).with_status(status))
     }
+
+    /// Rebuilds the reply to a close that an earlier start executed; `valid` is the `mbo_valid` of
+    /// that reply. The client may have opened the file again by a replay.
+    pub(crate) fn rebuild_close(&self, req: &ServerRequest, valid: u64) -> HandlerResult {
+        let epoch: MdtIoepoch = req.get(bufs::CLOSE_EPOCH)?;
+        let handle = epoch.mio_open_handle.cookie;
+        if let Some(OpenFile { fid, mode }) = self.handles(&req.export).remove(handle) {
+            namespace::release_handle(self.request_store(req).without_reply(), fid, mode)?;
+        }
+        Ok(close_reply(valid))
+    }
+}
+
+/// The reply to a close, with this `mbo_valid`.
+fn close_reply(mbo_valid: u64) -> Reply {
+    let body = MdtBody {
+        mbo_valid,
+        ..MdtBody::default()
+    };
+    reply(5, [body.to_bytes()])
 }

@@ -27,16 +27,7 @@ impl Mdt {
     /// Executes `MDS_REINT`.
     pub(crate) async fn reint(&self, req: &mut ServerRequest) -> HandlerResult {
         let rec: MdtRecReint = req.get(bufs::REC_REINT)?;
-        let dlm_req = match rec.rr_opcode {
-            REINT_SETATTR => bufs::SETATTR_DLM_REQ,
-            REINT_CREATE => bufs::CREATE_DLM_REQ,
-            REINT_LINK => bufs::LINK_DLM_REQ,
-            REINT_UNLINK | REINT_RMENTRY => bufs::UNLINK_DLM_REQ,
-            REINT_RENAME => bufs::RENAME_DLM_REQ,
-            REINT_SETXATTR => bufs::SETXATTR_DLM_REQ,
-            _ => return Err(Errno::ENOTSUPP),
-        };
-        self.release_handles(req, &ldlm::handles_to_cancel(req.buf(dlm_req), 0));
+        self.release_handles_of_reint(req, &rec)?;
         self.check_writable(req)?;
         self.throttle().await;
         let cred = self.effective_cred(req, claimed_cred(&rec));
@@ -49,6 +40,26 @@ impl Mdt {
             REINT_RENAME => self.reint_rename(req, &cred).await,
             _ => self.reint_setxattr(req, &cred).await,
         }
+    }
+
+    /// Releases the handles that a client sends with `MDS_REINT`. `ENOTSUPP` for an unknown
+    /// operation.
+    pub(crate) fn release_handles_of_reint(
+        &self,
+        req: &ServerRequest,
+        rec: &MdtRecReint,
+    ) -> Result<(), Errno> {
+        let dlm_req = match rec.rr_opcode {
+            REINT_SETATTR => bufs::SETATTR_DLM_REQ,
+            REINT_CREATE => bufs::CREATE_DLM_REQ,
+            REINT_LINK => bufs::LINK_DLM_REQ,
+            REINT_UNLINK | REINT_RMENTRY => bufs::UNLINK_DLM_REQ,
+            REINT_RENAME => bufs::RENAME_DLM_REQ,
+            REINT_SETXATTR => bufs::SETXATTR_DLM_REQ,
+            _ => return Err(Errno::ENOTSUPP),
+        };
+        self.release_handles(req, &ldlm::handles_to_cancel(req.buf(dlm_req), 0));
+        Ok(())
     }
 }
 
@@ -64,6 +75,7 @@ fn claimed_cred(rec: &MdtRecReint) -> Cred {
         ],
         cap: rec.rr_cap,
         umask: rec.rr_umask,
+        is_replay: false,
     }
 }
 

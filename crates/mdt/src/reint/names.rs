@@ -34,8 +34,15 @@ impl Mdt {
         let mut locks = self.request_locks(req);
         locks.lock_name_write(parent, &name).await?;
         let resolved = Resolved::read(&self.store, cred, parent, &name)?;
-        let change =
-            namespace::create_resolved(&self.store, cred, (parent, &name), resolved, Some(unused), &node)?;
+        let change = namespace::create_resolved(
+            self.request_store(req),
+            cred,
+            (parent, &name),
+            resolved,
+            Some(unused),
+            &node,
+        )?;
+        locks.hold_until_acknowledged(req);
         Ok(self.append_dir_attrs(req, parent, change_reply(req, &change, 3, true)))
     }
 
@@ -51,7 +58,15 @@ impl Mdt {
         let mut locks = self.request_locks(req);
         locks.lock_name_write(dir, &name).await?;
         locks.lock_inode(file, UPDATE | XATTR).await?;
-        let change = namespace::link(&self.store, cred, file, dir, &name, time_of(req, &link))?;
+        let change = namespace::link(
+            self.request_store(req),
+            cred,
+            file,
+            dir,
+            &name,
+            time_of(req, &link),
+        )?;
+        locks.hold_until_acknowledged(req);
         // Only Nacre clients expect the file's attributes. A Lustre client would use them for the
         // directory.
         let is_nacre_client = precision(req) == Precision::Nanoseconds;
@@ -74,7 +89,8 @@ impl Mdt {
         locks.lock_name_write(parent, &name).await?;
         let found = found.refresh(&self.store, cred, args)?;
         locks.lock_for_removal(found.entry.fid).await?;
-        let change = namespace::unlink_entry(&self.store, cred, args, found)?;
+        let change = namespace::unlink_entry(self.request_store(req), cred, args, found)?;
+        locks.hold_until_acknowledged(req);
         Ok(self.append_dir_attrs(req, parent, change_reply(req, &change, 5, true)))
     }
 
@@ -95,7 +111,8 @@ impl Mdt {
         NameToRemove::find(&self.store, cred, args)?;
         let mut locks = self.request_locks(req);
         locks.lock_name_write(args.parent, &name).await?;
-        let change = namespace::remove_dangling_name(&self.store, cred, args)?;
+        let change = namespace::remove_dangling_name(self.request_store(req), cred, args)?;
+        locks.hold_until_acknowledged(req);
         Ok(self.append_dir_attrs(req, args.parent, change_reply(req, &change, 5, false)))
     }
 
@@ -133,7 +150,8 @@ impl Mdt {
         }
         let mut locks = self.request_locks(req);
         locks.lock_rename(&self.store, src, dst, flags).await?;
-        let change = namespace::rename(&self.store, cred, args)?;
+        let change = namespace::rename(self.request_store(req), cred, args)?;
+        locks.hold_until_acknowledged(req);
         // Send the attributes of the replaced inode if it lost its last name.
         let lost_last_name = change.inode.nlink == 0;
         Ok(change_reply(req, &change, 5, lost_last_name))

@@ -107,7 +107,9 @@ impl Store {
         change: Option<Change>,
         opens: Option<(Fid, OpenCounts)>,
     ) -> Result<Applied, ApplyError> {
-        if change.as_ref().is_some_and(|change| change.grows) {
+        // A replayed change was admitted when it was first executed.
+        let grows = |change: &Change| change.grows && change.origin.replayed.is_none();
+        if change.as_ref().is_some_and(grows) {
             self.index
                 .space()
                 .check(SpacePurpose::Growth)
@@ -250,10 +252,16 @@ impl Store {
             let position = self.dir_in_batch(dirs, dir)?;
             (positions[i], dir_versions[i]) = (position, dirs[position].1.version);
         }
-        let number = self.transactions().begin();
+        let number = match change.origin.replayed {
+            None => self.transactions().begin(),
+            Some(transno) => self.transactions().replay(transno),
+        };
         let transno = number.transno();
         for (position, (_, dir_change)) in positions.into_iter().zip(change.dir_changes()) {
             dir_change.apply(&mut dirs[position].1, transno);
+        }
+        if let Some(slot) = change.origin.slot.filter(|_| !change.mutations.is_empty()) {
+            slot.keep(transno, change.pre_versions_with(&dir_versions), batch);
         }
         for mutation in &mut change.mutations {
             mutation.set_version(transno);
@@ -303,7 +311,7 @@ impl Store {
                     self.count.count_applied(fid, false);
                 }
                 Mutation::ObjectQueued { .. } => {
-                    self.work.send_modify(|last| *last = transno.max(*last));
+                    self.announce_work(transno);
                 }
                 _ => {}
             }

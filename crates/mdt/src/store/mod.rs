@@ -21,6 +21,7 @@ mod inode_count;
 pub mod keys;
 pub mod links;
 mod mutation;
+mod request;
 mod work;
 
 use cpt::HashMap;
@@ -49,6 +50,7 @@ use inode_count::InodeCount;
 pub use keys::NameHash;
 pub(crate) use mutation::decode_entry;
 pub use mutation::{Change, Mutation};
+pub use request::{Origin, ReplySlot, RequestStore};
 pub use work::Work;
 
 /// Number of shards of inodes: of their mutexes, of the turns of directories, and of the cache.
@@ -154,6 +156,12 @@ impl Store {
     /// The transaction numbers.
     pub fn transactions(&self) -> &Arc<Transactions> {
         self.index.transactions()
+    }
+
+    /// Announces work that transactions up to `transno` have queued for OSTs, perhaps before a
+    /// restart of the target.
+    pub(crate) fn announce_work(&self, transno: Transno) {
+        self.work.send_modify(|last| *last = transno.max(*last));
     }
 
     /// Watches the number of the last transaction that queued work for OSTs.
@@ -316,15 +324,17 @@ impl Store {
         Ok(self.xattrs(fid)?.into_iter().map(|(name, _)| name).collect())
     }
 
-    /// The FIDs of orphans, at most 65536 (`ROWS_MAX`).
+    /// The FIDs of orphans after `after`, at most 65536 (`ROWS_MAX`).
     ///
     /// # Errors
     ///
     /// The error of the index.
-    pub fn orphans(&self) -> Result<Vec<Fid>, Errno> {
-        let rows = self
-            .index
-            .scan(keys::ORPHANS, &prefix_end(keys::ORPHANS), ROWS_MAX)?;
+    pub fn orphans(&self, after: Option<Fid>) -> Result<Vec<Fid>, Errno> {
+        let from = match after {
+            None => Bytes::from_static(keys::ORPHANS),
+            Some(fid) => [&keys::orphan(fid)[..], b"\0"].concat().into(),
+        };
+        let rows = self.index.scan(&from, &prefix_end(keys::ORPHANS), ROWS_MAX)?;
         Ok(rows.iter().filter_map(|(key, _)| keys::fid(key)).collect())
     }
 }

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use osd::Batch;
 use wire::{Errno, Fid, Reader, Transno, Writer};
 
-use super::{DirChange, Entry, Inode, Work, keys};
+use super::{DirChange, Entry, Inode, Origin, Work, keys};
 use crate::layout::{self, StripeObject};
 
 /// One mutation of the store.
@@ -113,6 +113,11 @@ pub struct Change {
     pub mutations: Vec<Mutation>,
     /// Whether the change adds data: then it may not use the space reserve.
     pub grows: bool,
+    /// The request that makes the change.
+    pub origin: Origin,
+    /// `pb_pre_versions` of the reply. The first positions belong to the directories with changed
+    /// names: they are set when the change is applied.
+    pub pre_versions: [u64; 4],
 }
 
 impl Change {
@@ -266,6 +271,14 @@ impl Change {
             Mutation::InodeDestroyed { fid, is_dir: true } => Some(*fid),
             _ => None,
         })
+    }
+
+    /// `pb_pre_versions` of the reply, given the versions of the directories with changed names.
+    pub(crate) fn pre_versions_with(&self, dir_versions: &[u64]) -> [u64; 4] {
+        let dirs = self.dirs_changed().min(dir_versions.len());
+        let mut pre_versions = self.pre_versions;
+        pre_versions[..dirs].copy_from_slice(&dir_versions[..dirs]);
+        pre_versions
     }
 
     /// The number of directories in which the change adds or removes names.

@@ -4,7 +4,9 @@
 use std::sync::Arc;
 
 use params::Operations;
-use rpc::{BoxFuture, ConnectRequest, EndReason, Export, Reply, Role, ServerRequest, Target};
+use rpc::{
+    BoxFuture, ConnectRequest, EndReason, Export, KeptReply, KnownClient, Reply, Role, ServerRequest, Target,
+};
 use tokio::time::Instant;
 use wire::format::bufs;
 use wire::{
@@ -40,6 +42,14 @@ impl Target for Mdt {
         self.store.transactions().committed()
     }
 
+    fn committed<'a>(&'a self, transno: Transno) -> BoxFuture<'a, ()> {
+        let mut committed = self.store.transactions().watch_committed();
+        Box::pin(async move {
+            // Fails only when the store is dropped.
+            let _ = committed.wait_for(|last| *last >= transno).await;
+        })
+    }
+
     fn replayable(&self) -> bool {
         true
     }
@@ -65,27 +75,44 @@ impl Target for Mdt {
         })
     }
 
-    fn export_gone<'a>(&'a self, export: &'a Arc<Export>, _why: EndReason) -> BoxFuture<'a, ()> {
-        Box::pin(async move {
-            self.locks.server().drop_export(export).await;
-            self.close_all(export);
-            self.sequence_owners.release_all(export);
-        })
+    fn known_clients(&self) -> Vec<KnownClient> {
+        self.take_known_clients()
+    }
+
+    fn remember_client<'a>(&'a self, export: &'a Arc<Export>) -> BoxFuture<'a, Result<(), Errno>> {
+        Box::pin(self.record_client(export))
+    }
+
+    fn forget_client(&self, client_uuid: &str) {
+        self.remove_client_record(client_uuid);
+    }
+
+    fn reconstruct<'a>(
+        &'a self,
+        req: &'a mut ServerRequest,
+        kept: KeptReply,
+    ) -> BoxFuture<'a, Result<Reply, Errno>> {
+        Box::pin(self.reconstruct_reply(req, kept))
+    }
+
+    fn recovered<'a>(&'a self) -> BoxFuture<'a, ()> {
+        Box::pin(self.finish_recovery())
+    }
+
+    fn export_gone<'a>(&'a self, export: &'a Arc<Export>, why: EndReason) -> BoxFuture<'a, ()> {
+        Box::pin(self.end_export(export, why))
     }
 
     // Cleans up again: a request that was still running when the export ended may have taken locks
     // or opened files.
     fn last_request_done<'a>(&'a self, export: &'a Arc<Export>) -> BoxFuture<'a, ()> {
-        Box::pin(async move {
-            self.locks.server().drop_export(export).await;
-            self.close_all(export);
-            self.sequence_owners.release_all(export);
-        })
+        Box::pin(self.drop_client_state(export))
     }
 }
 
 impl Mdt {
-    async fn dispatch(&self, req: &mut ServerRequest) -> HandlerResult {
+    /// Executes a request by its opcode.
+    pub(crate) async fn dispatch(&self, req: &mut ServerRequest) -> HandlerResult {
         match req.opc {
             LDLM_ENQUEUE | LDLM_CANCEL | LDLM_CONVERT => match self.locks.server().handle(req).await {
                 Some(result) => result,

@@ -1,6 +1,7 @@
 //! The metadata target: its parts, its start and stop, and the dispatch of requests.
 
 mod dispatch;
+mod recovery;
 mod start;
 
 use std::{
@@ -19,6 +20,7 @@ use tokio::{sync::watch, task::JoinHandle};
 use wire::format::bufs;
 use wire::{Errno, Fid, LockTerms, MdtBody, OBD_CONNECT_RDONLY, Precision, Time, WireStruct};
 
+use self::recovery::Recovery;
 use crate::{
     body,
     cred::Cred,
@@ -26,7 +28,6 @@ use crate::{
     handles::{Cookies, Handles},
     layout,
     locks::{Locks, RequestLocks},
-    namespace,
     osp::Osts,
     sequence_owners::SequenceOwners,
     sequences::Sequences,
@@ -96,6 +97,7 @@ pub struct Mdt {
     pub(crate) locks: Locks,
     pub(crate) sequences: Sequences,
     pub(crate) sequence_owners: SequenceOwners,
+    recovery: Recovery,
     pub(crate) osts: Osts,
     pub(crate) cookies: Cookies,
     pub(crate) squash: Arc<Squash>,
@@ -155,10 +157,21 @@ impl Mdt {
     /// The identity with which the MDT executes a request that claims the identity `claimed`. The
     /// client's nodemap squashes it, or else `root_squash`.
     pub(crate) fn effective_cred(&self, req: &ServerRequest, claimed: Cred) -> Cred {
-        match self.rights(&req.export).squash(claimed.fsuid) {
+        let cred = match self.rights(&req.export).squash(claimed.fsuid) {
             Some((uid, gid)) => squash::squash_to(&claimed, uid, gid),
             None => self.squash.apply(claimed, req.peer),
+        };
+        Cred {
+            is_replay: self.is_replay(req) && self.trusts(req),
+            ..cred
         }
+    }
+
+    /// Whether the client has all rights, so that it may act as any user. Only replays of such a
+    /// client skip checks of permission: the flag of a replay is the client's claim.
+    fn trusts(&self, req: &ServerRequest) -> bool {
+        let rights = self.rights(&req.export);
+        rights.admin && rights.trusted && !self.squash.affects(req.peer)
     }
 
     /// The rights that the nodemap gives a client; all rights for a server.
@@ -206,7 +219,7 @@ impl Mdt {
             fsgid: body.mbo_fsgid,
             suppgids: [body.mbo_suppgid, u32::MAX],
             cap: body.mbo_capability,
-            umask: 0,
+            ..Cred::default()
         };
         self.effective_cred(req, claimed)
     }
@@ -232,20 +245,6 @@ impl Mdt {
     /// The open files of a client.
     pub(crate) fn handles(&self, export: &Arc<Export>) -> Arc<Handles> {
         export.ext::<Handles>()
-    }
-
-    /// Closes all open files of a client, at the end of its export.
-    pub(crate) fn close_all(&self, export: &Arc<Export>) {
-        for file in self.handles(export).drain() {
-            if let Err(e) = namespace::close(&self.store, file.fid, file.mode, None) {
-                tracing::error!(
-                    "{}: cannot close {} of client {}: {e}",
-                    self.uuid,
-                    file.fid,
-                    export.client_uuid
-                );
-            }
-        }
     }
 }
 

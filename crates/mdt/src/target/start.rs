@@ -12,14 +12,20 @@ use rpc::{Export, Ptlrpc, TargetExports, services};
 use tokio::sync::watch;
 use wire::{Errno, Fid, LockTerms, OBD_CONNECT_LIGHTWEIGHT, OstIndex};
 
-use super::{Mdt, MdtConfig};
+use super::{
+    Mdt, MdtConfig,
+    recovery::{Recovery, remove_orphans},
+};
 use crate::{
     dir_stats::DirStats,
     error::MdtError,
     handles::Cookies,
     locks::Locks,
-    namespace::{destroy_orphan, make_root},
-    osp::{Osts, orphans},
+    namespace::make_root,
+    osp::{
+        Osts,
+        orphans::{self, IdRanges},
+    },
     parameters,
     sequences::Sequences,
     store::{Store, dot_lustre, keys},
@@ -61,7 +67,8 @@ impl Mdt {
     /// Starts the target on an open index: creates the root directory if the index is empty,
     /// destroys files that were removed while open, connects to the OSTs, and serves clients.
     /// `config` is the file system's configuration from the client log; the target applies its
-    /// changes.
+    /// changes. If clients were connected before the start, they recover first, and the target
+    /// destroys nothing before that.
     ///
     /// # Errors
     ///
@@ -84,6 +91,8 @@ impl Mdt {
             }
         };
         let store = Arc::new(Store::new(index));
+        let recovery = Recovery::begin(&store).map_err(contents_error("the records of clients"))?;
+        let is_recovering = recovery.is_active();
         // The user of the server process owns the root: there may be no superuser to change its
         // owner.
         let owner = (
@@ -102,11 +111,12 @@ impl Mdt {
             synced.map_err(|e| root_error()(e.errno()))?;
         }
         dot_lustre::make(&store, owner, cfg.clock.now()).map_err(contents_error("the directory .lustre"))?;
-        remove_orphans(&store)
-            .await
-            .map_err(contents_error("the orphan records"))?;
-        let bounds =
-            orphans::unverified_bounds(&store).map_err(contents_error("the records of OST objects"))?;
+        if !is_recovering {
+            let removed = remove_orphans(&store).await;
+            removed.map_err(contents_error("the orphan records"))?;
+        }
+        let unverified =
+            orphans::unverified_ids(&store).map_err(contents_error("the records of OST objects"))?;
         let sequences =
             Sequences::load(store.clone(), cfg.index).map_err(contents_error("the FID sequences"))?;
         let ldlm = LdlmConfig {
@@ -120,6 +130,7 @@ impl Mdt {
             cookies: Cookies::new(store.transactions().epoch()),
             osts: Osts::new(rpc.clone(), store.clone(), svname.clone(), cfg.params.clone()),
             sequence_owners: Default::default(),
+            recovery,
             squash: Default::default(),
             dir_stats: DirStats::new(rpc.partitions()),
             clock: cfg.clock.clone(),
@@ -137,6 +148,10 @@ impl Mdt {
             store,
             uuid,
         });
+        if is_recovering {
+            mdt.osts.postpone_creates();
+            mdt.locks.server().begin_replay();
+        }
         mdt.osts
             .apply_config(&config.borrow(), Duration::ZERO)
             .map_err(contents_error("the records of OST objects"))?;
@@ -146,27 +161,13 @@ impl Mdt {
         };
         rpc.serve(services::MDS).map_err(rpc_error)?;
         rpc.serve(services::LDLM).map_err(rpc_error)?;
+        // Before the target is known to the RPC layer, which may end recovery.
+        match is_recovering {
+            true => mdt.recovery.postpone_scan(unverified),
+            false => mdt.scan_for_orphan_objects(unverified),
+        }
         let exports = rpc.add_target(mdt.clone());
         *mdt.groups.lock() = parameters::register(&mdt, &exports, &cfg.params);
-        let (store, uuid, progress) = (mdt.store.clone(), mdt.uuid.clone(), mdt.start_scans.clone());
-        let orphan_scan = cpt::spawn_blocking(move || {
-            match orphans::queue_orphans(&store, &bounds, &progress) {
-                Ok(0) => {}
-                Ok(n) => {
-                    tracing::info!(
-                        "{uuid}: the last stop was not clean: destroying {n} objects that belong to no file"
-                    );
-                }
-                Err(e) => {
-                    tracing::error!(
-                        "{uuid}: cannot scan for orphan objects, so some may remain until the next start: {e}"
-                    );
-                    return false;
-                }
-            }
-            true
-        });
-        *mdt.orphan_scan.lock() = Some(orphan_scan);
         let (store, uuid, progress) = (mdt.store.clone(), mdt.uuid.clone(), mdt.start_scans.clone());
         let inode_count = cpt::spawn_blocking(move || {
             if let Err(e) = store.count_inodes(&progress) {
@@ -182,8 +183,32 @@ impl Mdt {
         Ok(mdt)
     }
 
+    /// Starts the scan for objects that belong to no file, among these ids.
+    pub(super) fn scan_for_orphan_objects(&self, ids: IdRanges) {
+        let (store, uuid, progress) = (self.store.clone(), self.uuid.clone(), self.start_scans.clone());
+        let scan = cpt::spawn_blocking(move || {
+            match orphans::queue_orphans(&store, &ids, &progress) {
+                Ok(0) => {}
+                Ok(n) => {
+                    tracing::info!(
+                        "{uuid}: the last stop was not clean: destroying {n} objects that belong to no file"
+                    );
+                }
+                Err(e) => {
+                    tracing::error!(
+                        "{uuid}: cannot scan for orphan objects, so some may remain until the next start: {e}"
+                    );
+                    return false;
+                }
+            }
+            true
+        });
+        *self.orphan_scan.lock() = Some(scan);
+    }
+
     /// Waits until `count` OSTs have precreated objects for new files, or are too full for them.
-    /// Returns the full OSTs that have no objects.
+    /// Returns the full OSTs that have no objects. Does not wait while clients recover, which may
+    /// take long: until then, the target creates no files.
     pub async fn osts_ready(&self, count: usize) -> Vec<OstIndex> {
         self.osts.wait_ready(count).await
     }
@@ -239,19 +264,5 @@ fn new_ost_delay(mdt: &Mdt, exports: &TargetExports) -> Duration {
     match exports.all().iter().any(is_lustre_client) {
         true => Duration::from_secs(mdt.osts.new_ost_delay().load(Ordering::Relaxed)),
         false => Duration::ZERO,
-    }
-}
-
-/// Destroys the files that were removed while open and not closed before the target stopped.
-async fn remove_orphans(store: &Store) -> Result<(), Errno> {
-    loop {
-        let orphans = store.orphans()?;
-        if orphans.is_empty() {
-            return Ok(());
-        }
-        for fid in orphans {
-            store.index().throttle().await;
-            destroy_orphan(store, fid)?;
-        }
     }
 }

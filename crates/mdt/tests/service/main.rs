@@ -10,6 +10,7 @@ mod fixture;
 mod leases;
 mod names;
 mod open;
+mod recovery;
 mod restart;
 mod self_deadlock;
 mod server_side_checks;

@@ -122,7 +122,7 @@ fn concurrent_last_unlink_and_last_close_destroy_the_file_once() {
             f.unlink(ROOT, "file").unwrap();
         });
         assert_eq!(f.store.find(file).unwrap(), None);
-        assert_eq!(f.store.orphans().unwrap(), []);
+        assert_eq!(f.store.orphans(None).unwrap(), []);
         assert_eq!(f.queued_work(), n + 1, "the file's object is destroyed once");
     }
 }

@@ -230,7 +230,7 @@ fn run(ops: Vec<Op>) {
     while let Some(fid) = m.open.pop() {
         f.close(fid, MDS_FMODE_READ);
     }
-    assert!(f.store.orphans().unwrap().is_empty());
+    assert!(f.store.orphans(None).unwrap().is_empty());
 }
 
 proptest! {

@@ -55,7 +55,14 @@ fn create_fails_if_its_fid_is_used_after_the_lookup() {
     };
     let create = |f: &Fixture, unused| {
         let resolved = Resolved::read(&f.store, &f.cred, ROOT, b"name").unwrap();
-        create_resolved(&f.store, &f.cred, (ROOT, b"name"), resolved, unused, &node)
+        create_resolved(
+            (&f.store).into(),
+            &f.cred,
+            (ROOT, b"name"),
+            resolved,
+            unused,
+            &node,
+        )
     };
     let unused = f.store.unused_fid(node.fid).unwrap();
     assert!(unused.is_some());

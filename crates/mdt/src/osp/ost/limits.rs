@@ -35,7 +35,7 @@ impl Ost {
     pub(crate) fn reapply_limits(&self) {
         self.apply_watermarks();
         self.precreate_wakeup.notify_one();
-        self.wakeup.send_replace(());
+        self.signals.wakeup.send_replace(());
     }
 
     /// Compares the last statfs with the watermarks.
@@ -50,7 +50,7 @@ impl Ost {
                 "has space again"
             };
             tracing::warn!("{}: {state}: {}", self.name, Watermarks::describe(&space));
-            self.wakeup.send_replace(());
+            self.signals.wakeup.send_replace(());
         }
     }
 }

@@ -1,0 +1,230 @@
+//! Recovery of the MDT after a restart: the records of clients, the requests that clients replay,
+//! and the work that waits for the end of recovery.
+//!
+//! A client that was connected before the restart replays the requests that the crash may have
+//! undone, and the opens of files that it still has open. Until all clients have done so, nothing may
+//! conclude that a file or an object is unused:
+//!
+//! - a file without names may be open: it stays, as an orphan;
+//! - an object without a file may belong to a create that a client will replay: the MDT neither
+//!   scans for such objects nor tells the OSTs which ids it has allocated.
+//!
+//! [`rpc::Target::recovered`] ends this state.
+
+use std::sync::{
+    Arc, OnceLock,
+    atomic::{AtomicBool, Ordering},
+};
+
+use osd::clients::ClientRecords;
+use parking_lot::Mutex;
+use rpc::{EndReason, Export, KnownClient, ServerRequest};
+use wire::{Errno, LDLM_ENQUEUE, LockTerms, Transno};
+
+use super::Mdt;
+use crate::{
+    namespace::{self, destroy_orphan},
+    osp::orphans::{self, IdRanges},
+    store::{Change, Origin, ReplySlot, RequestStore, Store},
+};
+
+/// The number of a client in the records of clients, stored with its export. `None` for a client
+/// without a record, which cannot recover.
+#[derive(Default)]
+struct ClientNumber(OnceLock<Option<u32>>);
+
+/// The state of recovery.
+pub(super) struct Recovery {
+    /// The records of the clients.
+    clients: ClientRecords,
+    /// Whether clients may still replay requests.
+    is_active: AtomicBool,
+    /// Whether the target stops: the next start lets its clients recover.
+    is_stopping: AtomicBool,
+    /// The clients of earlier starts, until the RPC layer takes them.
+    known: Mutex<Vec<KnownClient>>,
+    /// The ids of objects that may belong to no file, while the scan for them is postponed.
+    ids: Mutex<IdRanges>,
+}
+
+impl Recovery {
+    /// Reads the records of clients. If there are any, recovery begins: the index records no
+    /// transaction as committed until it ends.
+    pub(super) fn begin(store: &Store) -> Result<Recovery, Errno> {
+        let clients = ClientRecords::load(store.index().clone())?;
+        let known = clients.known()?;
+        let is_active = !known.is_empty();
+        if is_active {
+            store.transactions().begin_recovery();
+        }
+        Ok(Recovery {
+            clients,
+            is_active: is_active.into(),
+            is_stopping: false.into(),
+            known: Mutex::new(known),
+            ids: Mutex::default(),
+        })
+    }
+
+    /// Whether clients may still replay requests.
+    pub(super) fn is_active(&self) -> bool {
+        self.is_active.load(Ordering::Acquire)
+    }
+
+    /// Postpones the scan for objects that belong to no file.
+    pub(super) fn postpone_scan(&self, ids: IdRanges) {
+        *self.ids.lock() = ids;
+    }
+}
+
+impl Mdt {
+    /// Whether the client replays this request, and the target lets it. Outside of recovery the
+    /// flag has no effect: a replay skips checks of permission.
+    pub(crate) fn is_replay(&self, req: &ServerRequest) -> bool {
+        self.replayed_transno(req).is_some()
+    }
+
+    /// The number under which an earlier start executed the request, if [`Mdt::is_replay`]. Only an
+    /// open is replayed after its commit.
+    pub(crate) fn replayed_transno(&self, req: &ServerRequest) -> Option<Transno> {
+        let transno = req.replayed_transno().filter(|_| self.recovery.is_active())?;
+        let transactions = self.store.transactions();
+        let first = match req.opc {
+            LDLM_ENQUEUE => Transno(1),
+            _ => Transno(transactions.committed().0 + 1),
+        };
+        (first..=Transno(transactions.epoch() << 32))
+            .contains(&transno)
+            .then_some(transno)
+    }
+
+    /// The store, for the changes of a request.
+    pub(crate) fn request_store(&self, req: &ServerRequest) -> RequestStore<'_> {
+        let slot = match req.body.pb_tag {
+            0 => None,
+            tag => self.client_number(&req.export).map(|client| ReplySlot {
+                client,
+                tag,
+                xid: req.xid,
+                status: 0,
+                data: 0,
+            }),
+        };
+        let replayed = self.replayed_transno(req);
+        RequestStore::new(&self.store, Origin { replayed, slot })
+    }
+
+    /// The number of a client in the records of clients.
+    fn client_number(&self, export: &Arc<Export>) -> Option<u32> {
+        let number = export.ext::<ClientNumber>();
+        *number
+            .0
+            .get_or_init(|| self.recovery.clients.number(&export.client_uuid))
+    }
+
+    /// The clients of earlier starts; none after the first call.
+    pub(super) fn take_known_clients(&self) -> Vec<KnownClient> {
+        std::mem::take(&mut *self.recovery.known.lock())
+    }
+
+    /// Records a client durably.
+    pub(super) async fn record_client(&self, export: &Arc<Export>) -> Result<(), Errno> {
+        let is_lustre = export.lock_terms() != LockTerms::Nacre && !export.is_server();
+        let (uuid, nid) = (&export.client_uuid, export.peer());
+        Ok(self.recovery.clients.remember(uuid, nid, is_lustre).await?)
+    }
+
+    /// Removes the record of a client and its kept replies.
+    pub(super) fn remove_client_record(&self, uuid: &str) {
+        if let Err(e) = self.recovery.clients.forget(uuid) {
+            tracing::error!(
+                "{}: cannot remove the record of client {uuid}; the next start waits for it: {e}",
+                self.uuid
+            );
+        }
+    }
+
+    /// Drops the locks, open files and sequences of a client. If the target stops, the client keeps
+    /// its record and the files that it has open without names.
+    pub(super) async fn end_export(&self, export: &Arc<Export>, why: EndReason) {
+        match why {
+            EndReason::TargetStops => self.recovery.is_stopping.store(true, Ordering::Release),
+            EndReason::Disconnected | EndReason::Evicted => self.remove_client_record(&export.client_uuid),
+        }
+        self.drop_client_state(export).await;
+    }
+
+    /// Drops the locks, open files and sequences of a client.
+    pub(super) async fn drop_client_state(&self, export: &Arc<Export>) {
+        self.locks.server().drop_export(export).await;
+        self.close_all(export);
+        self.sequence_owners.release_all(export);
+    }
+
+    /// Closes all open files of a client. A file without names is destroyed by its last close, but
+    /// not while other clients may have it open without the target's knowledge: after a restart
+    /// until they have recovered, and while the target stops.
+    fn close_all(&self, export: &Arc<Export>) {
+        let keeps_orphans = self.recovery.is_active() || self.recovery.is_stopping.load(Ordering::Acquire);
+        for file in self.handles(export).drain() {
+            let (fid, mode) = (file.fid, file.mode);
+            let closed = match keeps_orphans {
+                true => namespace::drop_handle((&self.store).into(), fid, mode),
+                false => namespace::close(&self.store, fid, mode, None).map(drop),
+            };
+            if let Err(e) = closed {
+                let (uuid, client) = (&self.uuid, &export.client_uuid);
+                tracing::error!("{uuid}: cannot close {fid} of client {client}: {e}");
+            }
+        }
+    }
+
+    /// Ends recovery: all clients have replayed their requests, or are evicted. The first commit
+    /// afterwards covers the replays, so that clients learn that they are durable.
+    pub(super) async fn finish_recovery(&self) {
+        if !self.recovery.is_active.swap(false, Ordering::AcqRel) {
+            return;
+        }
+        self.store.transactions().end_recovery();
+        if let Err(e) = remove_orphans(&self.store).await {
+            tracing::error!(
+                "{}: cannot destroy files that were removed while open; the next start destroys them: {e}",
+                self.uuid
+            );
+        }
+        if let Err(e) = self.commit_replays().await {
+            tracing::error!("{}: cannot commit the replayed requests: {e}", self.uuid);
+        }
+        let mut ids = std::mem::take(&mut *self.recovery.ids.lock());
+        match orphans::extend_to_bounds(&self.store, &mut ids) {
+            Ok(()) => self.scan_for_orphan_objects(ids),
+            Err(e) => tracing::error!("{}: cannot read the records of OST objects: {e}", self.uuid),
+        }
+        self.osts.allow_creates();
+        self.locks.server().replay_done();
+    }
+
+    async fn commit_replays(&self) -> Result<(), Errno> {
+        let applied = self.store.apply(Change::new())?;
+        self.store.index().sync().await?;
+        // Replays and lost commits have queued work under older numbers.
+        self.store.announce_work(applied.transno);
+        Ok(())
+    }
+}
+
+/// Destroys the files that were removed while open, and that no client has open.
+pub(super) async fn remove_orphans(store: &Store) -> Result<(), Errno> {
+    let mut from = None;
+    loop {
+        let orphans = store.orphans(from)?;
+        let Some(last) = orphans.last() else {
+            return Ok(());
+        };
+        from = Some(*last);
+        for fid in orphans {
+            store.index().throttle().await;
+            destroy_orphan(store, fid)?;
+        }
+    }
+}
