@@ -132,6 +132,13 @@ impl Brw {
         self.spans.iter().any(|s| s.flags & flag != 0)
     }
 
+    /// Treats the space of all ranges as reserved by the client's grant.
+    pub(crate) fn mark_granted(&mut self) {
+        self.spans
+            .iter_mut()
+            .for_each(|span| span.flags |= OBD_BRW_FROM_GRANT);
+    }
+
     /// Whether the client holds no lock and requests the server to take one.
     pub(crate) fn requests_lock(&self) -> bool {
         self.any_span_has(OBD_BRW_SRVLOCK)

@@ -8,9 +8,12 @@
 //! not use them, because they count as committed before the objects' data is on disk.
 //!
 //! The record also has the boot id of the machine. If the target was killed but the machine kept
-//! running, the kernel still holds every change that the target replied to. The next start syncs
-//! these changes and counts them as committed. After a reboot, `last_committed` tells clients which
-//! changes may be lost.
+//! running, the kernel still holds all data that clients wrote. The next start syncs it. If no
+//! client can replay its requests, the start also counts all changes as committed.
+//!
+//! Otherwise `last_committed` tells the clients which requests to replay. It stays the same until
+//! all clients have done so ([`Committer::end_recovery`]): after another crash they replay the same
+//! requests. Replays also restore what a killed process had only in memory, such as times.
 
 use std::{
     sync::{
@@ -19,12 +22,12 @@ use std::{
     },
     time::Duration,
 };
-use wire::Transno;
+use wire::{Fid, Transno};
 
 use osd::{Batch, BootId, Index, Objects, OsdError, TransactionGuard, Transactions};
 use tokio::sync::{Notify, watch};
 
-use crate::OstError;
+use crate::{OstError, writers::Writers};
 
 /// The longest time from a change to the start of its commit.
 pub(crate) const COMMIT_INTERVAL: Duration = Duration::from_secs(2);
@@ -44,6 +47,7 @@ pub(crate) struct Committer {
     objects: Arc<dyn Objects>,
     transactions: Arc<Transactions>,
     boot_id: BootId,
+    writers: Writers,
     /// Data written since the last commit began, bytes.
     written_bytes: AtomicU64,
     /// More written data than this, bytes, starts a commit at once.
@@ -71,7 +75,8 @@ struct Commits {
 }
 
 impl Committer {
-    /// Continues from the stored record. The new epoch is on disk when this returns.
+    /// Continues from the stored record. The new epoch is on disk when this returns. With
+    /// `recovers`, begins a recovery: clients may replay requests.
     ///
     /// # Errors
     ///
@@ -81,6 +86,7 @@ impl Committer {
         objects: Arc<dyn Objects>,
         boot_id: BootId,
         svname: &str,
+        recovers: bool,
     ) -> Result<Committer, OstError> {
         let record = match index.get(&KEY)? {
             None => CommitRecord::default(),
@@ -92,8 +98,13 @@ impl Committer {
             })?,
         };
         let transactions = Transactions::restore(record.committed, record.epoch);
-        if record.boot_id == boot_id && boot_id != BootId::default() {
+        let machine_kept_running = record.boot_id == boot_id && boot_id != BootId::default();
+        if machine_kept_running {
             objects.sync_file_system().await?;
+        }
+        if recovers {
+            transactions.begin_recovery();
+        } else if machine_kept_running {
             transactions.set_committed(Transno(transactions.epoch() << 32));
         }
         let committer = Committer {
@@ -101,6 +112,7 @@ impl Committer {
             objects,
             transactions,
             boot_id,
+            writers: Writers::default(),
             written_bytes: AtomicU64::new(0),
             written_bytes_max: UNCOMMITTED_BYTES_MAX.min(cpt::memory_bytes() / MEMORY_DIVISOR),
             changed: Notify::new(),
@@ -121,10 +133,54 @@ impl Committer {
         self.transactions.committed()
     }
 
-    /// Begins a transaction after [`Index::throttle`]. Dropping the result ends the transaction.
-    pub(crate) async fn begin(&self) -> TransactionGuard {
+    /// Whether clients replay requests.
+    pub(crate) fn is_recovering(&self) -> bool {
+        self.transactions.is_recovering()
+    }
+
+    /// Whether a client may replay a transaction: an earlier start executed it, and it is not on
+    /// disk for certain.
+    pub(crate) fn may_replay(&self, transno: Transno) -> bool {
+        self.is_recovering() && transno > self.last_committed() && transno.0 <= self.epoch() << 32
+    }
+
+    /// Ends the recovery, and waits until all replays are on disk.
+    ///
+    /// # Errors
+    ///
+    /// As [`Committer::commit`].
+    pub(crate) async fn end_recovery(&self) -> Result<(), OsdError> {
+        self.transactions.end_recovery();
+        // The commit of a transaction of this start covers the replays, which have lower numbers.
+        drop(self.transactions.begin());
+        self.commit().await
+    }
+
+    /// Begins a transaction after [`Index::throttle`]; with `replayed` under this number. Dropping
+    /// the result ends the transaction.
+    pub(crate) async fn begin(&self, replayed: Option<Transno>) -> TransactionGuard {
         self.index.throttle().await;
-        self.transactions.begin()
+        match replayed {
+            Some(transno) => self.transactions.replay(transno),
+            None => self.transactions.begin(),
+        }
+    }
+
+    /// Ends a client's transaction, which changed an object and wrote `written_bytes`. `client` is
+    /// the handle of the client's export.
+    pub(crate) fn end_of_client(
+        &self,
+        transaction: TransactionGuard,
+        written_bytes: u64,
+        (fid, client): (Fid, u64),
+    ) {
+        self.end(transaction, written_bytes);
+        self.writers.add(fid, client);
+    }
+
+    /// Whether a sync of this object must commit everything ([`Writers`]).
+    pub(crate) fn syncs_all_for(&self, fid: &Fid) -> bool {
+        self.writers.are_several(fid)
     }
 
     /// Ends a transaction that wrote `written_bytes`.
@@ -215,14 +271,11 @@ impl Committer {
     /// Returns true if change marks remain ([`Objects::settle`]).
     async fn commit_once(&self, last: bool) -> Result<bool, OsdError> {
         self.written_bytes.store(0, SeqCst);
-        let applied = self.transactions.applied();
+        let covers_all = !self.is_recovering();
+        let committed = self.transactions.committable();
+        self.writers.begin_commit();
         self.objects.sync(None).await?;
         let marks_stay = self.objects.settle(last).await?;
-        // Before the first transaction of this start, the stored committed number stays valid.
-        let committed = match applied.0 > self.transactions.epoch() << 32 {
-            true => applied,
-            false => self.last_committed(),
-        };
         let boot_id = match last {
             true => BootId::default(),
             false => self.boot_id,
@@ -231,6 +284,9 @@ impl Committer {
             self.write_record(committed, boot_id)?;
             self.index.sync().await?;
             self.transactions.set_committed(committed);
+        }
+        if covers_all {
+            self.writers.end_commit();
         }
         Ok(marks_stay)
     }
@@ -282,6 +338,7 @@ mod tests {
                 Arc::new(MemoryObjects::default()),
                 BootId([1; 16]),
                 "t",
+                false,
             )
             .await
             .unwrap(),
@@ -292,16 +349,54 @@ mod tests {
     async fn changes_of_a_killed_target_are_committed_unless_the_machine_rebooted() {
         let index: Arc<dyn Index> = Arc::new(MemoryIndex::default());
         let killed = open(&index).await;
-        let transno = killed.begin().await.transno();
+        let transno = killed.begin(None).await.transno();
         assert!(killed.last_committed() < transno);
         let restarted = open(&index).await;
         assert!(restarted.last_committed() >= transno);
-        let transno = restarted.begin().await.transno();
+        let transno = restarted.begin(None).await.transno();
         let objects = Arc::new(MemoryObjects::default());
-        let after_reboot = Committer::open(index.clone(), objects, BootId([2; 16]), "t").await;
+        let after_reboot = Committer::open(index.clone(), objects, BootId([2; 16]), "t", false).await;
         let after_reboot = after_reboot.unwrap();
         assert!(after_reboot.last_committed() < transno);
-        assert!(after_reboot.begin().await.transno() > transno);
+        assert!(after_reboot.begin(None).await.transno() > transno);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn committed_number_stays_until_all_clients_have_recovered() {
+        let index: Arc<dyn Index> = Arc::new(MemoryIndex::default());
+        let killed = open(&index).await;
+        let lost = killed.begin(None).await.transno();
+        let committed = killed.last_committed();
+        let recover = async || {
+            let objects = Arc::new(MemoryObjects::default());
+            let opened = Committer::open(index.clone(), objects, BootId([1; 16]), "t", true).await;
+            Arc::new(opened.unwrap())
+        };
+        // The first recovery ends in a crash.
+        let c = recover().await;
+        assert_eq!(c.last_committed(), committed);
+        let (_stop, stopped) = watch::channel(false);
+        let (running, crash) = (c.clone(), stopped.clone());
+        let run = cpt::spawn(async move { running.run(crash).await });
+        assert!(c.may_replay(lost) && !c.may_replay(committed));
+        let replay = c.begin(Some(lost)).await;
+        assert_eq!(replay.transno(), lost);
+        c.end(replay, 0);
+        let new = c.begin(None).await;
+        assert!(!c.may_replay(new.transno()));
+        c.end(new, 0);
+        c.commit().await.unwrap();
+        assert_eq!(c.last_committed(), committed);
+        run.abort();
+
+        let c = recover().await;
+        assert_eq!(c.last_committed(), committed);
+        let running = c.clone();
+        cpt::spawn(async move { running.run(stopped).await });
+        c.end(c.begin(Some(lost)).await, 0);
+        c.end_recovery().await.unwrap();
+        assert!(c.last_committed().0 > c.epoch() << 32);
+        assert!(!c.is_recovering() && !c.may_replay(lost));
     }
 
     #[test]
@@ -323,14 +418,14 @@ mod tests {
             let c = c.clone();
             async move { c.run(stopped).await }
         });
-        let first = c.begin().await;
+        let first = c.begin(None).await;
         let transno = first.transno();
         assert!(c.last_committed() < transno);
         c.end(first, 0);
         let mut committed = c.transactions.watch_committed();
         committed.wait_for(|t| *t >= transno).await.unwrap();
 
-        let second = c.begin().await;
+        let second = c.begin(None).await;
         let transno = second.transno();
         c.end(second, 0);
         let begun = tokio::time::Instant::now();
@@ -342,7 +437,7 @@ mod tests {
         task.await.unwrap();
         let restarted = open(&index).await;
         assert_eq!(restarted.last_committed(), transno);
-        assert!(restarted.begin().await.transno() > transno);
+        assert!(restarted.begin(None).await.transno() > transno);
         assert!(restarted.epoch() > c.epoch());
     }
 
@@ -353,8 +448,8 @@ mod tests {
         let (_stop, stopped) = watch::channel(false);
         let running = c.clone();
         cpt::spawn(async move { running.run(stopped).await });
-        let slow = c.begin().await;
-        let fast = c.begin().await;
+        let slow = c.begin(None).await;
+        let fast = c.begin(None).await;
         c.end(fast, 0);
         c.commit().await.unwrap();
         assert!(c.last_committed() < slow.transno());

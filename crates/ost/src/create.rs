@@ -34,15 +34,17 @@ impl Ost {
         if u64::from(wanted.f_oid) > SEQ_WIDTH {
             return Err(Errno::ENOSPC);
         }
-        let destroys_orphans =
-            request.o_valid & OBD_MD_FLFLAGS != 0 && request.o_flags & OBD_FL_DELORPHAN != 0;
+        // A replay must not destroy: files may use objects created since the original request.
+        let destroys_orphans = request.o_valid & OBD_MD_FLFLAGS != 0
+            && request.o_flags & OBD_FL_DELORPHAN != 0
+            && !req.is_replay();
         let _create = sequence.create_lock.lock().await;
         let last = sequence.last();
         let plan = plan_precreate(last, wanted.f_oid.into(), destroys_orphans);
         if plan.last > last && !destroys_orphans && self.space.avail_bytes() < CREATE_BYTES_MIN {
             return Err(Errno::ENOSPC);
         }
-        let transaction = self.committer.begin().await;
+        let transaction = self.committer.begin(None).await;
         let transno = transaction.transno();
         if let Some(above) = plan.destroy_above {
             self.tombstones.add_range(wanted.f_seq, above + 1, last);
@@ -105,7 +107,7 @@ impl Ost {
             let _lock = self.locks.lock_to_destroy(client, fid.res_id()).await?;
             self.tombstones.add(fid);
             transno = self
-                .change(&req.export, fid, "destroy", async |_| {
+                .change(req, None, fid, "destroy", async |_| {
                     match attr::cached(&*self.objects, &self.sequences, fid) {
                         // Never written: the store has nothing to remove.
                         osd::CachedAttr::Absent => Ok(()),

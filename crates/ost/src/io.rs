@@ -17,7 +17,7 @@ use crate::{
     brw::{Brw, Span},
     grant::{ClientGrant, GrantReport, PendingGrant},
     object::precision,
-    stats,
+    recovery, stats,
 };
 
 /// Takes the next `len` bytes of the data: first from `rest`, then from `data`.
@@ -41,8 +41,13 @@ fn take_bytes(data: &mut impl Iterator<Item = Bytes>, rest: &mut Bytes, mut len:
 impl Ost {
     /// `OST_WRITE`: fetches and verifies the data, writes it, and grants more space.
     pub(crate) async fn write(&self, req: &mut ServerRequest) -> Result<Reply, Errno> {
-        let brw = Brw::parse(&req.msg, self.brw_size_of(&req.export), self.offer.maxbytes)?;
-        let fid = self.object_to_change(&brw.object.ioo_oid)?;
+        let mut brw = Brw::parse(&req.msg, self.brw_size_of(&req.export), self.offer.maxbytes)?;
+        let replayed = self.replayed(req)?;
+        if replayed.is_some() {
+            // The client's grant no longer contains the space of this write.
+            brw.mark_granted();
+        }
+        let fid = self.object_of_change(&brw.object.ioo_oid, replayed).await?;
         let data = fetch(req, &brw).await?;
         let computed = brw.checksum.map(|ty| (ty, ty.of(brw.ranges(), &data)));
         let mut oa = reply_oa(&brw);
@@ -57,7 +62,7 @@ impl Ost {
                 return Ok(reply(oa, &vec![0; brw.spans.len()]));
             }
         }
-        let grant = self.grant_of(&req.export);
+        let grant = self.grant_of(&req.export).filter(|_| replayed.is_none());
         let pending = grant.as_deref().map(|g| self.apply_grant_report(req, g, &brw));
         let _lock = self.take_requested_lock(req, &brw, LockMode::Pw).await?;
         let before = self
@@ -65,27 +70,26 @@ impl Ost {
             .attr(fid)
             .await
             .map_err(|e| self.store_error("read attributes", fid, &e))?;
-        self.check_parent(req, &brw.oa, fid, before.as_ref())?;
+        self.check_parent(req, replayed, &brw.oa, before.as_ref())?;
         // Fetching the data may take long. If the client was evicted meanwhile, its locks are gone
         // and nothing may be written.
         let change = req.export.change()?;
-        let transaction = self.committer.begin().await;
+        let transaction = self.committer.begin(replayed).await;
         let transno = transaction.transno();
-        let mut set = attr::to_data_change(&brw.oa, precision(req), transno);
+        let set = attr::to_data_change(&brw.oa, precision(req), transno);
+        let mut set = recovery::set_by(replayed, before.as_ref(), set);
         if self.has_later_time_change(req, fid) {
             set = set.without_times();
         }
         let (results, written) = self.write_spans(&brw, fid, data, before.as_ref(), set).await;
-        self.committer.end(transaction, written);
+        self.committer
+            .end_of_client(transaction, written, (fid, req.export.handle));
         drop(change);
         self.remove_if_destroyed(fid).await?;
         req.record(&[(stats::WRITE_BYTES, written)]);
         drop(pending);
-        if brw.requests_sync() && written > 0 {
-            self.objects
-                .sync(Some(fid))
-                .await
-                .map_err(|e| self.store_error("sync", fid, &e))?;
+        if brw.requests_sync() && written > 0 && replayed.is_none() {
+            self.sync_object(fid).await?;
         }
         let after = self
             .objects

@@ -3,8 +3,9 @@
 //!
 //! [`Ost`] is a target of the RPC layer. It keeps data in an [`osd`] store, locks objects through
 //! [`ldlm`], and gets its FID sequences from MDT0. It replies before a change is on disk: `commit`
-//! syncs changes at most 2 s later and reports the last committed transaction. The protocol's rules
-//! for grants (`grant`), precreation (`sequence`) and connect negotiation (`negotiate`) are free of
+//! syncs changes at most 2 s later and reports the last committed transaction. After a restart,
+//! clients replay the changes that are perhaps not on disk (`recovery`). The protocol's rules for
+//! grants (`grant`), precreation (`sequence`) and connect negotiation (`negotiate`) are free of
 //! I/O.
 
 mod attr;
@@ -23,12 +24,14 @@ mod modification_data;
 mod negotiate;
 mod object;
 mod parameters;
+mod recovery;
 mod scrub;
 mod sequence;
 mod stats;
 mod super_sequence;
 mod target;
 mod tombstones;
+mod writers;
 
 pub use error::OstError;
 pub use target::{BRW_SIZE_MAX, Ost, OstConfig};

@@ -3,8 +3,7 @@
 
 use ldlm::{LocalLock, LockMode, Policy};
 use osd::{ObjAttr, OsdError, Seek};
-use rpc::{Export, Reply, ServerRequest};
-use std::sync::Arc;
+use rpc::{Reply, ServerRequest};
 use wire::format::bufs;
 use wire::{
     Errno, Fid, OBD_FL_FLUSH, OBD_FL_SRVLOCK, OBD_MD_FLBLOCKS, OBD_MD_FLFID, OBD_MD_FLFLAGS, OBD_MD_FLGROUP,
@@ -12,7 +11,7 @@ use wire::{
     ObdStatfs, Obdo, OstBody, OstId, Precision, Transno, WireStruct,
 };
 
-use crate::{Ost, attr};
+use crate::{Ost, attr, recovery};
 
 const FALLOC_FL_KEEP_SIZE: u32 = 1;
 const FALLOC_FL_PUNCH_HOLE: u32 = 2;
@@ -29,6 +28,8 @@ struct ObjectRequest {
     oa: Obdo,
     fid: Fid,
     precision: Precision,
+    /// The number of the transaction that the client replays.
+    replayed: Option<Transno>,
 }
 
 impl ObjectRequest {
@@ -68,14 +69,20 @@ impl Ost {
             oa,
             fid: self.object(&oa.o_oi)?,
             precision: precision(req),
+            replayed: None,
         })
     }
 
     /// Parses a request that changes an object: fails with `ENOENT` if the object was destroyed.
-    fn object_request_to_change(&self, req: &ServerRequest) -> Result<ObjectRequest, Errno> {
-        let object = self.object_request(req)?;
-        self.object_to_change(&object.oa.o_oi)?;
-        Ok(object)
+    async fn object_request_to_change(&self, req: &ServerRequest) -> Result<ObjectRequest, Errno> {
+        let oa = req.get::<OstBody>(bufs::OST_BODY)?.oa;
+        let replayed = self.replayed(req)?;
+        Ok(ObjectRequest {
+            oa,
+            fid: self.object_of_change(&oa.o_oi, replayed).await?,
+            precision: precision(req),
+            replayed,
+        })
     }
 
     async fn load_attr(&self, fid: Fid) -> Result<Option<ObjAttr>, Errno> {
@@ -85,7 +92,7 @@ impl Ost {
     }
 
     /// Checks the parent FID in a change: the FID of the object's file. Only an MDT may assign an
-    /// object to another file.
+    /// object to another file. A replay was checked before.
     ///
     /// # Errors
     ///
@@ -93,18 +100,18 @@ impl Ost {
     pub(crate) fn check_parent(
         &self,
         req: &ServerRequest,
+        replayed: Option<Transno>,
         oa: &Obdo,
-        fid: Fid,
         attr: Option<&ObjAttr>,
     ) -> Result<(), Errno> {
         let expected = attr.map_or(Fid::ZERO, |a| a.parent);
         let found = Fid::new(oa.o_parent_seq, oa.o_parent_oid, 0);
         // The `f_ver` of a stored parent is the stripe index.
         let is_same = expected == Fid::ZERO || (expected.f_seq, expected.f_oid) == (found.f_seq, found.f_oid);
-        if oa.o_valid & OBD_MD_FLFID == 0 || is_same || req.export.is_server() {
+        if oa.o_valid & OBD_MD_FLFID == 0 || is_same || replayed.is_some() || req.export.is_server() {
             return Ok(());
         }
-        let client = &req.export.client_uuid;
+        let (client, fid) = (&req.export.client_uuid, self.sequences.fid(&oa.o_oi));
         lnet::warn_rate_limited!(ost = %self.svname, %client, peer = %req.peer, object = %fid, %expected, %found, "change refused: the client's parent FID differs from the object's");
         Err(Errno::EPERM)
     }
@@ -140,20 +147,26 @@ impl Ost {
     }
 
     /// Changes an object in one transaction, if the client is still connected; returns the
-    /// transaction number. Except for a destroy, the caller calls [`Ost::remove_if_destroyed`]
-    /// afterwards.
+    /// transaction number. A replay keeps its number. Except for a destroy, the caller calls
+    /// [`Ost::remove_if_destroyed`] afterwards.
     pub(crate) async fn change(
         &self,
-        export: &Arc<Export>,
+        req: &ServerRequest,
+        replayed: Option<Transno>,
         fid: Fid,
         what: &str,
         f: impl AsyncFnOnce(Transno) -> Result<(), OsdError>,
     ) -> Result<Transno, Errno> {
-        let _change = export.change()?;
-        let transaction = self.committer.begin().await;
+        let _change = req.export.change()?;
+        let transaction = self.committer.begin(replayed).await;
         let transno = transaction.transno();
         let result = f(transno).await;
-        self.committer.end(transaction, 0);
+        match req.export.is_server() {
+            true => self.committer.end(transaction, 0),
+            false => self
+                .committer
+                .end_of_client(transaction, 0, (fid, req.export.handle)),
+        }
         result.map_err(|e| self.store_error(what, fid, &e))?;
         Ok(transno)
     }
@@ -183,14 +196,15 @@ impl Ost {
 
     /// `OST_SETATTR`: owner, project, times, file and layout version.
     pub(crate) async fn setattr(&self, req: &mut ServerRequest) -> Result<Reply, Errno> {
-        let object = self.object_request_to_change(req)?;
+        let object = self.object_request_to_change(req).await?;
         let attr = self.load_attr(object.fid).await?;
-        self.check_parent(req, &object.oa, object.fid, attr.as_ref())?;
+        self.check_parent(req, object.replayed, &object.oa, attr.as_ref())?;
         let set = attr::to_set_attr(&object.oa, object.precision);
+        let set = recovery::set_by(object.replayed, attr.as_ref(), set);
         if object.has_valid(OBD_MD_FLMTIME) {
             self.record_time_change(req, object.fid);
         }
-        let transno = self.change(&req.export, object.fid, "set attributes", async |_| {
+        let transno = self.change(req, object.replayed, object.fid, "set attributes", async |_| {
             self.objects.setattr(object.fid, set).await
         });
         let transno = transno.await?;
@@ -206,7 +220,7 @@ impl Ost {
 
     /// `OST_PUNCH`: truncates or extends the object, or punches a hole.
     pub(crate) async fn punch(&self, req: &mut ServerRequest) -> Result<Reply, Errno> {
-        let object = self.object_request_to_change(req)?;
+        let object = self.object_request_to_change(req).await?;
         if !object.has_valid(OBD_MD_FLSIZE | OBD_MD_FLBLOCKS) {
             return Err(Errno::EPROTO);
         }
@@ -216,7 +230,7 @@ impl Ost {
             return Err(Errno::EFBIG);
         }
         let attr = self.load_attr(object.fid).await?;
-        self.check_parent(req, &object.oa, object.fid, attr.as_ref())?;
+        self.check_parent(req, object.replayed, &object.oa, attr.as_ref())?;
         let _lock = match object.has_flag(OBD_FL_SRVLOCK) {
             true => Some(
                 self.lock_object(req, &object.oa.o_oi, LockMode::Pw, start, end)
@@ -228,8 +242,9 @@ impl Ost {
             }
         };
         self.record_time_change(req, object.fid);
-        let transno = self.change(&req.export, object.fid, "truncate", async |transno| {
+        let transno = self.change(req, object.replayed, object.fid, "truncate", async |transno| {
             let set = attr::to_data_change(&object.oa, object.precision, transno);
+            let set = recovery::set_by(object.replayed, attr.as_ref(), set);
             let end = if end == OBD_OBJECT_EOF { u64::MAX } else { end };
             self.objects.punch(object.fid, start, end, set).await
         });
@@ -246,7 +261,7 @@ impl Ost {
 
     /// `OST_FALLOCATE`: allocates space, punches a hole, or zeroes a range.
     pub(crate) async fn fallocate(&self, req: &mut ServerRequest) -> Result<Reply, Errno> {
-        let object = self.object_request_to_change(req)?;
+        let object = self.object_request_to_change(req).await?;
         let (start, end) = (object.oa.o_size, object.oa.o_blocks);
         if !object.has_valid(OBD_MD_FLSIZE | OBD_MD_FLBLOCKS) || start >= end {
             return Err(Errno::EINVAL);
@@ -265,11 +280,13 @@ impl Ost {
         let keep_size = mode & FALLOC_FL_KEEP_SIZE != 0;
         let fid = object.fid;
         let attr = self.load_attr(fid).await?;
-        self.check_parent(req, &object.oa, fid, attr.as_ref())?;
+        self.check_parent(req, object.replayed, &object.oa, attr.as_ref())?;
         let size = attr.map_or(0, |a| a.size);
-        let transno = self.change(&req.export, fid, "allocate", async |transno| {
+        let transno = self.change(req, object.replayed, fid, "allocate", async |transno| {
             let set = attr::to_data_change(&object.oa, object.precision, transno);
-            if mode & FALLOC_FL_PUNCH_HOLE == 0 {
+            let set = recovery::set_by(object.replayed, attr.as_ref(), set);
+            // The space of a replayed allocation was free.
+            if mode & FALLOC_FL_PUNCH_HOLE == 0 && object.replayed.is_none() {
                 self.check_space(start, end, attr.as_ref())?;
             }
             match mode & !FALLOC_FL_KEEP_SIZE {
@@ -346,10 +363,7 @@ impl Ost {
             return Ok(body_reply(Obdo::default()));
         }
         let object = self.object_request(req)?;
-        self.objects
-            .sync(Some(object.fid))
-            .await
-            .map_err(|e| self.store_error("sync", object.fid, &e))?;
+        self.sync_object(object.fid).await?;
         let mut oa = object.reply_oa();
         attr::put(
             &mut oa,
@@ -357,6 +371,15 @@ impl Ost {
             object.precision,
         );
         Ok(body_reply(oa))
+    }
+
+    /// Writes an object to disk, so that a later restart of the target changes nothing of it.
+    pub(crate) async fn sync_object(&self, fid: Fid) -> Result<(), Errno> {
+        let synced = match self.committer.syncs_all_for(&fid) {
+            true => self.committer.commit().await,
+            false => self.objects.sync(Some(fid)).await,
+        };
+        synced.map_err(|e| self.store_error("sync", fid, &e))
     }
 
     /// `OST_STATFS`: the target's share of the disk.

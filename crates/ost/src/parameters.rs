@@ -67,6 +67,7 @@ pub(crate) fn register(ost: &Arc<Ost>, exports: &Arc<TargetExports>, registry: &
             Param::atomic(ost.scrub.speed.clone(), 0..=SPEED_MAX)
                 .about("bandwidth of the scrub, MiB/s; 0: none"),
         );
+    exports.add_recovery_params(&mut own);
     vec![
         exports.register_stats(registry, &format!("obdfilter.{}", ost.svname), "stats"),
         own,

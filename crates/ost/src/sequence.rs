@@ -69,6 +69,8 @@ pub(crate) struct Sequence {
     pub(crate) seq: u64,
     /// The id of the last object created.
     last: AtomicU64,
+    /// `last` when the target started.
+    stored_last: u64,
     /// Objects with this id or a higher one were created by this run of the target. `u64::MAX`: not
     /// yet known.
     new_from: AtomicU64,
@@ -125,6 +127,12 @@ impl Sequence {
     /// The id of the last object created; 0 if there is none.
     pub(crate) fn last(&self) -> u64 {
         self.last.load(SeqCst)
+    }
+
+    /// The highest id that an earlier run can have created without a record on disk: that of one
+    /// precreation.
+    pub(crate) fn lost_last_max(&self) -> u64 {
+        (self.stored_last + u64::from(OST_MAX_PRECREATE)).min(SEQ_WIDTH)
     }
 
     /// Records that earlier runs created no object above `last`.
@@ -350,6 +358,7 @@ impl Sequence {
         Arc::new(Sequence {
             seq,
             last: AtomicU64::new(last),
+            stored_last: last,
             new_from: AtomicU64::new(u64::MAX),
             create_lock: tokio::sync::Mutex::new(()),
         })

@@ -5,11 +5,12 @@ use std::sync::{Arc, OnceLock};
 use ldlm::{LdlmConfig, LockLimits, LockServer, LockType};
 use lnet::warn_rate_limited;
 use mgc::{CachedRights, CapaKeyring, FsConfig, Nodemaps, Rights};
-use osd::{DiskShare, Index, Objects, Space, Stores};
+use osd::{ClientRecords, DiskShare, Index, Objects, Space, Stores};
 use params::{Group, Operations, Registry, as_usecs};
 use parking_lot::Mutex;
 use rpc::{
-    BoxFuture, ConnectRequest, EndReason, Export, Ptlrpc, Reply, Role, ServerRequest, Target, services,
+    BoxFuture, ConnectRequest, EndReason, Export, KnownClient, Ptlrpc, Reply, Role, ServerRequest, Target,
+    services,
 };
 use tokio::{sync::watch, task::JoinHandle, time::Instant};
 use wire::format::bufs;
@@ -98,6 +99,9 @@ pub struct Ost {
     pub(crate) sequences: Arc<Sequences>,
     pub(crate) tombstones: Tombstones,
     pub(crate) committer: Arc<Committer>,
+    pub(crate) client_records: ClientRecords,
+    /// The clients of earlier starts that may recover.
+    pub(crate) known_clients: Vec<KnownClient>,
     pub(crate) grants: Grants,
     pub(crate) space: Arc<Space>,
     pub(crate) scrub: Arc<Scrub>,
@@ -136,8 +140,16 @@ impl Ost {
         let index = store.open_index().await?;
         let objects = store.open_objects(&index).await?;
         let sequences = Arc::new(Sequences::open(index.clone(), &svname, cfg.index)?);
-        let committer =
-            Arc::new(Committer::open(index.clone(), objects.clone(), store.boot_id(), &svname).await?);
+        let client_records = ClientRecords::load(index.clone())?;
+        let known_clients = client_records.known()?;
+        let committer = Committer::open(
+            index.clone(),
+            objects.clone(),
+            store.boot_id(),
+            &svname,
+            !known_clients.is_empty(),
+        );
+        let committer = Arc::new(committer.await?);
         let space = index.space().clone();
         let object_lvbs = ObjectLvbs {
             objects: objects.clone(),
@@ -154,6 +166,9 @@ impl Ost {
                 ..LdlmConfig::default()
             },
         );
+        if !known_clients.is_empty() {
+            locks.begin_replay();
+        }
         let offer = Offer {
             index: cfg.index,
             instance: committer.epoch() as u32,
@@ -173,6 +188,8 @@ impl Ost {
             sequences,
             tombstones: Tombstones::default(),
             committer,
+            client_records,
+            known_clients,
             grants: Grants::new(cpt::HashSeed::random()),
             share: space.share(),
             scrub: Arc::default(),
@@ -265,7 +282,7 @@ impl Ost {
     }
 
     /// Checks that the sender may send the request, before any handler runs.
-    fn check_permissions(&self, req: &ServerRequest) -> Result<(), Errno> {
+    pub(crate) fn check_permissions(&self, req: &ServerRequest) -> Result<(), Errno> {
         if !req.export.is_server() {
             self.check_client(req)?;
         }
@@ -306,7 +323,8 @@ impl Ost {
     }
 
     /// Fails an enqueue on an object that was never created here: with a lock the client would
-    /// treat the object as empty.
+    /// treat the object as empty. A client that recovers gets its lock also if a crash lost the
+    /// record of the object's creation.
     fn check_locked_object(&self, req: &ServerRequest) -> Result<(), Errno> {
         let name = req
             .get::<LdlmRequest>(bufs::DLM_REQ)?
@@ -318,7 +336,10 @@ impl Ost {
             oi_id: name[0],
             oi_seq: name[1],
         };
-        self.object(&id).map(drop)
+        match self.object(&id) {
+            Err(Errno::EINPROGRESS) if self.is_claim(req) => Ok(()),
+            object => object.map(drop),
+        }
     }
 
     /// Cancels the locks listed in a failed enqueue request: its client has dropped them already.
@@ -414,7 +435,8 @@ impl Target for Ost {
         let mut data = self.offer.reply_data(req)?;
         if data.ocd_connect_flags & OBD_CONNECT_GRANT != 0 {
             // A client that reconnects reports its grant, because its dirty cache depends on it.
-            let chunk = match req.reconnects {
+            // All clients of a recovery reconnect.
+            let chunk = match req.reconnects || self.committer.is_recovering() {
                 true => u64::MAX,
                 false => self.offer.chunk_bytes(data.ocd_brw_size.max(BRW_SIZE_DEFAULT)),
             };
@@ -441,7 +463,7 @@ impl Target for Ost {
 
     fn handle<'a>(&'a self, req: &'a mut ServerRequest) -> BoxFuture<'a, Result<Reply, Errno>> {
         Box::pin(async move {
-            if let Err(errno) = self.check_permissions(req) {
+            if let Err(errno) = self.permit(req).await {
                 self.cancel_listed_locks(req);
                 return Err(errno);
             }
@@ -470,10 +492,29 @@ impl Target for Ost {
         })
     }
 
-    fn export_gone<'a>(&'a self, export: &'a Arc<Export>, _why: EndReason) -> BoxFuture<'a, ()> {
+    fn known_clients(&self) -> Vec<KnownClient> {
+        self.known_clients.clone()
+    }
+
+    fn remember_client<'a>(&'a self, export: &'a Arc<Export>) -> BoxFuture<'a, Result<(), Errno>> {
+        Box::pin(self.record_client(export))
+    }
+
+    fn forget_client(&self, client_uuid: &str) {
+        self.remove_client_record(client_uuid);
+    }
+
+    fn recovered<'a>(&'a self) -> BoxFuture<'a, ()> {
+        Box::pin(self.end_recovery())
+    }
+
+    fn export_gone<'a>(&'a self, export: &'a Arc<Export>, why: EndReason) -> BoxFuture<'a, ()> {
         Box::pin(async move {
             self.locks.drop_export(export).await;
             self.grants.remove_client(&export.client_uuid);
+            if why != EndReason::TargetStops {
+                self.remove_client_record(&export.client_uuid);
+            }
         })
     }
 

@@ -4,20 +4,21 @@
 
 mod fiemap;
 mod fixture;
+mod recovery;
 mod rights;
 
 use std::sync::{Arc, atomic::Ordering};
 
 use bytes::Bytes;
-use fixture::{BrwOptions, Client, MIB, Node};
+use fixture::{BrwOptions, Client, MIB, Node, obdo};
 use ldlm::{Enqueue, LockMode, Policy};
 use osd::{LocalStores, MemoryStores};
 use rpc::RpcError;
 use wire::{
     Errno, Fid, LDLM_FL_HAS_INTENT, OBD_BRW_FROM_GRANT, OBD_BRW_SRVLOCK, OBD_BRW_SYNC, OBD_MD_FLBLOCKS,
-    OBD_MD_FLGRANT, OBD_MD_FLGROUP, OBD_MD_FLID, OBD_MD_FLSIZE, OBD_OBJECT_EOF, OST_DESTROY, OST_FALLOCATE,
-    OST_GET_INFO, OST_GETATTR, OST_PUNCH, OST_SEEK, OST_SETATTR, OST_STATFS, OST_SYNC, ObdStatfs, Obdo,
-    OstBody, OstId, OstLvb, WireStruct, checksum::ChecksumType, nul_terminated,
+    OBD_MD_FLGRANT, OBD_MD_FLSIZE, OBD_OBJECT_EOF, OST_DESTROY, OST_FALLOCATE, OST_GET_INFO, OST_GETATTR,
+    OST_PUNCH, OST_SEEK, OST_SETATTR, OST_STATFS, OST_SYNC, ObdStatfs, Obdo, OstBody, OstId, OstLvb,
+    WireStruct, checksum::ChecksumType, nul_terminated,
 };
 
 const ELDLM_LOCK_ABORTED: i32 = 301;
@@ -31,14 +32,6 @@ fn pattern(len: usize, salt: u8) -> Vec<u8> {
     (0..len)
         .map(|i| (i / 7) as u8 ^ (i as u8).wrapping_mul(31) ^ salt)
         .collect()
-}
-
-fn obdo(fid: Fid) -> Obdo {
-    Obdo {
-        o_oi: fid.into(),
-        o_valid: OBD_MD_FLID | OBD_MD_FLGROUP,
-        ..Obdo::default()
-    }
 }
 
 /// A node with a target in memory, an MDT, a client, and an object.

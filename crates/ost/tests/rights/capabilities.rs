@@ -17,15 +17,15 @@ use crate::fixture::{Client, Node, TARGET};
 use crate::{obdo, with_object};
 
 const CLIENT: &str = "client-a";
-const ALL: u64 =
+pub(crate) const ALL: u64 =
     CAPA_OPC_META_READ | CAPA_OPC_META_WRITE | CAPA_OPC_OSS_READ | CAPA_OPC_OSS_TRUNC | CAPA_OPC_OSS_WRITE;
 
-fn now() -> u32 {
+pub(crate) fn now() -> u32 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs() as u32
 }
 
 /// A capability without a signature, valid for 1000 s.
-fn unsigned_capa(fid: Fid, rights: u64) -> LustreCapa {
+pub(crate) fn unsigned_capa(fid: Fid, rights: u64) -> LustreCapa {
     LustreCapa {
         lc_fid: fid,
         lc_opc: rights,
@@ -36,7 +36,7 @@ fn unsigned_capa(fid: Fid, rights: u64) -> LustreCapa {
 }
 
 /// The capability, signed as an MDT signs it for this client.
-fn signed_capa(node: &Node, client: &str, capa: LustreCapa) -> Bytes {
+pub(crate) fn signed_capa(node: &Node, client: &str, capa: LustreCapa) -> Bytes {
     let scope = CapaScope {
         target: TARGET,
         client,

@@ -1,7 +1,7 @@
 //! Requests that a target refuses: false claims to be a server, requests that only MDTs may send or
 //! that the nodemap forbids, and impossible changes.
 
-mod capabilities;
+pub(crate) mod capabilities;
 mod fid2path;
 
 use bytes::Bytes;
