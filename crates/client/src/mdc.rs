@@ -1,5 +1,7 @@
 //! The connection to one metadata target: requests, intents with their locks, FID allocation.
 
+mod replay;
+
 use crate::attr::MdAttr;
 use crate::cred::Cred;
 use crate::deferred_closes::DeferredCloses;
@@ -149,6 +151,7 @@ fn build_enqueue(intent: IntentRequest) -> (Enqueue, Elc) {
     // A layout intent for an EX lock creates objects.
     enqueue.request.modifies = intent.opens || (intent.opc == IT_LAYOUT && intent.mode == LockMode::Ex);
     enqueue.request.keep_until_closed = intent.opens;
+    enqueue.request.replay_bufs = intent.opens.then_some(replay::replayed_open);
     (enqueue, intent.elc)
 }
 

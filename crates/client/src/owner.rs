@@ -12,7 +12,7 @@ use crate::layout::FileLayout;
 use crate::mdc::Mdc;
 use cpt::Handle;
 use ldlm::{LockInfo, LockOwner};
-use rpc::{BoxFuture, ImportEvent, ImportOwner, Reply};
+use rpc::{BoxFuture, ImportEvent, ImportOwner, Reply, RpcError};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 use wire::{Errno, Fid, MDS_INODELOCK_DOM, MDS_INODELOCK_LAYOUT, Message, OstLvb};
@@ -147,6 +147,16 @@ impl ImportOwner for MdcOwner {
                 Some(mdc) => mdc.locks.ast(opc, msg).await,
                 None => Err(Errno::ESHUTDOWN),
             }
+        })
+    }
+
+    fn replay_locks<'a>(&'a self) -> BoxFuture<'a, Result<(), RpcError>> {
+        Box::pin(async move {
+            let Some(mdc) = self.mdc() else {
+                return Ok(());
+            };
+            mdc.flocks.replay(&mdc.locks).await?;
+            mdc.locks.replay().await
         })
     }
 

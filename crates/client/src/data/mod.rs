@@ -32,4 +32,3 @@ pub(crate) use cache::PAGE_SIZE;
 pub(crate) use descriptors::Descriptor;
 pub(crate) use losses::LossCursor;
 pub(crate) use object::CapabilityUser;
-pub(crate) use ranges::RangeSet;

@@ -1,11 +1,11 @@
-//! A sorted, merged set of byte ranges, such as the dirty parts of an object or the locked parts of
-//! a file: `rangemap`'s set, with the number of bytes. Empty ranges have no effect.
+//! A sorted, merged set of byte ranges, such as the dirty parts of an object: `rangemap`'s set,
+//! with the number of bytes. Empty ranges have no effect.
 
 use std::ops::Range;
 
 /// Disjoint, non-adjacent, non-empty ranges of `u64` offsets.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct RangeSet {
+pub(super) struct RangeSet {
     ranges: rangemap::RangeSet<u64>,
     /// Total length in bytes.
     len: u64,
@@ -13,7 +13,7 @@ pub(crate) struct RangeSet {
 
 impl RangeSet {
     /// Total length in bytes.
-    pub(crate) fn len(&self) -> u64 {
+    pub(super) fn len(&self) -> u64 {
         self.len
     }
 
@@ -23,7 +23,7 @@ impl RangeSet {
     }
 
     /// Adds a range and merges it with the ranges that it overlaps or touches.
-    pub(crate) fn insert(&mut self, range: Range<u64>) {
+    pub(super) fn insert(&mut self, range: Range<u64>) {
         if !range.is_empty() {
             self.len += self.ranges.gaps(&range).map(|r| r.end - r.start).sum::<u64>();
             self.ranges.insert(range);
@@ -31,7 +31,7 @@ impl RangeSet {
     }
 
     /// Removes the bytes of a range; ranges that contain some of them are cut or split.
-    pub(crate) fn remove(&mut self, range: Range<u64>) {
+    pub(super) fn remove(&mut self, range: Range<u64>) {
         if !range.is_empty() {
             self.len -= self.overlaps(range.clone()).map(|r| r.end - r.start).sum::<u64>();
             self.ranges.remove(range);

@@ -4,16 +4,19 @@
 //! A lock owner is an opaque number that the front end chooses. The server distinguishes owners of
 //! different clients by their connections. An unlock is a request for a lock of mode NL. The client
 //! remembers the owners that locked a file, so a close sends an unlock only if necessary. The
-//! client also remembers the locked ranges and the descriptors used: if the metadata target evicts
-//! this client, other clients may get the locks, and these descriptors fail.
+//! client also remembers the locked ranges and the descriptors used. If the metadata target
+//! restarts, the client claims the ranges again. If the target evicts this client, other clients
+//! may get the locks, and these descriptors fail.
 
 use crate::client::Client;
 use crate::cred::Cred;
-use crate::data::RangeSet;
 use crate::ops::open::OpenFile;
 use crate::stats::Operation;
-use ldlm::{Enqueue, Flock, LockMode, Policy};
+use cpt::JoinSet;
+use ldlm::{Enqueue, Flock, LockClient, LockMode, Policy};
 use parking_lot::Mutex;
+use rangemap::RangeMap;
+use rpc::RpcError;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -67,7 +70,12 @@ pub(crate) struct Flocks {
     owners: Mutex<HashMap<(Fid, u64), Arc<FlockOwner>>>,
     /// Number of evictions by the target. An eviction loses all locks.
     evictions: AtomicU64,
+    /// Number of replays at a restarted target.
+    replays: AtomicU64,
 }
+
+/// Maximum number of owners in replay at once.
+const REPLAYS_MAX: usize = 32;
 
 /// A lock owner. The kernel may reuse the number of a released owner. The new owner may then
 /// request locks while the client still releases the former owner's locks.
@@ -84,28 +92,39 @@ struct FlockOwner {
 /// The ranges of a file that an owner holds, and the descriptors through which it locked them.
 #[derive(Default)]
 struct OwnerLocks {
-    ranges: RangeSet,
+    ranges: RangeMap<u64, HeldRange>,
     descriptors: Vec<Weak<OpenFile>>,
 }
 
+/// A locked range.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct HeldRange {
+    ty: FlockType,
+    pid: u32,
+}
+
 impl FlockOwner {
-    /// Records a granted lock or unlock. Returns false, and records nothing, if `is_held` returns
-    /// false: an eviction has lost all locks since the request.
+    /// Records a granted lock or unlock. Returns false, and records nothing, if `is_current`
+    /// returns false: the target has evicted this client since the request, or has restarted.
     fn record_grant(
         &self,
         requested: &FlockRange,
         file: Option<&Arc<OpenFile>>,
-        is_held: impl FnOnce() -> bool,
+        is_current: impl FnOnce() -> bool,
     ) -> bool {
         let range = requested.start..requested.end.saturating_add(1);
         let mut locks = self.locks.lock();
-        if !is_held() {
+        if !is_current() {
             return false;
+        }
+        if range.is_empty() {
+            return true;
         }
         if requested.ty == FlockType::Unlock {
             locks.ranges.remove(range);
         } else {
-            locks.ranges.insert(range);
+            let (ty, pid) = (requested.ty, requested.pid);
+            locks.ranges.insert(range, HeldRange { ty, pid });
             let is_new = |file: &&Arc<OpenFile>| {
                 let is_same = |known: &Weak<OpenFile>| std::ptr::eq(known.as_ptr(), Arc::as_ptr(file));
                 !locks.descriptors.iter().any(is_same)
@@ -116,10 +135,47 @@ impl FlockOwner {
                 locks.descriptors.push(weak);
             }
         }
-        if locks.ranges.len() == 0 {
+        if locks.ranges.is_empty() {
             locks.descriptors.clear();
         }
         true
+    }
+
+    /// The locked ranges. `owner`: the owner's number.
+    fn held(&self, owner: u64) -> Vec<FlockRange> {
+        let locks = self.locks.lock();
+        let held = locks.ranges.iter().map(|(range, held)| FlockRange {
+            ty: held.ty,
+            start: range.start,
+            end: range.end - 1,
+            owner,
+            pid: held.pid,
+        });
+        held.collect()
+    }
+
+    /// Claims the owner's locks on a file again at a restarted target. If the target refuses one,
+    /// the descriptors fail.
+    async fn replay(&self, file: Fid, owner: u64, locks: &LockClient) -> Result<(), RpcError> {
+        for range in self.held(owner) {
+            let (mode, policy) = (range.ty.mode(), flock_policy(&range));
+            if !locks.replay_flock(file.flock_res_id(), mode, policy).await? {
+                self.fail(file, "refused by the restarted MDT");
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Forgets the owner's locks, and fails the descriptors that took them.
+    fn fail(&self, file: Fid, why: &str) {
+        let descriptors = std::mem::take(&mut *self.locks.lock()).descriptors;
+        let open: Vec<_> = descriptors.iter().filter_map(Weak::upgrade).collect();
+        open.iter().for_each(|open| open.descriptor.mark_lock_lost());
+        if !open.is_empty() {
+            tracing::error!(%file, descriptors = open.len(),
+                "{why}: file locks (flock, fcntl) are lost; the descriptors that took them fail with EIO");
+        }
     }
 }
 
@@ -154,14 +210,68 @@ impl Flocks {
         self.evictions.fetch_add(1, Ordering::AcqRel);
         let owners: Vec<_> = self.owners.lock().drain().collect();
         for ((file, _), owner) in owners {
-            let descriptors = std::mem::take(&mut *owner.locks.lock()).descriptors;
-            let open: Vec<_> = descriptors.iter().filter_map(Weak::upgrade).collect();
-            open.iter().for_each(|open| open.descriptor.mark_lock_lost());
-            if !open.is_empty() {
-                tracing::error!(%file, descriptors = open.len(),
-                    "evicted by the MDT: file locks (flock, fcntl) are lost; the descriptors that took them fail with EIO");
+            owner.fail(file, "evicted by the MDT");
+        }
+    }
+
+    /// Claims all locks again at a restarted target. Requests that wait for a lock are replayed by
+    /// the lock client.
+    ///
+    /// # Errors
+    ///
+    /// As [`LockClient::replay`].
+    pub(crate) async fn replay(&self, locks: &Arc<LockClient>) -> Result<(), RpcError> {
+        // From now on, no reply of the former target is recorded.
+        self.replays.fetch_add(1, Ordering::AcqRel);
+        let owners = self.owners.lock().clone();
+        let mut running = JoinSet::new();
+        for ((file, number), owner) in owners {
+            if running.len() >= REPLAYS_MAX {
+                joined(running.join_next().await)?;
+            }
+            let locks = locks.clone();
+            running.spawn(async move { owner.replay(file, number, &locks).await });
+        }
+        while !running.is_empty() {
+            joined(running.join_next().await)?;
+        }
+        Ok(())
+    }
+
+    /// Sends a request for a lock or an unlock, and records the result. If the target has restarted
+    /// meanwhile, sends the request again: the reply may be older than the restart, and the replay
+    /// did not know of it. Repeating it changes nothing at the target. Returns false if an eviction
+    /// has lost all locks meanwhile.
+    async fn request(
+        &self,
+        locks: &LockClient,
+        enqueue: Enqueue,
+        owner: &FlockOwner,
+        requested: &FlockRange,
+        file: Option<&Arc<OpenFile>>,
+    ) -> Result<bool, Errno> {
+        let evictions = self.evictions.load(Ordering::Acquire);
+        let is_evicted = || self.evictions.load(Ordering::Acquire) != evictions;
+        loop {
+            let replays = self.replays.load(Ordering::Acquire);
+            let is_restarted = || self.replays.load(Ordering::Acquire) != replays;
+            locks.enqueue(enqueue.clone()).await?;
+            if owner.record_grant(requested, file, || !is_evicted() && !is_restarted()) {
+                return Ok(true);
+            }
+            if is_evicted() {
+                return Ok(false);
             }
         }
+    }
+}
+
+/// The result of a replay in a task of its own.
+fn joined<E>(result: Option<Result<Result<(), RpcError>, E>>) -> Result<(), RpcError> {
+    match result {
+        Some(Ok(replayed)) => replayed,
+        Some(Err(_)) => Err(RpcError::Closed("file locks".to_owned())),
+        None => Ok(()),
     }
 }
 
@@ -249,8 +359,9 @@ impl Client {
             };
             let _unlock_in_progress = owner.unlock_in_progress.lock().await;
             let requests = owner.requests.load(Ordering::Relaxed);
-            mdc.locks.enqueue(enqueue).await.map_err(Errno::from)?;
-            owner.record_grant(&requested, file, || true);
+            flocks
+                .request(&mdc.locks, enqueue, &owner, &requested, file)
+                .await?;
             if requested.start == 0 && requested.end >= FlockRange::END {
                 flocks.forget_if_released(fid, requested.owner, requests);
             }
@@ -259,13 +370,9 @@ impl Client {
         let owner = flocks.add_request(fid, requested.owner);
         drop(owner.unlock_in_progress.lock().await);
         let flags = if wait { 0 } else { LDLM_FL_BLOCK_NOWAIT };
-        let evictions_before = flocks.evictions.load(Ordering::Acquire);
-        mdc.locks
-            .enqueue(Enqueue { flags, ..enqueue })
-            .await
-            .map_err(Errno::from)?;
-        let is_held = || flocks.evictions.load(Ordering::Acquire) == evictions_before;
-        if !owner.record_grant(&requested, file, is_held) {
+        let enqueue = Enqueue { flags, ..enqueue };
+        let is_held = flocks.request(&mdc.locks, enqueue, &owner, &requested, file);
+        if !is_held.await? {
             // The target may have granted the lock after the eviction; release it again.
             let unlock = Enqueue::new(fid.flock_res_id(), LockMode::Nl, flock_policy(&requested));
             mdc.locks.enqueue(unlock).await.map_err(Errno::from)?;
@@ -299,3 +406,7 @@ fn flock_policy(range: &FlockRange) -> Policy {
         pid: range.pid,
     })
 }
+
+#[cfg(test)]
+#[path = "flock_tests.rs"]
+mod tests;

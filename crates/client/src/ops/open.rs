@@ -433,12 +433,13 @@ impl Client {
         }
         let req = rpc::Request {
             jobid: file.job,
+            ends_open: uncommitted_guard,
             ..rpc::Request::modifying(MDS_CLOSE, pack::close(file.handle, &rec))
         };
         let import = mdc.import.clone();
         let close = async move {
             let reply = import.call(req).await;
-            drop((uncommitted_guard, closing));
+            drop(closing);
             reply
         };
         match cpt::detach_on_drop(close).await.map_err(Errno::from) {

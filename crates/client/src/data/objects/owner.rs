@@ -4,7 +4,7 @@ use super::OstObjects;
 use crate::data::object::lock_range;
 use cpt::BoxFuture;
 use ldlm::{LockInfo, LockOwner};
-use rpc::{ImportEvent, ImportOwner, Reply};
+use rpc::{ImportEvent, ImportOwner, Reply, RpcError};
 use std::sync::{Arc, Weak};
 use wire::{Errno, Message, OstLvb, WireStruct};
 
@@ -20,10 +20,22 @@ impl ImportOwner for OstOwner {
         })
     }
 
+    fn replay_locks<'a>(&'a self) -> BoxFuture<'a, Result<(), RpcError>> {
+        Box::pin(async move {
+            match self.0.upgrade() {
+                Some(ost) => ost.osc.locks().replay().await,
+                None => Ok(()),
+            }
+        })
+    }
+
     fn event(&self, event: ImportEvent) {
         let Some(ost) = self.0.upgrade() else { return };
         match event {
-            ImportEvent::Connected(data) => ost.osc.handle_connect(&data),
+            ImportEvent::Connected(data) => {
+                ost.osc.handle_connect(&data);
+                ost.report_lost_changes();
+            }
             ImportEvent::Evicted => ost.handle_eviction(),
             // An idle disconnect returns the grant.
             ImportEvent::Idle => ost.osc.budget().set_grant(0),

@@ -1,0 +1,94 @@
+//! How the client replays opens after a restart of the metadata target.
+//!
+//! The replay names the file that the open found or created, the objects that the target assigned,
+//! and the handle, which the file then gets again. It requests no lock: locks are replayed later.
+
+use bytes::Bytes;
+use rpc::ReplyMsg;
+use wire::format::bufs;
+use wire::{
+    Fid, LDLM_FL_INTENT_ONLY, LdlmRequest, MDS_OPEN_HAS_EA, MDS_OPEN_HAS_OBJS, MdtBody, MdtRecCreate,
+    OBD_MD_FLEASIZE, WireStruct,
+};
+
+/// The buffers of the replay of an open intent; those of the request if the open failed.
+pub(super) fn replayed_open(request: &[Bytes], reply: &ReplyMsg) -> Vec<Bytes> {
+    edited(request, reply).unwrap_or_else(|| request.to_vec())
+}
+
+fn edited(request: &[Bytes], reply: &ReplyMsg) -> Option<Vec<Bytes>> {
+    // The buffers of a request begin after the `ptlrpc_body`.
+    let at = |index: usize| index - 1;
+    let body: MdtBody = reply.get(bufs::INTENT_REPLY_BODY).ok()?;
+    if body.mbo_fid1 == Fid::ZERO {
+        return None;
+    }
+    let mut all = request.to_vec();
+    let dlm = all.get_mut(at(bufs::DLM_REQ))?;
+    let mut dlm_req = LdlmRequest::from_bytes(dlm).ok()?;
+    dlm_req.lock_flags |= LDLM_FL_INTENT_ONLY as u32;
+    *dlm = [dlm_req.to_bytes(), dlm.slice(LdlmRequest::SIZE.min(dlm.len())..)]
+        .concat()
+        .into();
+    let rec = all.get_mut(at(bufs::OPEN_REC))?;
+    let mut open = MdtRecCreate::from_bytes(rec).ok()?;
+    open.cr_fid2 = body.mbo_fid1;
+    open.cr_open_handle_old = body.mbo_open_handle;
+    let layout = reply.bytes(bufs::INTENT_REPLY_MD);
+    if body.mbo_valid & OBD_MD_FLEASIZE != 0 && !layout.is_empty() {
+        let flags = MDS_OPEN_HAS_EA | MDS_OPEN_HAS_OBJS;
+        open.cr_flags_l |= flags as u32;
+        open.cr_flags_h |= (flags >> 32) as u32;
+    }
+    *rec = open.to_bytes();
+    *all.get_mut(at(bufs::OPEN_EA))? = layout;
+    Some(all)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::replayed_open;
+    use bytes::Bytes;
+    use rpc::ReplyMsg;
+    use wire::format::bufs;
+    use wire::{
+        Fid, LDLM_FL_INTENT_ONLY, LdlmRequest, LustreHandle, MDS_OPEN_HAS_OBJS, MdtBody, MdtRecCreate,
+        Message, OBD_MD_FLEASIZE, PtlrpcBody, WireStruct,
+    };
+
+    #[test]
+    fn the_replay_of_an_open_names_its_file_its_handle_and_its_objects() {
+        let fid = Fid::new(0x2_0000_0400, 7, 0);
+        let mut request = vec![Bytes::new(); 11];
+        request[bufs::DLM_REQ - 1] = LdlmRequest::default().to_bytes();
+        request[bufs::OPEN_REC - 1] = MdtRecCreate::default().to_bytes();
+        let body = MdtBody {
+            mbo_fid1: fid,
+            mbo_valid: OBD_MD_FLEASIZE,
+            mbo_open_handle: LustreHandle { cookie: 77 },
+            ..MdtBody::default()
+        };
+        let mut reply = vec![Bytes::new(); 5];
+        reply[0] = PtlrpcBody::default().to_bytes();
+        reply[bufs::INTENT_REPLY_BODY] = body.to_bytes();
+        reply[bufs::INTENT_REPLY_MD] = Bytes::from_static(b"layout");
+        let reply = ReplyMsg {
+            status: 0,
+            msg: Message {
+                bufs: reply,
+                ..Message::default()
+            },
+            body: PtlrpcBody::default(),
+            bulk: Vec::new(),
+            uncommitted_guard: None,
+        };
+        let replayed = replayed_open(&request, &reply);
+        let open = MdtRecCreate::from_bytes(&replayed[bufs::OPEN_REC - 1]).unwrap();
+        assert_eq!((open.cr_fid2, open.cr_open_handle_old.cookie), (fid, 77));
+        assert_ne!(u64::from(open.cr_flags_l) & MDS_OPEN_HAS_OBJS, 0);
+        assert_eq!(&replayed[bufs::OPEN_EA - 1][..], b"layout");
+        let dlm = LdlmRequest::from_bytes(&replayed[bufs::DLM_REQ - 1]).unwrap();
+        assert_ne!(u64::from(dlm.lock_flags) & LDLM_FL_INTENT_ONLY, 0);
+    }
+}
