@@ -370,7 +370,7 @@ impl Faults {
     async fn disk_death(&mut self) {
         let server = self.rng.usize(..self.cluster.servers.len());
         let host = self.cluster.servers[server].clone();
-        self.history.note(format!("syncs of node {} fail", host.id));
+        self.begin_disk_fault(&host, format!("syncs of node {} fail", host.id));
         host.disks().for_each(|disk| disk.set_failing(true));
         let time = self.seconds(0..10);
         tokio::time::sleep(time).await;

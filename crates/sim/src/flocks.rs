@@ -14,7 +14,7 @@ pub enum Call {
     Unlock(ClientId),
     /// The client dies or is evicted.
     ClientLost(ClientId),
-    /// The metadata server dies: all locks are lost.
+    /// The metadata server dies, and evicts clients: a lock may be lost.
     ServerCrash,
 }
 
@@ -34,7 +34,7 @@ impl Spec for FlockSpec {
             Call::Unlock(client) | Call::ClientLost(client) => {
                 vec![holder.filter(|holder| *holder != client)]
             }
-            Call::ServerCrash => vec![None],
+            Call::ServerCrash => vec![*holder, None],
         }
     }
 }
