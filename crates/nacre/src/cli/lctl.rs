@@ -100,6 +100,9 @@ pub(crate) enum LctlCommand {
         #[arg(short, long)]
         yaml: bool,
     },
+    /// End the recovery of the target `--device`: evict the clients that have not recovered
+    #[command(name = "abort_recovery", visible_alias = "abort_recovery_mdt")]
+    AbortRecovery,
     /// List the NIDs of the process
     #[command(name = "list_nids")]
     ListNids,

@@ -127,6 +127,13 @@ pub(crate) fn run(args: Lctl) -> Result<ExitCode> {
                 outln!("{}", format_device(i, device, target, yaml));
             }
         }
+        LctlCommand::AbortRecovery => {
+            let Some(target) = selected else {
+                bail!("name the target with --device: `nacre lctl dl` lists all");
+            };
+            let setting = format!("*.{}.abort_recovery=1", devices[target].name);
+            set_param(&ask, &setting, false, false, true)?;
+        }
         LctlCommand::ListNids => process.nids.iter().for_each(|nid| outln!("{nid}")),
     }
     Ok(ExitCode::SUCCESS)

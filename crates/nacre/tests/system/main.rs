@@ -24,6 +24,7 @@ mod namespaces;
 mod one_process;
 mod posix;
 mod power;
+mod recovery;
 mod registration;
 mod rsync;
 mod semantics;

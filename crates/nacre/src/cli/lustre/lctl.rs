@@ -18,7 +18,7 @@ const GROUPS: &[Group] = &[
     differs(&["dl", "device_list"], "the reference count is always 1"),
     differs(
         &["--device"],
-        "limits `dl` to this device; all other subcommands only check that it exists",
+        "limits `dl` to this device and names the target of `abort_recovery`; all other subcommands only check that it exists",
     ),
     works(&["ping"]),
     differs(&["nodemap_add", "nodemap_del"], "the name is an argument"),
@@ -90,10 +90,9 @@ const GROUPS: &[Group] = &[
         "keep new files off an OST with `lctl set_param osp.FSNAME-OST0001-*.max_create_count=0` on the MDT's host \
          (20000 ends this); an OST that does not answer gets none anyway, and a signal ends a program that waits for it",
     ),
-    refused(
+    differs(
         &["abort_recovery", "abort_recovery_mdt"],
-        "a target of Nacre has no recovery phase",
-        "clients reconnect at once",
+        "the device is an option: `lctl --device TARGET abort_recovery`",
     ),
     refused(
         &["recover"],
