@@ -97,6 +97,7 @@ impl Mdt {
             _ => Err(Errno::ENOTSUPP),
         }
     }
+
     /// The reply to an open.
     fn open_reply(&self, req: &ServerRequest, result: IntentResult) -> HandlerResult {
         let creates = result.disposition & DISP_OPEN_CREATE != 0;

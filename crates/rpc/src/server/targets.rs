@@ -196,11 +196,10 @@ impl TargetExports {
         &self.stats
     }
 
-    /// Starts the tasks of the recovery, if clients were connected before the start.
+    /// Starts the task of the recovery, if clients were connected before the start.
     pub(crate) fn start_recovery(&self, cpt: &Cpt, lnet: &Arc<Lnet>) {
         if let Some(recovery) = &self.recovery {
-            cpt.spawn(recovery::drive(recovery.clone()));
-            cpt.spawn(recovery::greet(recovery.clone(), lnet.clone()));
+            cpt.spawn(recovery::run(recovery.clone(), lnet.clone()));
         }
     }
 
@@ -246,6 +245,9 @@ impl TargetExports {
     /// Refuses new connects, ends all connections, and waits for requests in execution.
     pub(crate) async fn stop(&self) {
         self.stopping.store(true, Ordering::Release);
+        if let Some(recovery) = &self.recovery {
+            recovery.stop();
+        }
         for export in self.all() {
             export.end(EndReason::TargetStops).await;
         }

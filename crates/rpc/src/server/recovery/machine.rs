@@ -16,7 +16,7 @@
 //! twice the time that the slowest client took to reconnect, at least 10 s; with a client of
 //! Lustre, `recovery_time_soft`, because such a client notices a restart late; with a connected
 //! client that sends nothing, 30 s. It then evicts the client. After `recovery_time_hard` it waits
-//! for no client longer than 10 s.
+//! for no client longer than 10 s, and after ten times that it evicts all unfinished clients.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -26,6 +26,9 @@ use wire::Transno;
 const RECONNECT_MIN: Duration = Duration::from_secs(10);
 /// Time for which the target waits for the next request of a connected client.
 const SILENCE_MAX: Duration = Duration::from_secs(30);
+
+/// Number of hard limits after which the target evicts all clients that have not recovered.
+const HARD_LIMITS_MAX: u32 = 10;
 
 /// The limits of a recovery's duration, as in Lustre.
 #[derive(Debug, Clone, Copy)]
@@ -271,7 +274,9 @@ impl Machine {
             _ => return None,
         };
         let hard = (self.started_at + self.window.hard).max(client.awaited_since + RECONNECT_MIN);
-        Some((client.awaited_since + patience).min(hard))
+        // A client that always replays something must not keep the target from others for ever.
+        let last = self.started_at + HARD_LIMITS_MAX * self.window.hard;
+        Some((client.awaited_since + patience).min(hard).min(last))
     }
 
     fn proceed(&mut self, uuid: &str, progress: Progress, now: Instant) -> Vec<Action> {
@@ -519,6 +524,16 @@ mod tests {
         m.request_done("a", later);
         assert_eq!(m.tick(later + secs(9)), []);
         assert_eq!(m.tick(later + secs(10)).len(), 3);
+    }
+
+    #[test]
+    fn a_client_that_never_ends_its_replays_is_evicted() {
+        let now = Instant::now();
+        let mut m = machine(&["a"], now);
+        let later = now + 10 * Window::default().hard;
+        m.connected("a", later - secs(1));
+        assert_eq!(m.tick(later - secs(1)), []);
+        assert_eq!(m.tick(later).len(), 3);
     }
 
     #[test]

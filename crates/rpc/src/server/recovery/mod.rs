@@ -207,6 +207,18 @@ impl TargetRecovery {
         }
     }
 
+    /// Resolves when the recovery has ended.
+    async fn completed(&self) {
+        let mut stage = self.stage.subscribe();
+        // Fails only when the sender is dropped, and `self` holds it.
+        let _ = stage.wait_for(|s| *s == Stage::Complete).await;
+    }
+
+    /// The target stops: its recovery ends without a result.
+    pub(super) fn stop(&self) {
+        self.wake.notify_one();
+    }
+
     /// From now on, the target serves new requests. The clients were silent while they waited.
     fn note_complete(&self) {
         if let Some(exports) = self.exports.upgrade() {
@@ -310,18 +322,9 @@ impl Drop for TurnGuard {
     }
 }
 
-impl TargetRecovery {
-    /// Resolves when the recovery has ended.
-    async fn completed(&self) {
-        let mut stage = self.stage.subscribe();
-        // Fails only when the sender is dropped, and `self` holds it.
-        let _ = stage.wait_for(|s| *s == Stage::Complete).await;
-    }
-}
-
 /// Connects to the nodes of all clients. So a node notices the restart, even if its connection was
 /// lost without a trace, because this machine lost power. Its clients reconnect at once.
-pub(super) async fn greet(recovery: Arc<TargetRecovery>, lnet: Arc<Lnet>) {
+async fn greet(recovery: &TargetRecovery, lnet: &Arc<Lnet>) {
     let mut greetings = JoinSet::new();
     let nodes: BTreeSet<Nid> = recovery.nodes.values().copied().collect();
     for nid in nodes {
@@ -341,8 +344,21 @@ pub(super) async fn greet(recovery: Arc<TargetRecovery>, lnet: Arc<Lnet>) {
     while greetings.join_next().await.is_some() {}
 }
 
-/// The task of a recovery: evicts the clients that do not recover, and ends the recovery.
-pub(super) async fn drive(recovery: Arc<TargetRecovery>) {
+/// The task of a recovery. It ends with the recovery, or when the target stops.
+pub(super) async fn run(recovery: Arc<TargetRecovery>, lnet: Arc<Lnet>) {
+    let greeting = async {
+        greet(&recovery, &lnet).await;
+        std::future::pending().await
+    };
+    tokio::select! {
+        biased;
+        () = drive(&recovery) => {}
+        () = greeting => {}
+    }
+}
+
+/// Evicts the clients that do not recover, and ends the recovery.
+async fn drive(recovery: &TargetRecovery) {
     loop {
         let (stage, wake_at) = {
             let machine = &mut recovery.state.lock().machine;
