@@ -112,8 +112,8 @@ impl Mdt {
     fn open_again(&self, req: &ServerRequest, kept: &KeptReply) -> HandlerResult {
         self.release_handles(req, &ldlm::handles_to_cancel(req.buf(bufs::DLM_REQ), 1));
         let mut request = OpenRequest::parse(self, req)?;
-        // The first execution checked the permissions.
-        request.cred.is_replay = true;
+        // The first execution checked the permissions, but the client may now name another file.
+        request.cred.is_replay = self.trusts(req);
         let disposition = match kept.data {
             // The record belongs to a later request of the slot.
             0 => DISP_IT_EXECD | DISP_LOOKUP_EXECD | DISP_LOOKUP_POS,
@@ -127,6 +127,7 @@ impl Mdt {
         let fid = self.opened_file(&request, kept);
         let opened = fid.and_then(|fid| {
             let inode = self.store.inode(fid)?;
+            request.cred.is_replay |= inode.uid == request.cred.fsuid;
             let handle = self.open_handle(req, &request, (fid, &inode), Some(kept.transno), &mut out)?;
             self.put_opened(req, fid, handle, &mut out)
         });
