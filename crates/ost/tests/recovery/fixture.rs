@@ -12,10 +12,11 @@ use testbase::by_hand::{body, next_reply, reply_buffer, send};
 use wire::{
     Errno, Fid, LUSTRE_OBD_VERSION, LUSTRE_OST_VERSION, LustreHandle, MSG_REPLAY, Message, Nid, NiobufRemote,
     OBD_CONNECT_AT, OBD_CONNECT_BRW_SIZE, OBD_CONNECT_FID, OBD_CONNECT_FULL20, OBD_CONNECT_GRANT,
-    OBD_CONNECT_GRANT_PARAM, OBD_CONNECT_SHORTIO, OBD_FL_SHORT_IO, OBD_MD_FLBLOCKS, OBD_MD_FLFID,
-    OBD_MD_FLFLAGS, OBD_MD_FLGRANT, OBD_MD_FLSIZE, OBD_MD_FLUID, OBD_OBJECT_EOF, OSC_REPLY_PORTAL,
-    OST_CONNECT, OST_DISCONNECT, OST_FALLOCATE, OST_IO_PORTAL, OST_PUNCH, OST_REQUEST_PORTAL, OST_WRITE,
-    ObdConnectData, ObdIoobj, Obdo, OstBody, PtlrpcBody, Transno, WireStruct, nul_terminated,
+    OBD_CONNECT_GRANT_PARAM, OBD_CONNECT_SHORTIO, OBD_FL_SHORT_IO, OBD_MD_FLBLOCKS, OBD_MD_FLCKSUM,
+    OBD_MD_FLFID, OBD_MD_FLFLAGS, OBD_MD_FLGRANT, OBD_MD_FLSIZE, OBD_MD_FLUID, OBD_OBJECT_EOF,
+    OSC_REPLY_PORTAL, OST_CONNECT, OST_DISCONNECT, OST_FALLOCATE, OST_IO_PORTAL, OST_PUNCH,
+    OST_REQUEST_PORTAL, OST_WRITE, ObdConnectData, ObdIoobj, Obdo, OstBody, PtlrpcBody, Transno, WireStruct,
+    checksum::ChecksumType, nul_terminated,
 };
 
 use crate::fixture::{Node, TARGET, obdo};
@@ -140,6 +141,14 @@ impl Replay {
     pub(super) fn with_parent(mut self, parent: Fid) -> Replay {
         self.oa.o_valid |= OBD_MD_FLFID;
         (self.oa.o_parent_seq, self.oa.o_parent_oid) = (parent.f_seq, parent.f_oid);
+        self
+    }
+
+    /// States a checksum of the data that is wrong.
+    pub(super) fn with_wrong_checksum(mut self) -> Replay {
+        self.oa.o_valid |= OBD_MD_FLCKSUM;
+        self.oa.o_flags |= ChecksumType::Crc32c.flags();
+        self.oa.set_o_cksum(1);
         self
     }
 
