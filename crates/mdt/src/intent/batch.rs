@@ -31,7 +31,7 @@ impl Mdt {
             // Yields to the worker's other tasks from time to time.
             tokio::task::coop::consume_budget().await;
             let (reply, handle) = match parse_lookup(&message) {
-                Ok(lookup) => self.answer_lookup(req, &lookup).await,
+                Ok(lookup) => self.answer_lookup(req, &lookup).await?,
                 // The client must get the locks of earlier lookups, so the reply has their results.
                 // From their number, the client learns which lookups were executed.
                 Err(errno) => {
@@ -49,7 +49,15 @@ impl Mdt {
     }
 
     /// The reply to one lookup, and the handle of its lock; 0 without a lock.
-    async fn answer_lookup(&self, req: &ServerRequest, lookup: &LookupRequest) -> (Message, u64) {
+    ///
+    /// # Errors
+    ///
+    /// `ENOTCONN` if the client's connection has ended, as in [`IntentResult::reply`].
+    async fn answer_lookup(
+        &self,
+        req: &ServerRequest,
+        lookup: &LookupRequest,
+    ) -> Result<(Message, u64), Errno> {
         let started = Instant::now();
         let result = self.lookup_intent(req, lookup).await;
         let duration = started.elapsed();
@@ -62,10 +70,10 @@ impl Mdt {
         let message = Message {
             // In a reply of a batch, this field has the status.
             opc: status as u32,
-            bufs: result.reply(7).bufs,
+            bufs: result.reply(7)?.bufs,
             ..Message::default()
         };
-        (message, handle)
+        Ok((message, handle))
     }
 }
 

@@ -52,7 +52,16 @@ struct IntentResult {
 
 impl IntentResult {
     /// Builds the reply: DLM_REP, and the `count` further buffers of the intent's reply format.
-    fn reply(mut self, count: usize) -> Reply {
+    ///
+    /// # Errors
+    ///
+    /// `ENOTCONN` if the operation ended because the client's connection did, for example when the
+    /// target stops. As the result of the operation, programs would see this error. As the status
+    /// of the request, it makes the client reconnect and send the request again.
+    fn reply(mut self, count: usize) -> HandlerResult {
+        if self.errno == Some(Errno::ENOTCONN) {
+            return Err(Errno::ENOTCONN);
+        }
         let mut rep = LdlmReply {
             lock_policy_res1: self.disposition,
             ..LdlmReply::default()
@@ -73,7 +82,7 @@ impl IntentResult {
             .with_status(status)
             .with_transno(self.transno);
         reply.pre_versions = self.pre_versions;
-        reply
+        Ok(reply)
     }
 }
 
@@ -89,9 +98,9 @@ impl Mdt {
                 let result = self.intent_open(req).await?;
                 self.open_reply(req, result)
             }
-            GETATTR | LOOKUP => Ok(self.intent_getattr(req, cookie, opc).await?.reply(7)),
-            LAYOUT => Ok(self.intent_layout(req, cookie, &dlm).await?.reply(1)),
-            GETXATTR => Ok(self.intent_getxattr(req, cookie).await?.reply(6)),
+            GETATTR | LOOKUP => self.intent_getattr(req, cookie, opc).await?.reply(7),
+            LAYOUT => self.intent_layout(req, cookie, &dlm).await?.reply(1),
+            GETXATTR => self.intent_getxattr(req, cookie).await?.reply(6),
             // Equivalent to a plain enqueue of the directory's UPDATE bit.
             READDIR => self.locks.server().enqueue(req).await,
             _ => Err(Errno::ENOTSUPP),
@@ -101,7 +110,7 @@ impl Mdt {
     /// The reply to an open.
     fn open_reply(&self, req: &ServerRequest, result: IntentResult) -> HandlerResult {
         let creates = result.disposition & DISP_OPEN_CREATE != 0;
-        let reply = result.reply(9);
+        let reply = result.reply(9)?;
         if !creates {
             return Ok(reply);
         }
@@ -114,4 +123,22 @@ impl Mdt {
 fn intent_opc(req: &ServerRequest) -> Option<u64> {
     let opc = req.buf(bufs::INTENT).first_chunk::<8>()?;
     Some(u64::from_le_bytes(*opc))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::IntentResult;
+    use wire::{ELDLM_LOCK_ABORTED, Errno};
+
+    #[test]
+    fn end_of_the_connection_is_no_result_of_an_operation() {
+        let ended_by = |errno| IntentResult {
+            errno: Some(errno),
+            ..IntentResult::default()
+        };
+        let failed = ended_by(Errno::EACCES).reply(7);
+        assert_eq!(failed.map(|reply| reply.status), Ok(ELDLM_LOCK_ABORTED as i32));
+        let disconnected = ended_by(Errno::ENOTCONN).reply(7);
+        assert_eq!(disconnected.map(|reply| reply.status), Err(Errno::ENOTCONN));
+    }
 }
