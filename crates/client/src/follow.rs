@@ -9,7 +9,7 @@
 use crate::client::Client;
 use crate::data::DataFile;
 use crate::layout::FileLayout;
-use mgc::FsConfig;
+use mgc::{FsConfig, NidTable};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -27,7 +27,27 @@ pub(crate) async fn follow(client: Weak<Client>, mut log: watch::Receiver<Arc<Fs
     }
 }
 
+/// Reconnects to targets that have started again, until the client is unmounted or dropped.
+pub(crate) async fn follow_locations(client: Weak<Client>, mut table: watch::Receiver<Arc<NidTable>>) {
+    while table.changed().await.is_ok() {
+        let Some(client) = client.upgrade() else { return };
+        client.apply_locations(&table.borrow_and_update().clone());
+    }
+}
+
 impl Client {
+    fn apply_locations(&self, table: &NidTable) {
+        if self.unmounted.load(Ordering::Acquire) {
+            return;
+        }
+        self.lov.apply_locations(table);
+        for mdc in self.lmv.all() {
+            if let Some(location) = table.of_kind(true).find(|l| l.index == mdc.index) {
+                mdc.import.target_started(&location.nids, location.instance);
+            }
+        }
+    }
+
     fn apply_config(&self, config: Arc<FsConfig>) {
         if self.unmounted.load(Ordering::Acquire) {
             return;

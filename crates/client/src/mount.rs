@@ -7,7 +7,7 @@ use crate::cred::NO_GROUP;
 use crate::data::{DataConfig, Lov};
 use crate::dircache::DirChunkFifo;
 use crate::error::ClientError;
-use crate::follow::follow;
+use crate::follow::{follow, follow_locations};
 use crate::inode::Inodes;
 use crate::kernel::Kernel;
 use crate::lmv::Lmv;
@@ -147,6 +147,8 @@ impl Client {
         match mount.connect(&mgc).await {
             Ok(client) => {
                 cpt::spawn(follow(Arc::downgrade(&client), log));
+                let locations = mgc.follow_nid_table(&fsname);
+                cpt::spawn(follow_locations(Arc::downgrade(&client), locations));
                 cpt::spawn(crate::watch::watch(Arc::downgrade(&client)));
                 Ok(client)
             }

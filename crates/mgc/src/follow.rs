@@ -1,4 +1,4 @@
-//! Follows a log: reads it, and reads it again after each change.
+//! Follows a log or the table of NIDs: reads it, and reads it again after each change.
 //!
 //! As Lustre's clients do, the follower takes the lock on the log's resource before it reads the
 //! log, and so misses no change. After the MGS has revoked the lock, the follower pauses before it
@@ -6,6 +6,7 @@
 //! lock, the MGS grants no lock on the log to other followers in the meantime. They can still read:
 //! a follower without the lock polls the log.
 
+use std::future::Future;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -15,7 +16,7 @@ use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
-use crate::{FsConfig, Mgc, MgcError};
+use crate::{Mgc, MgcError};
 
 /// The shortest pause between a change and the next read of the log. Each read doubles the pause.
 const PAUSE_MIN: Duration = Duration::from_millis(20);
@@ -26,8 +27,14 @@ const QUIET_TIME: Duration = Duration::from_secs(10);
 /// A follower that has waited this long for the lock reads without the lock.
 const LOCK_TIMEOUT: Duration = Duration::from_millis(250);
 
+/// Data of the MGS that a follower reads again after each change.
+pub(crate) trait Followed: Default + PartialEq + Send + Sync + 'static {
+    /// Reads the data.
+    fn read(mgc: &Mgc, logname: &str) -> impl Future<Output = Result<Self, MgcError>> + Send;
+}
+
 /// The follower of one log.
-pub(crate) struct Follower {
+pub(crate) struct Follower<T> {
     mgc: Weak<Mgc>,
     logname: String,
     /// Notified when the log may have changed.
@@ -36,17 +43,17 @@ pub(crate) struct Follower {
     lock_request: Option<JoinHandle<Result<(), RpcError>>>,
     /// The last read was under the lock: a later change notifies `changed`.
     is_current: bool,
-    tx: watch::Sender<Arc<FsConfig>>,
+    tx: watch::Sender<Arc<T>>,
 }
 
-impl Follower {
+impl<T: Followed> Follower<T> {
     /// A follower that has not read its log yet.
     pub(crate) fn new(
         mgc: Weak<Mgc>,
         logname: &str,
         changed: Arc<Notify>,
-        tx: watch::Sender<Arc<FsConfig>>,
-    ) -> Follower {
+        tx: watch::Sender<Arc<T>>,
+    ) -> Follower<T> {
         Follower {
             mgc,
             logname: logname.to_owned(),
@@ -61,11 +68,11 @@ impl Follower {
     pub(crate) async fn read(&mut self, mgc: &Arc<Mgc>) -> Result<(), MgcError> {
         self.is_current = false;
         let is_locked = self.lock(mgc).await;
-        match mgc.read_config(&self.logname).await {
-            Ok(config) => {
+        match T::read(mgc, &self.logname).await {
+            Ok(read) => {
                 self.tx.send_if_modified(|old| {
-                    let is_new = **old != config;
-                    *old = Arc::new(config);
+                    let is_new = **old != read;
+                    *old = Arc::new(read);
                     is_new
                 });
             }

@@ -5,6 +5,7 @@ mod capa;
 mod config;
 mod follow;
 mod mgc;
+pub mod nid_table;
 mod nodemap;
 pub mod registration;
 mod role;
@@ -15,7 +16,8 @@ use wire::Nid;
 
 pub use capa::{CapaError, CapaKeyring, CapaKeys, CapaScope};
 pub use config::{ConfParam, FsConfig, TargetConf};
-pub use mgc::{CAPA_KEYS, Mgc, NODEMAPS, config_resource};
+pub use mgc::{CAPA_KEYS, Mgc, NID_TABLE_SUFFIX, NODEMAPS, config_resource};
+pub use nid_table::{NidTable, TargetLocation};
 pub use nodemap::{CachedRights, DEFAULT, Nodemap, NodemapTable, Nodemaps, Rights, evict_denied};
 pub use role::role_of;
 pub use token::JoinToken;

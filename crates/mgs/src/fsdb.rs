@@ -95,7 +95,7 @@ fn register_any_index(
         }
     }
     let may_have_moved = info.mti_flags & (LDD_F_UPDATE | LDD_F_WRITECONF) != 0;
-    let changed = !is_known || (may_have_moved && nids_in_log(logs, &target) != distinct_nids(&target.nodes));
+    let changed = !is_known || (may_have_moved && !is_listed(logs, &target));
     if changed {
         LogWriter { logs, now, step: 0 }.write(&target, is_known)?;
     }
@@ -191,6 +191,16 @@ fn nids_in_log(logs: &Logs, target: &Target) -> Vec<Nid> {
         .find(|t| t.index == target.index)
         .map(|t| t.nids)
         .unwrap_or_default()
+}
+
+/// Whether the clients' log lists all nodes of a target, and no other. A target that moves between
+/// its service nodes needs no change of the logs, so their order does not count.
+fn is_listed(logs: &Logs, target: &Target) -> bool {
+    let sorted = |mut nids: Vec<Nid>| {
+        nids.sort_unstable();
+        nids
+    };
+    sorted(nids_in_log(logs, target)) == sorted(distinct_nids(&target.nodes))
 }
 
 /// The lowest index that no target of this kind has or had; [`INDEX_MAX`] if all are used.

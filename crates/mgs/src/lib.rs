@@ -10,6 +10,7 @@ mod capa_keys;
 mod fsdb;
 mod logs;
 mod mgs_params;
+mod nid_tables;
 mod sections;
 mod service;
 mod stored_values;

@@ -12,7 +12,7 @@ use std::time::SystemTime;
 use cpt::BoxFuture;
 use cpt::Handle;
 use ldlm::{LdlmConfig, LockMode, LockServer, LockType, NoLvb, Policy};
-use mgc::{CAPA_KEYS, FsConfig, JoinToken, NODEMAPS, NodemapTable, Nodemaps};
+use mgc::{CAPA_KEYS, FsConfig, JoinToken, NID_TABLE_SUFFIX, NODEMAPS, NodemapTable, Nodemaps};
 use osd::{Index, Stores, TargetFiles};
 use params::{Group, Registry};
 use parking_lot::Mutex;
@@ -20,24 +20,26 @@ use rpc::{ConnectRequest, EndReason, Export, Ptlrpc, Reply, ServerRequest, Targe
 use wire::format::bufs;
 use wire::llog_file::CHUNK;
 use wire::{
-    Errno, FID_SEQ_LLOG_NAME, LLOG_F_IS_PLAIN, LLOG_ORIGIN_HANDLE_CREATE, LLOG_ORIGIN_HANDLE_NEXT_BLOCK,
-    LLOG_ORIGIN_HANDLE_READ_HEADER, LUSTRE_VERSION_CODE, LdlmResId, LlogLogid, LlogdBody, MGS_CFG_T_CONFIG,
-    MGS_CFG_T_NODEMAP, MGS_CFG_T_PARAMS, MGS_TARGET_REG, MgsTargetInfo, Nid, NidList, OBD_CONNECT_AT,
-    OBD_CONNECT_BULK_MBITS, OBD_CONNECT_FLAGS2, OBD_CONNECT_FULL20, OBD_CONNECT_LVB_TYPE,
-    OBD_CONNECT_VERSION, OBD_CONNECT2_REP_MBITS, ObdConnectData, OstId, Time, Transno, WireStruct,
-    before_nul,
+    Errno, FID_SEQ_LLOG_NAME, LDD_F_OPC_READY, LLOG_F_IS_PLAIN, LLOG_ORIGIN_HANDLE_CREATE,
+    LLOG_ORIGIN_HANDLE_NEXT_BLOCK, LLOG_ORIGIN_HANDLE_READ_HEADER, LUSTRE_VERSION_CODE, LdlmResId, LlogLogid,
+    LlogdBody, MGS_BULK_PORTAL, MGS_CFG_T_CONFIG, MGS_CFG_T_NODEMAP, MGS_CFG_T_PARAMS, MGS_CFG_T_RECOVER,
+    MGS_CONFIG_READ, MGS_TARGET_REG, MgsConfigBody, MgsTargetInfo, Nid, NidList, OBD_CONNECT_AT,
+    OBD_CONNECT_BULK_MBITS, OBD_CONNECT_FLAGS2, OBD_CONNECT_FULL20, OBD_CONNECT_IMP_RECOV,
+    OBD_CONNECT_LVB_TYPE, OBD_CONNECT_VERSION, OBD_CONNECT2_REP_MBITS, ObdConnectData, OstId, Time, Transno,
+    WireStruct, before_nul,
 };
 
 use crate::admission::Admission;
 use crate::capa_keys::{self, KeyFile, KeySource};
 use crate::logs::{Log, Logs};
+use crate::nid_tables::NidTables;
 use crate::{MgsError, fsdb, mgs_params, stored_values};
 
-/// The connect flags that the MGS grants. `OBD_CONNECT_IMP_RECOV` is missing, because this MGS
-/// serves no NID table.
+/// The connect flags that the MGS grants.
 const GRANTED_FLAGS: u64 = OBD_CONNECT_VERSION
     | OBD_CONNECT_AT
     | OBD_CONNECT_FULL20
+    | OBD_CONNECT_IMP_RECOV
     | OBD_CONNECT_LVB_TYPE
     | OBD_CONNECT_BULK_MBITS
     | OBD_CONNECT_FLAGS2;
@@ -90,6 +92,8 @@ pub struct Mgs {
     index: Arc<dyn Index>,
     /// Locked only for work in memory: applying a change to the store does not wait for the disk.
     logs: Mutex<Logs>,
+    /// Where the targets are. Locked only for work in memory.
+    nid_tables: Mutex<NidTables>,
     locks: Arc<LockServer>,
     admission: Admission,
     nodemaps: Nodemaps,
@@ -138,6 +142,7 @@ impl Mgs {
             rpc: rpc.clone(),
             index,
             logs: Mutex::new(logs),
+            nid_tables: Mutex::default(),
             locks,
             admission: Admission::new(rpc.lnet().clone(), listed, config.token),
             nodemaps,
@@ -338,7 +343,7 @@ impl Mgs {
     async fn register(&self, req: &ServerRequest) -> Result<Reply, Errno> {
         let info: MgsTargetInfo = req.get(bufs::MGS_TARGET_INFO)?;
         let store = mgc::registration::store(req)?;
-        let fsname = info.mti_fsname;
+        let (fsname, ready) = (info.mti_fsname, info.mti_flags & LDD_F_OPC_READY != 0);
         let result = fsdb::parse(&info).and_then(|target| {
             self.admission.check(req, &target, store.as_deref())?;
             let mut logs = self.logs.lock();
@@ -370,7 +375,26 @@ impl Mgs {
                 MGS_CFG_T_CONFIG,
             ));
         }
+        if ready && self.nid_tables.lock().set(&result.info, self.now()) {
+            self.notify_readers(mgc::config_resource(
+                &format!("{fsname}{NID_TABLE_SUFFIX}"),
+                MGS_CFG_T_RECOVER,
+            ));
+        }
         Ok(Reply::new(vec![result.info.to_bytes()]))
+    }
+
+    /// Sends a part of a table of NIDs by bulk.
+    async fn read_nid_table(&self, req: &ServerRequest) -> Result<Reply, Errno> {
+        let body: MgsConfigBody = req.get(bufs::MGS_CONFIG_BODY)?;
+        if u32::from(body.mcb_type) != MGS_CFG_T_RECOVER {
+            return Err(Errno::EINVAL);
+        }
+        let name = body.mcb_name.to_string();
+        let fsname = name.strip_suffix(NID_TABLE_SUFFIX).ok_or(Errno::ENOENT)?;
+        let (result, pages) = self.nid_tables.lock().read(fsname, &body)?;
+        req.bulk_put(MGS_BULK_PORTAL, vec![pages.into()]).await?;
+        Ok(Reply::new(vec![result.to_bytes()]))
     }
 
     /// Revokes the locks of a log's followers in the background; the followers then read the log
@@ -478,6 +502,7 @@ impl Target for Mgs {
                 LLOG_ORIGIN_HANDLE_READ_HEADER => self.read_header(req),
                 LLOG_ORIGIN_HANDLE_NEXT_BLOCK => self.next_block(req),
                 MGS_TARGET_REG => self.register(req).await,
+                MGS_CONFIG_READ => self.read_nid_table(req).await,
                 _ => self.locks.handle(req).await.unwrap_or(Err(Errno::ENOTSUPP)),
             }
         })

@@ -14,8 +14,8 @@ use rpc::{ImportState, Ptlrpc};
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 use wire::{
-    LDD_F_OPC_REG, LDD_F_SV_TYPE_MDT, LDD_F_SV_TYPE_OST, LDD_F_UPDATE, LDD_F_WRITECONF, LUSTRE_VERSION_CODE,
-    MTI_NIDS_MAX, MgsTargetInfo, Nid, Text,
+    LDD_F_OPC_READY, LDD_F_OPC_REG, LDD_F_SV_TYPE_MDT, LDD_F_SV_TYPE_OST, LDD_F_UPDATE, LDD_F_WRITECONF,
+    LUSTRE_VERSION_CODE, MTI_NIDS_MAX, MgsTargetInfo, Nid, Text,
 };
 
 use crate::{NodeError, TargetSpec};
@@ -121,7 +121,14 @@ impl Registration {
         })
     }
 
-    /// Registers the target if [`Registration::register_at_start`] has not. When the configuration
+    /// The registration of a target that has started as this instance.
+    pub(crate) fn of_instance(mut self, instance: u32) -> Registration {
+        self.info.mti_instance = instance;
+        self
+    }
+
+    /// Registers the target if [`Registration::register_at_start`] has not. Then reports that it is
+    /// ready, so that the MGS tells the clients where it is. When the configuration
     /// lists this target at other NIDs, registers again to find out whether another target has
     /// taken its index. If so, the MGS refuses, and this target stops serving. Returns when the
     /// connection to the MGS ends.
@@ -132,14 +139,18 @@ impl Registration {
         mgc: Arc<Mgc>,
         mut config: watch::Receiver<Arc<FsConfig>>,
     ) {
-        let mut must_register = !registered;
         if registered {
             self.mark_registered();
         }
+        let mut must_register = true;
         loop {
             if must_register {
                 match self.register(&mgc).await {
-                    Ok(()) => {}
+                    Ok(()) if self.info.mti_flags & LDD_F_OPC_READY != 0 => {}
+                    Ok(()) => {
+                        self.mark_registered();
+                        continue;
+                    }
                     Err(e @ (MgcError::Refused { .. } | MgcError::NotAdmitted { .. })) => {
                         let name = self.name();
                         tracing::error!("{name} stops serving: {e}");
@@ -154,7 +165,6 @@ impl Registration {
                         continue;
                     }
                 }
-                self.mark_registered();
             }
             if config.changed().await.is_err() {
                 return;
@@ -170,7 +180,8 @@ impl Registration {
     /// Clears the flags of a first registration, and removes the mark of `nacre mkfs --replace`.
     /// Later registrations only check that the index still belongs to this target.
     fn mark_registered(&mut self) {
-        self.info.mti_flags &= !(LDD_F_UPDATE | LDD_F_WRITECONF);
+        self.info.mti_flags &= !(LDD_F_UPDATE | LDD_F_WRITECONF | LDD_F_OPC_REG);
+        self.info.mti_flags |= LDD_F_OPC_READY;
         if let Some((files, _)) = &self.store
             && let Err(e) = files.remove(REPLACE_MARK)
         {

@@ -35,11 +35,7 @@ impl Node {
     /// started before it run until [`Node::stop`].
     pub async fn serve(&self, targets: Vec<TargetSpec>, wait: Duration) -> Result<(), NodeError> {
         for target in &targets {
-            self.rpc.serve(match target.label.kind {
-                TargetKind::Mgs => services::MGS,
-                TargetKind::Mdt => services::MDS,
-                TargetKind::Ost => services::OSS,
-            })?;
+            self.open_portals(target.label.kind)?;
         }
         let (mgs, others): (Vec<_>, Vec<_>) = targets
             .into_iter()
@@ -60,6 +56,21 @@ impl Node {
             let started = self.start_target(&target, target_start).await;
             self.keep_target(&target, started).await?;
         }
+        Ok(())
+    }
+
+    /// Opens the portals of targets of this kind: until a target starts, its clients get an error at
+    /// once instead of no answer.
+    ///
+    /// # Errors
+    ///
+    /// A service cannot start.
+    pub fn open_portals(&self, kind: TargetKind) -> Result<(), NodeError> {
+        self.rpc.serve(match kind {
+            TargetKind::Mgs => services::MGS,
+            TargetKind::Mdt => services::MDS,
+            TargetKind::Ost => services::OSS,
+        })?;
         Ok(())
     }
 
@@ -174,7 +185,9 @@ impl Node {
                 nodemaps: nodemaps.clone(),
                 capa_keys,
             };
-            Service::Mdt(Mdt::start(self.rpc.clone(), log.clone(), stores, config).await?)
+            let mdt = Mdt::start(self.rpc.clone(), log.clone(), stores, config).await?;
+            mdt.follow_nid_table(mgc.follow_nid_table(&label.fsname));
+            Service::Mdt(mdt)
         } else {
             let config = OstConfig {
                 params: self.registry().clone(),
@@ -189,6 +202,7 @@ impl Node {
         if let Some(files) = target.files.clone() {
             tasks.spawn(saved_config::save_changes(files, log.clone(), nodemaps));
         }
+        let registration = registration.of_instance(service.instance());
         tasks.spawn(registration.keep_registered(registered, self.rpc.clone(), mgc, log));
         Ok((service, tasks))
     }

@@ -97,6 +97,15 @@ impl Service {
         }
     }
 
+    /// The number of the target's start, `ocd_instance`; an MGS has none.
+    pub(crate) fn instance(&self) -> u32 {
+        match self {
+            Service::Mgs(_) => 0,
+            Service::Mdt(mdt) => mdt.instance(),
+            Service::Ost(ost) => ost.instance(),
+        }
+    }
+
     /// Stops the target within [`crate::STEP_MAX`]. Returns the error of an MGS or OST.
     pub(crate) async fn stop(self) -> Result<(), NodeError> {
         match self {

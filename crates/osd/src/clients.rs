@@ -32,6 +32,8 @@ use crate::{
 const CLIENT_PREFIX: [u8; 2] = [KEY_RESERVED, b'c'];
 /// Prefix of the keys of kept replies.
 const REPLY_PREFIX: [u8; 2] = [KEY_RESERVED, b'r'];
+/// The key of the NIDs of the target's server.
+const SERVER_KEY: [u8; 2] = [KEY_RESERVED, b's'];
 const VERSION: u8 = 1;
 const CLIENT_BYTES: usize = 1 + 4 + 8 + 1;
 const REPLY_BYTES: usize = 1 + 8 + 8 + 4 + 8 + 4 * 8;
@@ -79,12 +81,14 @@ impl ClientRecords {
         })
     }
 
-    /// The clients that have records, with their kept replies, in the order of their UUIDs.
+    /// The clients that have records, with their kept replies, in the order of their UUIDs. Records
+    /// the NIDs of the target's server, to know at the next start whether the target has moved.
     ///
     /// # Errors
     ///
     /// As [`ClientRecords::load`].
-    pub fn known(&self) -> Result<Vec<KnownClient>, OsdError> {
+    pub fn known(&self, server: &[Nid]) -> Result<Vec<KnownClient>, OsdError> {
+        let has_moved = self.note_server(server)?;
         let mut replies: HashMap<u32, Vec<KeptReply>> = HashMap::default();
         for_each_reply(&*self.index, |number, reply| {
             replies.entry(number).or_default().push(reply);
@@ -94,11 +98,24 @@ impl ClientRecords {
             known.push(KnownClient {
                 uuid,
                 nid: client.nid,
-                is_lustre: client.is_lustre,
+                notices_late: client.is_lustre || has_moved,
                 replies: replies.remove(&client.number).unwrap_or_default(),
             });
         })?;
         Ok(known)
+    }
+
+    /// Records the NIDs of the target's server. True if the last start was on another node.
+    fn note_server(&self, nids: &[Nid]) -> Result<bool, OsdError> {
+        let value: Vec<u8> = nids.iter().flat_map(|nid| nid.0.to_le_bytes()).collect();
+        let before = self.index.get(&SERVER_KEY)?;
+        if before.as_deref() != Some(&value) {
+            let mut batch = Batch::new();
+            batch.put(SERVER_KEY.to_vec(), value.clone());
+            self.index.apply(batch)?;
+        }
+        let is_known = |nid: &[u8]| value.chunks(nid.len()).any(|own| own == nid);
+        Ok(before.is_some_and(|before| !before.chunks(size_of::<u64>()).any(is_known)))
     }
 
     /// The number of a client that has a record.
@@ -175,6 +192,9 @@ pub fn keep_reply(batch: &mut Batch, number: u32, reply: &KeptReply) {
 pub(crate) fn record_name(key: &[u8]) -> Option<String> {
     if let Some(uuid) = key.strip_prefix(&CLIENT_PREFIX) {
         return Some(format!("client {}", uuid.escape_ascii()));
+    }
+    if key == SERVER_KEY {
+        return Some("NIDs of the server".into());
     }
     let (number, tag) = parse_reply_key(key)?;
     Some(format!("reply kept for slot {tag} of client number {number}"))
@@ -339,6 +359,7 @@ mod tests {
     use crate::{LocalConfig, LocalIndex, MemoryIndex};
 
     const NID: Nid = Nid::tcp(std::net::Ipv4Addr::new(192, 168, 1, 4), 3);
+    const SERVER: [Nid; 2] = [NID, Nid(7)];
 
     fn reply(tag: u16, xid: u64) -> KeptReply {
         KeptReply {
@@ -369,6 +390,18 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn clients_of_a_target_that_moved_notice_late() {
+        let index: Arc<dyn Index> = Arc::new(MemoryIndex::default());
+        let records = ClientRecords::load(index).unwrap();
+        records.remember("a", NID, false).await.unwrap();
+        let notices_late = |server: &[Nid]| records.known(server).unwrap()[0].notices_late;
+        assert!(!notices_late(&SERVER), "the first start");
+        assert!(!notices_late(&[Nid(8), Nid(7)]), "one NID has changed");
+        assert!(notices_late(&[NID]), "another node");
+        assert!(!notices_late(&[NID]));
+    }
+
+    #[tokio::test]
     async fn records_survive_a_restart() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("index");
@@ -388,14 +421,14 @@ mod tests {
         let records = ClientRecords::load(open()).unwrap();
         assert_eq!(["a", "b"].map(|uuid| records.number(uuid)), numbers);
         assert_ne!(numbers[0], numbers[1]);
-        let known = records.known().unwrap();
+        let known = records.known(&SERVER).unwrap();
         assert_eq!(known.len(), 2);
         assert_eq!(
-            (&known[0].uuid[..], known[0].nid, known[0].is_lustre),
+            (&known[0].uuid[..], known[0].nid, known[0].notices_late),
             ("a", NID, true)
         );
         assert_eq!(known[0].replies, [reply(1, 9), reply(2, 6)]);
-        assert_eq!((known[1].is_lustre, known[1].replies.len()), (false, 0));
+        assert_eq!((known[1].notices_late, known[1].replies.len()), (false, 0));
     }
 
     #[tokio::test]
@@ -415,7 +448,7 @@ mod tests {
         records.remember("a", NID, false).await.unwrap();
         assert_ne!(records.number("a").unwrap(), number);
         for records in [records, ClientRecords::load(index.clone()).unwrap()] {
-            let known = records.known().unwrap();
+            let known = records.known(&SERVER).unwrap();
             assert_eq!(known.iter().map(|c| c.replies.len()).collect::<Vec<_>>(), [0, 1]);
         }
         let replies = index.scan(&REPLY_PREFIX, &[KEY_RESERVED, b's'], 9).unwrap();

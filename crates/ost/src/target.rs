@@ -141,7 +141,7 @@ impl Ost {
         let objects = store.open_objects(&index).await?;
         let sequences = Arc::new(Sequences::open(index.clone(), &svname, cfg.index)?);
         let client_records = ClientRecords::load(index.clone())?;
-        let known_clients = client_records.known()?;
+        let known_clients = client_records.known(&rpc.lnet().nids())?;
         let committer = Committer::open(
             index.clone(),
             objects.clone(),

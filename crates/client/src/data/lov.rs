@@ -10,7 +10,7 @@ use super::objects::OstObjects;
 use super::osc::OscTarget;
 use crate::layout::{FileLayout, Stripe};
 use cpt::{HashMap, JoinSet};
-use mgc::FsConfig;
+use mgc::{FsConfig, NidTable};
 use params::Group;
 use parking_lot::{Mutex, RwLock};
 use rpc::{Import, Ptlrpc};
@@ -80,6 +80,19 @@ impl Lov {
         for ost in &conf.osts {
             if let Some(known) = osts.get(&OstIndex(ost.index)) {
                 known.osc().import().set_nids(&ost.nids);
+            }
+        }
+    }
+
+    /// Reconnects to targets that have started again.
+    pub(crate) fn apply_locations(&self, table: &NidTable) {
+        let osts = self.osts.read();
+        for location in table.of_kind(false) {
+            if let Some(known) = osts.get(&OstIndex(location.index)) {
+                known
+                    .osc()
+                    .import()
+                    .target_started(&location.nids, location.instance);
             }
         }
     }

@@ -25,7 +25,7 @@ use std::{
 use arc_swap::ArcSwap;
 use bytes::Bytes;
 use cpt::JoinSet;
-use mgc::{FsConfig, TargetConf};
+use mgc::{FsConfig, NidTable, TargetConf};
 use params::{Group, Registry};
 use parking_lot::Mutex;
 use rpc::Ptlrpc;
@@ -180,6 +180,15 @@ impl Osts {
             }
         }
         Ok(())
+    }
+
+    /// Reconnects to OSTs that have started again.
+    pub(crate) fn apply_locations(&self, table: &NidTable) {
+        for location in table.of_kind(false) {
+            if let Some(known) = self.get(OstIndex(location.index)) {
+                known.target_started(&location.nids, location.instance);
+            }
+        }
     }
 
     /// The value of the parameter `new_ost_delay`.

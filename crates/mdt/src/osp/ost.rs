@@ -208,6 +208,11 @@ impl Ost {
         self.import.set_nids(nids);
     }
 
+    /// Handles the message that the OST has started again ([`Import::target_started`]).
+    pub(super) fn target_started(&self, nids: &[Nid], instance: u32) {
+        self.import.target_started(nids, instance);
+    }
+
     /// The OST's index.
     pub(crate) fn index(&self) -> OstIndex {
         self.index

@@ -35,7 +35,7 @@ impl Target for Mdt {
     }
 
     fn negotiate(&self, req: &ConnectRequest) -> Result<ObdConnectData, Errno> {
-        connect::negotiate(req, self.store.transactions().epoch() as u32)
+        connect::negotiate(req, self.instance())
     }
 
     fn last_committed(&self) -> Transno {

@@ -19,7 +19,7 @@ use std::sync::{
 use osd::clients::ClientRecords;
 use parking_lot::Mutex;
 use rpc::{EndReason, Export, KnownClient, ServerRequest};
-use wire::{Errno, LDLM_ENQUEUE, LockTerms, Transno};
+use wire::{Errno, LDLM_ENQUEUE, LockTerms, Nid, Transno};
 
 use super::Mdt;
 use crate::{
@@ -50,9 +50,9 @@ pub(super) struct Recovery {
 impl Recovery {
     /// Reads the records of clients. If there are any, recovery begins: the index records no
     /// transaction as committed until it ends.
-    pub(super) fn begin(store: &Store) -> Result<Recovery, Errno> {
+    pub(super) fn begin(store: &Store, server: &[Nid]) -> Result<Recovery, Errno> {
         let clients = ClientRecords::load(store.index().clone())?;
-        let known = clients.known()?;
+        let known = clients.known(server)?;
         let is_active = !known.is_empty();
         if is_active {
             store.transactions().begin_recovery();

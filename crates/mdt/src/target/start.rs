@@ -6,7 +6,7 @@ use std::{
 };
 
 use ldlm::{LdlmConfig, LockServer, LockType, NoLvb};
-use mgc::FsConfig;
+use mgc::{FsConfig, NidTable};
 use osd::{Index, Stores};
 use rpc::{Export, Ptlrpc, TargetExports, services};
 use tokio::sync::watch;
@@ -91,7 +91,8 @@ impl Mdt {
             }
         };
         let store = Arc::new(Store::new(index));
-        let recovery = Recovery::begin(&store).map_err(contents_error("the records of clients"))?;
+        let recovery =
+            Recovery::begin(&store, &rpc.lnet().nids()).map_err(contents_error("the records of clients"))?;
         let is_recovering = recovery.is_active();
         // The user of the server process owns the root: there may be no superuser to change its
         // owner.
@@ -206,6 +207,17 @@ impl Mdt {
         *self.orphan_scan.lock() = Some(scan);
     }
 
+    /// The number of this start, `ocd_instance`. Clients and the MGS detect a restart by its change.
+    pub fn instance(&self) -> u32 {
+        self.store.transactions().epoch() as u32
+    }
+
+    /// Reconnects to OSTs as soon as this table of NIDs says that they have started again.
+    pub fn follow_nid_table(self: &Arc<Self>, table: watch::Receiver<Arc<NidTable>>) {
+        let following = cpt::spawn(follow_locations(Arc::downgrade(self), table));
+        self.tasks.lock().push(following);
+    }
+
     /// Waits until `count` OSTs have precreated objects for new files, or are too full for them.
     /// Returns the full OSTs that have no objects. Does not wait while clients recover, which may
     /// take long: until then, the target creates no files.
@@ -253,6 +265,14 @@ async fn follow_config(
         if let Err(e) = mdt.osts.apply_config(&new_config, delay) {
             tracing::error!("{}: cannot use a new OST: {e}", mdt.uuid);
         }
+    }
+}
+
+/// Reconnects to OSTs that have started again, until the MDT is dropped.
+async fn follow_locations(mdt: Weak<Mdt>, mut table: watch::Receiver<Arc<NidTable>>) {
+    while table.changed().await.is_ok() {
+        let Some(mdt) = mdt.upgrade() else { return };
+        mdt.osts.apply_locations(&table.borrow_and_update());
     }
 }
 

@@ -374,6 +374,25 @@ impl Import {
         self.wake.notify_one();
     }
 
+    /// Handles the message that the target has started as `instance` (`ocd_instance`) at one of
+    /// `nids`: connects there at once, unless it is connected to that instance. Without an earlier
+    /// connection, the NID is only the first one to try.
+    pub fn target_started(&self, nids: &[Nid], instance: u32) {
+        let known = self.connect_data().ocd_instance;
+        let mut core = self.core.lock();
+        let index = core.nids.iter().position(|nid| nids.contains(nid));
+        let Some(index) = index.filter(|_| known != instance) else {
+            return;
+        };
+        let actions = core.machine.move_to(index, cpt::now());
+        if !actions.is_empty() {
+            tracing::info!(import = self.cfg.name, peer = %core.nids[index], "the target has started again: reconnecting");
+        }
+        core.pending.extend(actions);
+        drop(core);
+        self.wake.notify_one();
+    }
+
     /// The server's handle of this client's export. It changes with every eviction, and when the
     /// import reconnects after it was idle.
     pub fn server_handle(&self) -> u64 {

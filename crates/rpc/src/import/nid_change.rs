@@ -25,6 +25,28 @@ impl Machine {
             _ => Vec::new(),
         }
     }
+
+    /// Handles the message that the target has started again at the NID with this index: connects
+    /// there at once.
+    pub(crate) fn move_to(&mut self, nid_index: usize, now: Instant) -> Vec<Action> {
+        let is_attempt_there = self.state == ImportState::Connecting && self.nid_index == nid_index;
+        if is_attempt_there {
+            return Vec::new();
+        }
+        self.nid_index = nid_index;
+        self.failures = 0;
+        match self.state {
+            ImportState::Discon => {
+                self.retry_at = Some(now);
+                self.tick(now, false)
+            }
+            ImportState::Connecting => vec![self.begin_attempt()],
+            state if state == ImportState::Full || state.is_replaying() => {
+                vec![Action::AnnounceDisconnected, self.begin_attempt()]
+            }
+            _ => Vec::new(),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -46,6 +68,33 @@ mod tests {
 
     fn end_of_attempt(conn_cnt: u32, outcome: Outcome) -> Event {
         Event::Connect { conn_cnt, outcome }
+    }
+
+    #[test]
+    fn a_target_that_started_elsewhere_is_tried_there_at_once() {
+        let start = Instant::now();
+        let mut machine = Machine::new(3, MINUTE, MINUTE, 0);
+        assert!(machine.move_to(1, start).is_empty(), "the import has not started");
+        let first = attempt_of(&machine.process(Event::Open, start, false));
+        assert_eq!(first.nid_index, 1);
+        assert!(
+            machine.move_to(1, start).is_empty(),
+            "an attempt is in progress there"
+        );
+        assert_eq!(attempt_of(&machine.move_to(2, start)).nid_index, 2);
+        let connected = Outcome::Connected {
+            handle: 77,
+            op_flags: 0,
+        };
+        machine.process(end_of_attempt(2, connected), start, false);
+        let actions = machine.move_to(0, start);
+        assert_eq!(actions[0], Action::AnnounceDisconnected);
+        assert_eq!(attempt_of(&actions).nid_index, 0);
+        for conn_cnt in 3..6 {
+            machine.process(end_of_attempt(conn_cnt, Outcome::Failed), start, false);
+        }
+        assert_eq!(machine.state(), ImportState::Discon);
+        assert_eq!(attempt_of(&machine.move_to(2, start)).nid_index, 2);
     }
 
     #[test]

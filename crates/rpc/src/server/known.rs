@@ -9,8 +9,9 @@ pub struct KnownClient {
     pub uuid: String,
     /// The NID of its first connect.
     pub nid: Nid,
-    /// Whether it is a client of Lustre, which may take half a minute to notice the restart.
-    pub is_lustre: bool,
+    /// Whether it may take half a minute to notice the restart: it is a client of Lustre, or the
+    /// target has moved to another node.
+    pub notices_late: bool,
     /// The kept replies, at most one for each slot.
     pub replies: Vec<KeptReply>,
 }

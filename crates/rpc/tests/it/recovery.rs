@@ -105,7 +105,7 @@ fn known(uuid: &str, replies: Vec<KeptReply>) -> KnownClient {
         uuid: uuid.to_owned(),
         nid: Nid::LO,
         // The client notices the restart by a missing reply or a ping, which takes up to 25 s.
-        is_lustre: uuid != "missing",
+        notices_late: uuid != "missing",
         replies,
     }
 }

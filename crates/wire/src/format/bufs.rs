@@ -35,6 +35,10 @@ pub const CONNECT_REPLY_DATA: usize = reply("RQF_MDS_CONNECT", Rmf::ConnectData)
 
 /// The target that registers at the MGS, in request and reply.
 pub const MGS_TARGET_INFO: usize = request("RQF_MGS_TARGET_REG", Rmf::MgsTargetInfo);
+/// The part of the table of NIDs to read.
+pub const MGS_CONFIG_BODY: usize = request("RQF_MGS_CONFIG_READ", Rmf::MgsConfigBody);
+/// The versions of the table of NIDs, in the reply.
+pub const MGS_CONFIG_RES: usize = reply("RQF_MGS_CONFIG_READ", Rmf::MgsConfigRes);
 /// The log and the position in it, in requests and replies that read a log.
 pub const LLOGD_BODY: usize = request("RQF_LLOG_ORIGIN_HANDLE_NEXT_BLOCK", Rmf::LlogdBody);
 /// The name of the log to open.

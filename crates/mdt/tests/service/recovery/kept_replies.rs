@@ -86,7 +86,7 @@ async fn disconnected_clients_have_no_records() {
     let c = Crashing::new().await;
     let client = c.client().await;
     client.mkdir(Fid::ROOT, "d").await;
-    let records = || ClientRecords::load(c.index.clone()).unwrap().known().unwrap();
+    let records = || ClientRecords::load(c.index.clone()).unwrap().known(&[]).unwrap();
     assert_eq!(records()[0].uuid, client.uuid);
     assert_eq!(records()[0].replies.len(), 1);
     c.front.end(EndReason::TargetStops).await;

@@ -66,7 +66,7 @@ impl Crashing {
     /// The record of the reply to a request; `None` if the store has none.
     fn kept(&self, request: &Executed) -> Option<KeptReply> {
         let records = ClientRecords::load(self.index.clone()).unwrap();
-        let mut replies = records.known().unwrap().into_iter().flat_map(|c| c.replies);
+        let mut replies = records.known(&[]).unwrap().into_iter().flat_map(|c| c.replies);
         replies.find(|kept| (kept.tag, kept.xid) == (request.tag, request.xid))
     }
 }

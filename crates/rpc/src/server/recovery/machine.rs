@@ -33,7 +33,8 @@ const HARD_LIMITS_MAX: u32 = 10;
 /// The limits of a recovery's duration, as in Lustre.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Window {
-    /// `recovery_time_soft`: how long the target waits for Lustre's clients to reconnect.
+    /// `recovery_time_soft`: how long the target waits for clients that notice the
+    /// restart late.
     pub(crate) soft: Duration,
     /// `recovery_time_hard`: how long the whole recovery may take.
     pub(crate) hard: Duration,
@@ -76,7 +77,7 @@ enum Progress {
 
 #[derive(Debug)]
 struct Client {
-    is_lustre: bool,
+    notices_late: bool,
     progress: Progress,
     /// The replayed request that waits or runs.
     request: Option<Transno>,
@@ -123,15 +124,15 @@ impl Machine {
         window: Window,
         now: Instant,
     ) -> Machine {
-        let client = |is_lustre| Client {
-            is_lustre,
+        let client = |notices_late| Client {
+            notices_late,
             progress: Progress::Missing,
             request: None,
             awaited_since: now,
         };
         let clients: BTreeMap<_, _> = clients
             .into_iter()
-            .map(|(uuid, is_lustre)| (uuid, client(is_lustre)))
+            .map(|(uuid, notices_late)| (uuid, client(notices_late)))
             .collect();
         Machine {
             window,
@@ -267,7 +268,7 @@ impl Machine {
             return None;
         }
         let patience = match client.progress {
-            Progress::Missing if client.is_lustre => self.window.soft,
+            Progress::Missing if client.notices_late => self.window.soft,
             Progress::Missing => RECONNECT_MIN.max(2 * self.slowest_reconnect),
             Progress::Requests if client.request.is_none() => SILENCE_MAX,
             Progress::Locks if self.stage == Stage::Locks => SILENCE_MAX,

@@ -91,7 +91,7 @@ impl TargetRecovery {
         if clients.is_empty() {
             return None;
         }
-        let known = clients.iter().map(|c| (c.uuid.clone(), c.is_lustre));
+        let known = clients.iter().map(|c| (c.uuid.clone(), c.notices_late));
         let machine = Machine::new(known, last_committed, window.get(), cpt::now());
         let nodes = clients.iter().map(|c| (c.uuid.clone(), c.nid)).collect();
         let replies = clients.into_iter().map(|c| (c.uuid, c.replies)).collect();

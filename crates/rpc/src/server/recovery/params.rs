@@ -72,7 +72,7 @@ impl TargetExports {
                 "recovery_time_soft",
                 time(
                     &window.soft,
-                    "how long the target waits for Lustre's clients to reconnect after a restart, seconds",
+                    "how long the target waits for Lustre's clients, or for all clients after a move to another node, seconds",
                 ),
             )
             .add(
