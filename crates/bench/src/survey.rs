@@ -308,7 +308,7 @@ mod tests {
     #[test]
     fn threads_double_and_files_are_removed() {
         let (dir, runtime) = (tempfile::tempdir().unwrap(), runtime());
-        let (memory, local) = (MemoryStores(1 << 30), LocalStores(dir.path().to_owned()));
+        let (memory, local) = (MemoryStores(1 << 30), LocalStores::in_dir(dir.path()));
         for stores in [&memory as &dyn Stores, &local] {
             for stripe_count in [0, 2] {
                 let subject = MddSubject::open("mdt", stores, runtime.handle().clone()).unwrap();

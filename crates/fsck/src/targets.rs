@@ -23,8 +23,8 @@ pub struct Targets {
 
 /// The open stores of the targets.
 pub(crate) struct Stores {
-    /// The MGS's name and its directory.
-    mgs: Option<(String, PathBuf)>,
+    /// The MGS's name, its directory and its stores.
+    mgs: Option<(String, PathBuf, LocalStores)>,
     pub(crate) mdt: Option<MdtStore>,
     pub(crate) osts: BTreeMap<OstIndex, OstStore>,
     fsname: String,
@@ -148,7 +148,7 @@ impl Targets {
 
     /// The targets that ran before: the others have no index yet.
     fn dirs_with_index(&self) -> impl Iterator<Item = &TargetDir> {
-        self.dirs.iter().filter(|dir| dir.path().join("index").is_dir())
+        self.dirs.iter().filter(|dir| dir.has_index())
     }
 
     /// Opens the stores of the targets that ran before; for writing if `repair` is set. Without
@@ -174,10 +174,10 @@ impl Targets {
                 source,
             };
             match label.kind {
-                TargetKind::Mgs => stores.mgs = Some((svname, path)),
+                TargetKind::Mgs => stores.mgs = Some((svname, path, LocalStores::of(dir))),
                 TargetKind::Mdt => {
                     stores.fsname.clone_from(&label.fsname);
-                    let target_stores = LocalStores(path);
+                    let target_stores = LocalStores::of(dir);
                     let index = match repair {
                         true => target_stores.open_index().await,
                         false => target_stores.open_index_read_only().await,
@@ -188,8 +188,10 @@ impl Targets {
                 }
                 TargetKind::Ost => {
                     stores.fsname.clone_from(&label.fsname);
-                    let store = ost::check::Store::open(&path, OstIndex(label.index), repair);
-                    let store = store.await.map_err(store_error)?;
+                    let (target_stores, index) = (LocalStores::of(dir), OstIndex(label.index));
+                    let store = ost::check::Store::open(&path, &target_stores, index, repair)
+                        .await
+                        .map_err(store_error)?;
                     stores
                         .osts
                         .insert(OstIndex(label.index), OstStore { svname, store });
@@ -236,9 +238,9 @@ impl Stores {
         summary.objects = 0;
         let targets = usize::from(self.mgs.is_some()) + usize::from(self.mdt.is_some()) + self.osts.len();
         progress.begin(targets);
-        if let Some((svname, path)) = &self.mgs {
+        if let Some((svname, path, mgs_stores)) = &self.mgs {
             summary.targets.push(svname.clone());
-            let index = LocalStores(path.clone())
+            let index = mgs_stores
                 .open_index_read_only()
                 .await
                 .map_err(store_error(svname))?;

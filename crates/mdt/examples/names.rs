@@ -136,7 +136,7 @@ async fn main() {
         "memory" => Box::new(MemoryStores(8 << 30)),
         _ => {
             std::fs::create_dir_all(&dir).expect("a directory to work in");
-            Box::new(LocalStores(dir.clone()))
+            Box::new(LocalStores::in_dir(dir.clone()))
         }
     };
     let store = Store::new(stores.open_index().await.expect("the store opens"));

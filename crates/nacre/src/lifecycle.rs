@@ -17,8 +17,9 @@ use tokio::sync::{Mutex, Notify, mpsc, oneshot};
 
 use crate::control::{Caller, Handler, Request};
 use crate::process::{self, ProcessRecord};
-use crate::process_node::{MountRequest, ProcessNode};
+use crate::process_node::{LocalTarget, MountRequest, ProcessNode};
 use crate::publish::Publisher;
+use crate::standby::Standby;
 use crate::start::StartConfig;
 use crate::{daemon, fd_limit, instance, logging, mounts, output, service_manager};
 
@@ -37,6 +38,8 @@ pub(crate) struct DaemonSpec {
     pub(crate) role: &'static str,
     /// Directories that the process serves.
     pub(crate) dirs: Vec<PathBuf>,
+    /// Another process, which hangs, may have locked the directories.
+    pub(crate) takes_over: bool,
     /// The log file, used in the background.
     pub(crate) log: PathBuf,
     /// Stay in the foreground.
@@ -51,6 +54,8 @@ pub(crate) struct AfterStart {
     pub(crate) mount: Option<MountRequest>,
     /// Returns the text to print when the process is ready; `None` if the command is quiet.
     pub(crate) ready_text: Box<dyn FnOnce() -> Option<String>>,
+    /// Wait for these targets and serve them; each may wait this long for its MGS.
+    pub(crate) standby: Option<(Standby, Duration)>,
 }
 
 impl From<String> for AfterStart {
@@ -58,6 +63,7 @@ impl From<String> for AfterStart {
         AfterStart {
             mount: None,
             ready_text: Box::new(move || Some(text)),
+            standby: None,
         }
     }
 }
@@ -123,6 +129,7 @@ impl DaemonSpec {
             let locks = self
                 .dirs
                 .iter()
+                .filter(|_| !self.takes_over)
                 .map(|d| instance::lock(d))
                 .collect::<Result<Vec<_>>>()?;
             // A target may wait long for its MGS: a signal or the end of the parent ends this wait.
@@ -182,7 +189,11 @@ impl DaemonSpec {
             let stopped = daemon.stop().await;
             return stopped.and(Err(e));
         }
-        let AfterStart { mount, ready_text } = after_start;
+        let AfterStart {
+            mount,
+            ready_text,
+            standby,
+        } = after_start;
         let mut ready_text = Some(ready_text);
         let mounting_daemon = daemon.clone();
         let first_mount = async move {
@@ -191,7 +202,15 @@ impl DaemonSpec {
                 None => Ok(()),
             }
         };
-        tokio::pin!(first_mount, session_end);
+        let activating_daemon = daemon.clone();
+        let activated = async move {
+            match standby {
+                Some((standby, wait)) => activating_daemon.activate(&standby, wait).await,
+                None => std::future::pending().await,
+            }
+        };
+        let mut is_standby = true;
+        tokio::pin!(first_mount, activated, session_end);
         let mut republish = tokio::time::interval(REPUBLISH_INTERVAL);
         republish.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
@@ -230,6 +249,14 @@ impl DaemonSpec {
                     }
                     tracing::info!("stopping: the last mount has ended");
                     None
+                }
+                result = &mut activated, if is_standby => {
+                    is_standby = false;
+                    if let Err(e) = result {
+                        let stopped = daemon.stop().await;
+                        return stopped.and(Err(e));
+                    }
+                    continue;
                 }
                 () = &mut session_end => {
                     tracing::info!("stopping: the LNet selftest session has ended");
@@ -341,8 +368,12 @@ impl Daemon {
     async fn publish(self: &Arc<Self>, everywhere: bool) -> Result<()> {
         let mut publisher = self.publisher.clone().lock_owned().await;
         if everywhere {
-            let mounts = self.node.lock().await.mount_records();
-            self.record.lock().await.mounts = mounts;
+            let (mounts, targets) = {
+                let node = self.node.lock().await;
+                (node.mount_records(), node.target_names())
+            };
+            let mut record = self.record.lock().await;
+            (record.mounts, record.targets) = (mounts, targets);
         }
         let record = self.record.lock().await.clone();
         let handler: Arc<dyn Handler> = self.clone();
@@ -351,6 +382,27 @@ impl Daemon {
             false => publisher.restore(&record, &handler),
         };
         tokio::task::spawn_blocking(publish).await?
+    }
+
+    /// Waits as a standby for targets, and serves them.
+    async fn activate(self: &Arc<Self>, standby: &Standby, wait: Duration) -> Result<()> {
+        let lnet = self.node.lock().await.lnet();
+        let targets = standby.wait(&lnet).await?;
+        {
+            let mut publisher = self.publisher.lock().await;
+            publisher.withdraw();
+            *publisher = Publisher::new(&standby.dirs, std::process::id())?;
+            self.record.lock().await.dirs.clone_from(&standby.dirs);
+        }
+        let targets = targets.into_iter().map(LocalTarget::Dir).collect();
+        let names = {
+            let mut node = self.node.lock().await;
+            node.serve(targets, wait).await?;
+            node.target_names().join(" ")
+        };
+        tracing::info!("took over {names}");
+        service_manager::report_status(&format!("serving {names}"));
+        self.publish(true).await
     }
 
     /// Mounts a file system. Returns `false` if this process is about to exit, so that another

@@ -31,6 +31,7 @@ mod process_params;
 mod progress;
 mod publish;
 mod service_manager;
+mod standby;
 mod start;
 #[cfg(test)]
 mod test_params;

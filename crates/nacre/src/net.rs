@@ -28,8 +28,8 @@ impl Net {
 /// Preferences for a server's address, if the command line sets none.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct AddressPreference {
-    /// This address only.
-    pub(crate) required: Option<Nid>,
+    /// One of these addresses only, in order of preference; empty: any address.
+    pub(crate) required: Vec<Nid>,
     /// This address if it is free.
     pub(crate) preferred: Option<Nid>,
     /// NIDs of the MGS of the targets; the server must be able to reach the MGS.
@@ -53,9 +53,16 @@ pub(crate) fn server_endpoint(
         });
     }
     let port = net.port.unwrap_or_else(endpoint::default_port);
-    let nid = match net.listen.or(preference.required) {
-        Some(nid) => endpoint::try_listen(nid, port).map(|()| nid),
-        None => match preference.preferred {
+    let listen = |nid: Nid| endpoint::try_listen(nid, port).map(|()| nid);
+    let nid = match (net.listen, &preference.required[..]) {
+        (Some(nid), _) => listen(nid),
+        (None, [first, others @ ..]) => {
+            let first = listen(*first);
+            others
+                .iter()
+                .fold(first, |found, nid| found.or_else(|e| listen(*nid).map_err(|_| e)))
+        }
+        (None, []) => match preference.preferred {
             Some(nid) if endpoint::try_listen(nid, port).is_ok() => Ok(nid),
             _ => endpoint::server_nid(&preference.mgs, port, preference.runs_mgs),
         },

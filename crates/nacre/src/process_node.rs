@@ -18,7 +18,7 @@ use lnet::{Lnet, LnetConfig};
 use lst_console::{Console, SessionConfig};
 use mgc::JoinToken;
 use node::{Node, NodeConfig, RandomSource, STEP_MAX, TargetSpec, await_all, limit_step};
-use osd::target::{TargetDir, TargetKind, TargetLabel};
+use osd::target::{Fence, TargetDir, TargetKind, TargetLabel};
 use osd::{LocalFiles, LocalStores};
 use params::ParamGuard;
 use wire::{Nid, OstIndex};
@@ -31,7 +31,7 @@ use crate::output::shell_word;
 use crate::process::MountRecord;
 use crate::process_params::register_process_params;
 use crate::start::StartConfig;
-use crate::{daemon, fd_limit, instance, token};
+use crate::{daemon, fd_limit, instance, standby, token};
 use mount::{LocalMount, Mounts};
 
 /// Time for the last answer to leave this process after a command has ended the selftest session.
@@ -66,7 +66,7 @@ fn target_in(dir: &mut TargetDir) -> Result<TargetSpec> {
     dir.raise_format()?;
     Ok(TargetSpec {
         label: dir.label().clone(),
-        stores: Box::new(LocalStores(dir.path().to_owned())),
+        stores: Box::new(LocalStores::of(dir)),
         files: Some(Arc::new(LocalFiles(dir.path().to_owned()))),
         token: token_in(dir)?,
     })
@@ -142,6 +142,7 @@ impl ProcessNode {
     pub(crate) async fn serve(&mut self, targets: Vec<LocalTarget>, wait: Duration) -> Result<()> {
         fd_limit::check(targets.len())?;
         let mut specs = Vec::new();
+        let mut fences = Vec::new();
         for target in targets {
             match target {
                 LocalTarget::Dir(mut dir) => {
@@ -149,12 +150,25 @@ impl ProcessNode {
                     let spec = target_in(&mut dir);
                     let place = || format!("{svname} in {}", dir.path().display());
                     specs.push(spec.with_context(place)?);
+                    fences.extend(Some(dir.fence().clone()).filter(Fence::is_shared));
                     self.dirs.push(dir);
                 }
                 LocalTarget::Memory(label, bytes) => specs.push(TargetSpec::in_memory(label, bytes)),
             }
         }
-        Ok(self.node.serve(specs, wait).await?)
+        self.node.serve(specs, wait).await?;
+        match fences.is_empty() {
+            true => Ok(()),
+            false => standby::watch_fences(fences),
+        }
+    }
+
+    /// Opens the portals of targets that start later ([`Node::open_portals`]).
+    pub(crate) fn open_portals(&self, kinds: impl Iterator<Item = TargetKind>) -> Result<()> {
+        for kind in kinds {
+            self.node.open_portals(kind)?;
+        }
+        Ok(())
     }
 
     /// Waits as [`Node::wait_until_ready`] does; returns the OSTs that are too full for new files.
@@ -237,6 +251,11 @@ impl ProcessNode {
         }
     }
 
+    /// The node's part in LNet.
+    pub(crate) fn lnet(&self) -> Arc<Lnet> {
+        self.node.lnet().clone()
+    }
+
     /// The parts of the node that answer control requests.
     pub(crate) fn handles(&self) -> NodeHandles {
         let clients = self
@@ -271,7 +290,12 @@ pub(crate) fn open_dirs(dirs: &[PathBuf]) -> Result<Vec<TargetDir>> {
         Ok(TargetDir::open(dir)?)
     };
     let mut targets = dirs.iter().map(open).collect::<Result<Vec<_>>>()?;
-    // All targets need the MGS, and the OSTs need the first MDT.
-    targets.sort_by_key(|d| (d.label().kind as u8, d.label().index));
+    sort_for_start(&mut targets);
     Ok(targets)
+}
+
+/// Sorts targets in the order of registration: all targets need the MGS, and the OSTs need the
+/// first MDT.
+pub(crate) fn sort_for_start(targets: &mut [TargetDir]) {
+    targets.sort_by_key(|d| (d.label().kind as u8, d.label().index));
 }

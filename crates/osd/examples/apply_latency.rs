@@ -26,7 +26,7 @@ async fn main() -> Result<(), OsdError> {
         .join(format!("apply_latency.{}", std::process::id()));
     let count: u64 = args.next().and_then(|n| n.parse().ok()).unwrap_or(100_000);
     std::fs::create_dir_all(&dir).expect("the directory can be created");
-    let index = LocalStores(dir.clone()).open_index().await?;
+    let index = LocalStores::in_dir(dir.clone()).open_index().await?;
     let stop = Arc::new(AtomicBool::new(false));
     let syncing = tokio::spawn({
         let (index, stop) = (index.clone(), stop.clone());

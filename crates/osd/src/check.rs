@@ -5,6 +5,7 @@
 //! a part of an index, and [`ObjectFiles`] lists the directory of objects.
 
 use std::{
+    collections::BTreeMap,
     ffi::OsStr,
     fs,
     path::{Path, PathBuf},
@@ -136,6 +137,8 @@ pub struct ObjectRecord {
     pub attr: Result<ObjAttr, String>,
     /// Minimum size of the object's file on disk, bytes; `None` if no sync of the file is recorded.
     pub durable_size: Option<u64>,
+    /// The generation of the object's file ([`object_file`]).
+    pub generation: u32,
 }
 
 /// Calls `f` with the record of each object, in the order of FIDs.
@@ -149,14 +152,15 @@ pub fn for_each_object_record<E: From<OsdError>>(
     mut f: impl FnMut(ObjectRecord) -> Result<(), E>,
 ) -> Result<(), E> {
     for_each_entry(index, &record::PREFIX, progress, |key, value| {
-        let (attr, durable_size) = match record::read(&value) {
-            Ok((attr, durable_size)) => (Ok(attr), durable_size),
-            Err(why) => (Err(why), None),
+        let (attr, durable_size, generation) = match record::read(&value) {
+            Ok(record) => (Ok(record.attr), record.durable_size, record.generation),
+            Err(why) => (Err(why), None, 0),
         };
         f(ObjectRecord {
             fid: record::fid_of(&key),
             attr,
             durable_size,
+            generation,
             key,
         })
     })
@@ -183,9 +187,21 @@ pub async fn objects_after(
     .await
 }
 
-/// The path of an object's file below the directory of objects.
-pub fn object_file(root: &Path, fid: &Fid) -> PathBuf {
-    local_objects::file_path(root, fid)
+/// The path of an object's file below the directory of objects. A takeover of the target by another
+/// server begins a new generation, with its own names for files ([`crate::target::Fence`]).
+pub fn object_file(root: &Path, fid: &Fid, generation: u32) -> PathBuf {
+    local_objects::file_path(root, fid, generation)
+}
+
+/// The generation of an object's file, from its record; 0 without a record.
+///
+/// # Errors
+///
+/// An error of reading the index.
+pub fn object_generation(index: &dyn Index, fid: &Fid) -> Result<u32, OsdError> {
+    let value = index.get(&record::key(fid))?;
+    let record = value.and_then(|value| record::read(&value).ok());
+    Ok(record.unwrap_or_default().generation)
 }
 
 /// The contents of a directory of objects ([`crate::LocalObjects`]).
@@ -193,7 +209,8 @@ pub fn object_file(root: &Path, fid: &Fid) -> PathBuf {
 pub struct ObjectFiles {
     /// Sequence and object id of each object that has a file, sorted.
     pub objects: Vec<(u64, u32)>,
-    /// Files and directories that belong to no object, or are in the wrong place.
+    /// Files and directories that belong to no object, or are in the wrong place, and files of which
+    /// a later generation made a copy.
     pub strays: Vec<PathBuf>,
 }
 
@@ -224,13 +241,21 @@ impl ObjectFiles {
                 };
                 let files = list(&bucket)?;
                 progress.add(files.len())?;
-                for (file, oid) in files {
-                    let oid = oid.as_deref().and_then(parse_hexadecimal);
-                    match oid.and_then(|oid| u32::try_from(oid).ok()) {
-                        Some(oid) if oid & 0xff == byte => found.objects.push((seq, oid)),
+                let mut newest: BTreeMap<u32, (u32, PathBuf)> = BTreeMap::new();
+                for (file, name) in files {
+                    match name.as_deref().and_then(parse_file_name) {
+                        Some((oid, generation)) if oid & 0xff == byte => {
+                            let other = newest.get(&oid).map_or(0, |(generation, _)| *generation);
+                            let older = match other > generation {
+                                true => Some(file),
+                                false => newest.insert(oid, (generation, file)).map(|(_, file)| file),
+                            };
+                            found.strays.extend(older);
+                        }
                         _ => found.strays.push(file),
                     }
                 }
+                found.objects.extend(newest.into_keys().map(|oid| (seq, oid)));
             }
         }
         found.objects.sort_unstable();
@@ -260,6 +285,18 @@ fn list(dir: &Path) -> Result<Vec<(PathBuf, Option<String>)>, OsdError> {
 fn parse_hexadecimal(name: &str) -> Option<u64> {
     let number = u64::from_str_radix(name, 16).ok()?;
     (format!("{number:x}") == name).then_some(number)
+}
+
+/// Parses an object's file name: the object id in hexadecimal, and the generation if it is not 0.
+fn parse_file_name(name: &str) -> Option<(u32, u32)> {
+    let (oid, generation) = match name.split_once('.') {
+        Some((oid, number)) => {
+            let generation: u32 = number.parse().ok().filter(|g| *g > 0)?;
+            (oid, (generation.to_string() == number).then_some(generation)?)
+        }
+        None => (name, 0),
+    };
+    Some((u32::try_from(parse_hexadecimal(oid)?).ok()?, generation))
 }
 
 /// Parses the name of a bucket, a directory of the objects with the same low byte of the id:
@@ -307,6 +344,10 @@ mod tests {
             "240000400/01/1",
             "240000400/01/2",
             "240000400/01/core",
+            "240000400/01/101",
+            "240000400/01/101.2",
+            "240000400/01/101.10",
+            "240000400/01/101.02",
         ] {
             let path = root.join(path);
             fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -316,7 +357,14 @@ mod tests {
             fs::write(root.join(stray), "").unwrap();
         }
         let mut found = ObjectFiles::read(&root, &progress).unwrap();
-        assert_eq!(found.objects, [(0x2_4000_0400, 1), (0x2_4000_0400, 0x2a3f)]);
+        assert_eq!(
+            found.objects,
+            [
+                (0x2_4000_0400, 1),
+                (0x2_4000_0400, 0x101),
+                (0x2_4000_0400, 0x2a3f)
+            ]
+        );
         found.strays.sort();
         let strays: Vec<_> = found
             .strays
@@ -326,6 +374,9 @@ mod tests {
         assert_eq!(
             strays,
             [
+                "240000400/01/101",
+                "240000400/01/101.02",
+                "240000400/01/101.2",
                 "240000400/01/2",
                 "240000400/01/core",
                 "240000400/02",

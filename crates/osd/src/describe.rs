@@ -9,7 +9,7 @@ use crate::{
     index::KEY_COPY,
     local_objects::{
         checksums::{MARK_PREFIX, REGION_PREFIX, parse_key},
-        record,
+        object_marks, record,
     },
 };
 
@@ -43,6 +43,9 @@ fn record_name(key: &Bytes) -> Option<String> {
     if let Some((fid, region)) = parse_key(REGION_PREFIX, key) {
         return Some(format!("checksums of MiB {region} of object {fid}"));
     }
+    if let Some(fid) = object_marks::fid_of(key) {
+        return Some(format!("mark of change of object {fid}"));
+    }
     if let Some((fid, window)) = parse_key(MARK_PREFIX, key) {
         return Some(format!("mark of change of window {window} of object {fid}"));
     }
@@ -61,9 +64,17 @@ fn contents(key: &Bytes, value: &Bytes) -> Result<String, String> {
     if record::fid_of(key).is_none() {
         return Ok(format!("{} bytes", value.len()));
     }
-    let (attr, durable_size) = record::read(value)?;
+    let record::ObjectRecord {
+        attr,
+        durable_size,
+        generation,
+    } = record::read(value)?;
+    let generation = match generation {
+        0 => String::new(),
+        n => format!(", file of generation {n}"),
+    };
     Ok(format!(
-        "uid {}, gid {}, modified {}, stripe {} of {}, at least {} bytes on disk",
+        "uid {}, gid {}, modified {}, stripe {} of {}, at least {} bytes on disk{generation}",
         attr.uid,
         attr.gid,
         attr.mtime.sec,
@@ -115,7 +126,7 @@ mod tests {
         assert_eq!(describe(&client, None).unwrap(), "remove client some-uuid");
         let malformed = describe(&object, Some(&"?".into())).unwrap();
         assert!(
-            malformed.contains("malformed: expected version 1 or 2"),
+            malformed.contains("malformed: expected version 1 to 3"),
             "{malformed}"
         );
         assert_eq!(describe(&"zebra".into(), None), None);

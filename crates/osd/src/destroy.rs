@@ -2,8 +2,8 @@
 //! and can be resumed.
 
 use crate::target::{
-    INDEX, LABEL, LABEL_COPY, LABEL_DAMAGED, LABEL_DESTROYED, LABEL_NEW, LOCK, OBJECTS, TargetDir,
-    TargetError, lock,
+    GENERATION, LABEL, LABEL_COPY, LABEL_DAMAGED, LABEL_DESTROYED, LABEL_NEW, OBJECTS, TargetDir,
+    TargetError, generation_paths, lock,
 };
 use crate::{engine_files, files, journal};
 use std::path::Path;
@@ -41,8 +41,9 @@ impl TargetDir {
             path: path.into(),
             source,
         })?;
-        let stores = [OBJECTS, INDEX, "index.new"].map(|name| path.join(name));
-        for part in stores.into_iter().chain(replaced) {
+        let stores = [OBJECTS, "index.new"].map(|name| path.join(name));
+        let (indexes, locks) = generation_paths(path);
+        for part in stores.into_iter().chain(indexes).chain(replaced) {
             fs::remove_dir_all(&part).or_else(|e| ignore_missing(&part, e))?;
         }
         let repair_files = journal::repair_files(path).map_err(|source| TargetError::Io {
@@ -50,9 +51,9 @@ impl TargetDir {
             source,
         })?;
         let replaced = [LABEL, LABEL_COPY, LABEL_DAMAGED].map(files::temporary_name);
-        let others = [LABEL_COPY, LABEL_DAMAGED, LABEL_NEW, LABEL_DESTROYED, LOCK].map(String::from);
+        let others = [LABEL_COPY, LABEL_DAMAGED, LABEL_NEW, LABEL_DESTROYED, GENERATION].map(String::from);
         let others = others.into_iter().chain(replaced).map(|name| path.join(name));
-        for part in repair_files.into_iter().chain(others) {
+        for part in repair_files.into_iter().chain(others).chain(locks) {
             fs::remove_file(&part).or_else(|e| ignore_missing(&part, e))?;
         }
         Ok(())

@@ -48,6 +48,14 @@ pub enum OsdError {
         /// The first failure.
         why: String,
     },
+    /// Another server has taken the target over.
+    #[error("store {}: another server has taken the target over: {why}. Nothing that this server writes counts any more", path.display())]
+    TakenOver {
+        /// The target's directory.
+        path: PathBuf,
+        /// The generations, or why they are unknown.
+        why: String,
+    },
     /// Too little free space to open the store.
     #[error("store {}: the local file system is full: starting needs {needed_mib} MiB free", path.display())]
     Full {
@@ -141,6 +149,7 @@ impl OsdError {
                 _ => Errno::EIO,
             },
             OsdError::Engine { .. } | OsdError::SyncFailed { .. } | OsdError::Corrupt { .. } => Errno::EIO,
+            OsdError::TakenOver { .. } => Errno::ESHUTDOWN,
             OsdError::DamagedJournal(_)
             | OsdError::DamagedIndex(_)
             | OsdError::MissingStore { .. }

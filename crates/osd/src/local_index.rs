@@ -34,6 +34,7 @@ use crate::{
     Batch, Index, OsdError, Space, SpacePurpose, Transactions, engine_files, files,
     journal::{self, Journals, ScratchCopy, SyncThread},
     reclaim::Reclaimer,
+    target::{self, Fence},
 };
 
 /// Above these numbers of unwritten memory tables or unsorted runs, new changes wait in
@@ -104,6 +105,7 @@ struct Shared {
     keyspace: Keyspace,
     path: PathBuf,
     config: LocalConfig,
+    fence: Fence,
     space: Arc<Space>,
     reclaim: Reclaimer,
     transactions: Arc<Transactions>,
@@ -137,15 +139,29 @@ impl LocalIndex {
     /// `config.initialised` and the index is missing or empty, [`OsdError::DamagedJournal`],
     /// [`OsdError::DamagedIndex`], [`OsdError::Corrupt`] or [`OsdError::Engine`] if it is damaged.
     pub fn open(path: &Path, config: LocalConfig) -> Result<LocalIndex, OsdError> {
+        LocalIndex::open_fenced(path, config, &Fence::unshared(&files::parent(path)))
+    }
+
+    /// Opens the index of a generation of the target, `path`. In a new generation, copies the index
+    /// of the last generation that has one.
+    pub(crate) fn open_fenced(
+        path: &Path,
+        config: LocalConfig,
+        fence: &Fence,
+    ) -> Result<LocalIndex, OsdError> {
         let space = space_of(path)?;
         space.check_start(path)?;
-        if !path.exists() && !config.initialised {
-            create(path, config)?;
+        if !path.exists() {
+            match target::index_dir(&files::parent(path)) {
+                earlier if earlier.exists() && fence.is_shared() => adopt(&earlier, path)?,
+                _ if config.initialised => {}
+                _ => create(path, config)?,
+            }
         }
         check_exists(path)?;
         engine_files::check_versions(path)?;
         journal::prepare(path)?;
-        let mut index = LocalIndex::open_in(path, path, config)?;
+        let mut index = LocalIndex::open_in(path, path, config, fence)?;
         // The new epoch must be on disk before its first transaction number is used.
         let mut journals = Journals::new(path);
         let sync = SyncThread::start(move || journals.sync());
@@ -172,14 +188,20 @@ impl LocalIndex {
         check_exists(path)?;
         engine_files::check_versions(path)?;
         let scratch = ScratchCopy::copy_of(path)?;
-        let mut index = LocalIndex::open_in(path, scratch.path(), config)?;
+        let unshared = Fence::unshared(&files::parent(path));
+        let mut index = LocalIndex::open_in(path, scratch.path(), config, &unshared)?;
         index.scratch = Some(scratch);
         Ok(index)
     }
 
     /// Opens the index `path`; the engine opens `engine_dir`, which is the index itself or its
     /// copy.
-    fn open_in(path: &Path, engine_dir: &Path, config: LocalConfig) -> Result<LocalIndex, OsdError> {
+    fn open_in(
+        path: &Path,
+        engine_dir: &Path,
+        config: LocalConfig,
+        fence: &Fence,
+    ) -> Result<LocalIndex, OsdError> {
         let (db, keyspace) = open_engine(engine_dir, config)?;
         // Each start writes the transactions record, so the index of a target that ran is never
         // empty.
@@ -200,6 +222,7 @@ impl LocalIndex {
             keyspace,
             path: path.into(),
             config,
+            fence: fence.clone(),
             space,
             reclaim,
             transactions,
@@ -233,6 +256,20 @@ impl Drop for LocalIndex {
             }
         }
     }
+}
+
+/// Copies the index of an earlier generation under a temporary name and renames it.
+fn adopt(earlier: &Path, path: &Path) -> Result<(), OsdError> {
+    tracing::info!(
+        "{}: copying {} for a new generation",
+        path.display(),
+        earlier.display()
+    );
+    let new = files::parent(path).join("index.new");
+    journal::copy_generation(earlier, &new)?;
+    std::fs::rename(&new, path).map_err(OsdError::io("rename", &new))?;
+    let target = files::parent(path);
+    files::sync_dir(&target).map_err(OsdError::io("sync", target))
 }
 
 /// The space of the target that owns the index.
@@ -369,6 +406,9 @@ impl Shared {
             .map_err(engine_error("flush", &self.path))?;
         let mut flushed = batches;
         sync.sync(KERNEL_INTERVAL, || self.flush_to_kernel(&mut flushed))?;
+        // After the sync: a server that takes the target over copies the index after it has begun
+        // its generation, so the copy has these batches or this check fails.
+        self.fence.check()?;
         if recorded {
             self.transactions.set_committed(transno);
         }

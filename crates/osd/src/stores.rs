@@ -8,7 +8,8 @@ use cpt::BoxFuture;
 
 use crate::{
     BootId, Index, LocalConfig, LocalIndex, LocalObjects, MemoryIndex, MemoryObjects, Objects, OsdError,
-    Space, blocking, target,
+    Space, blocking,
+    target::{self, Fence, TargetDir},
 };
 
 /// Opens the stores of a target.
@@ -89,9 +90,29 @@ impl Stores for MemoryStores {
 
 /// Stores in a target's directory on the local file system (see [`target`]).
 #[derive(Clone, Debug)]
-pub struct LocalStores(pub PathBuf);
+pub struct LocalStores {
+    target: PathBuf,
+    fence: Fence,
+}
 
 impl LocalStores {
+    /// The stores of an open target.
+    pub fn of(target: &TargetDir) -> LocalStores {
+        LocalStores {
+            target: target.path().to_owned(),
+            fence: target.fence().clone(),
+        }
+    }
+
+    /// Stores in a directory that no server uses, such as that of a benchmark.
+    pub fn in_dir(dir: impl Into<PathBuf>) -> LocalStores {
+        let target = dir.into();
+        LocalStores {
+            fence: Fence::unshared(&target),
+            target,
+        }
+    }
+
     fn config(&self) -> LocalConfig {
         LocalConfig {
             initialised: self.has_run(),
@@ -102,26 +123,26 @@ impl LocalStores {
 
 impl Stores for LocalStores {
     fn has_run(&self) -> bool {
-        target::TargetLabel::read(&self.0).is_ok_and(|label| label.initialised)
+        target::TargetLabel::read(&self.target).is_ok_and(|label| label.initialised)
     }
 
     fn set_has_run(&self) -> BoxFuture<'_, Result<(), OsdError>> {
-        let path = self.0.clone();
+        let path = self.target.clone();
         Box::pin(blocking(move || {
             target::set_initialised(&path).map_err(OsdError::Target)
         }))
     }
 
     fn open_index(&self) -> BoxFuture<'_, Result<Arc<dyn Index>, OsdError>> {
-        let (path, config) = (self.0.join(target::INDEX), self.config());
+        let (path, config, fence) = (self.fence.index(), self.config(), self.fence.clone());
         Box::pin(async move {
-            let index = blocking(move || LocalIndex::open(&path, config)).await?;
+            let index = blocking(move || LocalIndex::open_fenced(&path, config, &fence)).await?;
             Ok(Arc::new(index) as Arc<dyn Index>)
         })
     }
 
     fn open_index_read_only(&self) -> BoxFuture<'_, Result<Arc<dyn Index>, OsdError>> {
-        let (path, config) = (self.0.join(target::INDEX), self.config());
+        let (path, config) = (target::index_dir(&self.target), self.config());
         Box::pin(async move {
             let index = blocking(move || LocalIndex::open_read_only(&path, config)).await?;
             Ok(Arc::new(index) as Arc<dyn Index>)
@@ -132,9 +153,11 @@ impl Stores for LocalStores {
         &'a self,
         index: &'a Arc<dyn Index>,
     ) -> BoxFuture<'a, Result<Arc<dyn Objects>, OsdError>> {
-        let (path, index) = (self.0.join(target::OBJECTS), index.clone());
+        let (path, fence) = (self.target.join(target::OBJECTS), self.fence.clone());
+        let index = index.clone();
         Box::pin(async move {
-            let objects = blocking(move || LocalObjects::open(&path, index)).await?;
+            let objects = blocking(move || LocalObjects::open_fenced(&path, index, &fence)).await?;
+            objects.remove_copied().await?;
             Ok(Arc::new(objects) as Arc<dyn Objects>)
         })
     }

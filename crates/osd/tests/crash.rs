@@ -38,7 +38,7 @@ async fn writer_process() {
     let Some(dir) = std::env::var_os(DIR_VARIABLE) else {
         return;
     };
-    let kind = LocalStores(dir.into());
+    let kind = LocalStores::in_dir(dir);
     let index = kind.open_index().await.unwrap();
     let objects = kind.open_objects(&index).await.unwrap();
     for n in 0u64.. {
@@ -116,7 +116,7 @@ fn count_complete_batches(index: &dyn Index) -> u64 {
 #[tokio::test]
 async fn kill_loses_no_synced_batch() {
     let dir = tempfile::tempdir().unwrap();
-    let kind = LocalStores(dir.path().into());
+    let kind = LocalStores::in_dir(dir.path());
     for ms in [50, 200, 400] {
         let _ = fs::remove_dir_all(dir.path().join("index"));
         let _ = fs::remove_dir_all(dir.path().join("objects"));
@@ -163,7 +163,7 @@ async fn torn_tail_loses_only_the_last_batches() {
     fs::create_dir(&from).unwrap();
     run_and_kill(&from, Duration::from_millis(100));
     let whole = {
-        let index = LocalStores(from.clone()).open_index().await.unwrap();
+        let index = LocalStores::in_dir(from.clone()).open_index().await.unwrap();
         count_complete_batches(&*index)
     };
     let journal = |d: &Path| -> PathBuf {
@@ -186,7 +186,7 @@ async fn torn_tail_loses_only_the_last_batches() {
             torn[cut..used].fill(0);
         }
         fs::write(journal(&to), torn).unwrap();
-        let index = LocalStores(to).open_index().await.unwrap();
+        let index = LocalStores::in_dir(to).open_index().await.unwrap();
         let found = count_complete_batches(&*index);
         assert!(found <= whole);
         assert!(

@@ -13,7 +13,10 @@ use std::{
 
 use osd::{
     Batch, Index, LocalStores, ObjAttr, Objects, OsdError, SetAttr, Stores as _,
-    check::{Finding, ObjectFiles, Progress, for_each_entry, for_each_object_record, object_file},
+    check::{
+        Finding, ObjectFiles, Progress, for_each_entry, for_each_object_record, object_file,
+        object_generation,
+    },
 };
 use wire::{FID_SEQ_IDIF, Fid, OstIndex};
 
@@ -174,8 +177,12 @@ impl Store {
     /// # Errors
     ///
     /// The store cannot be opened, for example because the target runs.
-    pub async fn open(dir: &Path, ost_index: OstIndex, repair: bool) -> Result<Store, OsdError> {
-        let stores = LocalStores(dir.to_owned());
+    pub async fn open(
+        dir: &Path,
+        stores: &LocalStores,
+        ost_index: OstIndex,
+        repair: bool,
+    ) -> Result<Store, OsdError> {
         let index = match repair {
             true => stores.open_index().await?,
             false => stores.open_index_read_only().await?,
@@ -222,13 +229,12 @@ impl Store {
         }
     }
 
-    /// The size of an object's file, bytes.
-    fn file_size(&self, fid: &Fid) -> Result<u64, OsdError> {
+    /// The size of an object's file at `path`, bytes.
+    fn file_size(&self, fid: &Fid, path: &Path) -> Result<u64, OsdError> {
         if let Some(files) = &self.files {
             return Ok(files.get(&(fid.f_seq, fid.f_oid)).copied().unwrap_or_default());
         }
-        let path = object_file(&self.root, fid);
-        let metadata = fs::metadata(&path).map_err(OsdError::io("stat", &path))?;
+        let metadata = fs::metadata(path).map_err(OsdError::io("stat", path))?;
         Ok(metadata.len())
     }
 
@@ -308,9 +314,9 @@ impl Store {
             }
             let has_file = files.next_if_eq(&(fid.f_seq, fid.f_oid)).is_some();
             if let Some(expected) = record.durable_size {
-                let path = object_file(&self.root, &fid);
+                let path = object_file(&self.root, &fid, record.generation);
                 let found = match has_file {
-                    true => Some(self.file_size(&fid)?),
+                    true => Some(self.file_size(&fid, &path)?),
                     false => None,
                 };
                 if found.is_none_or(|size| size < expected) {
@@ -363,9 +369,10 @@ impl Store {
                 next = scrubbed.next;
             }
             if !offsets.is_empty() {
+                let generation = object_generation(&*self.index, fid)?;
                 problems.push(Problem::WrongData {
                     fid: *fid,
-                    path: object_file(&self.root, fid),
+                    path: object_file(&self.root, fid, generation),
                     offsets,
                 });
             }
@@ -470,7 +477,7 @@ mod tests {
     /// A store with the objects 3, 9 and 0x103, and object 7 without a file.
     async fn store_with_objects(dir: &Path) -> Store {
         std::fs::create_dir_all(dir.join("objects")).unwrap();
-        let store = Store::open(dir, OstIndex(0), true).await;
+        let store = Store::open(dir, &LocalStores::in_dir(dir), OstIndex(0), true).await;
         let store = store.unwrap();
         store.set_last(SEQ, 40).unwrap();
         let objects = store.objects.as_ref().unwrap();
@@ -504,7 +511,9 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         drop(store_with_objects(dir.path()).await);
         std::fs::write(dir.path().join("objects/240000400/08").with_file_name("note"), "").unwrap();
-        let store = Store::open(dir.path(), OstIndex(0), false).await.unwrap();
+        let store = Store::open(dir.path(), &LocalStores::in_dir(dir.path()), OstIndex(0), false)
+            .await
+            .unwrap();
         let (sequences, objects, problems) = check(&store);
         assert_eq!(
             (sequences.last(SEQ), sequences.is_allocated(SEQ + 1)),

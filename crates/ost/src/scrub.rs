@@ -163,7 +163,7 @@ mod tests {
             scrub.text(),
             "passes: 0\nobjects: 3\nbytes: 30000\nfilled_blocks: 0\ndamaged_blocks: 0\n"
         );
-        let file = osd::check::object_file(dir.path(), &fid(2));
+        let file = osd::check::object_file(dir.path(), &fid(2), 0);
         let mut data = std::fs::read(&file).unwrap();
         data[5000] ^= 1;
         std::fs::write(&file, data).unwrap();

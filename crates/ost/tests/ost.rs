@@ -360,7 +360,7 @@ async fn destroy_revokes_locks_and_later_changes_fail() {
 async fn object_destroyed_during_a_write_stays_destroyed() {
     let dir = tempfile::tempdir().unwrap();
     let node = Node::new();
-    let ost = node.ost(&LocalStores(dir.path().into())).await;
+    let ost = node.ost(&LocalStores::in_dir(dir.path())).await;
     let osp = node.osp().await;
     let seq = osp.wait_for_sequence().await;
     osp.create(seq, 600, false).await.unwrap();
@@ -390,7 +390,7 @@ async fn object_destroyed_during_a_write_stays_destroyed() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn new_object_needs_no_lookup_before_its_first_write() {
     let dir = tempfile::tempdir().unwrap();
-    let store = LocalStores(dir.path().into());
+    let store = LocalStores::in_dir(dir.path());
     let seq = {
         let node = Node::new();
         let ost = node.ost(&store).await;
@@ -529,7 +529,7 @@ async fn sync_of_the_target_waits_for_the_commit() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn synced_data_survives_a_restart() {
     let dir = tempfile::tempdir().unwrap();
-    let store = LocalStores(dir.path().into());
+    let store = LocalStores::in_dir(dir.path());
     let data = pattern(3 * MIB, 9);
     let (fid, transno, instance) = {
         let node = Node::new();

@@ -229,7 +229,7 @@ async fn swapped_layouts_survive_a_restart() {
 #[tokio::test]
 async fn swap_is_on_disk_before_its_reply() {
     let dir = tempfile::tempdir().unwrap();
-    let store = LocalStores(dir.path().to_owned());
+    let store = LocalStores::in_dir(dir.path());
     let f = Fixture::with_index(1, store.open_index().await.unwrap()).await;
     let c = f.client().await;
     let (one, two) = (create_file(&c, "one").await, create_file(&c, "two").await);

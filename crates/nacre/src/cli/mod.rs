@@ -339,6 +339,18 @@ pub(crate) struct Serve {
     /// Directories of targets, created with `nacre mkfs`
     #[arg(required = true)]
     pub(crate) dirs: Vec<PathBuf>,
+    /// Wait while another node serves the targets, and take them over when it ends or stops
+    /// answering; the targets are on a store that both nodes share
+    #[arg(long)]
+    pub(crate) standby: bool,
+    /// With --standby: take the targets over by force when their server has not answered for this
+    /// time; 0: never by force
+    #[arg(long, value_name = "SECONDS", default_value_t = 10, requires = "standby")]
+    pub(crate) standby_timeout: u64,
+    /// Take the targets over by force if another server uses them, for example one that hangs:
+    /// nothing counts that it writes from now on, and it ends
+    #[arg(long, conflicts_with = "standby")]
+    pub(crate) takeover: bool,
     /// Time that a target waits at its first start for the MGS and the first MDT [default: 300]
     #[arg(long, value_name = "SECONDS")]
     pub(crate) wait: Option<u64>,

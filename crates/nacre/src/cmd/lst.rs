@@ -151,6 +151,7 @@ fn run_node(args: LstNode) -> Result<ExitCode> {
         check_address(&args.net, &start)?;
     }
     let spec = DaemonSpec {
+        takes_over: false,
         role: NODE_ROLE,
         dirs: Vec::new(),
         log: process::run_dir()?.join("lst-node.log"),
@@ -221,6 +222,7 @@ fn new_session(args: NewSession) -> Result<ExitCode> {
         check_address(&args.net, &start)?;
     }
     let spec = DaemonSpec {
+        takes_over: false,
         role: CONSOLE_ROLE,
         dirs: Vec::new(),
         log: process::run_dir()?.join("lst-console.log"),

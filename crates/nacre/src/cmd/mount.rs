@@ -149,6 +149,7 @@ fn mount_in_own_process(
 ) -> Result<ExitCode> {
     let log = process::run_dir()?.join(log_name(&request.mountpoint));
     let spec = DaemonSpec {
+        takes_over: false,
         role: lifecycle::MOUNT_ROLE,
         dirs: Vec::new(),
         log,
@@ -165,6 +166,7 @@ fn mount_in_own_process(
         );
         let quiet = args.quiet;
         let after_start = AfterStart {
+            standby: None,
             mount: Some(request),
             ready_text: Box::new(move || (!quiet).then_some(text)),
         };

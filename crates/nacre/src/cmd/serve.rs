@@ -1,18 +1,19 @@
 //! `nacre serve`: runs the targets in the given directories.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use node::MGS_WAIT;
-use osd::target::TargetKind;
+use osd::target::{TargetKind, TargetLabel};
 use wire::Nid;
 
 use crate::cli::Serve;
-use crate::lifecycle::{DaemonSpec, log_in};
+use crate::lifecycle::{AfterStart, DaemonSpec, log_in};
 use crate::net::{self, AddressPreference};
 use crate::process_node::{LocalTarget, ProcessNode, open_dirs};
+use crate::standby::{self, Standby};
 use crate::start::StartConfig;
 use crate::{daemon, process};
 
@@ -29,31 +30,49 @@ pub(crate) fn run(args: Serve) -> Result<ExitCode> {
         .collect::<Result<Vec<_>>>()?;
     // Open the directories before starting the background process: errors appear on the terminal,
     // and no log is created in a wrong directory.
-    let target_dirs = open_dirs(&dirs)?;
-    let log = log_in(target_dirs[0].path());
-    let runs_mgs = target_dirs.iter().any(|d| d.label().kind == TargetKind::Mgs);
-    let mgs = target_dirs.iter().flat_map(|d| d.label().mgsnode.clone());
+    let target_dirs = match (args.standby, args.takeover) {
+        (true, _) => Vec::new(),
+        (false, true) => standby::take_over(&dirs)?,
+        (false, false) => open_dirs(&dirs)?,
+    };
+    let labels = dirs
+        .iter()
+        .map(|dir| Ok(TargetLabel::read(dir)?))
+        .collect::<Result<Vec<_>>>()?;
+    if args.standby {
+        check_standby(&labels)?;
+    }
+    let runs_mgs = labels.iter().any(|label| label.kind == TargetKind::Mgs);
+    let service_nodes =
+        |label: &TargetLabel| Some(label.service_nodes.clone()).filter(|nodes| !nodes.is_empty());
     let preference = AddressPreference {
-        required: target_dirs
-            .iter()
-            .find_map(|d| d.label().service_nodes.first().copied()),
-        preferred: target_dirs.iter().find_map(|d| last_address(d.path())),
-        mgs: mgs.collect(),
+        required: labels.iter().find_map(service_nodes).unwrap_or_default(),
+        preferred: dirs.iter().find_map(|dir| last_address(dir)),
+        mgs: labels.iter().flat_map(|label| label.mgsnode.clone()).collect(),
         runs_mgs,
     };
     // The process that serves holds the locks on the directories: the background child, if any.
     let own_targets = (args.foreground || daemon::is_child()).then_some(target_dirs);
     let (last, own_dirs) = (preference.preferred, dirs.clone());
+    let standby = args.standby.then(|| Standby {
+        dirs: dirs.clone(),
+        force_after: Some(Duration::from_secs(args.standby_timeout)).filter(|limit| !limit.is_zero()),
+    });
     let spec = DaemonSpec {
+        takes_over: args.takeover,
         role: "serve",
-        dirs,
-        log,
+        log: match args.standby {
+            // The directories belong to the other server.
+            true => standby_log(&dirs[0]),
+            false => log_in(&dirs[0]),
+        },
+        dirs: if args.standby { Vec::new() } else { dirs },
         foreground: args.foreground,
         start: start.clone(),
     };
     spec.run(async move |cpts| {
         let choose = || net::server_endpoint(&args.net, &start.lnet, &preference);
-        let retry_if_taken = args.net.listen.or(preference.required).is_none();
+        let retry_if_taken = args.net.listen.is_none() && preference.required.is_empty();
         let mut node = ProcessNode::start(cpts, &start, retry_if_taken, choose).await?;
         let targets = own_targets
             .unwrap_or_default()
@@ -61,6 +80,24 @@ pub(crate) fn run(args: Serve) -> Result<ExitCode> {
             .map(LocalTarget::Dir)
             .collect();
         let wait = args.wait.map_or(MGS_WAIT, Duration::from_secs);
+        if let Some(standby) = standby {
+            let endpoint = node.endpoint();
+            node.open_portals(labels.iter().map(|label| label.kind))?;
+            let names: Vec<String> = labels.iter().map(TargetLabel::svname).collect();
+            let text = format!(
+                "standing by for {} at {} port {}",
+                names.join(" "),
+                endpoint.nid,
+                endpoint.port
+            );
+            return Ok((
+                node,
+                AfterStart {
+                    standby: Some((standby, wait)),
+                    ..AfterStart::from(text)
+                },
+            ));
+        }
         let started = async {
             if let Some(addr) = &args.metrics.metrics {
                 node.serve_metrics(addr).await?;
@@ -90,8 +127,26 @@ pub(crate) fn run(args: Serve) -> Result<ExitCode> {
             endpoint.port,
             node.metrics_line()
         );
-        Ok((node, text))
+        Ok((node, AfterStart::from(text)))
     })
+}
+
+/// Fails if a standby could not take over one of the targets by force, because it has at most one
+/// service node.
+fn check_standby(labels: &[TargetLabel]) -> Result<()> {
+    for label in labels.iter().filter(|label| !label.has_several_nodes()) {
+        bail!(
+            "{} has no list of service nodes: name all nodes that may serve it with `nacre mkfs --servicenode`, or in 'service_nodes' of the file 'target', and restart its server",
+            label.svname()
+        );
+    }
+    Ok(())
+}
+
+/// The log of a standby server on this host.
+fn standby_log(dir: &Path) -> PathBuf {
+    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    dir.join(format!("nacre.standby-{host}-{}.log", std::process::id()))
 }
 
 /// The address at which the target in a directory was served last. Without `--listen`, the server

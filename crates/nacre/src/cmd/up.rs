@@ -77,6 +77,7 @@ pub(crate) fn run(args: Up) -> Result<ExitCode> {
         }
     }
     let spec = DaemonSpec {
+        takes_over: false,
         role: "up",
         dirs: vec![dir.clone()],
         log: log_in(&dir),
@@ -111,6 +112,7 @@ pub(crate) fn run(args: Up) -> Result<ExitCode> {
         Ok((
             node,
             AfterStart {
+                standby: None,
                 mount,
                 ready_text: Box::new(ready_text),
             },

@@ -26,7 +26,7 @@ struct Stores {
 
 impl Stores {
     async fn open(dir: &Path) -> Stores {
-        let open = |name: &str| LocalStores(dir.join(name));
+        let open = |name: &str| LocalStores::in_dir(dir.join(name));
         let mdt = Store::new(open("mdt0000").open_index().await.unwrap());
         let mut osts = Vec::new();
         for name in ["ost0000", "ost0001"] {
@@ -66,7 +66,7 @@ impl Stores {
     async fn set_parent(&self, object: StripeObject, parent: Fid) {
         let name = format!("ost{:04x}", object.ost);
         let index = &self.osts[object.ost.0 as usize];
-        let objects = LocalStores(self.dir.join(name))
+        let objects = LocalStores::in_dir(self.dir.join(name))
             .open_objects(index)
             .await
             .unwrap();

@@ -193,10 +193,7 @@ fn contents(dir: &Path) -> Vec<u64> {
 async fn contents_of(target: &Path) -> u64 {
     let mut hash = DefaultHasher::new();
     format!("{:?}", TargetDir::open_read_only(target).unwrap().label()).hash(&mut hash);
-    let index = LocalStores(target.to_owned())
-        .open_index_read_only()
-        .await
-        .unwrap();
+    let index = LocalStores::in_dir(target).open_index_read_only().await.unwrap();
     index.scan(&[], &[0xff; 2], usize::MAX).unwrap().hash(&mut hash);
     let (mut objects, root) = (Vec::new(), target.join("objects"));
     if root.exists() {

@@ -11,6 +11,7 @@ mod cargo_build;
 mod clients;
 mod crash;
 mod crash_matrix;
+mod failover;
 mod file_system;
 #[path = "../fixture/mod.rs"]
 mod fixture;

@@ -17,7 +17,7 @@ use crate::unresponsive_clients::StoppedProcess;
 /// The programs: each works in a directory of its own until a line arrives at its input. Then it
 /// prints the number of its steps, and what to expect in its directory: for each file its name and
 /// the checksum of its contents.
-const PROGRAMS: [(&str, &str); 8] = [
+pub(crate) const PROGRAMS: [(&str, &str); 8] = [
     (
         "creates",
         "def step(i):
@@ -128,14 +128,14 @@ print('\\n'.join(sorted(sums)), flush=True)
 ";
 
 /// A program at work.
-struct Program {
-    name: &'static str,
+pub(crate) struct Program {
+    pub(crate) name: &'static str,
     child: Child,
     stdout: BufReader<ChildStdout>,
 }
 
 impl Program {
-    fn start(mount: &Path, name: &'static str, body: &str) -> Program {
+    pub(crate) fn start(mount: &Path, name: &'static str, body: &str) -> Program {
         let dir = mount.join(name);
         fs::create_dir(&dir).unwrap();
         // The bodies are indented to fit this file.
@@ -160,7 +160,7 @@ impl Program {
     }
 
     /// Ends the program; returns the number of its steps and the checksums of its files.
-    fn finish(mut self) -> (u64, String) {
+    pub(crate) fn finish(mut self) -> (u64, String) {
         assert!(
             self.child.try_wait().unwrap().is_none(),
             "{} failed: see its message above",
@@ -177,7 +177,7 @@ impl Program {
 }
 
 /// The checksums of a directory's files, through another mount.
-fn sums_in(dir: &Path) -> String {
+pub(crate) fn sums_in(dir: &Path) -> String {
     let walk = TAIL.split_once("sums = []").unwrap().1;
     let out = Command::new("python3")
         .args(["-c", &format!("{HEAD}sums = []{walk}")])

@@ -45,7 +45,7 @@ pub struct FileDamage {
 /// [`OsdError::Io`] if a directory cannot be read, [`OsdError::Stopping`] after
 /// [`Progress::stop`].
 pub fn find_damage(target: &Path, progress: &Progress) -> Result<Vec<FileDamage>, OsdError> {
-    let index = target.join(target::INDEX);
+    let index = target::index_dir(target);
     let mut found: Vec<FileDamage> = format_damage(&index).into_iter().collect();
     for key_space in key_spaces(&index)? {
         match version::read(&key_space) {

@@ -62,7 +62,7 @@ impl Record {
 /// [`OsdError::Io`] or [`OsdError::Engine`] if a file cannot be read, or the new index cannot be
 /// written; [`OsdError::NoSpace`]; [`OsdError::Stopping`] after [`Progress::stop`].
 pub fn rebuild(target: &Path, progress: &Progress) -> Result<PathBuf, OsdError> {
-    let index = target.join(target::INDEX);
+    let index = target::index_dir(target);
     let new = index.with_extension("new");
     let (db, keyspace) = create_empty(&new, LocalConfig::default())?;
     copy_newest(target, progress, &new, (&db, &keyspace))?;
@@ -109,7 +109,7 @@ fn copy_newest(
     new: &Path,
     (db, keyspace): (&Database, &Keyspace),
 ) -> Result<(), OsdError> {
-    let index = target.join(target::INDEX);
+    let index = target::index_dir(target);
     let key_space = index.join(KEY_SPACES).join(KEY_SPACE.to_string());
     let tables = match version::read(&key_space) {
         Ok(tables) => tables,

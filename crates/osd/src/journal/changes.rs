@@ -8,7 +8,7 @@ use super::{
     scan::{CLEAR, END_BYTES, ITEM, START, TOMBSTONE},
     scan_all,
 };
-use crate::{OsdError, local_index::engine::KEY_SPACE, target::INDEX};
+use crate::{OsdError, local_index::engine::KEY_SPACE, target::index_dir};
 
 /// A change of one record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,7 +29,7 @@ pub struct RecordChange<'a> {
 /// [`OsdError::Io`] if a journal cannot be read, [`OsdError::Corrupt`] if there is no journal, or
 /// one with a wrong name.
 pub fn for_each_change(target: &Path, mut f: impl FnMut(RecordChange<'_>)) -> Result<(), OsdError> {
-    let index = target.join(INDEX);
+    let index = index_dir(target);
     for (path, scan) in scan_all(&index)? {
         for bytes in &scan.complete {
             let batches = read(&path, bytes).map_err(OsdError::io("read", &path))?;

@@ -25,7 +25,7 @@ use scan::Scan;
 use crate::{OsdError, files, target};
 
 pub use changes::{RecordChange, for_each_change};
-pub(crate) use scratch::ScratchCopy;
+pub(crate) use scratch::{ScratchCopy, copy_generation};
 pub(crate) use sync::{Journals, SyncThread};
 
 /// File name prefix of the copies of damaged journals, in the target's directory.
@@ -51,7 +51,7 @@ pub struct Damage {
 /// [`OsdError::Io`] if a journal cannot be read, [`OsdError::Corrupt`] if there is no journal, or
 /// one with a wrong name.
 pub fn find_damage(target: &Path) -> Result<Vec<Damage>, OsdError> {
-    let scans = scan_all(&target.join(target::INDEX))?;
+    let scans = scan_all(&target::index_dir(target))?;
     Ok(scans
         .iter()
         .flat_map(|(path, scan)| damage_in(path, scan))
@@ -67,7 +67,7 @@ pub fn find_damage(target: &Path) -> Result<Vec<Damage>, OsdError> {
 /// journal, or one with a wrong name.
 pub fn repair(target: &Path) -> Result<Vec<PathBuf>, OsdError> {
     let mut copies = Vec::new();
-    for (path, scan) in scan_all(&target.join(target::INDEX))? {
+    for (path, scan) in scan_all(&target::index_dir(target))? {
         if scan.damaged.is_empty() {
             continue;
         }

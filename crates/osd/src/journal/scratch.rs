@@ -1,6 +1,7 @@
-//! A temporary copy of an index for reading: the engine changes every index that it opens.
+//! Copies of an index. A temporary one for reading: the engine changes every index that it opens.
+//! And a lasting one for a new generation of the target ([`copy_generation`]).
 //!
-//! The copy is in the directory for temporary files. Only journals and small files are copied.
+//! A temporary copy is in the directory for temporary files. Only journals and small files are copied.
 //! Sorted tables never change, so a symbolic link is enough. Journals are copied without torn tails
 //! and damaged parts.
 //!
@@ -8,6 +9,7 @@
 //! the copies that killed processes of the same user left behind.
 
 use std::{
+    collections::BTreeMap,
     fs::{self, File},
     io,
     os::unix::fs::{MetadataExt, symlink},
@@ -25,6 +27,9 @@ const PREFIX: &str = "nacre-index-";
 
 /// Name of the engine's directories of sorted tables.
 const TABLES: &str = "tables";
+
+/// Number of attempts to copy an index that changes.
+const COPIES_MAX: usize = 1000;
 
 /// A copy of an index; dropping it removes the copy.
 pub(crate) struct ScratchCopy {
@@ -52,7 +57,7 @@ impl ScratchCopy {
     }
 
     fn fill(&self, index: &Path) -> Result<(), OsdError> {
-        copy_dir(index, &self.dir)?;
+        copy_dir(index, &self.dir, |table, copy| symlink(table, copy))?;
         for (journal, scan) in scan_all(index)? {
             let name = journal.file_name().unwrap_or_default();
             copy_complete_batches(&journal, &scan, &self.dir.join(name))?;
@@ -131,17 +136,94 @@ fn remove_abandoned(temporary: &Path) {
     }
 }
 
-/// Copies all files except journals; links sorted tables instead.
-fn copy_dir(from: &Path, to: &Path) -> Result<(), OsdError> {
+/// Copies the index of an earlier generation to `to`, a new directory, although the server of that
+/// generation may still be changing it. The copy is durable when this returns.
+///
+/// The copy has every batch that was durable when this was called: the journals are copied first,
+/// and the copy is repeated if the server has removed a journal or changed a list of tables
+/// meanwhile.
+///
+/// # Errors
+///
+/// [`OsdError::Io`] or [`OsdError::NoSpace`] if a file cannot be copied.
+pub(crate) fn copy_generation(from: &Path, to: &Path) -> Result<(), OsdError> {
+    for _ in 0..COPIES_MAX {
+        match fs::remove_dir_all(to) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(OsdError::io("remove", to)(e)),
+            _ => {}
+        }
+        let before = Contents::read(from)?;
+        files::create_dir(to).map_err(OsdError::io("make directory", to))?;
+        let copied = copy_journals(from, to)
+            .and_then(|()| copy_dir(from, to, |table, copy| fs::hard_link(table, copy)));
+        if Contents::read(from)? != before {
+            continue;
+        }
+        copied?;
+        return fs::File::open(to)
+            .and_then(|dir| Ok(rustix::fs::syncfs(dir)?))
+            .map_err(OsdError::io("sync", to));
+    }
+    Err(OsdError::Invalid(
+        "the old server changes its index too fast to copy it: stop that server",
+    ))
+}
+
+/// Copies the journals, with torn tails and damaged parts.
+fn copy_journals(from: &Path, to: &Path) -> Result<(), OsdError> {
+    for entry in fs::read_dir(from).map_err(OsdError::io("list", from))? {
+        let path = entry.map_err(OsdError::io("list", from))?.path();
+        if path.extension().is_some_and(|e| e == "jnl") {
+            let copy = to.join(path.file_name().unwrap_or_default());
+            fs::copy(&path, copy).map_err(OsdError::io("copy", &path))?;
+        }
+    }
+    Ok(())
+}
+
+/// The paths of an index's files, and the contents of the small ones.
+#[derive(PartialEq, Eq)]
+struct Contents(BTreeMap<PathBuf, Vec<u8>>);
+
+impl Contents {
+    fn read(index: &Path) -> Result<Contents, OsdError> {
+        let mut contents = BTreeMap::new();
+        let mut dirs = vec![index.to_owned()];
+        while let Some(dir) = dirs.pop() {
+            let is_tables = dir.file_name().is_some_and(|name| name == TABLES);
+            for entry in fs::read_dir(&dir).map_err(OsdError::io("list", &dir))? {
+                let path = entry.map_err(OsdError::io("list", &dir))?.path();
+                if path.is_dir() {
+                    dirs.push(path);
+                } else if !is_tables {
+                    let is_journal = path.extension().is_some_and(|e| e == "jnl");
+                    let read = match is_journal {
+                        true => Ok(Vec::new()),
+                        false => fs::read(&path),
+                    };
+                    match read {
+                        Ok(small) => drop(contents.insert(path, small)),
+                        Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+                        Err(e) => return Err(OsdError::io("read", path)(e)),
+                    }
+                }
+            }
+        }
+        Ok(Contents(contents))
+    }
+}
+
+/// Copies all files except journals; calls `link` for sorted tables instead.
+fn copy_dir(from: &Path, to: &Path, link: fn(&Path, &Path) -> io::Result<()>) -> Result<(), OsdError> {
     let in_tables = from.file_name().is_some_and(|name| name == TABLES);
     for entry in fs::read_dir(from).map_err(OsdError::io("list", from))? {
         let entry = entry.map_err(OsdError::io("list", from))?;
         let (source, copy) = (entry.path(), to.join(entry.file_name()));
         if source.is_dir() {
             files::create_dir(&copy).map_err(OsdError::io("make directory", &copy))?;
-            copy_dir(&source, &copy)?;
+            copy_dir(&source, &copy, link)?;
         } else if in_tables {
-            symlink(&source, &copy).map_err(OsdError::io("link to", &source))?;
+            link(&source, &copy).map_err(OsdError::io("link to", &source))?;
         } else if source.extension().is_none_or(|e| e != "jnl") {
             fs::copy(&source, &copy).map_err(OsdError::io("copy", &source))?;
         }

@@ -28,6 +28,8 @@ const ENTRIES_MAX: u64 = 1024;
 pub(super) struct Entry {
     pub(super) fid: Fid,
     pub(super) path: PathBuf,
+    /// The generation in the name of the file.
+    pub(super) generation: u32,
     /// Never held while waiting for the disk.
     pub(super) state: Mutex<State>,
     /// Held while the file is created or removed. Only threads for blocking work lock it. They lock

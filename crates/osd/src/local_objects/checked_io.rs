@@ -13,6 +13,7 @@ use super::{
         BLOCK, BlockChange, Expected,
         region::{REGION_BLOCKS, Sum, sums_of, trim},
     },
+    object_marks::MarkedChange,
 };
 use crate::{Extent, ExtentData, OsdError, Scrubbed, SetAttr, blocking, objects::bytes_of};
 
@@ -29,7 +30,7 @@ enum ReadStop {
 /// A change of a file: its result, or the rest of the change if the index must be synced first.
 enum Begun<T, F> {
     Done(T),
-    Waits(OwnedMutexGuard<()>, BlockChange, F),
+    Waits(OwnedMutexGuard<()>, BlockChange, Option<MarkedChange>, F),
 }
 
 impl Entry {
@@ -418,7 +419,7 @@ impl LocalObjects {
     /// Changes an object's file on a thread for blocking work and with the object's write lock.
     /// `begin` starts the [`BlockChange`], and returns true if the index must be synced before the
     /// file changes.
-    async fn change_file<T: Send + 'static>(
+    pub(super) async fn change_file<T: Send + 'static>(
         &self,
         fid: Fid,
         begin: impl FnOnce(&Shared, &Entry) -> Result<(BlockChange, bool), OsdError> + Send + 'static,
@@ -430,22 +431,29 @@ impl LocalObjects {
         let begun = blocking(move || {
             // Released last.
             let locked = locked;
+            let exists = of_first.state.lock().exists;
+            let mark = match exists {
+                true => shared.marks.begin(fid)?,
+                false => None,
+            };
             let (blocks, waits) = begin(&shared, &of_first)?;
-            if waits || blocks.waits_for_index() {
-                return Ok(Begun::Waits(locked, blocks, change));
+            let mark_waits = mark.as_ref().is_some_and(MarkedChange::waits_for_index);
+            if waits || blocks.waits_for_index() || mark_waits {
+                return Ok(Begun::Waits(locked, blocks, mark, change));
             }
             change(&shared, &of_first, &blocks).map(Begun::Done)
         })
         .await?;
-        let (locked, mut blocks, change) = match begun {
+        let (locked, mut blocks, mark, change) = match begun {
             Begun::Done(result) => return Ok(result),
-            Begun::Waits(locked, blocks, change) => (locked, blocks, change),
+            Begun::Waits(locked, blocks, mark, change) => (locked, blocks, mark, change),
         };
         self.shared.index.sync().await?;
         blocks.index_synced();
+        mark.iter().for_each(MarkedChange::index_synced);
         let shared = self.shared.clone();
         blocking(move || {
-            let _locked = locked;
+            let (_locked, _mark) = (locked, mark);
             let blocks = blocks;
             change(&shared, &entry, &blocks)
         })

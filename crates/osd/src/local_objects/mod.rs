@@ -1,7 +1,8 @@
 //! Objects as files of the local file system, in a hashed directory tree.
 //!
-//! The path is `<sequence>/<low byte of the object id>/<object id>`, all in hexadecimal. The first
-//! write, allocation or extending truncate creates the file. Attributes that the file does not have
+//! The path is `<sequence>/<low byte of the object id>/<object id>`, all in hexadecimal, followed by
+//! `.<generation>` if the file's generation is not 0 ([`crate::target::Fence`]). The first write,
+//! allocation or extending truncate creates the file. Attributes that the file does not have
 //! (owner, the client's times, parent, versions) are in a small record in the target's index, so
 //! the local file system only needs sparse files. Attributes that change with each write stay in
 //! the cache entry until its eviction or a sync.
@@ -10,11 +11,13 @@
 //! failed sync every later sync fails, and files cannot be changed. [`durable_size`] detects lost
 //! and truncated files; [`checksums`] detects wrong data.
 
+mod adopt;
 mod cache;
 mod checked_io;
 pub(crate) mod checksums;
 mod durable_size;
 mod file_system;
+pub(crate) mod object_marks;
 #[cfg(test)]
 mod power_cut;
 pub(crate) mod record;
@@ -36,10 +39,13 @@ use wire::Fid;
 use crate::{
     Batch, CachedAttr, Extent, ExtentData, Index, ObjAttr, Objects, OsdError, Scrubbed, Seek, SetAttr,
     blocking, files,
+    target::{self, Fence},
 };
 use cache::{Cache, DirtyState, Entry, State};
-use checksums::Checksums;
+use checksums::{BlockChange, Checksums};
 pub use file_system::{FileSystem, ObjectFile};
+use object_marks::ObjectMarks;
+use record::ObjectRecord;
 
 /// Above this number of dirty files and directories, one `syncfs` replaces a sync of each.
 const SYNC_EACH_MAX: usize = 64;
@@ -55,6 +61,10 @@ struct Shared {
     index: Arc<dyn Index>,
     cache: Cache,
     checksums: Arc<Checksums>,
+    marks: Arc<ObjectMarks>,
+    fence: Fence,
+    /// The files that a start of a new generation copied.
+    copied: Mutex<Vec<PathBuf>>,
     /// The first failure of a sync.
     sync_failure: Mutex<Option<String>>,
 }
@@ -67,22 +77,46 @@ impl LocalObjects {
     ///
     /// [`OsdError::Io`] if the directory cannot be created, or an error of the index.
     pub fn open(root: &Path, index: Arc<dyn Index>) -> Result<LocalObjects, OsdError> {
-        LocalObjects::open_on(Arc::new(file_system::HostFiles), root, index)
+        LocalObjects::open_on(
+            Arc::new(file_system::HostFiles),
+            root,
+            index,
+            &Fence::unshared(root),
+        )
     }
 
-    /// Opens the tree in `root` of another file system than the host's.
+    /// Opens the tree of a target in the generation of its index.
     ///
     /// # Errors
     ///
-    /// As [`LocalObjects::open`].
+    /// As [`LocalObjects::open_on`].
+    pub(crate) fn open_fenced(
+        root: &Path,
+        index: Arc<dyn Index>,
+        fence: &Fence,
+    ) -> Result<LocalObjects, OsdError> {
+        LocalObjects::open_on(Arc::new(file_system::HostFiles), root, index, fence)
+    }
+
+    /// Opens the tree in `root` of a file system; `fence` is that of the index.
+    ///
+    /// # Errors
+    ///
+    /// As [`LocalObjects::open`]; [`OsdError::Io`] or [`OsdError::NoSpace`] if an object cannot be
+    /// copied after a takeover.
     pub fn open_on(
         file_system: Arc<dyn FileSystem>,
         root: &Path,
         index: Arc<dyn Index>,
+        fence: &Fence,
     ) -> Result<LocalObjects, OsdError> {
+        let copied = adopt::adopt_objects(&*file_system, root, &index, fence.generation())?;
         let shared = Shared {
             cache: Cache::new(file_system.open_files_max()),
             checksums: Arc::new(Checksums::open(index.clone())?),
+            marks: Arc::new(ObjectMarks::new(index.clone(), fence)),
+            fence: fence.clone(),
+            copied: Mutex::new(copied),
             file_system,
             root: root.into(),
             index,
@@ -92,6 +126,29 @@ impl LocalObjects {
         Ok(LocalObjects {
             shared: Arc::new(shared),
         })
+    }
+
+    /// Removes the files of which the start of a new generation made copies, once the records of
+    /// the copies are durable. Without this, they stay until a check.
+    ///
+    /// # Errors
+    ///
+    /// An error of syncing the index.
+    pub(crate) async fn remove_copied(&self) -> Result<(), OsdError> {
+        if self.shared.copied.lock().is_empty() {
+            return Ok(());
+        }
+        self.shared.index.sync().await?;
+        let shared = self.shared.clone();
+        blocking(move || {
+            for path in std::mem::take(&mut *shared.copied.lock()) {
+                if let Err(e) = shared.file_system.remove(&path) {
+                    tracing::warn!("cannot remove {}: {e}", path.display());
+                }
+            }
+            Ok(())
+        })
+        .await
     }
 
     /// The object's cache entry, loaded if necessary.
@@ -139,11 +196,11 @@ impl LocalObjects {
     }
 }
 
-/// The path of an object's file below the directory of objects.
-pub(crate) fn file_path(root: &Path, fid: &Fid) -> PathBuf {
+/// The path of an object's file of a generation, below the directory of objects.
+pub(crate) fn file_path(root: &Path, fid: &Fid, generation: u32) -> PathBuf {
     root.join(format!("{:x}", fid.f_seq))
         .join(format!("{:02x}", fid.f_oid & 0xff))
-        .join(format!("{:x}", fid.f_oid))
+        .join(target::name_in(&format!("{:x}", fid.f_oid), generation))
 }
 
 impl Shared {
@@ -167,16 +224,19 @@ impl Shared {
         if fid.f_ver != 0 {
             return Err(OsdError::Invalid("the version in an object's FID must be 0"));
         }
-        let path = file_path(&self.root, &fid);
         let mut state = State::default();
+        let mut generation = self.fence.generation();
         if let Some(r) = self.index.get(&record::key(&fid))? {
-            (state.attr, state.durable_size) = record::read(&r).map_err(|why| OsdError::Corrupt {
+            let found = record::read(&r).map_err(|why| OsdError::Corrupt {
                 path: self.root.clone(),
                 record: format!("of object {:x}:{:x}", fid.f_seq, fid.f_oid),
                 why,
             })?;
+            (state.attr, state.durable_size) = (found.attr, found.durable_size);
+            generation = found.generation;
             state.exists = true;
         }
+        let mut path = file_path(&self.root, &fid, generation);
         match self.file_system.open(&path) {
             Ok(file) => {
                 state.file = Some(file);
@@ -187,9 +247,15 @@ impl Shared {
             Err(e) => return Err(OsdError::io("open", path)(e)),
         }
         state.check_durable_size(&path);
+        if state.file.is_none() {
+            // A new file gets a name that the servers of earlier generations do not use.
+            generation = self.fence.generation();
+            path = file_path(&self.root, &fid, generation);
+        }
         let entry = Entry {
             fid,
             path,
+            generation,
             state: Mutex::new(state),
             create_lock: Mutex::new(()),
             write_lock: Arc::default(),
@@ -211,10 +277,12 @@ impl Shared {
             return Ok(());
         }
         let mut batch = Batch::new();
-        batch.put(
-            record::key(&entry.fid),
-            record::write(&state.attr, state.durable_size),
-        );
+        let record = ObjectRecord {
+            attr: state.attr,
+            durable_size: state.durable_size,
+            generation: entry.generation,
+        };
+        batch.put(record::key(&entry.fid), record::write(&record));
         self.index.apply(batch)?;
         state.record_stale = false;
         Ok(())
@@ -302,6 +370,7 @@ impl Shared {
         }
         let now = self.checksums.now();
         self.sync_files(dirty, removed_in)
+            .and_then(|()| self.fence.check())
             .map_err(|e| self.record_sync_failure(e))?;
         self.record_durable_sizes(dirty);
         self.settle_checksums(dirty, now);
@@ -362,18 +431,20 @@ impl Objects for LocalObjects {
         end: u64,
         keep_size: bool,
     ) -> BoxFuture<'_, Result<(), OsdError>> {
-        self.with_write_lock(fid, move |shared, entry| {
-            let len = end
-                .checked_sub(start)
-                .filter(|l| *l > 0)
-                .ok_or(OsdError::Invalid("empty range"))?;
+        let Some(len) = end.checked_sub(start).filter(|len| *len > 0) else {
+            return Box::pin(async { Err(OsdError::Invalid("empty range")) });
+        };
+        let begin = move |shared: &Shared, _: &Entry| {
+            Ok((BlockChange::begin(&shared.checksums, fid, Vec::new())?, false))
+        };
+        Box::pin(self.change_file(fid, begin, move |shared, entry, _| {
             let (file, new) = shared.open_or_create(entry)?;
             let allocated = file
                 .allocate(start, len, keep_size)
                 .map_err(OsdError::io("allocate", &entry.path));
             shared.finish_change(entry, new, &SetAttr::default())?;
             allocated
-        })
+        }))
     }
 
     fn seek(&self, fid: Fid, offset: u64, kind: Seek) -> BoxFuture<'_, Result<u64, OsdError>> {
@@ -446,6 +517,7 @@ impl Objects for LocalObjects {
             if existed {
                 let mut batch = Batch::new();
                 batch.delete(record::key(&entry.fid));
+                shared.marks.remove(&entry.fid, &mut batch);
                 let regions = shared.checksums.remove(entry.fid, size, &mut batch)?;
                 shared.index.apply(batch)?;
                 shared.checksums.forget_object(entry.fid, &regions);
@@ -457,7 +529,12 @@ impl Objects for LocalObjects {
 
     fn settle(&self, all: bool) -> BoxFuture<'_, Result<bool, OsdError>> {
         let shared = self.shared.clone();
-        Box::pin(blocking(move || Ok(shared.checksums.settle_marks(all)? > 0)))
+        Box::pin(blocking(move || {
+            let marks = shared
+                .marks
+                .settle(all, |fid| shared.cache.dirty(fid).is_some())?;
+            Ok(shared.checksums.settle_marks(all)? + marks > 0)
+        }))
     }
 
     fn scrub(&self, fid: Fid, offset: u64, fill: bool) -> BoxFuture<'_, Result<Scrubbed, OsdError>> {

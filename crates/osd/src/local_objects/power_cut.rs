@@ -214,7 +214,7 @@ impl Machine {
     }
 
     fn path(&self, oid: u32) -> PathBuf {
-        file_path(&self.dir.path().join("objects"), &fid(oid))
+        file_path(&self.dir.path().join("objects"), &fid(oid), 0)
     }
 
     fn current_size(&self, oid: u32) -> Option<u64> {
@@ -288,7 +288,7 @@ impl Machine {
                 for (fid, _) in synced {
                     let record = self.index.get(&record::key(&fid)).unwrap().unwrap();
                     assert_eq!(
-                        record::read(&record).unwrap().1,
+                        record::read(&record).unwrap().durable_size,
                         self.current_size(fid.f_oid),
                         "size not recorded"
                     );

@@ -3,11 +3,12 @@
 //!
 //! ```text
 //! key    f1 | sequence u64 BE | object id u32 BE
-//! value  version u8 = 2 | atime s,ns | mtime s,ns | ctime s,ns (i64, u32 each)
+//! value  version u8 = 2 or 3 | atime s,ns | mtime s,ns | ctime s,ns (i64, u32 each)
 //!        | uid u32 | gid u32 | projid u32
 //!        | parent seq u64, oid u32, ver u32 | layout_version u32 | data_version u64
 //!        | file u8: 1 if a sync of the object's file is recorded
 //!        | size u64: minimum size of the file on disk
+//!        | generation u32, only in version 3: the file's generation, else 0
 //! ```
 
 use wire::{Fid, Time};
@@ -15,7 +16,9 @@ use wire::{Fid, Time};
 use crate::{KEY_RESERVED, ObjAttr};
 
 const VERSION: u8 = 2;
+const VERSION_WITH_GENERATION: u8 = 3;
 const SIZE: usize = SIZE_1 + 1 + 8;
+const SIZE_3: usize = SIZE + 4;
 /// Version 1 lacks `file` and `size`.
 const SIZE_1: usize = 1 + 3 * 12 + 3 * 4 + 16 + 4 + 8;
 
@@ -36,11 +39,29 @@ pub(crate) fn fid_of(key: &[u8]) -> Option<Fid> {
     Some(Fid::new(u64::from_be_bytes(*seq), oid, 0))
 }
 
-/// Encodes an object's record; `durable_size` is the minimum size of its file on disk, if a sync is
-/// recorded.
-pub(super) fn write(a: &ObjAttr, durable_size: Option<u64>) -> Vec<u8> {
-    let mut r = Vec::with_capacity(SIZE);
-    r.push(VERSION);
+/// The contents of an object's record.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ObjectRecord {
+    /// The attributes; size and blocks are not in the record.
+    pub(crate) attr: ObjAttr,
+    /// Minimum size of the file on disk, bytes; `None` if no sync of the file is recorded.
+    pub(crate) durable_size: Option<u64>,
+    /// The generation whose name the file has ([`crate::target::Fence`]).
+    pub(crate) generation: u32,
+}
+
+/// Encodes an object's record.
+pub(super) fn write(record: &ObjectRecord) -> Vec<u8> {
+    let ObjectRecord {
+        attr: a,
+        durable_size,
+        generation,
+    } = record;
+    let mut r = Vec::with_capacity(SIZE_3);
+    r.push(match generation {
+        0 => VERSION,
+        _ => VERSION_WITH_GENERATION,
+    });
     for t in [a.atime, a.mtime, a.ctime] {
         r.extend(t.sec.to_le_bytes());
         r.extend(t.ns.to_le_bytes());
@@ -55,17 +76,24 @@ pub(super) fn write(a: &ObjAttr, durable_size: Option<u64>) -> Vec<u8> {
     r.extend(a.data_version.to_le_bytes());
     r.push(u8::from(durable_size.is_some()));
     r.extend(durable_size.unwrap_or(0).to_le_bytes());
+    if *generation > 0 {
+        r.extend(generation.to_le_bytes());
+    }
     r
 }
 
-/// Decodes a record: the attributes without size and blocks, and the minimum size of the file on
-/// disk. The error says why the record is malformed.
-pub(crate) fn read(record: &[u8]) -> Result<(ObjAttr, Option<u64>), String> {
-    match record.first() {
-        Some(&VERSION) if record.len() == SIZE => {}
-        Some(1) if record.len() == SIZE_1 => {}
-        Some(&VERSION | 1) => return Err(format!("found {} bytes of version {}", record.len(), record[0])),
-        v => return Err(format!("expected version 1 or {VERSION}, found {v:?}")),
+/// Decodes a record. The error says why it is malformed.
+pub(crate) fn read(record: &[u8]) -> Result<ObjectRecord, String> {
+    match (record.first(), record.len()) {
+        (Some(1), SIZE_1) | (Some(&VERSION), SIZE) | (Some(&VERSION_WITH_GENERATION), SIZE_3) => {}
+        (Some(v @ 1..=VERSION_WITH_GENERATION), len) => {
+            return Err(format!("found {len} bytes of version {v}"));
+        }
+        (v, _) => {
+            return Err(format!(
+                "expected version 1 to {VERSION_WITH_GENERATION}, found {v:?}"
+            ));
+        }
     }
     let mut rest = &record[1..];
     let mut take = |n: usize| {
@@ -92,8 +120,19 @@ pub(crate) fn read(record: &[u8]) -> Result<(ObjAttr, Option<u64>), String> {
         layout_version: take(4) as u32,
         data_version: take(8),
     };
-    let durable_size = (record.len() == SIZE && take(1) != 0).then(|| take(8));
-    Ok((attr, durable_size))
+    let (mut durable_size, mut generation) = (None, 0);
+    if record.len() >= SIZE {
+        let is_recorded = take(1) != 0;
+        durable_size = Some(take(8)).filter(|_| is_recorded);
+    }
+    if record.len() == SIZE_3 {
+        generation = take(4) as u32;
+    }
+    Ok(ObjectRecord {
+        attr,
+        durable_size,
+        generation,
+    })
 }
 
 #[cfg(test)]
@@ -119,16 +158,27 @@ mod tests {
             data_version: 11 << 32,
             ..ObjAttr::default()
         };
-        for durable_size in [None, Some(0), Some(u64::MAX - 1)] {
-            let r = write(&a, durable_size);
-            assert_eq!(r.len(), SIZE);
-            assert_eq!(read(&r).unwrap(), (a, durable_size));
-            for n in 0..SIZE {
+        let states = [None, Some(0), Some(u64::MAX - 1)]
+            .map(|durable_size| [0, 1, u32::MAX].map(|g| (durable_size, g)));
+        for (durable_size, generation) in states.into_iter().flatten() {
+            let record = ObjectRecord {
+                attr: a,
+                durable_size,
+                generation,
+            };
+            let r = write(&record);
+            assert_eq!(r.len(), if generation == 0 { SIZE } else { SIZE_3 });
+            assert_eq!(read(&r).unwrap(), record);
+            for n in 0..r.len() {
                 assert!(read(&r[..n]).is_err());
             }
             let mut old = r[..SIZE_1].to_vec();
             old[0] = 1;
-            assert_eq!(read(&old).unwrap(), (a, None));
+            let old_record = ObjectRecord {
+                attr: a,
+                ..ObjectRecord::default()
+            };
+            assert_eq!(read(&old).unwrap(), old_record);
         }
     }
 }

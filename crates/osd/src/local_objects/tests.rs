@@ -312,7 +312,7 @@ async fn failed_change_that_created_a_file_writes_its_record() {
 }
 
 fn path_of(dir: &Path, oid: u32) -> PathBuf {
-    file_path(&dir.join("objects"), &fid(oid))
+    file_path(&dir.join("objects"), &fid(oid), 0)
 }
 
 /// Writes objects of 100 bytes; they and their records are on disk when this returns.
@@ -432,7 +432,7 @@ async fn truncate_records_the_new_size() {
     let o = local(dir.path());
     o.punch(fid(1), 10, u64::MAX, SetAttr::default()).await.unwrap();
     let record = o.shared.index.get(&record::key(&fid(1))).unwrap().unwrap();
-    assert_eq!(record::read(&record).unwrap().1, Some(10));
+    assert_eq!(record::read(&record).unwrap().durable_size, Some(10));
     drop(o);
     assert_eq!(bytes(&local(dir.path()), 1, 0, 200).await.len(), 10);
 }

@@ -66,6 +66,11 @@ impl FromStr for TargetKind {
 }
 
 impl TargetLabel {
+    /// Whether several nodes may run the target: they share its store.
+    pub fn has_several_nodes(&self) -> bool {
+        self.service_nodes.len() > 1
+    }
+
     /// The label of a new target. `uuid` must be unique.
     pub fn new(kind: TargetKind, fsname: &str, index: u32, uuid: &str) -> TargetLabel {
         TargetLabel {

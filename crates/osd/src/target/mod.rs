@@ -4,9 +4,12 @@
 //! `target` is a small text file with one `name = value` per line, `target.copy` its copy with a
 //! checksum. `mkfs` writes `target` last, so a directory with `target.new` but without `target` is
 //! the result of an interrupted `mkfs`. The server locks the file `lock` with flock: the kernel
-//! releases the lock even if the process is killed.
+//! releases the lock even if the process is killed. A target with several service nodes has a
+//! [`generation`], so that another server can take it over from one that does not answer.
 //! `docs/on-disk-format.md` describes the format.
 
+mod error;
+mod generation;
 mod label;
 mod stored_label;
 
@@ -22,6 +25,9 @@ use crate::files;
 
 use stored_label::StoredLabel;
 
+pub use error::TargetError;
+pub use generation::Fence;
+pub(crate) use generation::{GENERATION, all_paths as generation_paths, index_dir, name_in};
 pub use label::{FORMAT_VERSION, TargetKind, TargetLabel};
 
 /// The label's file name.
@@ -43,88 +49,12 @@ pub const OBJECTS: &str = "objects";
 /// A file in the directory of objects: the uuid of its target.
 pub(crate) const OBJECTS_MARK: &str = "uuid";
 
-/// Reasons why a target's directory cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub enum TargetError {
-    /// The directory has no label.
-    #[error("{}: not a Nacre target (no file 'target' in it): check the path, and that its disk is mounted; `nacre mkfs` makes new targets", .0.display())]
-    NotATarget(PathBuf),
-    /// No such directory.
-    #[error("{}: no such directory", .0.display())]
-    NoDirectory(PathBuf),
-    /// The directory holds other files.
-    #[error("{}: not empty and not a Nacre target: '{found}' is in it; choose an empty or new directory", path.display())]
-    WrongDirectory {
-        /// The directory.
-        path: PathBuf,
-        /// One of the files.
-        found: String,
-    },
-    /// A `mkfs` was interrupted.
-    #[error("{}: incomplete target (its mkfs was interrupted): remove the directory and repeat 'nacre mkfs'", .0.display())]
-    IncompleteMkfs(PathBuf),
-    /// A `destroy` was interrupted.
-    #[error("{}: partly destroyed target: finish with 'nacre destroy'", .0.display())]
-    IncompleteDestroy(PathBuf),
-    /// The directory already holds a target.
-    #[error("{}: holds target {svname} already; remove the directory to make a new target", path.display())]
-    Exists {
-        /// The directory.
-        path: PathBuf,
-        /// The existing target.
-        svname: String,
-    },
-    /// A store of a target that ran before is missing or belongs to another target.
-    #[error("{}: {why}, although {svname} ran before. Is its disk mounted? Nothing was changed; mount the disk, or restore the target from a backup", path.display())]
-    MissingStore {
-        /// The store's directory.
-        path: PathBuf,
-        /// The target.
-        svname: String,
-        /// The problem.
-        why: String,
-    },
-    /// A newer version of Nacre wrote the target.
-    #[error("{}: store of format {found}, this version knows formats up to {FORMAT_VERSION}: use the version of Nacre that wrote it, or a newer one", path.display())]
-    NewerFormat {
-        /// The directory.
-        path: PathBuf,
-        /// The format of the target.
-        found: u32,
-    },
-    /// The target is locked, usually by another process.
-    #[error("{}: in use by another process{}", path.display(), by.as_deref().map(|p| format!(" ({p})")).unwrap_or_default())]
-    InUse {
-        /// The directory.
-        path: PathBuf,
-        /// The process, as it wrote itself into the lock file.
-        by: Option<String>,
-    },
-    /// The label does not parse.
-    #[error("{}: bad label: line {line}: {why}", path.display())]
-    BadLabel {
-        /// The label file.
-        path: PathBuf,
-        /// The line's number; 0: the whole file.
-        line: usize,
-        /// The problem.
-        why: String,
-    },
-    /// An operation of the file system failed.
-    #[error("{}: {source}", path.display())]
-    Io {
-        /// The file or directory.
-        path: PathBuf,
-        /// The cause.
-        source: io::Error,
-    },
-}
-
 /// A target's locked directory: no other process can open it while this value lives.
 #[derive(Debug)]
 pub struct TargetDir {
     path: PathBuf,
     label: TargetLabel,
+    fence: Fence,
     _lock: fs::File,
 }
 
@@ -180,11 +110,15 @@ impl TargetDir {
             .create_new(true)
             .open(&new)
             .map_err(io(&new))?;
-        let lock = lock(path, true)?;
+        let (lock, _) = lock(path, true)?;
         files::restrict(path).map_err(io(path))?;
         file.write_all(label.to_text().as_bytes()).map_err(io(&new))?;
         fill(path).map_err(io(path))?;
         stored_label::write_copy(path, label)?;
+        let shared = label.has_several_nodes();
+        if shared {
+            generation::write(path, 0)?;
+        }
         file.sync_all().map_err(io(&new))?;
         fs::rename(&new, path.join(LABEL)).map_err(io(&new))?;
         files::sync_dir(path).map_err(io(path))?;
@@ -193,6 +127,7 @@ impl TargetDir {
         Ok(TargetDir {
             path: path.into(),
             label: label.clone(),
+            fence: Fence::new(path, 0, shared),
             _lock: lock,
         })
     }
@@ -218,18 +153,63 @@ impl TargetDir {
 
     fn open_locked(path: &Path, may_write: bool) -> Result<TargetDir, TargetError> {
         // Before the lock: only a target's directory gets a lock file.
-        let mut stored = StoredLabel::read(path)?;
-        let lock = lock(path, may_write)?;
+        let stored = StoredLabel::read(path)?;
+        let (lock, generation) = lock(path, may_write)?;
         if may_write {
-            // The former owner of the lock may have changed the label.
-            stored = StoredLabel::read(path)?;
-            stored.repair(path)?;
+            return TargetDir::locked(path, lock, generation);
         }
         Ok(TargetDir {
             path: path.into(),
             label: stored.label,
+            fence: Fence::new(path, generation, generation::is_shared(path)?),
             _lock: lock,
         })
+    }
+
+    /// A target that this process has locked for writing.
+    fn locked(path: &Path, lock: fs::File, generation: u32) -> Result<TargetDir, TargetError> {
+        // The former owner of the lock may have changed the label.
+        let stored = StoredLabel::read(path)?;
+        stored.repair(path)?;
+        let mut shared = generation::is_shared(path)?;
+        if !shared && stored.label.has_several_nodes() {
+            generation::write(path, generation)?;
+            shared = true;
+        }
+        Ok(TargetDir {
+            path: path.into(),
+            label: stored.label,
+            fence: Fence::new(path, generation, shared),
+            _lock: lock,
+        })
+    }
+
+    /// Opens and locks a target even if another process holds its lock: begins a new generation, so
+    /// that nothing counts that the other process writes from now on. If the lock is free, opens
+    /// the target as [`TargetDir::open`] does.
+    ///
+    /// # Errors
+    ///
+    /// [`TargetError::NotShared`] if the target's last server ran without several service nodes;
+    /// [`TargetError::InUse`] if another process is taking the target over; an error of
+    /// [`TargetDir::open`].
+    pub fn take_over(path: &Path) -> Result<TargetDir, TargetError> {
+        loop {
+            match TargetDir::open(path) {
+                Err(TargetError::InUse { .. }) => {}
+                opened => return opened,
+            }
+            let old = generation::current(path)?;
+            if !generation::is_shared(path)? {
+                return Err(TargetError::NotShared(path.into()));
+            }
+            let lock = lock_file(path, &generation::name_in(LOCK, old + 1), true)?;
+            // Another server may have begun and ended this generation meanwhile.
+            if generation::current(path)? == old {
+                generation::write(path, old + 1)?;
+                return TargetDir::locked(path, lock, old + 1);
+            }
+        }
     }
 
     /// Checks that the stores of a target that ran before exist: an unmounted disk leaves an empty
@@ -247,7 +227,7 @@ impl TargetDir {
         if !self.label.initialised {
             return Ok(());
         }
-        if !self.path.join(INDEX).is_dir() {
+        if !self.has_index() {
             return Err(missing(INDEX, "no such directory".into()));
         }
         if self.label.kind != TargetKind::Ost {
@@ -302,8 +282,11 @@ impl TargetDir {
         let restrict = || -> io::Result<u64> {
             let mut changed = u64::from(files::restrict(&self.path)?);
             changed += files::restrict_below(&self.path, 0, true)?;
-            for (dir, depth, with_files) in [(INDEX, usize::MAX, true), (OBJECTS, 2, false)] {
-                let dir = self.path.join(dir);
+            let dirs = [
+                (index_dir(&self.path), usize::MAX, true),
+                (self.path.join(OBJECTS), 2, false),
+            ];
+            for (dir, depth, with_files) in dirs {
                 changed += u64::from(files::restrict(&dir)?);
                 changed += files::restrict_below(&dir, depth, with_files)?;
             }
@@ -325,6 +308,16 @@ impl TargetDir {
     pub fn label(&self) -> &TargetLabel {
         &self.label
     }
+
+    /// Whether the target has an index: without one it never ran.
+    pub fn has_index(&self) -> bool {
+        index_dir(&self.path).is_dir()
+    }
+
+    /// The generation in which this process opened the target.
+    pub fn fence(&self) -> &Fence {
+        &self.fence
+    }
 }
 
 /// Records that the target in this directory ran: from now on its stores must exist.
@@ -345,10 +338,23 @@ pub(crate) fn set_initialised(dir: &Path) -> Result<(), TargetError> {
     stored_label::write(dir, &label)
 }
 
-/// Locks the directory. With `note_pid`, writes this process's id into the lock file, for the error
-/// messages of other processes. Without it, changes no file.
-pub(crate) fn lock(dir: &Path, note_pid: bool) -> Result<fs::File, TargetError> {
-    let path = dir.join(LOCK);
+/// Locks the directory in its present generation, and returns that. With `note_pid`, writes this
+/// process's id into the lock file, for the error messages of other processes. Without it, changes
+/// no file.
+pub(crate) fn lock(dir: &Path, note_pid: bool) -> Result<(fs::File, u32), TargetError> {
+    loop {
+        let generation = generation::current(dir)?;
+        let file = lock_file(dir, &generation::name_in(LOCK, generation), note_pid)?;
+        // Another server may have taken the target over meanwhile.
+        if generation::current(dir)? == generation {
+            return Ok((file, generation));
+        }
+    }
+}
+
+/// Locks the file `name`, see [`lock`].
+fn lock_file(dir: &Path, name: &str, note_pid: bool) -> Result<fs::File, TargetError> {
+    let path = dir.join(name);
     let io = |source| TargetError::Io {
         path: path.clone(),
         source,
@@ -360,16 +366,12 @@ pub(crate) fn lock(dir: &Path, note_pid: bool) -> Result<fs::File, TargetError> 
         .write(note_pid)
         .open(&path)
         .map_err(io)?;
-    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => {}
-        Err(rustix::io::Errno::WOULDBLOCK) => {
-            let by = fs::read_to_string(&path)
-                .ok()
-                .map(|s| s.trim().to_owned())
-                .filter(|s| !s.is_empty());
-            return Err(TargetError::InUse { path: dir.into(), by });
-        }
-        Err(e) => return Err(io(e.into())),
+    if !try_flock(&file).map_err(io)? {
+        let by = fs::read_to_string(&path)
+            .ok()
+            .map(|s| s.trim().to_owned())
+            .filter(|s| !s.is_empty());
+        return Err(TargetError::InUse { path: dir.into(), by });
     }
     if !note_pid {
         return Ok(file);
@@ -378,6 +380,15 @@ pub(crate) fn lock(dir: &Path, note_pid: bool) -> Result<fs::File, TargetError> 
         .and_then(|()| writeln!(file, "pid {}", std::process::id()))
         .map_err(io)?;
     Ok(file)
+}
+
+/// Locks a file with flock. False if another process holds the lock.
+fn try_flock(file: &fs::File) -> io::Result<bool> {
+    match flock(file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(true),
+        Err(rustix::io::Errno::WOULDBLOCK) => Ok(false),
+        Err(e) => Err(e.into()),
+    }
 }
 
 #[cfg(test)]

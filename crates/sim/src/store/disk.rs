@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use cpt::BoxFuture;
 use fastrand::Rng;
+use osd::target::Fence;
 use osd::{
     BootId, Index, LocalConfig, LocalObjects, MemoryIndex, Objects, OsdError, Space, SpacePurpose, Stores,
     Transactions,
@@ -263,7 +264,7 @@ impl SimDisk {
     /// Loses the end of an object's file on the disk, as a fault of the disk does: only the first
     /// `size` bytes stay.
     pub fn damage_object(&self, fid: Fid, size: u64) {
-        let path = osd::check::object_file(Path::new(osd::target::OBJECTS), &fid);
+        let path = osd::check::object_file(Path::new(osd::target::OBJECTS), &fid, 0);
         self.0.lock().files.damage(&path, size);
     }
 
@@ -409,7 +410,13 @@ impl Stores for SimStores {
                 opening: self.lock()?.opening,
             };
             let file_system = Arc::new(SimFileSystem::new(handle));
-            let objects = LocalObjects::open_on(file_system, Path::new(osd::target::OBJECTS), index.clone())?;
+            let fence = Fence::unshared(Path::new(osd::target::OBJECTS));
+            let objects = LocalObjects::open_on(
+                file_system,
+                Path::new(osd::target::OBJECTS),
+                index.clone(),
+                &fence,
+            )?;
             Ok(Arc::new(objects) as Arc<dyn Objects>)
         })
     }

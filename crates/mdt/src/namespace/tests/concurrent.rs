@@ -83,7 +83,7 @@ fn concurrent_changes_of_a_directory_add_up_in_memory() {
 #[tokio::test]
 async fn concurrent_changes_of_a_directory_add_up_on_disk() {
     let dir = tempfile::tempdir().unwrap();
-    let kind = LocalStores(dir.path().to_owned());
+    let kind = LocalStores::in_dir(dir.path());
     check_that_changes_add_up(Store::new(kind.open_index().await.unwrap()));
 }
 

@@ -23,7 +23,7 @@ const ROUNDS_PER_SYNC: u32 = 40;
 const THREADS: u32 = 3;
 
 async fn store(dir: &Path) -> Store {
-    Store::new(LocalStores(dir.to_owned()).open_index().await.unwrap())
+    Store::new(LocalStores::in_dir(dir).open_index().await.unwrap())
 }
 
 /// The child process of `kill_leaves_a_consistent_tree_with_all_synced_changes`, not a test itself.

@@ -21,7 +21,7 @@ pub(super) const TOOL: Tool = Tool {
         differs(&["--reformat"], "refuses a directory with a target"),
         refused(
             &["--failnode"],
-            "Nacre's targets do not fail over by themselves",
+            "the target's first node counts, too",
             "name all nodes that may run the target with --servicenode",
         ),
         refused(

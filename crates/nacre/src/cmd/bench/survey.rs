@@ -29,7 +29,7 @@ pub(super) fn run(args: &MdsSurvey) -> Result<ExitCode> {
     };
     let scratch = args.dir.as_ref().map(ScratchDir::new).transpose()?;
     let stores: Box<dyn Stores> = match &scratch {
-        Some(scratch) => Box::new(LocalStores(scratch.dir.clone())),
+        Some(scratch) => Box::new(LocalStores::in_dir(scratch.dir.clone())),
         None => Box::new(MemoryStores(MEMORY_MAX)),
     };
     let runtime = tokio::runtime::Builder::new_multi_thread()

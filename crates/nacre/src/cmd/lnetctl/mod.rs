@@ -119,6 +119,7 @@ fn run_node(dir: Option<&Path>, args: &Configure) -> Result<ExitCode> {
         bail!("process {} already runs in {}", record.pid, dir.display());
     }
     let spec = DaemonSpec {
+        takes_over: false,
         role: "lnet",
         log: log_in(&dir),
         dirs: vec![dir],

@@ -248,6 +248,10 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
+fn unshared() -> crate::target::Fence {
+    crate::target::Fence::unshared(Path::new("objects"))
+}
+
 struct Machine {
     disk: Arc<Disk>,
     index: Arc<PowerIndex>,
@@ -261,7 +265,8 @@ struct Machine {
 impl Machine {
     fn new() -> Machine {
         let (disk, index) = (Arc::new(Disk::default()), Arc::new(PowerIndex::new()));
-        let objects = LocalObjects::open_on(disk.clone(), Path::new("objects"), index.clone()).unwrap();
+        let objects =
+            LocalObjects::open_on(disk.clone(), Path::new("objects"), index.clone(), &unshared()).unwrap();
         Machine {
             disk,
             index,
@@ -272,12 +277,17 @@ impl Machine {
     }
 
     fn reopen(&mut self) {
-        let objects = LocalObjects::open_on(self.disk.clone(), Path::new("objects"), self.index.clone());
+        let objects = LocalObjects::open_on(
+            self.disk.clone(),
+            Path::new("objects"),
+            self.index.clone(),
+            &unshared(),
+        );
         self.objects = objects.unwrap();
     }
 
     fn file(&self, oid: u32) -> Option<Arc<File>> {
-        let path = crate::check::object_file(Path::new("objects"), &fid(oid));
+        let path = crate::check::object_file(Path::new("objects"), &fid(oid), 0);
         self.disk.0.lock().get(&path).cloned()
     }
 

@@ -1,0 +1,218 @@
+//! Targets move to a standby server under programs of many kinds: no program sees an error, and
+//! nothing that a call has confirmed is lost. A server that was stopped in the middle of its work
+//! continues afterwards: nothing counts that it writes, and it ends.
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use crate::crash_matrix::{SLACK, holds_within};
+use crate::file_system::{Addresses, text};
+use crate::fixture::{Site, has_ended, nacre_ok, nacre_refuses};
+use crate::recovery::{PROGRAMS, Program, sums_in};
+use crate::unresponsive_clients::StoppedProcess;
+
+/// Hosts of the servers.
+const MGS: u8 = 1;
+const MDT: u8 = 2;
+const OST: u8 = 3;
+/// The second service node of both targets.
+const STANDBY: u8 = 4;
+
+/// A file system with an MGS, an MDT and an OST in processes of their own.
+struct Cluster {
+    site: Site,
+    addresses: Addresses,
+}
+
+impl Cluster {
+    fn new() -> Cluster {
+        let mut cluster = Cluster {
+            site: Site::new(),
+            addresses: Addresses::new(),
+        };
+        cluster.serve("mgs", MGS, &["--mgs"]);
+        for (name, kind, host) in [("mdt", "--mdt", MDT), ("ost", "--ost", OST)] {
+            let nodes = [host, STANDBY].map(|host| cluster.addresses.nid(host)).join(",");
+            let mgs = cluster.addresses.nid(MGS);
+            let target = [
+                kind,
+                "--fsname",
+                "lus",
+                "--index",
+                "0",
+                "--mgsnode",
+                &mgs,
+                "--servicenode",
+                &nodes,
+            ];
+            cluster.serve(name, host, &target);
+        }
+        cluster
+    }
+
+    fn serve(&mut self, name: &str, host: u8, mkfs: &[&str]) {
+        let nid = self.addresses.nid(host);
+        let listen = ["--listen", &nid, "--port", &self.addresses.port];
+        self.site.serve(name, mkfs, &listen);
+    }
+
+    /// A standby for both targets.
+    fn standby(&self, host: u8, options: &[&str]) -> Standby {
+        let [mdt, ost] = ["mdt", "ost"].map(|name| self.site.path_str(name));
+        let mut child = Command::new(env!("CARGO_BIN_EXE_nacre"))
+            .args(["serve", "--standby", "--foreground", &mdt, &ost])
+            .args([
+                "--listen",
+                &self.addresses.nid(host),
+                "--port",
+                &self.addresses.port,
+            ])
+            .args(options)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap())
+            .read_line(&mut line)
+            .unwrap();
+        assert!(line.contains("standing by for lus-MDT0000 lus-OST0000"), "{line}");
+        Standby(child)
+    }
+
+    fn mount(&mut self, name: &str, host: u8) -> PathBuf {
+        let (source, nid) = (self.addresses.source(), self.addresses.nid(host));
+        let port = self.addresses.port.clone();
+        self.site
+            .mount(&source, name, &["--listen", &nid, "--port", &port])
+            .into()
+    }
+
+    /// Whether this process serves both targets.
+    fn serves_all(&self, standby: &Standby) -> bool {
+        let ready =
+            |name| self.site.path(name).join("run.json").exists() && self.site.pid_in(name) == standby.0.id();
+        ready("mdt") && ready("ost")
+    }
+
+    /// Unmounts, stops the server of both targets, and checks them.
+    fn stop_and_check(&self, mounts: &[&Path]) {
+        for mount in mounts {
+            nacre_ok(&["umount", text(mount)]);
+        }
+        self.site.down("mdt");
+        let [mdt, ost] = ["mdt", "ost"].map(|name| self.site.path_str(name));
+        nacre_ok(&["fsck", "--data", &mdt, &ost]);
+    }
+}
+
+/// A standby server; it is killed on drop.
+struct Standby(Child);
+
+impl Drop for Standby {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Starts all programs, calls `disturb`, and compares the programs' files with the second mount.
+fn check_programs(mount: &Path, second: &Path, disturb: impl FnOnce()) {
+    let programs: Vec<_> = PROGRAMS
+        .iter()
+        .map(|(name, body)| Program::start(mount, name, body))
+        .collect();
+    disturb();
+    for program in programs {
+        let name = program.name;
+        let (steps, sums) = program.finish();
+        assert!(steps > 0, "{name} did nothing");
+        assert_eq!(sums_in(&second.join(name)), sums, "{name}, after {steps} steps");
+    }
+}
+
+/// Lets the programs do some steps: waits until the number of files of one of them grows.
+fn let_programs_work(mount: &Path) {
+    let count = || std::fs::read_dir(mount.join("creates")).unwrap().count();
+    let before = count();
+    assert!(holds_within(SLACK, || count() > before + 20));
+}
+
+#[test]
+fn programs_only_wait_while_targets_move_between_servers_that_are_killed() {
+    let mut cluster = Cluster::new();
+    let (mount, second) = (cluster.mount("mnt", 8), cluster.mount("second", 9));
+    let mut server = cluster.standby(STANDBY, &[]);
+    check_programs(&mount, &second, || {
+        let_programs_work(&mount);
+        cluster.site.kill("mdt");
+        cluster.site.kill("ost");
+        assert!(holds_within(SLACK, || cluster.serves_all(&server)));
+        // Back to the first node, and to the second one again.
+        for host in [MDT, STANDBY] {
+            let_programs_work(&mount);
+            let next = cluster.standby(host, &[]);
+            drop(std::mem::replace(&mut server, next));
+            assert!(holds_within(SLACK, || cluster.serves_all(&server)));
+        }
+        let_programs_work(&mount);
+    });
+    cluster.stop_and_check(&[&mount, &second]);
+}
+
+#[test]
+fn a_server_that_hangs_loses_its_targets_and_ends_when_it_continues() {
+    let mut cluster = Cluster::new();
+    let (mount, second) = (cluster.mount("mnt", 8), cluster.mount("second", 9));
+    let hanging = ["mdt", "ost"].map(|name| cluster.site.pid_in(name));
+    let standby = cluster.standby(STANDBY, &["--standby-timeout", "2"]);
+    check_programs(&mount, &second, || {
+        let_programs_work(&mount);
+        let stopped = hanging.map(|pid| StoppedProcess::new(pid.into()));
+        assert!(holds_within(SLACK, || cluster.serves_all(&standby)));
+        let_programs_work(&mount);
+        drop(stopped);
+        assert!(holds_within(SLACK, || hanging.iter().all(|pid| has_ended(*pid))));
+        let_programs_work(&mount);
+    });
+    let log = std::fs::read_to_string(cluster.site.path("mdt").join("nacre.log")).unwrap();
+    assert!(log.contains("another server has taken the target over"), "{log}");
+    cluster.stop_and_check(&[&mount, &second]);
+    // The files of the first generation are gone.
+    for name in ["mdt", "ost"] {
+        let dir = cluster.site.path(name);
+        assert!(
+            dir.join("index.1").is_dir() && !dir.join("index").exists(),
+            "{name}"
+        );
+    }
+}
+
+#[test]
+fn a_target_is_taken_over_by_hand_and_only_if_it_is_shared() {
+    let mut cluster = Cluster::new();
+    let mount = cluster.mount("mnt", 8);
+    std::fs::write(mount.join("file"), "data").unwrap();
+    let hanging = cluster.site.pid_in("ost");
+    let stopped = StoppedProcess::new(hanging.into());
+    let (ost, nid) = (cluster.site.path_str("ost"), cluster.addresses.nid(STANDBY));
+    let listen = ["--listen", &nid, "--port", &cluster.addresses.port];
+    let serve = [&["serve", &ost][..], &listen].concat();
+    let refused = nacre_refuses(&serve);
+    assert!(refused.contains("in use by another process"), "{refused}");
+    nacre_ok(&[&serve[..], &["--takeover"]].concat());
+    let works = || std::fs::read(mount.join("file")).is_ok_and(|data| data == b"data");
+    assert!(holds_within(SLACK, works));
+    drop(stopped);
+    assert!(holds_within(SLACK, || has_ended(hanging)));
+    // The MGS has no list of service nodes.
+    let mgs = cluster.site.path_str("mgs");
+    let refused = nacre_refuses(&["serve", &mgs, "--takeover"]);
+    assert!(
+        refused.contains("started without several service nodes"),
+        "{refused}"
+    );
+    let refused = nacre_refuses(&["serve", &mgs, "--standby"]);
+    assert!(refused.contains("no list of service nodes"), "{refused}");
+}

@@ -1,0 +1,269 @@
+//! Takeovers by force: another server opens a shared target while its server still runs.
+#![allow(clippy::unwrap_used)]
+
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
+
+use bytes::Bytes;
+use osd::check::{ObjectFiles, Progress, object_generation};
+use osd::target::{TargetDir, TargetError, TargetKind, TargetLabel};
+use osd::{Batch, Index, LocalStores, Objects, OsdError, SetAttr, Stores};
+use wire::Fid;
+
+fn label(nodes: &[&str]) -> TargetLabel {
+    let mut label = TargetLabel::new(TargetKind::Ost, "testfs", 0, "0123abcd");
+    label.service_nodes = nodes.iter().map(|nid| nid.parse().unwrap()).collect();
+    label
+}
+
+fn shared_label() -> TargetLabel {
+    label(&["10.0.0.1@tcp", "10.0.0.2@tcp"])
+}
+
+/// A running server of a target.
+struct Server {
+    dir: TargetDir,
+    index: Arc<dyn Index>,
+    objects: Arc<dyn Objects>,
+}
+
+impl Server {
+    async fn start(dir: TargetDir) -> Server {
+        let stores = LocalStores::of(&dir);
+        let index = stores.open_index().await.unwrap();
+        let objects = stores.open_objects(&index).await.unwrap();
+        stores.set_has_run().await.unwrap();
+        Server { dir, index, objects }
+    }
+
+    async fn take_over(path: &Path) -> Server {
+        Server::start(TargetDir::take_over(path).unwrap()).await
+    }
+
+    fn put(&self, key: &str, value: &str) -> Result<(), OsdError> {
+        let mut batch = Batch::new();
+        batch.put(key.to_owned(), value.to_owned());
+        self.index.apply(batch)
+    }
+
+    fn get(&self, key: &str) -> Option<Bytes> {
+        self.index.get(key.as_bytes()).unwrap()
+    }
+
+    async fn write(&self, oid: u32, offset: u64, data: &str) -> Result<(), OsdError> {
+        let data = vec![Bytes::from(data.to_owned())];
+        self.objects
+            .write(fid(oid), offset, data, SetAttr::default())
+            .await
+    }
+
+    async fn read(&self, oid: u32) -> String {
+        let read = self.objects.read(fid(oid), 0, 1 << 20).await.unwrap();
+        String::from_utf8(read.concat()).unwrap()
+    }
+}
+
+fn fid(oid: u32) -> Fid {
+    Fid::new(0x2_4000_0400, oid, 0)
+}
+
+#[tokio::test]
+async fn after_a_takeover_nothing_counts_that_the_old_server_writes() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("ost");
+    let old = Server::start(TargetDir::create(&path, &shared_label(), |_| Ok(())).unwrap()).await;
+    old.put("durable", "1").unwrap();
+    old.write(1, 0, "settled").await.unwrap();
+    old.objects.sync(None).await.unwrap();
+    let new = Server::take_over(&path).await;
+    assert_eq!(new.dir.fence().generation(), 1);
+    assert_eq!(new.get("durable").unwrap(), "1");
+    // The old server applies changes, but none becomes durable.
+    // Its committer may have found the new generation already.
+    let _ = old.put("late", "1");
+    let refused = old.index.sync().await.unwrap_err().to_string();
+    assert!(refused.contains("taken the target over"), "{refused}");
+    assert!(matches!(old.put("later", "1"), Err(OsdError::ReadOnly { .. })));
+    assert!(old.objects.sync(None).await.is_err());
+    old.dir.fence().check().unwrap_err();
+    new.put("own", "1").unwrap();
+    new.index.sync().await.unwrap();
+    assert_eq!(new.get("late"), None);
+    drop((old, new));
+    // The next start finds the new generation, and removes the old one.
+    let again = Server::start(TargetDir::open(&path).unwrap()).await;
+    assert_eq!(
+        (again.get("own").unwrap(), again.get("late")),
+        (Bytes::from("1"), None)
+    );
+    assert_eq!(again.read(1).await, "settled");
+    assert!(again.dir.fence().remove_earlier_generations().unwrap());
+    assert!(!path.join("index").exists() && !path.join("lock").exists());
+    drop(again);
+    let _ = Server::start(TargetDir::open(&path).unwrap()).await;
+}
+
+#[tokio::test]
+async fn late_write_of_the_old_server_does_not_reach_objects() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("ost");
+    let old = Server::start(TargetDir::create(&path, &shared_label(), |_| Ok(())).unwrap()).await;
+    for oid in 1..=3 {
+        old.write(oid, 0, "old data").await.unwrap();
+    }
+    old.objects.sync(None).await.unwrap();
+    while old.objects.settle(true).await.unwrap() {}
+    // The old server is changing object 1 and has opened 2; it has no mark of 2 and 3.
+    old.write(1, 8, " and more").await.unwrap();
+    assert_eq!(old.read(2).await, "old data");
+    let new = Server::take_over(&path).await;
+    assert_eq!(new.read(1).await, "old data and more");
+    // A write that passed the fence before the takeover arrives now.
+    let name = |oid: u32| path.join(format!("objects/240000400/{oid:02x}/{oid:x}"));
+    assert!(!name(1).exists(), "the copied file is removed");
+    assert!(old.write(1, 0, "LATE").await.is_err() || new.read(1).await == "old data and more");
+    // A write to an object without a mark waits for the mark, which cannot become durable.
+    old.write(2, 0, "LATE").await.unwrap_err();
+    old.objects
+        .punch(fid(3), 0, u64::MAX, SetAttr::default())
+        .await
+        .unwrap_err();
+    old.objects
+        .fallocate(fid(3), 0, 1 << 20, false)
+        .await
+        .unwrap_err();
+    // A new object of the old server does not become one of the new server.
+    let _ = old.write(9, 0, "LATE").await;
+    assert_eq!(new.read(2).await, "old data");
+    assert_eq!(new.read(3).await, "old data");
+    assert_eq!(new.objects.attr(fid(9)).await.unwrap(), None);
+    new.write(9, 0, "new data").await.unwrap();
+    new.write(1, 0, "NEW").await.unwrap();
+    new.objects.sync(None).await.unwrap();
+    let _ = old.write(9, 0, "LATE").await;
+    drop(old);
+    drop(new);
+    let again = Server::start(TargetDir::open(&path).unwrap()).await;
+    assert_eq!(again.read(9).await, "new data");
+    assert_eq!(again.read(1).await, "NEW data and more");
+    assert_eq!(object_generation(&*again.index, &fid(1)).unwrap(), 1);
+    assert_eq!(object_generation(&*again.index, &fid(2)).unwrap(), 0);
+    let files = ObjectFiles::read(&path.join("objects"), &Progress::default()).unwrap();
+    assert_eq!(files.objects.len(), 4);
+    assert!(
+        files.strays.len() <= 1,
+        "only the late object 9: {:?}",
+        files.strays
+    );
+}
+
+/// Takes a target over again and again while servers put numbered keys and report those that are
+/// durable: the next server must have each of these.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_durable_batch_survives_takeovers_at_any_moment() {
+    const GENERATIONS: u32 = 12;
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("ost");
+    let mut server =
+        Arc::new(Server::start(TargetDir::create(&path, &shared_label(), |_| Ok(())).unwrap()).await);
+    let mut servers = Vec::new();
+    for generation in 0..GENERATIONS {
+        let (durable, stop) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicBool::new(false)));
+        let writer = tokio::spawn({
+            let (server, durable, stop) = (server.clone(), durable.clone(), stop.clone());
+            async move {
+                let value = "x".repeat(5000);
+                for n in 1.. {
+                    let put = server.put(&format!("{generation}-{n}"), &value);
+                    if put.is_err() || stop.load(SeqCst) || server.index.sync().await.is_err() {
+                        return;
+                    }
+                    durable.store(n, SeqCst);
+                }
+            }
+        });
+        // Let it report some batches.
+        while durable.load(SeqCst) < 5 + generation {
+            tokio::task::yield_now().await;
+        }
+        let next = tokio::task::spawn_blocking({
+            let path = path.clone();
+            move || TargetDir::take_over(&path).unwrap()
+        });
+        let next = Arc::new(Server::start(next.await.unwrap()).await);
+        stop.store(true, SeqCst);
+        writer.await.unwrap();
+        for n in 1..=durable.load(SeqCst) {
+            assert!(
+                next.get(&format!("{generation}-{n}")).is_some(),
+                "generation {generation} lost batch {n}"
+            );
+        }
+        servers.push(std::mem::replace(&mut server, next));
+    }
+    drop(servers);
+    assert!(server.dir.fence().remove_earlier_generations().unwrap());
+    let left = fs::read_dir(&path).unwrap().filter(|entry| {
+        let name = entry.as_ref().unwrap().file_name().into_string().unwrap();
+        name.starts_with("index") || name.starts_with("lock")
+    });
+    assert_eq!(left.count(), 2);
+}
+
+#[tokio::test]
+async fn interrupted_takeover_is_completed_by_the_next_start() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("ost");
+    let old = Server::start(TargetDir::create(&path, &shared_label(), |_| Ok(())).unwrap()).await;
+    old.put("durable", "1").unwrap();
+    old.write(1, 0, "data").await.unwrap();
+    old.objects.sync(None).await.unwrap();
+    old.write(1, 0, "DATA").await.unwrap();
+    old.index.sync().await.unwrap();
+    // Killed before it made its index.
+    drop(TargetDir::take_over(&path).unwrap());
+    // Killed while it copied the index.
+    let killed = TargetDir::take_over(&path).unwrap();
+    assert_eq!(killed.fence().generation(), 1);
+    fs::create_dir(path.join("index.new")).unwrap();
+    drop(killed);
+    let new = Server::take_over(&path).await;
+    assert_eq!(
+        new.dir.fence().generation(),
+        1,
+        "the lock of generation 1 was free"
+    );
+    assert_eq!(new.get("durable").unwrap(), "1");
+    assert_eq!(new.read(1).await, "DATA");
+}
+
+#[test]
+fn only_shared_targets_can_be_taken_over_and_only_one_server_wins() {
+    let dir = tempfile::tempdir().unwrap();
+    let single = dir.path().join("single");
+    let used = TargetDir::create(&single, &label(&["10.0.0.1@tcp"]), |_| Ok(())).unwrap();
+    assert!(matches!(
+        TargetDir::take_over(&single),
+        Err(TargetError::NotShared(_))
+    ));
+    drop(used);
+    // A free lock needs no force.
+    TargetDir::take_over(&single).unwrap();
+
+    let path = dir.path().join("shared");
+    let old = TargetDir::create(&path, &shared_label(), |_| Ok(())).unwrap();
+    let new = TargetDir::take_over(&path).unwrap();
+    assert!(matches!(TargetDir::open(&path), Err(TargetError::InUse { .. })));
+    drop(old);
+    assert!(matches!(TargetDir::open(&path), Err(TargetError::InUse { .. })));
+    assert!(matches!(
+        TargetDir::open_read_only(&path),
+        Err(TargetError::InUse { .. })
+    ));
+    drop(new);
+    assert_eq!(TargetDir::open(&path).unwrap().fence().generation(), 1);
+    TargetDir::destroy(&path).unwrap();
+    assert_eq!(fs::read_dir(&path).map_or(0, Iterator::count), 0);
+}
