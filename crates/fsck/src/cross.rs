@@ -286,11 +286,11 @@ impl<'a> CrossCheck<'a> {
 impl Mismatch {
     /// Describes the contradiction, with paths and sizes from `stores`.
     pub(crate) async fn finding(&self, stores: &Stores) -> Result<Finding, OsdError> {
-        let place = |(file, stripe): (Fid, u16)| {
-            let path = stores
-                .mdt
-                .as_ref()
-                .map_or(String::new(), |mdt| show_path(&mdt.store, file));
+        let place = async |(file, stripe): (Fid, u16)| {
+            let path = match &stores.mdt {
+                Some(mdt) => show_path(&mdt.store, file).await,
+                None => String::new(),
+            };
             format!("{path} {file} stripe {stripe}").trim_start().to_owned()
         };
         let new = |kind, fid, place: String, expected: &str, found: String, repair| Finding {
@@ -311,15 +311,15 @@ impl Mismatch {
             } => new(
                 "object of two stripes",
                 Some(*object),
-                place(*loser),
+                place(*loser).await,
                 "a separate object for each stripe",
-                format!("the object of {}", place(*keeper)),
+                format!("the object of {}", place(*keeper).await),
                 Some("gives the stripe a new, empty object"),
             ),
             Mismatch::ImpossibleObject { object, claimant, .. } => new(
                 "impossible object",
                 Some(*object),
-                place(*claimant),
+                place(*claimant).await,
                 "an object of a sequence of this OST",
                 "another sequence, or object id 0".into(),
                 Some("gives the stripe a new, empty object"),
@@ -332,7 +332,7 @@ impl Mismatch {
             } => new(
                 "wrong parent",
                 Some(*object),
-                place(*claimant),
+                place(*claimant).await,
                 "an object whose parent is this file and stripe",
                 format!("parent {parent}"),
                 Some("sets the parent of the object"),
@@ -340,7 +340,7 @@ impl Mismatch {
             Mismatch::QueuedForDestroy { object, claimant, .. } => new(
                 "object in use is queued for destruction",
                 Some(*object),
-                place(*claimant),
+                place(*claimant).await,
                 "only objects of removed files in the destroy queue",
                 "an object of this file".into(),
                 Some("removes it from the queue"),

@@ -59,9 +59,10 @@ impl<'a> Repairer<'a> {
                 claimant: (file, stripe),
                 ..
             } => {
-                let fid = self.new_object(ost)?;
+                let fid = self.new_object(ost).await?;
                 self.mdt()?
                     .replace_object(file, stripe, StripeObject { ost, fid })
+                    .await
             }
             cross::Mismatch::WrongParent {
                 ost,
@@ -69,7 +70,9 @@ impl<'a> Repairer<'a> {
                 claimant,
                 ..
             } => self.set_parent(ost, object, claimant).await,
-            cross::Mismatch::QueuedForDestroy { ost, object, .. } => self.mdt()?.cancel_destroy(ost, object),
+            cross::Mismatch::QueuedForDestroy { ost, object, .. } => {
+                self.mdt()?.cancel_destroy(ost, object).await
+            }
             cross::Mismatch::Orphan { ost, object, .. } => self.repair_orphan(ost, object).await,
             cross::Mismatch::LowLastUsed {
                 ost, seq, highest, ..
@@ -77,7 +80,7 @@ impl<'a> Repairer<'a> {
             cross::Mismatch::LowLastCreated {
                 ost, seq, highest, ..
             } => Ok(self.ost(ost)?.store.set_last(seq, highest.into())?),
-            cross::Mismatch::ForeignSequence { ost, .. } => self.mdt()?.reset_sequence(ost),
+            cross::Mismatch::ForeignSequence { ost, .. } => self.mdt()?.reset_sequence(ost).await,
             cross::Mismatch::MissingFldbEntry { range, .. } => self.mdt()?.add_fldb_entry(range),
         }
     }
@@ -105,15 +108,16 @@ impl<'a> Repairer<'a> {
 
     /// Allocates an object in the sequence that the MDT uses on this OST, with an id above the last
     /// used and the last created one.
-    fn new_object(&mut self, ost: OstIndex) -> Result<Fid, Errno> {
+    async fn new_object(&mut self, ost: OstIndex) -> Result<Fid, Errno> {
         let (seq, highest) = match self.allocated.get(&ost) {
             Some(last) => *last,
             None => {
-                let (seq, used) = self.mdt()?.last_used(ost)?.ok_or(Errno::ENODEV)?;
+                let (seq, used) = self.mdt()?.last_used(ost).await?.ok_or(Errno::ENODEV)?;
                 let sequences = self
                     .ost(ost)?
                     .store
-                    .sequences(&Default::default(), &mut Vec::new())?;
+                    .sequences(&Default::default(), &mut Vec::new())
+                    .await?;
                 let last = u32::try_from(sequences.last(seq)).map_err(|_| Errno::ENOSPC)?;
                 (seq, used.max(last))
             }

@@ -244,7 +244,7 @@ impl Stores {
                 .open_index_read_only()
                 .await
                 .map_err(store_error(svname))?;
-            if let Err(e) = mgs::check(index) {
+            if let Err(e) = mgs::check(index).await {
                 problems.push(TargetProblem {
                     target: svname.clone(),
                     problem: Problem::Mgs,
@@ -273,13 +273,14 @@ impl Stores {
             }
             Some(mdt) => {
                 summary.targets.push(mdt.svname.clone());
-                let mut found =
-                    mdt::check::examine(&mdt.store, mdt.index, progress).map_err(store_error(&mdt.svname))?;
+                let mut found = mdt::check::examine(&mdt.store, mdt.index, progress)
+                    .await
+                    .map_err(store_error(&mdt.svname))?;
                 summary.counts = found.counts;
                 for problem in std::mem::take(&mut found.problems) {
                     problems.push(TargetProblem {
                         target: mdt.svname.clone(),
-                        finding: problem.finding(&mdt.store),
+                        finding: problem.finding(&mdt.store).await,
                         problem: Problem::Mdt(problem),
                     });
                 }
@@ -301,6 +302,7 @@ impl Stores {
             let sequences = ost
                 .store
                 .sequences(progress, &mut ost_problems)
+                .await
                 .map_err(store_error(&ost.svname))?;
             let mut cross = cross::CrossCheck::new(*index, &sequences, examined.as_ref());
             let mut with_data = Vec::new();
@@ -311,7 +313,7 @@ impl Stores {
                 }
                 cross.add_object(object);
             });
-            objects.map_err(store_error(&ost.svname))?;
+            objects.await.map_err(store_error(&ost.svname))?;
             let data = ost
                 .store
                 .check_data(&with_data, progress, &mut ost_problems)

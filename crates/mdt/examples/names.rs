@@ -21,6 +21,8 @@ use mdt::{
     store::{Origin, ReplySlot, RequestStore, Store},
 };
 use osd::{LocalStores, MemoryStores, Stores};
+use testbase::Wait;
+use tokio::runtime::Handle;
 use wire::{Errno, Fid, Text, Time, Xid};
 
 const FILE: u32 = 0o100_644;
@@ -72,7 +74,7 @@ impl Load<'_> {
             lov: layout::build(fid, 0, Text::default(), &[object]),
             ..NewInode::default()
         };
-        create(self.store(tag), &Cred::root(), dir, name.as_bytes(), &node)?;
+        create(self.store(tag), &Cred::root(), dir, name.as_bytes(), &node).wait()?;
         Ok(fid)
     }
 
@@ -83,7 +85,7 @@ impl Load<'_> {
             is_rmdir: false,
             time: Time::secs(2_000_000),
         };
-        unlink(self.store(tag), &Cred::root(), args).map(drop)
+        unlink(self.store(tag), &Cred::root(), args).wait().map(drop)
     }
 
     /// Runs `operation` for every file of every thread; thread n works in `dirs[n]`.
@@ -92,7 +94,9 @@ impl Load<'_> {
         let (start, cpu_at_start) = std::thread::scope(|scope| {
             for (thread, dir) in dirs.iter().enumerate() {
                 let (barrier, operation) = (&barrier, &operation);
+                let runtime = Handle::current();
                 scope.spawn(move || {
+                    let _guard = runtime.enter();
                     barrier.wait();
                     for n in 0..self.files {
                         let name = format!("file.{thread}.{n}");
@@ -140,7 +144,9 @@ async fn main() {
         }
     };
     let store = Store::new(stores.open_index().await.expect("the store opens"));
-    make_root(&store, (0, 0), Time::secs(1)).expect("a root directory");
+    make_root(&store, (0, 0), Time::secs(1))
+        .await
+        .expect("a root directory");
     let next = AtomicU32::new(0);
     let load = Load {
         store: &store,

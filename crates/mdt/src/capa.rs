@@ -31,10 +31,10 @@ const WRITER_RIGHTS: u64 = CAPA_OPC_OSS_READ | CAPA_OPC_OSS_WRITE | CAPA_OPC_OSS
 
 impl Mdt {
     /// Grants a client a capability for an object of a file.
-    pub(crate) fn grant_capability(&self, req: &ServerRequest, body: &MdtBody) -> HandlerResult {
+    pub(crate) async fn grant_capability(&self, req: &ServerRequest, body: &MdtBody) -> HandlerResult {
         let request: LustreCapa = req.get(bufs::CAPA_REQUEST)?;
         let file = body.mbo_fid1;
-        let inode = self.store.inode(file)?;
+        let inode = self.store.inode(file).await?;
         let objects = layout::objects(&inode.lov)?;
         let object = objects.iter().find(|object| object.fid == request.lc_fid);
         let object = object.filter(|_| inode.is_file()).ok_or(Errno::ENOENT)?;

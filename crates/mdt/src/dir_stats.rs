@@ -5,9 +5,16 @@
 //! one atomic load. Each shard has a maximum number of directories; all further directories share
 //! the row [`OTHER`].
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::time::{Duration, SystemTime};
+use std::{
+    future::Future,
+    pin::pin,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    task::{Context, Poll, Waker},
+    time::{Duration, SystemTime},
+};
 
 use cpt::CptId;
 use params::{KeyStats, KeyedStats};
@@ -93,14 +100,16 @@ impl DirStats {
     }
 }
 
-/// The path of a directory from the root, or its FID.
+/// The path of a directory from the root; its FID if it has none, or if memory does not hold the
+/// directories above it: the reader of a parameter does not wait for the index.
 fn name_of(store: &Store, directory: Fid) -> String {
     if directory == Fid::ZERO {
         return OTHER.to_owned();
     }
-    match fid2path::path(store, directory, 0, Fid::ROOT) {
-        Ok((path, _)) => format!("/{}", String::from_utf8_lossy(&path)),
-        Err(_) => directory.to_string(),
+    let path = pin!(fid2path::path(store, directory, 0, Fid::ROOT));
+    match path.poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(Ok((path, _))) => format!("/{}", String::from_utf8_lossy(&path)),
+        _ => directory.to_string(),
     }
 }
 
@@ -147,12 +156,13 @@ mod tests {
     use osd::MemoryIndex;
     use std::sync::Arc;
     use std::time::Duration;
+    use testbase::Wait;
     use wire::{Fid, Time};
 
     #[tokio::test(start_paused = true)]
     async fn operations_are_recorded_only_while_somebody_reads() {
         let store = Store::new(Arc::new(MemoryIndex::default()));
-        assert!(make_root(&store, (0, 0), Time::default()).is_ok());
+        assert!(make_root(&store, (0, 0), Time::default()).wait().is_ok());
         let stats = DirStats::new(2);
         assert!(!stats.is_recording());
         assert_eq!(stats.read(&store), []);

@@ -23,17 +23,17 @@ const ENTRIES_PER_READ: usize = 256;
 
 /// The pages of a directory from the hash `start` on: at most `bytes` in total, but at least one
 /// page. `ENOTDIR` if the inode is no directory.
-pub(crate) fn pages(store: &Store, dir: Fid, start: u64, bytes: usize) -> Result<Vec<Bytes>, Errno> {
-    let mut reader = EntryReader::new(store, dir, NameHash(start))?;
+pub(crate) async fn pages(store: &Store, dir: Fid, start: u64, bytes: usize) -> Result<Vec<Bytes>, Errno> {
+    let mut reader = EntryReader::new(store, dir, NameHash(start)).await?;
     let mut pages = Vec::new();
-    let mut next = reader.next()?;
+    let mut next = reader.next().await?;
     let mut hash_start = start;
     for _ in 0..(bytes / PAGE).max(1) {
         let mut page = PageBuilder::new(hash_start);
         let mut overflow = None;
         while let Some(entry) = next.take() {
             match page.push(entry) {
-                Ok(()) => next = reader.next()?,
+                Ok(()) => next = reader.next().await?,
                 Err(entry) => {
                     overflow = Some(entry);
                     break;
@@ -63,8 +63,8 @@ struct EntryReader<'a> {
 }
 
 impl<'a> EntryReader<'a> {
-    fn new(store: &'a Store, dir: Fid, from: NameHash) -> Result<EntryReader<'a>, Errno> {
-        let inode = store.inode(dir)?;
+    async fn new(store: &'a Store, dir: Fid, from: NameHash) -> Result<EntryReader<'a>, Errno> {
+        let inode = store.inode(dir).await?;
         if !inode.is_dir() {
             return Err(Errno::ENOTDIR);
         }
@@ -77,7 +77,7 @@ impl<'a> EntryReader<'a> {
         if inode.nlink == 0 {
             return Ok(reader);
         }
-        reader.fill(store.entries(dir, from, ENTRIES_PER_READ)?);
+        reader.fill(store.entries(dir, from, ENTRIES_PER_READ).await?);
         if from <= HASH_DOTDOT {
             reader.fetched.push(entry(
                 parent_of(dir, &inode),
@@ -107,11 +107,14 @@ impl<'a> EntryReader<'a> {
             .collect();
     }
 
-    fn next(&mut self) -> Result<Option<DirEntry>, Errno> {
+    async fn next(&mut self) -> Result<Option<DirEntry>, Errno> {
         if self.fetched.is_empty()
             && let Some(name) = self.last_fetched.take()
         {
-            let rows = self.store.entries_after(self.dir, &name, ENTRIES_PER_READ)?;
+            let rows = self
+                .store
+                .entries_after(self.dir, &name, ENTRIES_PER_READ)
+                .await?;
             self.fill(rows);
         }
         Ok(self.fetched.pop())
@@ -129,6 +132,7 @@ fn entry(fid: Fid, hash: NameHash, name: Bytes, kind: u32) -> DirEntry {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use std::{collections::BTreeSet, sync::Arc};
+    use testbase::Wait;
 
     use super::pages;
     use crate::{
@@ -141,7 +145,7 @@ mod tests {
 
     fn store(files: u32) -> Store {
         let store = Store::new(Arc::new(MemoryIndex::default()));
-        make_root(&store, (0, 0), Time::default()).unwrap();
+        make_root(&store, (0, 0), Time::default()).wait().unwrap();
         for i in 1..=files {
             let node = NewInode {
                 fid: Fid::new(0x2_0000_0401, i, 0),
@@ -155,6 +159,7 @@ mod tests {
                 format!("file{i}").as_bytes(),
                 &node,
             )
+            .wait()
             .unwrap();
         }
         store
@@ -165,7 +170,7 @@ mod tests {
         let mut names = Vec::new();
         let mut position = 0;
         while position != MDS_DIR_END_OFF {
-            for page in pages(store, Fid::ROOT, position, bytes).unwrap() {
+            for page in pages(store, Fid::ROOT, position, bytes).wait().unwrap() {
                 let page = DirPage::parse(&page).unwrap();
                 assert_eq!(page.hash_start, position);
                 names.extend(
@@ -189,7 +194,7 @@ mod tests {
             assert_eq!(names.len(), 1002);
             assert_eq!(names.iter().collect::<BTreeSet<_>>().len(), 1002);
         }
-        assert_eq!(pages(&store, Fid::ROOT, 0, 1 << 20).unwrap().len(), 12);
+        assert_eq!(pages(&store, Fid::ROOT, 0, 1 << 20).wait().unwrap().len(), 12);
     }
 
     #[test]
@@ -206,7 +211,7 @@ mod tests {
                     is_rmdir: false,
                     time: Time::default(),
                 };
-                let _ = unlink(store, &Cred::root(), args);
+                let _ = unlink(store, &Cred::root(), args).wait();
                 let node = NewInode {
                     fid: Fid::new(0x2_0000_0402, i, 0),
                     mode: 0o100644,
@@ -219,6 +224,7 @@ mod tests {
                     format!("new{i}").as_bytes(),
                     &node,
                 )
+                .wait()
                 .unwrap();
             }
         });
@@ -235,10 +241,11 @@ mod tests {
     fn empty_directory_lists_only_the_dots() {
         let store = store(0);
         assert_eq!(list(&store, 4096, |_| {}), [".", ".."]);
-        let page = DirPage::parse(&pages(&store, Fid::ROOT, MDS_DIR_END_OFF, 4096).unwrap()[0]).unwrap();
+        let page =
+            DirPage::parse(&pages(&store, Fid::ROOT, MDS_DIR_END_OFF, 4096).wait().unwrap()[0]).unwrap();
         assert_eq!((page.entries.len(), page.hash_end), (0, MDS_DIR_END_OFF));
         assert_eq!(
-            pages(&store, Fid::new(1, 2, 3), 0, 4096).unwrap_err(),
+            pages(&store, Fid::new(1, 2, 3), 0, 4096).wait().unwrap_err(),
             Errno::ENOENT
         );
     }

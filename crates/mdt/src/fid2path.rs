@@ -19,7 +19,7 @@ const PATH_BUF_MIN: usize = 3;
 /// and the number of the next link, followed by the path in a buffer of the requested size.
 /// `ENAMETOOLONG` if the path and a NUL do not fit; the client then repeats the request with a
 /// larger buffer.
-pub(crate) fn answer(store: &Store, key: &[u8]) -> Result<Bytes, Errno> {
+pub(crate) async fn answer(store: &Store, key: &[u8]) -> Result<Bytes, Errno> {
     if wire::before_nul(key) != KEY_FID2PATH.as_bytes() {
         return Err(Errno::EOPNOTSUPP);
     }
@@ -35,7 +35,7 @@ pub(crate) fn answer(store: &Store, key: &[u8]) -> Result<Bytes, Errno> {
     if !(PATH_BUF_MIN..=PATH_BUF_MAX).contains(&path_buf_len) {
         return Err(Errno::EOVERFLOW);
     }
-    let (path, has_next) = path(store, gf.gf_fid, gf.gf_linkno, root)?;
+    let (path, has_next) = path(store, gf.gf_fid, gf.gf_linkno, root).await?;
     if path.len() >= path_buf_len {
         return Err(Errno::ENAMETOOLONG);
     }
@@ -50,7 +50,7 @@ pub(crate) fn answer(store: &Store, key: &[u8]) -> Result<Bytes, Errno> {
 
 /// The path of an inode below `root`, through its link number `link`, or through its last link if
 /// it has fewer; and whether the inode has a next link. `ENOENT` if the inode is not below `root`.
-pub(crate) fn path(store: &Store, fid: Fid, link: u32, root: Fid) -> Result<(Vec<u8>, bool), Errno> {
+pub(crate) async fn path(store: &Store, fid: Fid, link: u32, root: Fid) -> Result<(Vec<u8>, bool), Errno> {
     let mut names: Vec<Bytes> = Vec::new();
     let mut has_next = false;
     let mut current = fid;
@@ -58,7 +58,7 @@ pub(crate) fn path(store: &Store, fid: Fid, link: u32, root: Fid) -> Result<(Vec
         if current.is_root() || names.len() >= DEPTH_MAX {
             return Err(Errno::ENOENT);
         }
-        let inode = store.inode(current)?;
+        let inode = store.inode(current).await?;
         let recorded = links::parse(&inode.links).links;
         let index = if names.is_empty() { link as usize } else { 0 };
         if names.is_empty() {
@@ -80,6 +80,7 @@ pub(crate) fn path(store: &Store, fid: Fid, link: u32, root: Fid) -> Result<(Vec
 mod tests {
     #![allow(clippy::unwrap_used)]
     use std::sync::Arc;
+    use testbase::Wait;
 
     use super::answer;
     use crate::{
@@ -114,7 +115,7 @@ mod tests {
             &root.to_bytes()[..],
         ]
         .concat();
-        let reply = answer(store, &key)?;
+        let reply = answer(store, &key).wait()?;
         assert_eq!(reply.len(), 32 + gf_pathlen as usize);
         let text = String::from_utf8(wire::before_nul(&reply[32..]).to_vec()).unwrap();
         Ok((text, GetinfoFid2path::from_bytes(&reply).unwrap().gf_linkno))
@@ -123,7 +124,7 @@ mod tests {
     #[test]
     fn path_longer_than_the_buffer_is_enametoolong() {
         let store = Store::new(Arc::new(MemoryIndex::default()));
-        make_root(&store, (0, 0), Time::default()).unwrap();
+        make_root(&store, (0, 0), Time::default()).wait().unwrap();
         let name = [b'n'; 200];
         let (mut dir, depth) = (Fid::ROOT, 30);
         for oid in 1..=depth {
@@ -132,7 +133,7 @@ mod tests {
                 mode: 0o040755,
                 ..NewInode::default()
             };
-            create(&store, &Cred::root(), dir, &name, &node).unwrap();
+            create(&store, &Cred::root(), dir, &name, &node).wait().unwrap();
             dir = node.fid;
         }
         let len = depth * 201 - 1;
@@ -150,16 +151,22 @@ mod tests {
     #[test]
     fn each_link_has_a_path() {
         let store = Store::new(Arc::new(MemoryIndex::default()));
-        make_root(&store, (0, 0), Time::default()).unwrap();
+        make_root(&store, (0, 0), Time::default()).wait().unwrap();
         let (dir, file) = (Fid::new(0x2_0000_0402, 1, 0), Fid::new(0x2_0000_0402, 2, 0));
         let node = |fid, mode| NewInode {
             fid,
             mode,
             ..NewInode::default()
         };
-        create(&store, &Cred::root(), Fid::ROOT, b"dir1", &node(dir, 0o040755)).unwrap();
-        create(&store, &Cred::root(), dir, b"file1", &node(file, 0o100644)).unwrap();
-        link(&store, &Cred::root(), file, Fid::ROOT, b"link1", Time::default()).unwrap();
+        create(&store, &Cred::root(), Fid::ROOT, b"dir1", &node(dir, 0o040755))
+            .wait()
+            .unwrap();
+        create(&store, &Cred::root(), dir, b"file1", &node(file, 0o100644))
+            .wait()
+            .unwrap();
+        link(&store, &Cred::root(), file, Fid::ROOT, b"link1", Time::default())
+            .wait()
+            .unwrap();
         assert_eq!(
             fid2path(&store, file, 0, Fid::ROOT).unwrap(),
             ("dir1/file1".into(), 1)
@@ -175,7 +182,7 @@ mod tests {
             fid2path(&store, Fid::new(0x2_0000_0402, 9, 0), 0, Fid::ROOT).unwrap_err(),
             Errno::ENOENT
         );
-        assert_eq!(answer(&store, b"fid2path").unwrap_err(), Errno::EINVAL);
-        assert_eq!(answer(&store, b"what").unwrap_err(), Errno::EOPNOTSUPP);
+        assert_eq!(answer(&store, b"fid2path").wait().unwrap_err(), Errno::EINVAL);
+        assert_eq!(answer(&store, b"what").wait().unwrap_err(), Errno::EOPNOTSUPP);
     }
 }

@@ -52,20 +52,20 @@ impl Mdt {
         }
     }
 
-    fn attrs_reply(&self, req: &ServerRequest, fid: Fid, valid: u64) -> HandlerResult {
-        let inode = self.store.inode(fid)?;
+    async fn attrs_reply(&self, req: &ServerRequest, fid: Fid, valid: u64) -> HandlerResult {
+        let inode = self.store.inode(fid).await?;
         self.check_can_use(req, &inode)?;
         let Attrs { body, md, acl } = body::attrs(fid, &inode, self.attr_request(req, valid));
         Ok(reply(6, [body.to_bytes(), md, acl]))
     }
 
     /// Executes `MDS_GETATTR`: attributes by FID, or a capability for an object of the file.
-    pub(crate) fn getattr(&self, req: &ServerRequest) -> HandlerResult {
+    pub(crate) async fn getattr(&self, req: &ServerRequest) -> HandlerResult {
         let body: MdtBody = req.get(bufs::MDT_BODY)?;
         if body.mbo_valid & OBD_MD_FLOSSCAPA != 0 {
-            return self.grant_capability(req, &body);
+            return self.grant_capability(req, &body).await;
         }
-        self.attrs_reply(req, body.mbo_fid1, body.mbo_valid)
+        self.attrs_reply(req, body.mbo_fid1, body.mbo_valid).await
     }
 
     /// Executes `MDS_GETATTR_NAME`: attributes by name.
@@ -74,16 +74,17 @@ impl Mdt {
         let name = name_of(req, bufs::GETATTR_NAME);
         let mut locks = self.request_locks(req);
         locks.lock_name_read(body.mbo_fid1, &name).await?;
-        let found = lookup(&self.store, &self.cred_of_body(req, &body), body.mbo_fid1, &name)?;
+        let found = lookup(&self.store, &self.cred_of_body(req, &body), body.mbo_fid1, &name).await?;
         self.attrs_reply(req, found.ok_or(Errno::ENOENT)?.fid, body.mbo_valid)
+            .await
     }
 
     /// Executes `MDS_GETXATTR`: one extended attribute, or the names of all.
-    pub(crate) fn getxattr(&self, req: &ServerRequest) -> HandlerResult {
+    pub(crate) async fn getxattr(&self, req: &ServerRequest) -> HandlerResult {
         let body: MdtBody = req.get(bufs::MDT_BODY)?;
         let fid = body.mbo_fid1;
         let value = if body.mbo_valid & OBD_MD_FLXATTRLS != 0 {
-            let names = xattr::listxattr(&self.store, fid)?;
+            let names = xattr::listxattr(&self.store, fid).await?;
             let mut list = Vec::new();
             for (name, _) in names {
                 list.extend_from_slice(&name);
@@ -96,7 +97,8 @@ impl Mdt {
                 &self.cred_of_body(req, &body),
                 fid,
                 &name_of(req, bufs::GETATTR_NAME),
-            )?
+            )
+            .await?
         } else {
             return Err(Errno::EINVAL);
         };
@@ -121,12 +123,12 @@ impl Mdt {
     /// Executes `MDS_READPAGE`: sends directory pages by bulk.
     pub(crate) async fn readpage(&self, req: &mut ServerRequest) -> HandlerResult {
         let body: MdtBody = req.get(bufs::MDT_BODY)?;
-        let dir = self.store.inode(body.mbo_fid1)?;
+        let dir = self.store.inode(body.mbo_fid1).await?;
         self.cred_of_body(req, &body).check(&dir, MAY_READ)?;
         if precision(req) == Precision::Nanoseconds && body.mbo_valid & OBD_MD_FLATIME != 0 {
             // The read succeeds even if the store cannot record the access time, for example
             // because it is full.
-            if let Err(e) = namespace::record_access(&self.store, body.mbo_fid1, body.times().atime) {
+            if let Err(e) = namespace::record_access(&self.store, body.mbo_fid1, body.times().atime).await {
                 tracing::debug!(
                     "cannot record the access time of directory {}: {e}",
                     body.mbo_fid1
@@ -138,14 +140,14 @@ impl Mdt {
         if bytes < wire::dirpage::PAGE {
             return Err(Errno::EINVAL);
         }
-        let pages = dirpage::pages(&self.store, body.mbo_fid1, body.mbo_size, bytes)?;
+        let pages = dirpage::pages(&self.store, body.mbo_fid1, body.mbo_size, bytes).await?;
         req.bulk_put(MDS_BULK_PORTAL, vec![pages.into()]).await?;
         Ok(reply(1, [MdtBody::default().to_bytes()]))
     }
 
     /// Executes `MDS_GET_ROOT`: the FID of the root directory, or of the subdirectory that a client
     /// mounts. `EINVAL` for a path with ".." or a name that is too long.
-    pub(crate) fn get_root(&self, req: &ServerRequest) -> HandlerResult {
+    pub(crate) async fn get_root(&self, req: &ServerRequest) -> HandlerResult {
         let body: MdtBody = req.get(bufs::MDT_BODY)?;
         let cred = self.cred_of_body(req, &body);
         let mut fid = Fid::ROOT;
@@ -155,9 +157,12 @@ impl Mdt {
             if name == b".." || name.len() > NAME_LEN as usize {
                 return Err(Errno::EINVAL);
             }
-            fid = lookup(&self.store, &cred, fid, name)?.ok_or(Errno::ENOENT)?.fid;
+            fid = lookup(&self.store, &cred, fid, name)
+                .await?
+                .ok_or(Errno::ENOENT)?
+                .fid;
         }
-        if !self.store.inode(fid)?.is_dir() {
+        if !self.store.inode(fid).await?.is_dir() {
             return Err(Errno::ENOTDIR);
         }
         let answer = MdtBody {
@@ -208,7 +213,7 @@ impl Mdt {
         self.store.index().sync().await?;
         let answer = match request.mbo_fid1 {
             Fid::ZERO => MdtBody::default(),
-            fid => body::basic_body(fid, &self.store.inode(fid)?, precision(req)),
+            fid => body::basic_body(fid, &self.store.inode(fid).await?, precision(req)),
         };
         Ok(reply(1, [answer.to_bytes()]))
     }

@@ -18,9 +18,9 @@ use crate::{
 
 impl Mdt {
     /// Executes `MDS_HSM_STATE_GET`.
-    pub(crate) fn hsm_state(&self, req: &ServerRequest) -> HandlerResult {
+    pub(crate) async fn hsm_state(&self, req: &ServerRequest) -> HandlerResult {
         let body: MdtBody = req.get(bufs::MDT_BODY)?;
-        let state = self.hsm_attrs(&body)?;
+        let state = self.hsm_attrs(&body).await?;
         let user_state = HsmUserState {
             hus_states: state.hsm_flags,
             hus_archive_id: state.hsm_arch_id as u32,
@@ -35,13 +35,13 @@ impl Mdt {
         let set: HsmStateSet = req.get(bufs::HSM_STATE_SET)?;
         self.check_writable(req)?;
         let (fid, cred) = (body.mbo_fid1, self.cred_of_body(req, &body));
-        self.store.inode(fid)?;
+        self.store.inode(fid).await?;
         let mut locks = self.request_locks(req);
         locks.lock_inode(fid, XATTR).await?;
-        if !cred.owns(&self.store.inode(fid)?) {
+        if !cred.owns(&self.store.inode(fid).await?) {
             return Err(Errno::EPERM);
         }
-        let state = new_state(self.hsm_attrs(&body)?, &set, cred.is_admin())?;
+        let state = new_state(self.hsm_attrs(&body).await?, &set, cred.is_admin())?;
         let change = setxattr(
             self.request_store(req),
             &Cred::root(),
@@ -52,18 +52,21 @@ impl Mdt {
                 flags: 0,
                 time: self.clock.now(),
             },
-        )?;
+        )
+        .await?;
         Ok(Reply::default().with_transno(change.transno))
     }
 
     /// The stored state of a file, or the default state if none is stored.
-    fn hsm_attrs(&self, body: &MdtBody) -> Result<HsmAttrs, Errno> {
+    async fn hsm_attrs(&self, body: &MdtBody) -> Result<HsmAttrs, Errno> {
         match getxattr(
             &self.store,
             &Cred::root(),
             body.mbo_fid1,
             XATTR_NAME_HSM.as_bytes(),
-        ) {
+        )
+        .await
+        {
             Ok(value) => HsmAttrs::from_bytes(&value).map_err(|_| Errno::EIO),
             Err(Errno::ENODATA) => Ok(HsmAttrs::default()),
             Err(e) => Err(e),

@@ -285,7 +285,7 @@ impl RequestLocks<'_> {
                 self.lock(RENAME_LOCK, LockMode::Ex, UPDATE).await?;
             }
             self.lock_renamed_names(store, src, dst).await?;
-            let children = renamed_inodes(store, src, dst, flags)?;
+            let children = renamed_inodes(store, src, dst, flags).await?;
             if !serialized && children.iter().all(|c| c.kind == S_IFDIR) && children.len() > 1 {
                 // A directory replaces another one, or is exchanged with it: the two are unrelated
                 // directories.
@@ -308,8 +308,8 @@ impl RequestLocks<'_> {
         dst: RenameEnd<'_>,
     ) -> Result<(), Errno> {
         if src.dir != dst.dir {
-            let dst_above = is_at_or_below(store, src.dir, dst.dir)?;
-            let src_above = is_at_or_below(store, dst.dir, src.dir)?;
+            let dst_above = is_at_or_below(store, src.dir, dst.dir).await?;
+            let src_above = is_at_or_below(store, dst.dir, src.dir).await?;
             let src_first = src_above || (!dst_above && src.dir < dst.dir);
             let ends = if src_first { [src, dst] } else { [dst, src] };
             for end in ends {
@@ -329,13 +329,16 @@ impl RequestLocks<'_> {
 }
 
 /// The renamed and the replaced inode in lock order; the caller has locked the names.
-fn renamed_inodes(
+async fn renamed_inodes(
     store: &Store,
     src: RenameEnd<'_>,
     dst: RenameEnd<'_>,
     flags: RenameFlags,
 ) -> Result<Vec<Entry>, Errno> {
-    let (moved, replaced) = (store.entry(src.dir, src.name)?, store.entry(dst.dir, dst.name)?);
+    let (moved, replaced) = (
+        store.entry(src.dir, src.name).await?,
+        store.entry(dst.dir, dst.name).await?,
+    );
     let above_source_errno = match flags.has(RenameFlags::EXCHANGE) {
         true => Errno::EINVAL,
         false => Errno::ENOTEMPTY,
@@ -348,7 +351,9 @@ fn renamed_inodes(
         // already holds. To wait for its lock now would violate the order, and such a rename fails
         // anyway.
         let dir = child.filter(|c| c.kind == S_IFDIR);
-        if dir.is_some_and(|d| is_at_or_below(store, other_dir, d.fid).unwrap_or(true)) {
+        if let Some(dir) = dir
+            && is_at_or_below(store, other_dir, dir.fid).await.unwrap_or(true)
+        {
             return Err(errno);
         }
     }
@@ -366,6 +371,7 @@ mod tests {
         pin::pin,
         sync::{Arc, atomic::Ordering::Relaxed},
     };
+    use testbase::Wait;
 
     use ldlm::{LdlmConfig, LockServer, NoLvb};
     use osd::MemoryIndex;
@@ -484,7 +490,7 @@ mod tests {
     #[tokio::test]
     async fn renames_of_unrelated_directories_do_not_deadlock() {
         let store = Store::new(Arc::new(MemoryIndex::default()));
-        make_root(&store, (0, 0), Time::default()).unwrap();
+        make_root(&store, (0, 0), Time::default()).wait().unwrap();
         let fid = |oid| Fid { f_oid: oid, ..DIR };
         let (c, x, y, f) = (fid(1), fid(2), fid(3), fid(4));
         for (dir, name, fid, mode) in [
@@ -498,7 +504,7 @@ mod tests {
                 mode,
                 ..NewInode::default()
             };
-            create(&store, &Cred::root(), dir, name, &node).unwrap();
+            create(&store, &Cred::root(), dir, name, &node).wait().unwrap();
         }
         const NONE: RenameFlags = RenameFlags::NONE;
         let end = |dir, name| RenameEnd { dir, name };

@@ -29,10 +29,10 @@ impl Mdt {
         // A client relies on that a replay does not change the number of its request.
         kept.transno = self.replayed_transno(req).unwrap_or(kept.transno);
         let rebuilt = match req.opc {
-            MDS_REINT => Some(self.rebuild_reint(req)),
-            MDS_CLOSE => Some(self.rebuild_close(req, kept.data)),
+            MDS_REINT => Some(self.rebuild_reint(req).await),
+            MDS_CLOSE => Some(self.rebuild_close(req, kept.data).await),
             MDS_HSM_STATE_SET | MDS_SWAP_LAYOUTS => Some(Ok(Reply::default())),
-            LDLM_ENQUEUE => match self.rebuild_open(req, &kept) {
+            LDLM_ENQUEUE => match self.rebuild_open(req, &kept).await {
                 // Its status says whether the client has a lock.
                 Some(opened) => return opened,
                 None => None,
@@ -49,31 +49,37 @@ impl Mdt {
         }
     }
 
-    fn rebuild_reint(&self, req: &ServerRequest) -> HandlerResult {
+    async fn rebuild_reint(&self, req: &ServerRequest) -> HandlerResult {
         let rec: MdtRecReint = req.get(bufs::REC_REINT)?;
-        self.release_handles_of_reint(req, &rec)?;
+        self.release_handles_of_reint(req, &rec).await?;
         let (first, second) = (rec.rr_fid1, rec.rr_fid2);
-        let attrs_of = |fid: Fid, count: usize| reply(count, [self.current_body(req, fid).to_bytes()]);
+        let attrs_of = async |fid: Fid, count: usize| {
+            let body = self.current_body(req, fid).await;
+            reply(count, [body.to_bytes()])
+        };
         Ok(match rec.rr_opcode {
-            REINT_SETATTR => attrs_of(first, 5),
-            REINT_SETXATTR => attrs_of(Fid::ZERO, 1),
-            REINT_CREATE => self.append_dir_attrs(req, first, attrs_of(second, 3)),
+            REINT_SETATTR => attrs_of(first, 5).await,
+            REINT_SETXATTR => attrs_of(Fid::ZERO, 1).await,
+            REINT_CREATE => self.append_dir_attrs(req, first, attrs_of(second, 3).await).await,
             REINT_LINK => {
                 let is_nacre_client = precision(req) == Precision::Nanoseconds;
                 let file = if is_nacre_client { first } else { Fid::ZERO };
-                self.append_dir_attrs(req, second, attrs_of(file, 1))
+                self.append_dir_attrs(req, second, attrs_of(file, 1).await).await
             }
-            REINT_UNLINK => self.append_dir_attrs(req, first, attrs_of(second, 5)),
-            REINT_RMENTRY => self.append_dir_attrs(req, first, attrs_of(Fid::ZERO, 5)),
+            REINT_UNLINK => self.append_dir_attrs(req, first, attrs_of(second, 5).await).await,
+            REINT_RMENTRY => {
+                self.append_dir_attrs(req, first, attrs_of(Fid::ZERO, 5).await)
+                    .await
+            }
             // The request does not name the inode that the rename replaced.
-            REINT_RENAME => attrs_of(Fid::ZERO, 5),
+            REINT_RENAME => attrs_of(Fid::ZERO, 5).await,
             _ => return Err(Errno::ENOTSUPP),
         })
     }
 
     /// The attributes of an inode as they are now; empty if it does not exist.
-    fn current_body(&self, req: &ServerRequest, fid: Fid) -> MdtBody {
-        match self.store.find(fid) {
+    async fn current_body(&self, req: &ServerRequest, fid: Fid) -> MdtBody {
+        match self.store.find(fid).await {
             Ok(Some(inode)) => body::basic_body(fid, &inode, precision(req)),
             _ => MdtBody::default(),
         }

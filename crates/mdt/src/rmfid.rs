@@ -52,7 +52,7 @@ impl Mdt {
     ) -> Result<(), Errno> {
         namespace::check_fid(fid)?;
         let was_sent_before = req.is_resent() || self.is_replay(req);
-        let inode = match self.store.find(fid)? {
+        let inode = match self.store.find(fid).await? {
             Some(inode) => inode,
             None if was_sent_before => return Ok(()),
             None => return Err(Errno::ENOENT),
@@ -91,15 +91,15 @@ impl Mdt {
             let is_file = found.entry.fid == fid && found.entry.kind == inode.kind();
             is_file.then_some(found).ok_or(Errno::ENOENT)
         };
-        let found = check(NameToRemove::find(&self.store, cred, args)?)?;
+        let found = check(NameToRemove::find(&self.store, cred, args).await?)?;
         // The client does not know which directories change, so the MDT revokes the client's own
         // locks on them, too.
         let mut locks = self.locks.request_locks(Some(&req.export), false);
         locks.lock_name_write(args.parent, args.name).await?;
-        let found = check(found.refresh(&self.store, cred, args)?)?;
+        let found = check(found.refresh(&self.store, cred, args).await?)?;
         locks.lock_for_removal_with_open(fid).await?;
         let store = self.request_store(req).without_reply();
-        Ok(namespace::unlink_unused(store, cred, args, found)?.transno)
+        Ok(namespace::unlink_unused(store, cred, args, found).await?.transno)
     }
 }
 

@@ -57,16 +57,17 @@ struct SuperSequence {
 
 impl Sequences {
     /// Loads the sequences from the store.
-    pub(crate) fn load(store: Arc<Store>, index: u32) -> Result<Sequences, Errno> {
+    pub(crate) async fn load(store: Arc<Store>, index: u32) -> Result<Sequences, Errno> {
         let rows = store
             .index()
-            .scan(keys::LOCATIONS, &prefix_end(keys::LOCATIONS), RANGES_MAX)?;
+            .scan(keys::LOCATIONS, &prefix_end(keys::LOCATIONS), RANGES_MAX)
+            .await?;
         let mut locations = fixed_ranges();
         for (_, value) in rows {
             locations.push(LuSeqRange::from_bytes(&value)?);
         }
         locations.sort_by_key(|r| r.lsr_start);
-        let own = match store.index().get(&keys::setting(SUPER_SEQUENCE))? {
+        let own = match store.index().get(&keys::setting(SUPER_SEQUENCE)).await? {
             Some(value) => {
                 let range = LuSeqRange::from_bytes(&value)?;
                 SuperSequence {
@@ -229,6 +230,7 @@ pub(crate) fn fixed_ranges() -> Vec<LuSeqRange> {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use std::sync::Arc;
+    use testbase::Wait;
 
     use super::Sequences;
     use crate::store::Store;
@@ -247,7 +249,7 @@ mod tests {
         let store = Arc::new(Store::new(Arc::new(MemoryIndex::default())));
         let mut allocated = Vec::new();
         for _ in 0..3 {
-            let sequences = Sequences::load(store.clone(), 0).unwrap();
+            let sequences = Sequences::load(store.clone(), 0).wait().unwrap();
             for _ in 0..5 {
                 let range = sequences.allocate_meta().await.unwrap();
                 assert_eq!(range.lsr_end, range.lsr_start + 1);
@@ -263,7 +265,7 @@ mod tests {
     #[tokio::test]
     async fn was_allocated_is_false_for_free_fixed_and_foreign_sequences() {
         let store = Arc::new(Store::new(Arc::new(MemoryIndex::default())));
-        let sequences = Sequences::load(store.clone(), 0).unwrap();
+        let sequences = Sequences::load(store.clone(), 0).wait().unwrap();
         assert!(!sequences.was_allocated(0x2_0000_0400));
         let own = sequences.allocate_meta().await.unwrap().lsr_start;
         let ost = LuSeqRange {
@@ -272,7 +274,7 @@ mod tests {
             ..LuSeqRange::default()
         };
         let objects = sequences.allocate_super(&ost).await.unwrap().lsr_start;
-        for sequences in [sequences, Sequences::load(store, 0).unwrap()] {
+        for sequences in [sequences, Sequences::load(store, 0).wait().unwrap()] {
             assert!(sequences.was_allocated(own));
             assert!(!sequences.was_allocated(own + 100_000) && !sequences.was_allocated(objects));
             assert!(!sequences.was_allocated(FID_SEQ_ROOT) && !sequences.was_allocated(u64::MAX));
@@ -281,7 +283,9 @@ mod tests {
 
     #[tokio::test]
     async fn super_sequences_per_server_are_limited() {
-        let sequences = Sequences::load(Arc::new(Store::new(Arc::new(MemoryIndex::default()))), 0).unwrap();
+        let sequences = Sequences::load(Arc::new(Store::new(Arc::new(MemoryIndex::default()))), 0)
+            .wait()
+            .unwrap();
         let ost = LuSeqRange {
             lsr_index: 3,
             lsr_flags: LU_SEQ_RANGE_OST,
@@ -302,7 +306,7 @@ mod tests {
     #[tokio::test]
     async fn fld_lookup_finds_the_range_and_server_of_a_sequence() {
         let store = Arc::new(Store::new(Arc::new(MemoryIndex::default())));
-        let sequences = Sequences::load(store.clone(), 0).unwrap();
+        let sequences = Sequences::load(store.clone(), 0).wait().unwrap();
         let own = sequences.allocate_meta().await.unwrap().lsr_start;
         let ost = LuSeqRange {
             lsr_index: 7,
@@ -311,7 +315,7 @@ mod tests {
         };
         let range = sequences.allocate_super(&ost).await.unwrap();
         assert_eq!((range.lsr_start, range.lsr_end), (0x2_4000_0400, 0x2_8000_0400));
-        for sequences in [sequences, Sequences::load(store, 0).unwrap()] {
+        for sequences in [sequences, Sequences::load(store, 0).wait().unwrap()] {
             let found = sequences.lookup(&lookup_request(own)).unwrap();
             assert_eq!(
                 (found.lsr_start, found.lsr_end, found.lsr_index),

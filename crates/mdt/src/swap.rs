@@ -28,7 +28,8 @@ use crate::{
 impl Mdt {
     /// Executes `MDS_SWAP_LAYOUTS`.
     pub(crate) async fn swap_layouts(&self, req: &ServerRequest) -> HandlerResult {
-        self.release_handles(req, &ldlm::handles_to_cancel(req.buf(bufs::SWAP_DLM_REQ), 0));
+        self.release_handles(req, &ldlm::handles_to_cancel(req.buf(bufs::SWAP_DLM_REQ), 0))
+            .await;
         if let Some(transno) = self.replayed_transno(req) {
             // The first execution committed the swap before its reply.
             return Ok(Reply::default().with_transno(transno));
@@ -41,7 +42,7 @@ impl Mdt {
             return Ok(Reply::default());
         }
         let cred = self.cred_of_body(req, &body);
-        self.check_files(&cred, a, b)?;
+        self.check_files(&cred, a, b).await?;
         let mut locks = self.request_locks(req);
         // The holder of a lease relies on the file's contents, which the swap changes.
         for file in [a.min(b), a.max(b)] {
@@ -103,7 +104,7 @@ impl Mdt {
         if !has_lease() {
             return Err(Errno::ESTALE);
         }
-        self.check_files(&cred, a, b)?;
+        self.check_files(&cred, a, b).await?;
         let mut locks = self.request_locks(req);
         for file in [a.min(b), a.max(b)] {
             locks.lock_layout(file, XATTR).await?;
@@ -120,11 +121,11 @@ impl Mdt {
     }
 
     /// Checks the two files of a swap, before the MDT revokes locks on them.
-    fn check_files(&self, cred: &Cred, a: Fid, b: Fid) -> Result<(), Errno> {
+    async fn check_files(&self, cred: &Cred, a: Fid, b: Fid) -> Result<(), Errno> {
         for file in [a, b] {
             namespace::check_fid(file)?;
         }
-        namespace::check_swap(cred, &self.store.inode(a)?, &self.store.inode(b)?)
+        namespace::check_swap(cred, &self.store.inode(a).await?, &self.store.inode(b).await?)
     }
 
     /// Swaps the layouts of two files; the caller has locked them. Waits until the swap is on disk:
@@ -136,11 +137,11 @@ impl Mdt {
         store: RequestStore<'_>,
         (a, b): (Fid, Fid),
     ) -> Result<ChangeResult, Errno> {
-        let (first, second) = (self.store.inode(a)?, self.store.inode(b)?);
+        let (first, second) = (self.store.inode(a).await?, self.store.inode(b).await?);
         namespace::check_swap(cred, &first, &second)?;
         let objects = [layout::objects(&first.lov)?, layout::objects(&second.lov)?].concat();
         let _adoption_guards = self.osts.detach_objects(&objects).await?;
-        let change = namespace::swap_layouts(store, cred, (a, b))?;
+        let change = namespace::swap_layouts(store, cred, (a, b)).await?;
         self.store.index().sync().await?;
         Ok(change)
     }

@@ -6,7 +6,7 @@ use std::io;
 use std::sync::Arc;
 
 use mgc::{CAPA_KEYS, CapaKeys};
-use osd::{MemoryIndex, TargetFiles};
+use osd::TargetFiles;
 
 use crate::logs::{Log, Logs};
 use crate::{MgsError, stored_values};
@@ -45,7 +45,7 @@ impl KeyFile {
             files,
             new_key,
             keys: CapaKeys::default(),
-            log: Logs::load(Arc::new(MemoryIndex::default()))?,
+            log: Logs::in_memory(),
         };
         let keys = match stored {
             Some(keys) => keys,
@@ -84,7 +84,7 @@ impl KeyFile {
     /// Serves these keys from now on.
     pub(crate) fn publish(&mut self, keys: CapaKeys, now: i64) -> Result<(), MgsError> {
         // Build a new log: the old one would still contain the keys that are no longer valid.
-        let mut log = Logs::load(Arc::new(MemoryIndex::default()))?;
+        let mut log = Logs::in_memory();
         stored_values::set(&mut log, CAPA_KEYS, CAPA_KEYS, Some(&keys.to_text()), now)?;
         (self.keys, self.log) = (keys, log);
         Ok(())

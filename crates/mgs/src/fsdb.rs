@@ -352,11 +352,10 @@ fn mdt_lov_and_suffix(mdt: &Target) -> (String, String) {
 pub(crate) mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use std::sync::Arc;
     use wire::OstIndex;
 
     fn logs() -> Logs {
-        Logs::load(Arc::new(osd::MemoryIndex::default())).unwrap()
+        Logs::in_memory()
     }
 
     fn info(kind: u32, index: u32, nid: &str) -> MgsTargetInfo {

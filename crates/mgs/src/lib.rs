@@ -25,8 +25,9 @@ pub use service::{Clock, Mgs, MgsConfig};
 /// # Errors
 ///
 /// [`MgsError::Store`] if a log is damaged, [`MgsError::Osd`] if the store fails.
-pub fn check(index: std::sync::Arc<dyn osd::Index>) -> Result<(), MgsError> {
-    logs::Logs::load(index).map(drop)
+pub async fn check(index: std::sync::Arc<dyn osd::Index>) -> Result<(), MgsError> {
+    logs::Logs::load(index).await?;
+    Ok(())
 }
 
 /// Errors of the MGS.

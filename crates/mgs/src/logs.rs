@@ -53,10 +53,20 @@ pub(crate) struct Logs {
 }
 
 impl Logs {
+    /// No logs, in memory.
+    pub(crate) fn in_memory() -> Logs {
+        Logs {
+            index: Arc::new(osd::MemoryIndex::default()),
+            logs: BTreeMap::new(),
+            stores: BTreeMap::new(),
+            unsaved_stores: Vec::new(),
+        }
+    }
+
     /// Reads all logs from the store.
-    pub(crate) fn load(index: Arc<dyn Index>) -> Result<Logs, MgsError> {
+    pub(crate) async fn load(index: Arc<dyn Index>) -> Result<Logs, MgsError> {
         let mut files: BTreeMap<String, BytesMut> = BTreeMap::new();
-        for (key, chunk) in scan(&*index, LOG)? {
+        for (key, chunk) in scan(&*index, LOG).await? {
             let name = key
                 .get(LOG.len()..key.len().saturating_sub(CHUNK_NUMBER_LEN))
                 .unwrap_or_default();
@@ -70,7 +80,7 @@ impl Logs {
                 what: format!("log '{name}': {why}"),
             };
             let llog = Llog::parse(&file).map_err(|e| bad(e.to_string()))?;
-            let id = index.get(&[ID, name.as_bytes()].concat())?;
+            let id = index.get(&[ID, name.as_bytes()].concat()).await?;
             let id = id.and_then(|b| b[..].try_into().ok()).map(u64::from_le_bytes);
             let id = id.ok_or_else(|| bad("it has no id".to_owned()))?;
             logs.insert(
@@ -83,7 +93,8 @@ impl Logs {
             );
         }
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        let stores = scan(&*index, STORE)?
+        let stores = scan(&*index, STORE)
+            .await?
             .iter()
             .map(|(key, uuid)| (text(&key[STORE.len()..]), text(uuid)))
             .collect();
@@ -265,11 +276,11 @@ impl Section<'_> {
 }
 
 /// The keys and values of all entries with this prefix.
-fn scan(index: &dyn Index, prefix: &[u8]) -> Result<Vec<(Bytes, Bytes)>, MgsError> {
+async fn scan(index: &dyn Index, prefix: &[u8]) -> Result<Vec<(Bytes, Bytes)>, MgsError> {
     let (mut from, end) = (prefix.to_vec(), prefix_end(prefix));
     let mut out = Vec::new();
     loop {
-        let entries = index.scan(&from, &end, SCAN_BATCH)?;
+        let entries = index.scan(&from, &end, SCAN_BATCH).await?;
         let Some((last, _)) = entries.last() else {
             return Ok(out);
         };
@@ -293,10 +304,10 @@ mod tests {
         }
     }
 
-    #[test]
-    fn logs_are_the_same_after_a_restart() {
+    #[tokio::test]
+    async fn logs_are_the_same_after_a_restart() {
         let index: Arc<dyn Index> = Arc::new(osd::MemoryIndex::default());
-        let mut logs = Logs::load(index.clone()).unwrap();
+        let mut logs = Logs::load(index.clone()).await.unwrap();
         for step in 1..100 {
             let records = [Record::new(LCFG_ATTACH, &["device", "osc", "uuid"])];
             logs.append("fs-client", &section(step, "fs-OST0000"), &records)
@@ -320,7 +331,7 @@ mod tests {
         );
         logs.save().unwrap();
 
-        let restarted = Logs::load(index).unwrap();
+        let restarted = Logs::load(index).await.unwrap();
         assert_eq!(restarted.store_of("fs-OST0000"), Some("1234"));
         assert_eq!(restarted.store_of("fs-OST0001"), None);
         for name in ["fs-client", "fs-MDT0000"] {
@@ -336,7 +347,7 @@ mod tests {
 
     #[test]
     fn a_section_that_does_not_fit_leaves_its_log_unchanged() {
-        let mut logs = Logs::load(Arc::new(osd::MemoryIndex::default())).unwrap();
+        let mut logs = Logs::in_memory();
         let long = "x".repeat(CHUNK);
         let records = [Record::new(LCFG_ATTACH, &["device", "osc", long.as_str()])];
         for step in [1, 2] {
@@ -350,27 +361,32 @@ mod tests {
         }
     }
 
-    #[test]
-    fn a_missing_chunk_is_an_error_that_names_the_log() {
+    #[tokio::test]
+    async fn a_missing_chunk_is_an_error_that_names_the_log() {
         let index: Arc<dyn Index> = Arc::new(osd::MemoryIndex::default());
-        let mut logs = Logs::load(index.clone()).unwrap();
+        let mut logs = Logs::load(index.clone()).await.unwrap();
         for step in 1..100 {
             logs.append("fs-client", &section(step, "fs-OST0000"), &[])
                 .unwrap();
         }
         logs.save().unwrap();
-        let chunks: Vec<Bytes> = scan(&*index, LOG).unwrap().into_iter().map(|(k, _)| k).collect();
+        let chunks: Vec<Bytes> = scan(&*index, LOG)
+            .await
+            .unwrap()
+            .into_iter()
+            .map(|(k, _)| k)
+            .collect();
         assert!(chunks.len() > 3);
         for chunk in [0, 1, chunks.len() - 1] {
-            let whole = index.get(&chunks[chunk]).unwrap().unwrap();
+            let whole = index.get(&chunks[chunk]).await.unwrap().unwrap();
             let (mut removal, mut restoration) = (Batch::new(), Batch::new());
             removal.delete(chunks[chunk].clone());
             restoration.put(chunks[chunk].clone(), whole);
             index.apply(removal).unwrap();
-            let why = Logs::load(index.clone()).err().unwrap().to_string();
+            let why = Logs::load(index.clone()).await.err().unwrap().to_string();
             assert!(why.contains("log 'fs-client': "), "{chunk}: {why}");
             index.apply(restoration).unwrap();
         }
-        assert!(Logs::load(index).is_ok());
+        assert!(Logs::load(index).await.is_ok());
     }
 }

@@ -122,7 +122,7 @@ impl Mgs {
         config: MgsConfig,
     ) -> Result<Arc<Mgs>, MgsError> {
         let index = store.open_index().await?;
-        let logs = Logs::load(index.clone())?;
+        let logs = Logs::load(index.clone()).await?;
         let listed = match stored_values::get(&logs, NODEMAPS, SERVER_NIDS) {
             Some(text) => parse_nids(&text)?,
             None => config.server_nids,

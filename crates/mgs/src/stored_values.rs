@@ -67,10 +67,9 @@ pub(crate) fn set(
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use std::sync::Arc;
 
     fn logs() -> Logs {
-        Logs::load(Arc::new(osd::MemoryIndex::default())).unwrap()
+        Logs::in_memory()
     }
 
     #[test]

@@ -58,7 +58,7 @@ async fn main() -> Result<(), OsdError> {
         applies.push(start.elapsed());
         let key = [&b"i"[..], &(n / 2).wrapping_mul(KEY_SPREAD).to_be_bytes()].concat();
         let start = Instant::now();
-        index.get(&key)?;
+        index.get(&key).await?;
         gets.push(start.elapsed());
     }
     stop.store(true, Relaxed);

@@ -19,7 +19,7 @@ use bytes::Bytes;
 use wire::Fid;
 
 use crate::{
-    Index, ObjAttr, OsdError, blocking,
+    Index, ObjAttr, OsdError,
     local_objects::{self, record},
     prefix_end,
     target::OBJECTS_MARK,
@@ -101,7 +101,7 @@ impl Progress {
 /// # Errors
 ///
 /// The error of `f`, of reading the index, or [`OsdError::Stopping`].
-pub fn for_each_entry<E: From<OsdError>>(
+pub async fn for_each_entry<E: From<OsdError>>(
     index: &dyn Index,
     prefix: &[u8],
     progress: &Progress,
@@ -114,7 +114,7 @@ pub fn for_each_entry<E: From<OsdError>>(
     };
     let mut from = prefix.to_vec();
     loop {
-        let rows = index.scan(&from, &end, PAGE)?;
+        let rows = index.scan(&from, &end, PAGE).await?;
         progress.add(rows.len())?;
         let Some((last, _)) = rows.last() else {
             return Ok(());
@@ -123,6 +123,8 @@ pub fn for_each_entry<E: From<OsdError>>(
         for (key, value) in rows {
             f(key, value)?;
         }
+        // Lets the worker's other tasks run, even if memory answers each read.
+        tokio::task::yield_now().await;
     }
 }
 
@@ -146,7 +148,7 @@ pub struct ObjectRecord {
 /// # Errors
 ///
 /// The error of `f`, of reading the index, or [`OsdError::Stopping`].
-pub fn for_each_object_record<E: From<OsdError>>(
+pub async fn for_each_object_record<E: From<OsdError>>(
     index: &dyn Index,
     progress: &Progress,
     mut f: impl FnMut(ObjectRecord) -> Result<(), E>,
@@ -164,6 +166,7 @@ pub fn for_each_object_record<E: From<OsdError>>(
             key,
         })
     })
+    .await
 }
 
 /// Up to `limit` objects with records, in the order of FIDs, after the object `after`.
@@ -176,15 +179,13 @@ pub async fn objects_after(
     after: Option<Fid>,
     limit: usize,
 ) -> Result<Vec<Fid>, OsdError> {
-    blocking(move || {
-        let from = match after {
-            Some(fid) => [record::key(&fid), vec![0]].concat(),
-            None => record::PREFIX.to_vec(),
-        };
-        let rows = index.scan(&from, &prefix_end(&record::PREFIX), limit)?;
-        Ok(rows.iter().filter_map(|(key, _)| record::fid_of(key)).collect())
-    })
-    .await
+    let from = match after {
+        Some(fid) => [record::key(&fid), vec![0]].concat(),
+        None => record::PREFIX.to_vec(),
+    };
+    let end = prefix_end(&record::PREFIX);
+    let rows = index.scan(&from, &end, limit).await?;
+    Ok(rows.iter().filter_map(|(key, _)| record::fid_of(key)).collect())
 }
 
 /// The path of an object's file below the directory of objects. A takeover of the target by another
@@ -198,8 +199,8 @@ pub fn object_file(root: &Path, fid: &Fid, generation: u32) -> PathBuf {
 /// # Errors
 ///
 /// An error of reading the index.
-pub fn object_generation(index: &dyn Index, fid: &Fid) -> Result<u32, OsdError> {
-    let value = index.get(&record::key(fid))?;
+pub async fn object_generation(index: &dyn Index, fid: &Fid) -> Result<u32, OsdError> {
+    let value = index.get(&record::key(fid)).await?;
     let record = value.and_then(|value| record::read(&value).ok());
     Ok(record.unwrap_or_default().generation)
 }
@@ -312,8 +313,8 @@ mod tests {
     use super::*;
     use crate::{Batch, MemoryIndex};
 
-    #[test]
-    fn walk_visits_each_entry_once_and_stops_on_request() {
+    #[tokio::test]
+    async fn walk_visits_each_entry_once_and_stops_on_request() {
         let index = MemoryIndex::default();
         let mut batch = Batch::new();
         for n in 0..10_000u32 {
@@ -326,10 +327,11 @@ mod tests {
             keys.push(k);
             Ok(())
         })
+        .await
         .unwrap();
         assert!(keys.len() == 10_000 && keys.is_sorted() && progress.seen() == 10_000);
         progress.stop();
-        let stopped = for_each_entry::<OsdError>(&index, b"k", &progress, |_, _| Ok(()));
+        let stopped = for_each_entry::<OsdError>(&index, b"k", &progress, |_, _| Ok(())).await;
         assert!(matches!(stopped, Err(OsdError::Stopping)));
     }
 

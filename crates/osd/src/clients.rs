@@ -59,19 +59,21 @@ impl ClientRecords {
     /// # Errors
     ///
     /// [`OsdError::Corrupt`] if a record is malformed, or an error of the index.
-    pub fn load(index: Arc<dyn Index>) -> Result<ClientRecords, OsdError> {
+    pub async fn load(index: Arc<dyn Index>) -> Result<ClientRecords, OsdError> {
         let mut numbers = Numbers::default();
         for_each_client(&*index, |uuid, client| {
             numbers.next = numbers.next.max(client.number.saturating_add(1));
             numbers.by_uuid.insert(uuid, client.number);
-        })?;
+        })
+        .await?;
         let in_use: cpt::HashSet<u32> = numbers.by_uuid.values().copied().collect();
         let mut ownerless = Batch::new();
         for_each_reply(&*index, |number, reply| {
             if !in_use.contains(&number) {
                 ownerless.delete(reply_key(number, reply.tag));
             }
-        })?;
+        })
+        .await?;
         if !ownerless.is_empty() {
             index.apply(ownerless)?;
         }
@@ -87,12 +89,13 @@ impl ClientRecords {
     /// # Errors
     ///
     /// As [`ClientRecords::load`].
-    pub fn known(&self, server: &[Nid]) -> Result<Vec<KnownClient>, OsdError> {
-        let has_moved = self.note_server(server)?;
+    pub async fn known(&self, server: &[Nid]) -> Result<Vec<KnownClient>, OsdError> {
+        let has_moved = self.note_server(server).await?;
         let mut replies: HashMap<u32, Vec<KeptReply>> = HashMap::default();
         for_each_reply(&*self.index, |number, reply| {
             replies.entry(number).or_default().push(reply);
-        })?;
+        })
+        .await?;
         let mut known = Vec::new();
         for_each_client(&*self.index, |uuid, client| {
             known.push(KnownClient {
@@ -101,14 +104,15 @@ impl ClientRecords {
                 notices_late: client.is_lustre || has_moved,
                 replies: replies.remove(&client.number).unwrap_or_default(),
             });
-        })?;
+        })
+        .await?;
         Ok(known)
     }
 
     /// Records the NIDs of the target's server. True if the last start was on another node.
-    fn note_server(&self, nids: &[Nid]) -> Result<bool, OsdError> {
+    async fn note_server(&self, nids: &[Nid]) -> Result<bool, OsdError> {
         let value: Vec<u8> = nids.iter().flat_map(|nid| nid.0.to_le_bytes()).collect();
-        let before = self.index.get(&SERVER_KEY)?;
+        let before = self.index.get(&SERVER_KEY).await?;
         if before.as_deref() != Some(&value) {
             let mut batch = Batch::new();
             batch.put(SERVER_KEY.to_vec(), value.clone());
@@ -145,23 +149,35 @@ impl ClientRecords {
         self.index.sync().await
     }
 
-    /// Removes the record of a client and its kept replies, if it has a record. A crash may bring
-    /// them back.
+    /// Removes the record of a client, if it has one. A crash may bring it back. Returns the
+    /// client's number, for [`ClientRecords::remove_replies`].
     ///
     /// # Errors
     ///
-    /// An error of the index. The records then stay until the next start.
-    pub fn forget(&self, uuid: &str) -> Result<(), OsdError> {
+    /// An error of the index. The record then stays until the next start.
+    pub fn forget(&self, uuid: &str) -> Result<Option<u32>, OsdError> {
         let Some(number) = self.numbers.lock().by_uuid.remove(uuid) else {
-            return Ok(());
+            return Ok(None);
         };
         let mut batch = Batch::new();
         batch.delete_twice(client_key(uuid));
+        self.index.apply(batch)?;
+        Ok(Some(number))
+    }
+
+    /// Removes the kept replies of a client that had this number and is forgotten.
+    ///
+    /// # Errors
+    ///
+    /// An error of the index. The replies then stay until the next start.
+    pub async fn remove_replies(&self, number: u32) -> Result<(), OsdError> {
+        let mut batch = Batch::new();
         let of_client = [&REPLY_PREFIX[..], &number.to_be_bytes()].concat();
         for_each_entry(&*self.index, &of_client, &Progress::default(), |key, _| {
             batch.delete(key);
             Ok::<(), OsdError>(())
-        })?;
+        })
+        .await?;
         self.index.apply(batch)
     }
 }
@@ -317,7 +333,7 @@ impl<'a> Fields<'a> {
 }
 
 /// Calls `f` with each client that has a record.
-fn for_each_client(index: &dyn Index, mut f: impl FnMut(String, Client)) -> Result<(), OsdError> {
+async fn for_each_client(index: &dyn Index, mut f: impl FnMut(String, Client)) -> Result<(), OsdError> {
     for_each_entry(index, &CLIENT_PREFIX, &Progress::default(), |key, value| {
         let uuid = key.get(CLIENT_PREFIX.len()..).unwrap_or_default();
         let uuid = std::str::from_utf8(uuid).map_err(|e| corrupt(&key, e.to_string()))?;
@@ -327,10 +343,11 @@ fn for_each_client(index: &dyn Index, mut f: impl FnMut(String, Client)) -> Resu
         );
         Ok(())
     })
+    .await
 }
 
 /// Calls `f` with each kept reply, and the number of its client.
-fn for_each_reply(index: &dyn Index, mut f: impl FnMut(u32, KeptReply)) -> Result<(), OsdError> {
+async fn for_each_reply(index: &dyn Index, mut f: impl FnMut(u32, KeptReply)) -> Result<(), OsdError> {
     for_each_entry(index, &REPLY_PREFIX, &Progress::default(), |key, value| {
         let (number, tag) = parse_reply_key(&key).ok_or_else(|| {
             let why = format!("expected a key of 8 bytes, found {}", key.len());
@@ -342,6 +359,7 @@ fn for_each_reply(index: &dyn Index, mut f: impl FnMut(u32, KeptReply)) -> Resul
         );
         Ok(())
     })
+    .await
 }
 
 fn corrupt(key: &Bytes, why: String) -> OsdError {
@@ -379,12 +397,12 @@ mod tests {
     }
 
     /// Overwrites a record, and returns the error of loading the records.
-    fn load_with(key: Vec<u8>, value: &[u8]) -> String {
+    async fn load_with(key: Vec<u8>, value: &[u8]) -> String {
         let index: Arc<dyn Index> = Arc::new(MemoryIndex::default());
         let mut batch = Batch::new();
         batch.put(key, value.to_vec());
         index.apply(batch).unwrap();
-        let error = ClientRecords::load(index).err().unwrap();
+        let error = ClientRecords::load(index).await.err().unwrap();
         assert!(matches!(error, OsdError::Corrupt { .. }), "{error}");
         error.to_string()
     }
@@ -392,13 +410,20 @@ mod tests {
     #[tokio::test]
     async fn clients_of_a_target_that_moved_notice_late() {
         let index: Arc<dyn Index> = Arc::new(MemoryIndex::default());
-        let records = ClientRecords::load(index).unwrap();
+        let records = ClientRecords::load(index).await.unwrap();
         records.remember("a", NID, false).await.unwrap();
-        let notices_late = |server: &[Nid]| records.known(server).unwrap()[0].notices_late;
-        assert!(!notices_late(&SERVER), "the first start");
-        assert!(!notices_late(&[Nid(8), Nid(7)]), "one NID has changed");
-        assert!(notices_late(&[NID]), "another node");
-        assert!(!notices_late(&[NID]));
+        let cases: [(&[Nid], bool); 4] = [
+            (&SERVER, false),
+            // One NID has changed.
+            (&[Nid(8), Nid(7)], false),
+            // Another node.
+            (&[NID], true),
+            (&[NID], false),
+        ];
+        for (server, notices_late) in cases {
+            let known = records.known(server).await.unwrap();
+            assert_eq!(known[0].notices_late, notices_late, "{server:?}");
+        }
     }
 
     #[tokio::test]
@@ -408,7 +433,7 @@ mod tests {
         let open = || Arc::new(LocalIndex::open(&path, LocalConfig::default()).unwrap());
         let numbers = {
             let index = open();
-            let records = ClientRecords::load(index.clone()).unwrap();
+            let records = ClientRecords::load(index.clone()).await.unwrap();
             records.remember("a", NID, true).await.unwrap();
             records.remember("b", NID, false).await.unwrap();
             records.remember("a", Nid::LO, false).await.unwrap();
@@ -418,10 +443,10 @@ mod tests {
             keep(&*index, number, &reply(1, 9));
             ["a", "b"].map(|uuid| records.number(uuid))
         };
-        let records = ClientRecords::load(open()).unwrap();
+        let records = ClientRecords::load(open()).await.unwrap();
         assert_eq!(["a", "b"].map(|uuid| records.number(uuid)), numbers);
         assert_ne!(numbers[0], numbers[1]);
-        let known = records.known(&SERVER).unwrap();
+        let known = records.known(&SERVER).await.unwrap();
         assert_eq!(known.len(), 2);
         assert_eq!(
             (&known[0].uuid[..], known[0].nid, known[0].notices_late),
@@ -434,29 +459,31 @@ mod tests {
     #[tokio::test]
     async fn replies_of_a_forgotten_client_are_gone() {
         let index: Arc<dyn Index> = Arc::new(MemoryIndex::default());
-        let records = ClientRecords::load(index.clone()).unwrap();
+        let records = ClientRecords::load(index.clone()).await.unwrap();
         for uuid in ["a", "b"] {
             records.remember(uuid, NID, false).await.unwrap();
             keep(&*index, records.number(uuid).unwrap(), &reply(1, 5));
         }
         let number = records.number("a").unwrap();
-        records.forget("a").unwrap();
-        records.forget("unknown").unwrap();
+        let forgotten = records.forget("a").unwrap();
+        assert_eq!(forgotten, Some(number));
+        records.remove_replies(number).await.unwrap();
+        assert_eq!(records.forget("unknown").unwrap(), None);
         assert_eq!(records.number("a"), None);
         // A request of the forgotten client ends late.
         keep(&*index, number, &reply(2, 6));
         records.remember("a", NID, false).await.unwrap();
         assert_ne!(records.number("a").unwrap(), number);
-        for records in [records, ClientRecords::load(index.clone()).unwrap()] {
-            let known = records.known(&SERVER).unwrap();
+        for records in [records, ClientRecords::load(index.clone()).await.unwrap()] {
+            let known = records.known(&SERVER).await.unwrap();
             assert_eq!(known.iter().map(|c| c.replies.len()).collect::<Vec<_>>(), [0, 1]);
         }
-        let replies = index.scan(&REPLY_PREFIX, &[KEY_RESERVED, b's'], 9).unwrap();
+        let replies = index.scan(&REPLY_PREFIX, &[KEY_RESERVED, b's'], 9).await.unwrap();
         assert_eq!(replies.len(), 1);
     }
 
-    #[test]
-    fn malformed_record_is_an_error_that_names_it() {
+    #[tokio::test]
+    async fn malformed_record_is_an_error_that_names_it() {
         let client = Client {
             number: 7,
             nid: NID,
@@ -464,21 +491,21 @@ mod tests {
         };
         let client = client.to_bytes();
         assert_eq!(client.len(), CLIENT_BYTES);
-        let error = load_with(client_key("some-uuid"), &client[1..]);
+        let error = load_with(client_key("some-uuid"), &client[1..]).await;
         assert!(
             error.contains("bad record client some-uuid: expected version 1"),
             "{error}"
         );
-        let error = load_with(client_key("x"), &client[..9]);
+        let error = load_with(client_key("x"), &client[..9]).await;
         assert!(error.contains("expected 14 bytes, found 9"), "{error}");
-        load_with(vec![KEY_RESERVED, b'c', 0xff], &client);
+        load_with(vec![KEY_RESERVED, b'c', 0xff], &client).await;
 
         let reply = reply_to_bytes(&reply(1, 2));
         assert_eq!(reply.len(), REPLY_BYTES);
-        let error = load_with(reply_key(4, 3), &reply[..60]);
+        let error = load_with(reply_key(4, 3), &reply[..60]).await;
         let expected = "reply kept for slot 3 of client number 4: expected 61 bytes, found 60";
         assert!(error.contains(expected), "{error}");
-        let error = load_with(reply_key(4, 3)[..7].to_vec(), &reply);
+        let error = load_with(reply_key(4, 3)[..7].to_vec(), &reply).await;
         assert!(error.contains("expected a key of 8 bytes"), "{error}");
     }
 }

@@ -12,7 +12,7 @@ use wire::Transno;
 use bytes::Bytes;
 use cpt::BoxFuture;
 
-use crate::{OsdError, Space, Transactions};
+use crate::{IndexRead, OsdError, Space, Transactions};
 
 /// The keys with these first bytes belong to the index's user. This crate reserves all others.
 pub const USER_KEYS: Range<u8> = KEY_COPY + 1..KEY_RESERVED;
@@ -99,23 +99,25 @@ pub(crate) fn copy_key(key: &[u8]) -> Bytes {
 
 /// An ordered key-value store with atomic batches and group commit.
 ///
-/// `get`, `scan` and `apply` run at memory speed while the data is cached, so they are plain
-/// functions and may run on a worker of the runtime. Calls that wait for the disk (`sync`,
-/// `throttle`) are asynchronous.
+/// `get` and `scan` return futures that are ready at once if memory answers. A read sees at least
+/// all batches that were applied before the call. `apply` runs at memory speed, so it is a plain
+/// function and may run on a worker of the runtime. Nobody may wait for a future of an index while
+/// holding a lock that a worker takes.
 pub trait Index: Send + Sync {
     /// The value of a key.
     ///
     /// # Errors
     ///
-    /// [`OsdError::Io`] or [`OsdError::Engine`] if the store cannot be read.
-    fn get(&self, key: &[u8]) -> Result<Option<Bytes>, OsdError>;
+    /// [`OsdError::Io`] or [`OsdError::Engine`] if the store cannot be read,
+    /// [`OsdError::Stopping`] if the runtime shuts down first.
+    fn get(&self, key: &[u8]) -> IndexRead<'_, Option<Bytes>>;
 
     /// Up to `limit` entries with `from <= key < to`, in order.
     ///
     /// # Errors
     ///
-    /// [`OsdError::Io`] or [`OsdError::Engine`] if the store cannot be read.
-    fn scan(&self, from: &[u8], to: &[u8], limit: usize) -> Result<Vec<(Bytes, Bytes)>, OsdError>;
+    /// The same as [`Index::get`].
+    fn scan(&self, from: &[u8], to: &[u8], limit: usize) -> IndexRead<'_, Vec<(Bytes, Bytes)>>;
 
     /// Applies a batch: visible when this returns, durable after the next commit. Finishes the
     /// batch's transactions, also on failure. A caller that adds data calls [`Space::check`] first;

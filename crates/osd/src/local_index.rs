@@ -10,6 +10,7 @@
 //! failed sync the state of the disk is unknown, and every later sync fails.
 
 pub(crate) mod engine;
+mod read_speed;
 #[cfg(test)]
 mod tests;
 
@@ -28,10 +29,11 @@ use bytes::Bytes;
 use cpt::{BoxFuture, HashSet};
 use engine::{check_exists, create, engine_error, open_engine};
 use fjall::{Database, Keyspace, PersistMode};
-use tokio::sync::watch;
+use read_speed::ReadSpeed;
+use tokio::sync::{Semaphore, watch};
 
 use crate::{
-    Batch, Index, OsdError, Space, SpacePurpose, Transactions, engine_files, files,
+    Batch, Index, IndexRead, OsdError, Space, SpacePurpose, Transactions, engine_files, files,
     journal::{self, Journals, ScratchCopy, SyncThread},
     reclaim::Reclaimer,
     target::{self, Fence},
@@ -45,6 +47,12 @@ const UNSORTED_RUNS_MAX: usize = 14;
 /// Target size of a sorted table, bytes. Compaction temporarily needs about ten times as much
 /// space; the reserve covers that.
 const TABLE_BYTES: u64 = 8 << 20;
+/// Maximum number of reads of an index on threads for blocking work at a time; others wait.
+const BLOCKING_READS_MAX: usize = 64;
+/// Maximum number of entries that a scan on a worker returns.
+const WORKER_ROWS_MAX: usize = 256;
+/// Interval of checks for the end of reads, when the index is dropped.
+const READ_POLL: Duration = Duration::from_micros(100);
 /// Interval of checks in [`Index::throttle`].
 const THROTTLE_POLL: Duration = Duration::from_millis(2);
 
@@ -108,6 +116,9 @@ struct Shared {
     fence: Fence,
     space: Arc<Space>,
     reclaim: Reclaimer,
+    read_speed: ReadSpeed,
+    /// Permits for reads on threads for blocking work.
+    read_permits: Arc<Semaphore>,
     transactions: Arc<Transactions>,
     /// Number of applied batches.
     applied: AtomicU64,
@@ -225,6 +236,8 @@ impl LocalIndex {
             fence: fence.clone(),
             space,
             reclaim,
+            read_speed: ReadSpeed::default(),
+            read_permits: Arc::new(Semaphore::new(BLOCKING_READS_MAX)),
             transactions,
             applied: AtomicU64::new(0),
             commit_requested: AtomicBool::new(false),
@@ -246,7 +259,8 @@ impl LocalIndex {
 }
 
 impl Drop for LocalIndex {
-    /// Waits until the committer has committed all applied batches and ended.
+    /// Waits until the committer has committed all applied batches and ended, and until no thread
+    /// reads the engine: the caller may open the index again.
     fn drop(&mut self) {
         self.shared.stop.store(true, SeqCst);
         if let Some(thread) = self.committer.take() {
@@ -254,6 +268,9 @@ impl Drop for LocalIndex {
             if thread.join().is_err() {
                 tracing::error!(path = %self.shared.path.display(), "the commit thread panicked");
             }
+        }
+        while Arc::strong_count(&self.shared) > 1 {
+            thread::sleep(READ_POLL);
         }
     }
 }
@@ -417,32 +434,55 @@ impl Shared {
     }
 }
 
-impl Index for LocalIndex {
+impl Shared {
+    /// Reads a value. May block on the disk.
     fn get(&self, key: &[u8]) -> Result<Option<Bytes>, OsdError> {
         let found = self
-            .shared
-            .keyspace
-            .get(key)
-            .map_err(engine_error("read", &self.shared.path))?;
+            .read_speed
+            .measure(1, || self.keyspace.get(key))
+            .map_err(engine_error("read", &self.path))?;
         Ok(found.map(|v| Bytes::copy_from_slice(&v)))
     }
 
+    /// Reads a range of a nonempty interval. May block on the disk.
     fn scan(&self, from: &[u8], to: &[u8], limit: usize) -> Result<Vec<(Bytes, Bytes)>, OsdError> {
+        let bounds = (Bound::Included(from), Bound::Excluded(to));
+        let read = || {
+            let entries = self.keyspace.range::<&[u8], _>(bounds).take(limit);
+            let bytes = |entry: fjall::Guard| {
+                let (k, v) = entry.into_inner().map_err(engine_error("scan", &self.path))?;
+                Ok((Bytes::copy_from_slice(&k), Bytes::copy_from_slice(&v)))
+            };
+            entries.map(bytes).collect()
+        };
+        match limit <= WORKER_ROWS_MAX {
+            true => self.read_speed.measure(limit as u32, read),
+            // A long scan takes long even if the data is in memory.
+            false => read(),
+        }
+    }
+}
+
+impl Index for LocalIndex {
+    fn get(&self, key: &[u8]) -> IndexRead<'_, Option<Bytes>> {
+        let s = &self.shared;
+        if s.read_speed.is_fast() {
+            return IndexRead::ready(s.get(key));
+        }
+        let (shared, key) = (s.clone(), Bytes::copy_from_slice(key));
+        IndexRead::blocking(&s.read_permits, move || shared.get(&key))
+    }
+
+    fn scan(&self, from: &[u8], to: &[u8], limit: usize) -> IndexRead<'_, Vec<(Bytes, Bytes)>> {
+        let s = &self.shared;
         if from >= to {
-            return Ok(Vec::new());
+            return IndexRead::ready(Ok(Vec::new()));
         }
-        let range = self
-            .shared
-            .keyspace
-            .range::<&[u8], _>((Bound::Included(from), Bound::Excluded(to)));
-        let mut out = Vec::new();
-        for entry in range.take(limit) {
-            let (k, v) = entry
-                .into_inner()
-                .map_err(engine_error("scan", &self.shared.path))?;
-            out.push((Bytes::copy_from_slice(&k), Bytes::copy_from_slice(&v)));
+        if limit <= WORKER_ROWS_MAX && s.read_speed.is_fast() {
+            return IndexRead::ready(s.scan(from, to, limit));
         }
-        Ok(out)
+        let (shared, range) = (s.clone(), [from, to].map(Bytes::copy_from_slice));
+        IndexRead::blocking(&s.read_permits, move || shared.scan(&range[0], &range[1], limit))
     }
 
     fn apply(&self, batch: Batch) -> Result<(), OsdError> {

@@ -12,7 +12,7 @@ use cpt::BoxFuture;
 use crossbeam_skiplist::SkipMap;
 use parking_lot::RwLock;
 
-use crate::{Batch, Index, OsdError, Space, SpacePurpose, Transactions};
+use crate::{Batch, Index, IndexRead, OsdError, Space, SpacePurpose, Transactions};
 
 /// Assumed overhead of an entry, bytes.
 const ENTRY_BYTES: u64 = 96;
@@ -72,13 +72,13 @@ fn entry_bytes(key: &[u8], value: &[u8]) -> u64 {
 }
 
 impl Index for MemoryIndex {
-    fn get(&self, key: &[u8]) -> Result<Option<Bytes>, OsdError> {
-        Ok(self.map.get(key).map(|e| e.value().read().clone()))
+    fn get(&self, key: &[u8]) -> IndexRead<'_, Option<Bytes>> {
+        IndexRead::ready(Ok(self.map.get(key).map(|e| e.value().read().clone())))
     }
 
-    fn scan(&self, from: &[u8], to: &[u8], limit: usize) -> Result<Vec<(Bytes, Bytes)>, OsdError> {
+    fn scan(&self, from: &[u8], to: &[u8], limit: usize) -> IndexRead<'_, Vec<(Bytes, Bytes)>> {
         if from >= to {
-            return Ok(Vec::new());
+            return IndexRead::ready(Ok(Vec::new()));
         }
         // The map's iterators leak the entries that they pass (crossbeam, pull request 1217).
         let mut rows = Vec::new();
@@ -87,7 +87,7 @@ impl Index for MemoryIndex {
             rows.push((entry.key().clone(), entry.value().read().clone()));
             next = entry.next();
         }
-        Ok(rows)
+        IndexRead::ready(Ok(rows))
     }
 
     fn apply(&self, mut batch: Batch) -> Result<(), OsdError> {
@@ -146,8 +146,8 @@ mod tests {
             .put(&b"b"[..], &b"z"[..]);
         index.apply(b).unwrap();
         assert_eq!(index.transactions().committed(), t.transno());
-        assert_eq!(index.get(b"a1").unwrap().unwrap(), "x");
-        let entries = index.scan(b"a", b"b", 10).unwrap();
+        assert_eq!(index.get(b"a1").wait().unwrap().unwrap(), "x");
+        let entries = index.scan(b"a", b"b", 10).wait().unwrap();
         assert_eq!(
             entries.iter().map(|(k, _)| k.as_ref()).collect::<Vec<_>>(),
             [b"a1", b"a2"]
@@ -155,7 +155,7 @@ mod tests {
         let mut b = Batch::new();
         b.delete(&b"a1"[..]).put(&b"a2"[..], &b"yy"[..]);
         index.apply(b).unwrap();
-        assert_eq!(index.scan(b"", b"\xff", 10).unwrap().len(), 2);
+        assert_eq!(index.scan(b"", b"\xff", 10).wait().unwrap().len(), 2);
         index.sync().await.unwrap();
     }
 
@@ -172,10 +172,10 @@ mod tests {
             let reader = scope.spawn(|| {
                 let mut last = [0; 8];
                 while last != 100_000u64.to_be_bytes() {
-                    let value = index.get(b"key").unwrap().expect("the key always exists");
+                    let value = index.get(b"key").wait().unwrap().expect("the key always exists");
                     assert!(*value >= last[..]);
                     last.copy_from_slice(&value);
-                    assert_eq!(index.scan(b"a", b"z", 9).unwrap().len(), 1);
+                    assert_eq!(index.scan(b"a", b"z", 9).wait().unwrap().len(), 1);
                 }
             });
             (1..=100_000).for_each(put);
@@ -194,7 +194,7 @@ mod tests {
         };
         let accepted = (0..100).take_while(|n| put(*n).is_ok()).count() as u32;
         assert!((55..62).contains(&accepted), "{accepted}");
-        assert!(index.get(&accepted.to_be_bytes()).unwrap().is_none());
+        assert!(index.get(&accepted.to_be_bytes()).wait().unwrap().is_none());
         put(0).unwrap_err();
         let mut all = Batch::new();
         for n in 0..accepted {

@@ -100,7 +100,7 @@ fn run_and_kill(dir: &Path, after: Duration) -> (u64, u64) {
 
 /// The number of batches. Panics if a batch is incomplete or one of its predecessors is missing.
 fn count_complete_batches(index: &dyn Index) -> u64 {
-    let count = |k: u8| index.scan(&[k], &[k + 1], usize::MAX).unwrap();
+    let count = |k: u8| index.scan(&[k], &[k + 1], usize::MAX).wait().unwrap();
     let (a, b, c) = (count(b'a'), count(b'b'), count(b'c'));
     assert_eq!((a.len(), b.len()), (b.len(), c.len()), "a batch is torn");
     for (n, (k, _)) in a.iter().enumerate() {
@@ -129,7 +129,7 @@ async fn kill_loses_no_synced_batch() {
             "batch {durable} was durable, found {found} batches"
         );
         assert!(index.transactions().committed().0 >= transno);
-        let last = index.get(&key(b'a', found - 1)).unwrap().unwrap();
+        let last = index.get(&key(b'a', found - 1)).wait().unwrap().unwrap();
         let last = u64::from_le_bytes(last[..].try_into().unwrap());
         assert!(
             index.transactions().committed().0 <= last,

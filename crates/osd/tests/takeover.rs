@@ -48,8 +48,8 @@ impl Server {
         self.index.apply(batch)
     }
 
-    fn get(&self, key: &str) -> Option<Bytes> {
-        self.index.get(key.as_bytes()).unwrap()
+    async fn get(&self, key: &str) -> Option<Bytes> {
+        self.index.get(key.as_bytes()).await.unwrap()
     }
 
     async fn write(&self, oid: u32, offset: u64, data: &str) -> Result<(), OsdError> {
@@ -79,7 +79,7 @@ async fn after_a_takeover_nothing_counts_that_the_old_server_writes() {
     old.objects.sync(None).await.unwrap();
     let new = Server::take_over(&path).await;
     assert_eq!(new.dir.fence().generation(), 1);
-    assert_eq!(new.get("durable").unwrap(), "1");
+    assert_eq!(new.get("durable").await.unwrap(), "1");
     // The old server applies changes, but none becomes durable.
     // Its committer may have found the new generation already.
     let _ = old.put("late", "1");
@@ -90,12 +90,12 @@ async fn after_a_takeover_nothing_counts_that_the_old_server_writes() {
     old.dir.fence().check().unwrap_err();
     new.put("own", "1").unwrap();
     new.index.sync().await.unwrap();
-    assert_eq!(new.get("late"), None);
+    assert_eq!(new.get("late").await, None);
     drop((old, new));
     // The next start finds the new generation, and removes the old one.
     let again = Server::start(TargetDir::open(&path).unwrap()).await;
     assert_eq!(
-        (again.get("own").unwrap(), again.get("late")),
+        (again.get("own").await.unwrap(), again.get("late").await),
         (Bytes::from("1"), None)
     );
     assert_eq!(again.read(1).await, "settled");
@@ -148,8 +148,8 @@ async fn late_write_of_the_old_server_does_not_reach_objects() {
     let again = Server::start(TargetDir::open(&path).unwrap()).await;
     assert_eq!(again.read(9).await, "new data");
     assert_eq!(again.read(1).await, "NEW data and more");
-    assert_eq!(object_generation(&*again.index, &fid(1)).unwrap(), 1);
-    assert_eq!(object_generation(&*again.index, &fid(2)).unwrap(), 0);
+    assert_eq!(object_generation(&*again.index, &fid(1)).await.unwrap(), 1);
+    assert_eq!(object_generation(&*again.index, &fid(2)).await.unwrap(), 0);
     let files = ObjectFiles::read(&path.join("objects"), &Progress::default()).unwrap();
     assert_eq!(files.objects.len(), 4);
     assert!(
@@ -197,7 +197,7 @@ async fn each_durable_batch_survives_takeovers_at_any_moment() {
         writer.await.unwrap();
         for n in 1..=durable.load(SeqCst) {
             assert!(
-                next.get(&format!("{generation}-{n}")).is_some(),
+                next.get(&format!("{generation}-{n}")).await.is_some(),
                 "generation {generation} lost batch {n}"
             );
         }
@@ -235,7 +235,7 @@ async fn interrupted_takeover_is_completed_by_the_next_start() {
         1,
         "the lock of generation 1 was free"
     );
-    assert_eq!(new.get("durable").unwrap(), "1");
+    assert_eq!(new.get("durable").await.unwrap(), "1");
     assert_eq!(new.read(1).await, "DATA");
 }
 

@@ -243,7 +243,7 @@ impl Store {
     /// # Errors
     ///
     /// The index cannot be read.
-    pub fn sequences(
+    pub async fn sequences(
         &self,
         progress: &Progress,
         problems: &mut Vec<Problem>,
@@ -276,7 +276,8 @@ impl Store {
                     problems.push(bad("transactions", size));
                 }
                 Ok::<(), OsdError>(())
-            })?;
+            })
+            .await?;
         }
         Ok(found)
     }
@@ -287,7 +288,7 @@ impl Store {
     /// # Errors
     ///
     /// The index or the object directory cannot be read.
-    pub fn for_each_object(
+    pub async fn for_each_object(
         &self,
         progress: &Progress,
         problems: &mut Vec<Problem>,
@@ -333,7 +334,8 @@ impl Store {
                 parent: attr.parent,
             });
             Ok::<(), OsdError>(())
-        })?;
+        })
+        .await?;
         files.for_each(|file| f(without_record(file)));
         Ok(())
     }
@@ -369,7 +371,7 @@ impl Store {
                 next = scrubbed.next;
             }
             if !offsets.is_empty() {
-                let generation = object_generation(&*self.index, fid)?;
+                let generation = object_generation(&*self.index, fid).await?;
                 problems.push(Problem::WrongData {
                     fid: *fid,
                     path: object_file(&self.root, fid, generation),
@@ -496,12 +498,13 @@ mod tests {
         store
     }
 
-    fn check(store: &Store) -> (SequenceTable, Vec<ObjectEntry>, Vec<Problem>) {
+    async fn check(store: &Store) -> (SequenceTable, Vec<ObjectEntry>, Vec<Problem>) {
         let (mut problems, mut objects) = (Vec::new(), Vec::new());
         let progress = Progress::default();
-        let sequences = store.sequences(&progress, &mut problems).unwrap();
+        let sequences = store.sequences(&progress, &mut problems).await.unwrap();
         store
             .for_each_object(&progress, &mut problems, |o| objects.push(o))
+            .await
             .unwrap();
         (sequences, objects, problems)
     }
@@ -514,7 +517,7 @@ mod tests {
         let store = Store::open(dir.path(), &LocalStores::in_dir(dir.path()), OstIndex(0), false)
             .await
             .unwrap();
-        let (sequences, objects, problems) = check(&store);
+        let (sequences, objects, problems) = check(&store).await;
         assert_eq!(
             (sequences.last(SEQ), sequences.is_allocated(SEQ + 1)),
             (40, false)
@@ -539,7 +542,7 @@ mod tests {
         );
         batch.put(vec![0xf1, 9], "?").put("zebra", "");
         store.index.apply(batch).unwrap();
-        let (_, objects, problems) = check(&store);
+        let (_, objects, problems) = check(&store).await;
         assert_eq!(objects.len(), 4);
         let kinds: Vec<_> = problems.iter().map(|p| p.finding().kind).collect();
         assert_eq!(
@@ -554,7 +557,7 @@ mod tests {
         for problem in &problems {
             store.repair(problem).unwrap();
         }
-        let (_, objects, problems) = check(&store);
+        let (_, objects, problems) = check(&store).await;
         assert_eq!((objects.len(), problems.len()), (4, 1));
     }
 }

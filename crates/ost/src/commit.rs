@@ -88,7 +88,7 @@ impl Committer {
         svname: &str,
         recovers: bool,
     ) -> Result<Committer, OstError> {
-        let record = match index.get(&KEY)? {
+        let record = match index.get(&KEY).await? {
             None => CommitRecord::default(),
             Some(r) => parse(&r).ok_or_else(|| OstError::Record {
                 svname: svname.into(),

@@ -49,10 +49,10 @@ impl Ost {
             .map_err(|e| self.client_record_error(&export.client_uuid, &e))
     }
 
-    /// Removes the record of a client.
-    pub(crate) fn remove_client_record(&self, client_uuid: &str) {
-        if let Err(e) = self.client_records.forget(client_uuid) {
-            self.client_record_error(client_uuid, &e);
+    /// Removes the record of a client. An OST keeps no replies.
+    pub(crate) fn remove_client_record(&self, client: &str) {
+        if let Err(e) = self.client_records.forget(client) {
+            self.client_record_error(client, &e);
         }
     }
 

@@ -181,7 +181,7 @@ pub(crate) fn last_record(seq: u64, last: u64) -> (Vec<u8>, Vec<u8>) {
 
 impl Sequences {
     /// Loads the records of the index.
-    pub(crate) fn open(
+    pub(crate) async fn open(
         index: Arc<dyn Index>,
         svname: &str,
         ost_index: OstIndex,
@@ -193,11 +193,12 @@ impl Sequences {
             found: format!("{} bytes", found.len()),
         };
         let mut range = Range::default();
-        if let Some(r) = index.get(&SUPER_KEY)? {
+        if let Some(r) = index.get(&SUPER_KEY).await? {
             range = parse_super(&r).ok_or_else(|| bad("super-sequence", "24 bytes", &r))?;
         }
         let mut sequences = HashMap::default();
-        for (key, value) in index.scan(&LAST_PREFIX, &prefix_end(&LAST_PREFIX), usize::MAX)? {
+        let end = prefix_end(&LAST_PREFIX);
+        for (key, value) in index.scan(&LAST_PREFIX, &end, usize::MAX).await? {
             let (seq, n) = parse_last(&key, &value).ok_or_else(|| {
                 bad(
                     "last object of a sequence",
@@ -440,7 +441,7 @@ mod tests {
     #[tokio::test]
     async fn sequences_are_allocated_once_and_survive_a_restart() {
         let index: Arc<dyn Index> = Arc::new(MemoryIndex::default());
-        let s = Sequences::open(index.clone(), "t", OstIndex(1)).unwrap();
+        let s = Sequences::open(index.clone(), "t", OstIndex(1)).await.unwrap();
         assert!(!s.has_range());
         assert_eq!(s.allocate(0).await.unwrap(), None);
         s.set_range(&LuSeqRange {
@@ -462,7 +463,7 @@ mod tests {
         assert!(s.is_created(&Fid::new(0x2c0000400, 32, 0)) && !s.is_created(&Fid::new(0x2c0000400, 33, 0)));
         assert!(!s.is_created(&Fid::new(0x2c0000401, 1, 0)));
 
-        let restarted = Sequences::open(index, "t", OstIndex(1)).unwrap();
+        let restarted = Sequences::open(index, "t", OstIndex(1)).await.unwrap();
         assert_eq!(restarted.find(0x2c0000400).unwrap().last(), 32);
         assert_eq!(
             restarted.allocate(7).await.unwrap().unwrap().lsr_start,
@@ -476,13 +477,13 @@ mod tests {
     async fn no_unknown_object_may_exist_after_the_mdts_report() {
         let index: Arc<dyn Index> = Arc::new(MemoryIndex::default());
         let start = 0x2c0000400;
-        let run = || Sequences::open(index.clone(), "t", OstIndex(1)).unwrap();
+        let run = async || Sequences::open(index.clone(), "t", OstIndex(1)).await.unwrap();
         let given = LuSeqRange {
             lsr_start: start,
             lsr_end: start + 10,
             ..LuSeqRange::default()
         };
-        let first = run();
+        let first = run().await;
         first.set_range(&given).await.unwrap();
         for _ in 0..3 {
             first.allocate(0).await.unwrap();
@@ -495,7 +496,7 @@ mod tests {
         let may_exist = |s: &Sequences| objects.map(|fid| s.may_exist(&fid));
         // The MDT continues with its sequence, or it is a new MDT and gets another one.
         for new_mdt in [false, true] {
-            let s = run();
+            let s = run().await;
             s.mark_in_use(&s.find(start + 2).unwrap());
             assert_eq!(may_exist(&s), [true; 3]);
             let used = match new_mdt {
@@ -512,9 +513,11 @@ mod tests {
         }
     }
 
-    #[test]
-    fn idif_objects_belong_to_the_targets_own_sequence() {
-        let s = Sequences::open(Arc::new(MemoryIndex::default()), "t", OstIndex(1)).unwrap();
+    #[tokio::test]
+    async fn idif_objects_belong_to_the_targets_own_sequence() {
+        let s = Sequences::open(Arc::new(MemoryIndex::default()), "t", OstIndex(1))
+            .await
+            .unwrap();
         assert_eq!(
             s.fid(&OstId { oi_id: 1, oi_seq: 0 }),
             Fid::new(0x1_0001_0000, 1, 0)

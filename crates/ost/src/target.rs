@@ -139,9 +139,9 @@ impl Ost {
         let svname = cfg.svname();
         let index = store.open_index().await?;
         let objects = store.open_objects(&index).await?;
-        let sequences = Arc::new(Sequences::open(index.clone(), &svname, cfg.index)?);
-        let client_records = ClientRecords::load(index.clone())?;
-        let known_clients = client_records.known(&rpc.lnet().nids())?;
+        let sequences = Arc::new(Sequences::open(index.clone(), &svname, cfg.index).await?);
+        let client_records = ClientRecords::load(index.clone()).await?;
+        let known_clients = client_records.known(&rpc.lnet().nids()).await?;
         let committer = Committer::open(
             index.clone(),
             objects.clone(),

@@ -7,7 +7,7 @@ use std::sync::{
 };
 
 use bytes::Bytes;
-use osd::{Batch, Index, MemoryIndex, OsdError, Space, Transactions};
+use osd::{Batch, Index, IndexRead, MemoryIndex, OsdError, Space, Transactions};
 use parking_lot::Mutex;
 
 /// A function to call when a batch has put this key.
@@ -34,12 +34,12 @@ impl InstrumentedIndex {
 }
 
 impl Index for InstrumentedIndex {
-    fn get(&self, key: &[u8]) -> Result<Option<Bytes>, OsdError> {
+    fn get(&self, key: &[u8]) -> IndexRead<'_, Option<Bytes>> {
         self.gets.fetch_add(1, SeqCst);
         self.index.get(key)
     }
 
-    fn scan(&self, from: &[u8], to: &[u8], limit: usize) -> Result<Vec<(Bytes, Bytes)>, OsdError> {
+    fn scan(&self, from: &[u8], to: &[u8], limit: usize) -> IndexRead<'_, Vec<(Bytes, Bytes)>> {
         self.index.scan(from, to, limit)
     }
 

@@ -1,6 +1,6 @@
 //! Support for tests of single layers: captured traffic, peers that build their messages by hand,
-//! nodes over loopback, an index that fails, the log of a test. Whole file systems for tests are in
-//! the crate `testkit`.
+//! nodes over loopback, indexes that fail or are slow, the log of a test. Whole file systems for
+//! tests are in the crate `testkit`.
 
 #![allow(clippy::unwrap_used, missing_docs)] // for tests, which fail by a panic
 
@@ -11,7 +11,10 @@ mod log;
 pub mod mds_client;
 pub mod over_tcp;
 pub mod rpc_node;
+pub mod slow_index;
 pub mod sockets;
+mod wait;
 
 pub use instrumented_index::InstrumentedIndex;
 pub use log::Log;
+pub use wait::Wait;

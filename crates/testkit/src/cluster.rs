@@ -13,14 +13,15 @@ use mgc::Mgc;
 use mgs::Mgs;
 use node::{MGS_WAIT, Node, NodeConfig, NodeError, RandomSource, TargetSpec};
 use osd::target::{TargetKind, TargetLabel};
-use osd::{Index, MemoryIndex, Space};
+use osd::{Index, MemoryIndex, MemoryStores, Space};
 use ost::Ost;
 use params::Registry;
 use rpc::Ptlrpc;
+use testbase::slow_index;
 use tokio::time::timeout;
 use wire::Nid;
 
-use crate::{SettableClock, StoresWithIndex};
+use crate::{SettableClock, StoresWithIndex, slow_stores};
 
 /// The file system's name.
 pub const FSNAME: &str = "testfs";
@@ -88,7 +89,10 @@ pub fn start_node(lnet: Arc<Lnet>, seed: u64, clock: &SettableClock) -> Arc<Node
 }
 
 fn in_memory(kind: TargetKind, index: u32) -> TargetSpec {
-    TargetSpec::in_memory(label(kind, index), CAPACITY)
+    TargetSpec {
+        stores: slow_stores::stores(MemoryStores(CAPACITY)),
+        ..TargetSpec::in_memory(label(kind, index), CAPACITY)
+    }
 }
 
 fn mdt_on(index: Arc<dyn Index>) -> TargetSpec {
@@ -117,7 +121,7 @@ impl Cluster {
     /// Starts a cluster on the node `lnet` with a clock.
     pub async fn start_with_clock(lnet: Arc<Lnet>, osts: u32, clock: SettableClock) -> Cluster {
         let index = Arc::new(MemoryIndex::new(Space::of_memory(CAPACITY)));
-        Cluster::start_all(lnet, osts, index, clock).await
+        Cluster::start_all(lnet, osts, slow_index::index(index), clock).await
     }
 
     /// Starts a cluster with the given index for the metadata target.

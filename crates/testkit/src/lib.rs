@@ -5,6 +5,7 @@
 
 mod clock;
 mod cluster;
+mod slow_stores;
 mod stores;
 
 /// The crate, for tests of the crates on which it depends.
@@ -12,4 +13,5 @@ pub use node;
 
 pub use clock::SettableClock;
 pub use cluster::{Cluster, FSNAME, OstNode, label, start_node};
+pub use slow_stores::SlowStores;
 pub use stores::{RestartableMemoryStores, StoresWithIndex};

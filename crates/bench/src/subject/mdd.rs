@@ -61,7 +61,8 @@ impl MddSubject {
             .block_on(store.open_index())
             .map_err(|e| open_error(e.to_string()))?;
         let store = Store::new(index);
-        namespace::make_root(&store, (0, 0), SystemTime::now().into())
+        runtime
+            .block_on(namespace::make_root(&store, (0, 0), SystemTime::now().into()))
             .map_err(|e| open_error(e.to_string()))?;
         Ok(MddSubject {
             store,
@@ -85,9 +86,14 @@ impl MddSubject {
         result.map_err(|e| errno_error(&self.name, operation, join_path(dir, name), e))
     }
 
+    /// Waits for an operation on the store.
+    fn wait<T>(&self, operation: impl Future<Output = T>) -> T {
+        self.runtime.block_on(operation)
+    }
+
     /// Waits while too much data is not yet on disk, as the target does before each change.
     fn throttle(&self) {
-        self.runtime.block_on(self.store.index().throttle());
+        self.wait(self.store.index().throttle());
     }
 
     /// The FID of a new file or directory.
@@ -114,7 +120,7 @@ impl MddSubject {
     }
 
     fn find(&self, dir: Fid, name: &str) -> Result<Fid, Errno> {
-        let found = namespace::lookup(&self.store, &self.cred, dir, name.as_bytes())?;
+        let found = self.wait(namespace::lookup(&self.store, &self.cred, dir, name.as_bytes()))?;
         Ok(found.ok_or(Errno::ENOENT)?.fid)
     }
 
@@ -152,14 +158,9 @@ impl MddSubject {
             },
             ..NewInode::default()
         };
-        namespace::create(
-            &self.store,
-            &self.cred,
-            self.dir_fid(dir)?,
-            name.as_bytes(),
-            &node,
-        )
-        .map(|_| fid)
+        let (dir, name) = (self.dir_fid(dir)?, name.as_bytes());
+        self.wait(namespace::create(&self.store, &self.cred, dir, name, &node))?;
+        Ok(fid)
     }
 
     fn remove_entry(&self, dir: &str, name: &str, is_dir: bool) -> Result<(), Errno> {
@@ -170,12 +171,15 @@ impl MddSubject {
             is_rmdir: is_dir,
             time: SystemTime::now().into(),
         };
-        namespace::unlink(&self.store, &self.cred, unlink).map(drop)
+        self.wait(namespace::unlink(&self.store, &self.cred, unlink))
+            .map(drop)
     }
 
     fn open_and_close(&self, fid: Fid, mode: OpenMode, created: Option<wire::Transno>) -> Result<(), Errno> {
-        namespace::open(&self.store, &self.cred, fid, mode, created)?;
-        namespace::close(&self.store, fid, mode, None).map(drop)
+        self.wait(async {
+            namespace::open(&self.store, &self.cred, fid, mode, created).await?;
+            namespace::close(&self.store, fid, mode, None).await.map(drop)
+        })
     }
 
     /// The error of an operation that needs a complete file system.
@@ -222,12 +226,12 @@ impl Subject for MddSubject {
         let list = || {
             let fid = self.dir_fid(dir)?;
             let mut all = Vec::new();
-            let mut rows = self.store.entries(fid, NameHash(0), ENTRIES_PER_READ)?;
+            let mut rows = self.wait(self.store.entries(fid, NameHash(0), ENTRIES_PER_READ))?;
             while let Some((_, last, _)) = rows.last().cloned() {
                 all.extend(rows.iter().map(|(_, name, entry)| {
                     (String::from_utf8_lossy(name).into_owned(), entry.kind == S_IFDIR)
                 }));
-                rows = self.store.entries_after(fid, &last, ENTRIES_PER_READ)?;
+                rows = self.wait(self.store.entries_after(fid, &last, ENTRIES_PER_READ))?;
             }
             Ok(all)
         };
@@ -246,7 +250,8 @@ impl Subject for MddSubject {
         let create = || {
             let fid = self.create_entry(dir, name, FILE_MODE, !new.delayed)?;
             let mode = OpenMode(MDS_FMODE_READ | MDS_FMODE_WRITE);
-            self.open_and_close(fid, mode, Some(wire::Transno(self.store.inode(fid)?.version)))
+            let created = wire::Transno(self.wait(self.store.inode(fid))?.version);
+            self.open_and_close(fid, mode, Some(created))
         };
         self.convert_error("create", (dir, name), create())
     }
@@ -261,7 +266,10 @@ impl Subject for MddSubject {
     }
 
     fn stat(&self, dir: &str, name: &str) -> Result<(), BenchError> {
-        let stat = || self.store.inode(self.find(self.dir_fid(dir)?, name)?);
+        let stat = || {
+            let fid = self.find(self.dir_fid(dir)?, name)?;
+            self.wait(self.store.inode(fid))
+        };
         self.convert_error("getattr", (dir, name), stat()).map(drop)
     }
 
@@ -296,7 +304,8 @@ impl Subject for MddSubject {
                 flags: RenameFlags::NONE,
                 whiteout: Fid::ZERO,
             };
-            namespace::rename(&self.store, &self.cred, args).map(drop)
+            self.wait(namespace::rename(&self.store, &self.cred, args))
+                .map(drop)
         };
         self.convert_error("rename", (dir, from), rename())
     }
@@ -315,7 +324,8 @@ impl Subject for MddSubject {
                 flags: 0,
                 time: SystemTime::now().into(),
             };
-            xattr::setxattr(&self.store, &self.cred, &args).map(drop)
+            self.wait(xattr::setxattr(&self.store, &self.cred, &args))
+                .map(drop)
         };
         self.convert_error("setxattr", (dir, name), set())
     }

@@ -23,7 +23,7 @@ use crate::{
 type Name = (Fid, Bytes);
 
 /// Reports the inconsistent inodes.
-pub(super) fn evaluate(
+pub(super) async fn evaluate(
     store: &Store,
     progress: &Progress,
     examination: &mut Examination,
@@ -76,12 +76,12 @@ pub(super) fn evaluate(
         }
     }
     if !suspects.is_empty() {
-        collect_names(store, progress, &mut suspects)?;
+        collect_names(store, progress, &mut suspects).await?;
     }
     let mut suspects: Vec<_> = suspects.into_iter().collect();
     suspects.sort_by_key(|(fid, _)| *fid);
     for (fid, names) in suspects {
-        check_names(store, fid, names, cycles.contains(&fid), examination);
+        check_names(store, fid, names, cycles.contains(&fid), examination).await;
     }
     Ok(())
 }
@@ -117,7 +117,7 @@ fn find_cycles(table: &mut Table) -> Vec<Fid> {
 }
 
 /// Collects the valid names of the suspect inodes.
-fn collect_names(
+async fn collect_names(
     store: &Store,
     progress: &Progress,
     suspects: &mut HashMap<Fid, Vec<Name>>,
@@ -130,7 +130,8 @@ fn collect_names(
             names.push((dir, name));
         }
         Ok(())
-    })?;
+    })
+    .await?;
     if let Some(names) = suspects.get_mut(&Fid::DOT_LUSTRE) {
         let (dir, name) = dot_lustre::own_name();
         names.push((dir, Bytes::from_static(name)));
@@ -139,8 +140,16 @@ fn collect_names(
 }
 
 /// Compares the recorded links of an inode with the names that lead to it.
-fn check_names(store: &Store, fid: Fid, mut names: Vec<Name>, in_cycle: bool, examination: &mut Examination) {
-    let Ok(Some(inode)) = store.find(fid) else { return };
+async fn check_names(
+    store: &Store,
+    fid: Fid,
+    mut names: Vec<Name>,
+    in_cycle: bool,
+    examination: &mut Examination,
+) {
+    let Ok(Some(inode)) = store.find(fid).await else {
+        return;
+    };
     let extra_name = |(dir, name): Name| Problem::ExtraName { fid, dir, name };
     if fid.is_root() {
         examination.problems.extend(names.into_iter().map(extra_name));

@@ -87,14 +87,14 @@ impl Examination {
 ///
 /// [`OsdError::Stopping`] if the caller stopped the check (`progress`), or an error of reading the
 /// index.
-pub fn examine(store: &Store, mdt_index: u32, progress: &Progress) -> Result<Examination, OsdError> {
+pub async fn examine(store: &Store, mdt_index: u32, progress: &Progress) -> Result<Examination, OsdError> {
     let mut examination = Examination::default();
-    walk::inodes(store, mdt_index, progress, &mut examination)?;
-    walk::names(store, progress, &mut examination)?;
-    walk::xattrs(store, progress, &mut examination)?;
-    walk::orphans(store, progress, &mut examination)?;
-    walk::work(store, progress, &mut examination)?;
-    walk::unknown(store, progress, &mut examination)?;
-    evaluate::evaluate(store, progress, &mut examination)?;
+    walk::inodes(store, mdt_index, progress, &mut examination).await?;
+    walk::names(store, progress, &mut examination).await?;
+    walk::xattrs(store, progress, &mut examination).await?;
+    walk::orphans(store, progress, &mut examination).await?;
+    walk::work(store, progress, &mut examination).await?;
+    walk::unknown(store, progress, &mut examination).await?;
+    evaluate::evaluate(store, progress, &mut examination).await?;
     Ok(examination)
 }

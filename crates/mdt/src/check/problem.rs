@@ -200,15 +200,15 @@ fn escape(bytes: &[u8]) -> String {
 }
 
 /// The path of an inode by its first recorded link; empty if there is none.
-pub fn show_path(store: &Store, fid: Fid) -> String {
-    match fid2path::path(store, fid, 0, Fid::ROOT) {
+pub async fn show_path(store: &Store, fid: Fid) -> String {
+    match fid2path::path(store, fid, 0, Fid::ROOT).await {
         Ok((path, _)) => format!("/{}", escape(&path)),
         Err(_) => String::new(),
     }
 }
 
-fn show_name(store: &Store, dir: Fid, name: &[u8]) -> String {
-    let path = show_path(store, dir);
+async fn show_name(store: &Store, dir: Fid, name: &[u8]) -> String {
+    let path = show_path(store, dir).await;
     match path.as_str() {
         "" => format!("{dir}/{}", escape(name)),
         "/" => format!("/{}", escape(name)),
@@ -216,13 +216,12 @@ fn show_name(store: &Store, dir: Fid, name: &[u8]) -> String {
     }
 }
 
-fn show_names(store: &Store, names: &[(Fid, Bytes)]) -> String {
+async fn show_names(store: &Store, names: &[(Fid, Bytes)]) -> String {
     const MAX: usize = 4;
-    let shown = names
-        .iter()
-        .take(MAX)
-        .map(|(dir, name)| show_name(store, *dir, name));
-    let mut shown: Vec<String> = shown.collect();
+    let mut shown = Vec::new();
+    for (dir, name) in names.iter().take(MAX) {
+        shown.push(show_name(store, *dir, name).await);
+    }
     if names.len() > MAX {
         shown.push(format!("{} more", names.len() - MAX));
     }
@@ -234,7 +233,7 @@ fn show_names(store: &Store, names: &[(Fid, Bytes)]) -> String {
 
 impl Problem {
     /// Describes the problem.
-    pub fn finding(&self, store: &Store) -> Finding {
+    pub async fn finding(&self, store: &Store) -> Finding {
         let finding =
             |kind, fid: Option<Fid>, place: String, expected: String, found: String, repair| Finding {
                 kind,
@@ -244,7 +243,6 @@ impl Problem {
                 found,
                 repair: Some(repair),
             };
-        let path = |fid| show_path(store, fid);
         let name_of = |key: &Bytes| keys::entry_name(key).map(|(_, n)| n).unwrap_or_default();
         match self {
             Problem::BadRecord { key, record, reason } => finding(
@@ -288,7 +286,7 @@ impl Problem {
             } => finding(
                 "entries below a non-directory",
                 Some(*dir),
-                path(*dir),
+                show_path(store, *dir).await,
                 "no entries, since it is not a directory".into(),
                 format!("entries below {}", kind_name(*kind)),
                 "removes the entries",
@@ -296,7 +294,7 @@ impl Problem {
             Problem::BadName { dir, key, reason } => finding(
                 "illegal name",
                 Some(*dir),
-                show_name(store, *dir, &name_of(key)),
+                show_name(store, *dir, &name_of(key)).await,
                 "a valid file name".into(),
                 reason.clone(),
                 "removes the name",
@@ -304,7 +302,7 @@ impl Problem {
             Problem::MisplacedEntry { dir, key, .. } => finding(
                 "misplaced name",
                 Some(*dir),
-                show_name(store, *dir, &name_of(key)),
+                show_name(store, *dir, &name_of(key)).await,
                 "an entry with the hash of its name".into(),
                 "another hash".into(),
                 "moves the entry",
@@ -312,7 +310,7 @@ impl Problem {
             Problem::DanglingName { dir, name, fid } => finding(
                 "dangling name",
                 Some(*fid),
-                show_name(store, *dir, name),
+                show_name(store, *dir, name).await,
                 "an inode".into(),
                 "no inode".into(),
                 "removes the name",
@@ -325,7 +323,7 @@ impl Problem {
             } => finding(
                 "wrong type",
                 Some(entry.fid),
-                show_name(store, *dir, name),
+                show_name(store, *dir, name).await,
                 format!("an entry for {}", kind_name(*kind)),
                 kind_name(entry.kind).into(),
                 "sets the entry's type to the inode's",
@@ -333,15 +331,15 @@ impl Problem {
             Problem::ExtraName { fid, dir, name } => finding(
                 "second name of a directory",
                 Some(*fid),
-                show_name(store, *dir, name),
-                format!("only the name {}", path(*fid)),
+                show_name(store, *dir, name).await,
+                format!("only the name {}", show_path(store, *fid).await),
                 "a second name".into(),
                 "removes the name",
             ),
             Problem::DirectoryCycle { fid, dir, name } => finding(
                 "directory cycle",
                 Some(*fid),
-                show_name(store, *dir, name),
+                show_name(store, *dir, name).await,
                 "a directory below the root".into(),
                 "a loop".into(),
                 "removes the name; the directory goes to lost+found",
@@ -349,7 +347,7 @@ impl Problem {
             Problem::UnnamedInode { fid, kind, nlink } => finding(
                 "no name",
                 Some(*fid),
-                path(*fid),
+                show_path(store, *fid).await,
                 format!("a name of {}", kind_name(*kind)),
                 format!("no name, link count {nlink}"),
                 "adds a name in lost+found",
@@ -357,7 +355,7 @@ impl Problem {
             Problem::MissingOrphanRecord { fid } => finding(
                 "unreferenced inode",
                 Some(*fid),
-                path(*fid),
+                show_path(store, *fid).await,
                 "an orphan record".into(),
                 "no name, no link and no orphan record".into(),
                 "destroys the inode",
@@ -365,7 +363,7 @@ impl Problem {
             Problem::StaleOrphanRecord { fid, exists } => finding(
                 "stale orphan record",
                 Some(*fid),
-                path(*fid),
+                show_path(store, *fid).await,
                 "an orphan record of an inode without names".into(),
                 if *exists {
                     "an inode with names"
@@ -382,7 +380,7 @@ impl Problem {
             } => finding(
                 "wrong link count",
                 Some(*fid),
-                path(*fid),
+                show_path(store, *fid).await,
                 format!("link count {expected}"),
                 stored.to_string(),
                 "sets the link count",
@@ -390,7 +388,7 @@ impl Problem {
             Problem::WrongLinks { fid, names } => finding(
                 "wrong links",
                 Some(*fid),
-                show_names(store, names),
+                show_names(store, names).await,
                 "an inode that records these names".into(),
                 "it records other names".into(),
                 "records the names in the inode",
@@ -406,7 +404,7 @@ impl Problem {
             Problem::UnflaggedXattrs { fid } => finding(
                 "extended attributes without the flag",
                 Some(*fid),
-                path(*fid),
+                show_path(store, *fid).await,
                 "an inode with the flag for extended attributes".into(),
                 "the flag is not set".into(),
                 "sets the flag",
@@ -420,7 +418,7 @@ impl Problem {
                 finding(
                     problem,
                     Some(*fid),
-                    path(*fid),
+                    show_path(store, *fid).await,
                     expected.into(),
                     reason.clone(),
                     repair,

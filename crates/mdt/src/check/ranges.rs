@@ -26,7 +26,7 @@ pub(super) struct Ranges {
 
 impl Ranges {
     /// Reads the records from the store.
-    pub(super) fn read(store: &Store, mdt_index: u32, progress: &Progress) -> Result<Ranges, OsdError> {
+    pub(super) async fn read(store: &Store, mdt_index: u32, progress: &Progress) -> Result<Ranges, OsdError> {
         let mut ranges = Ranges {
             mdt_index,
             fldb: fixed_ranges(),
@@ -52,10 +52,11 @@ impl Ranges {
                     .push((key, format!("{} bytes that are not a range", value.len()))),
             }
             Ok::<(), OsdError>(())
-        })?;
+        })
+        .await?;
         ranges.fldb.sort_by_key(|r| r.lsr_start);
         let own = keys::setting(SUPER_SEQUENCE);
-        if let Some(value) = store.index().get(&own)? {
+        if let Some(value) = store.index().get(&own).await? {
             match LuSeqRange::from_bytes(&value) {
                 Ok(range) if range.lsr_start <= range.lsr_end => ranges.unallocated = Some(range),
                 _ => ranges

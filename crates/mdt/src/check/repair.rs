@@ -56,10 +56,10 @@ impl Repairer {
         self.store.index().throttle().await;
         let store = self.store.clone();
         match problem {
-            Problem::BadRecord { key, .. } => self.remove(key.clone()),
-            Problem::BadName { key, .. } => self.remove(key.clone()),
+            Problem::BadRecord { key, .. } => self.remove(key.clone()).await,
+            Problem::BadName { key, .. } => self.remove(key.clone()).await,
             Problem::UnknownRecord { .. } | Problem::UnknownSequence { owner: Some(_), .. } => Ok(()),
-            Problem::NoRoot => make_root(&store, (0, 0), self.now),
+            Problem::NoRoot => make_root(&store, (0, 0), self.now).await,
             Problem::EntriesWithoutDirectory { dir, kind: None } => {
                 let mut inode = Inode {
                     mode: S_IFDIR | 0o700,
@@ -70,19 +70,20 @@ impl Repairer {
             }
             Problem::EntriesWithoutDirectory { dir, .. } => {
                 self.remove_all(&keys::entries_from(*dir, NameHash(0))[..keys::FID_KEY_BYTES])
+                    .await
             }
             Problem::MisplacedEntry { dir, key, entry } => {
                 let (_, name) = keys::entry_name(key).ok_or(Errno::EINVAL)?;
                 let mut change = Change::new();
                 change.remove_record(key.clone());
-                if store.entry(*dir, &name)?.is_none() {
+                if store.entry(*dir, &name).await?.is_none() {
                     change.add_entry(*dir, &name, *entry);
                 }
-                self.apply(change)
+                self.apply(change).await
             }
             Problem::DanglingName { dir, name, .. }
             | Problem::ExtraName { dir, name, .. }
-            | Problem::DirectoryCycle { dir, name, .. } => self.remove(keys::entry(*dir, name)),
+            | Problem::DirectoryCycle { dir, name, .. } => self.remove(keys::entry(*dir, name)).await,
             Problem::WrongType {
                 dir,
                 name,
@@ -98,38 +99,47 @@ impl Repairer {
                         ..*entry
                     },
                 );
-                self.apply(change)
+                self.apply(change).await
             }
             Problem::UnnamedInode { fid, .. } => {
-                let mut inode = store.inode(*fid)?;
+                let mut inode = store.inode(*fid).await?;
                 self.name_in_lost_found(*fid, &mut inode).await
             }
             Problem::MissingOrphanRecord { fid } => {
-                let inode = store.inode(*fid)?;
+                let inode = store.inode(*fid).await?;
                 let mut change = Change::new();
                 change.remove_orphan(*fid);
-                change.destroy_inode(*fid, &inode, store.xattr_names(*fid, &inode)?)?;
-                self.apply(change)
+                change.destroy_inode(*fid, &inode, store.xattr_names(*fid, &inode).await?)?;
+                self.apply(change).await
             }
-            Problem::StaleOrphanRecord { fid, .. } => self.remove(keys::orphan(*fid)),
-            Problem::WrongLinkCount { fid, expected, .. } => self.change(*fid, |inode| {
-                inode.nlink = *expected;
-                inode.flags &= !LUSTRE_ORPHAN_FL;
-            }),
-            Problem::WrongLinks { fid, names } => self.change(*fid, |inode| {
-                inode.links = names.iter().fold(Bytes::new(), |ea, (dir, name)| {
-                    links::add(&ea, *dir, name, self.now.sec)
-                });
-            }),
-            Problem::XattrsWithoutInode { fid } => self.remove_all(&keys::xattr(*fid, b"")),
-            Problem::UnflaggedXattrs { fid } => self.change(*fid, |inode| inode.has_xattrs = true),
-            Problem::BadPart { fid, part, .. } => self.change(*fid, |inode| {
-                *match part {
-                    InodePart::Layout => &mut inode.lov,
-                    InodePart::AccessAcl => &mut inode.acl_access,
-                    InodePart::DefaultAcl => &mut inode.acl_default,
-                } = Bytes::new();
-            }),
+            Problem::StaleOrphanRecord { fid, .. } => self.remove(keys::orphan(*fid)).await,
+            Problem::WrongLinkCount { fid, expected, .. } => {
+                self.change(*fid, |inode| {
+                    inode.nlink = *expected;
+                    inode.flags &= !LUSTRE_ORPHAN_FL;
+                })
+                .await
+            }
+            Problem::WrongLinks { fid, names } => {
+                self.change(*fid, |inode| {
+                    inode.links = names.iter().fold(Bytes::new(), |ea, (dir, name)| {
+                        links::add(&ea, *dir, name, self.now.sec)
+                    });
+                })
+                .await
+            }
+            Problem::XattrsWithoutInode { fid } => self.remove_all(&keys::xattr(*fid, b"")).await,
+            Problem::UnflaggedXattrs { fid } => self.change(*fid, |inode| inode.has_xattrs = true).await,
+            Problem::BadPart { fid, part, .. } => {
+                self.change(*fid, |inode| {
+                    *match part {
+                        InodePart::Layout => &mut inode.lov,
+                        InodePart::AccessAcl => &mut inode.acl_access,
+                        InodePart::DefaultAcl => &mut inode.acl_default,
+                    } = Bytes::new();
+                })
+                .await
+            }
             Problem::UnknownSequence { seq, owner: None } => self.add_fldb_entry(LuSeqRange {
                 lsr_start: *seq,
                 lsr_end: seq.saturating_add(1),
@@ -138,7 +148,7 @@ impl Repairer {
             }),
             Problem::UnallocatedSequence { seq } => {
                 let own = keys::setting(SUPER_SEQUENCE);
-                let value = store.index().get(&own)?.ok_or(Errno::ENOENT)?;
+                let value = store.index().get(&own).await?.ok_or(Errno::ENOENT)?;
                 let range = LuSeqRange::from_bytes(&value)?;
                 let lsr_start = range.lsr_start.max(seq.saturating_add(1)).min(range.lsr_end);
                 self.put(own, LuSeqRange { lsr_start, ..range }.to_bytes())
@@ -151,13 +161,13 @@ impl Repairer {
     /// # Errors
     ///
     /// `EINVAL` if the file has no such stripe, or the error of reading or changing the store.
-    pub fn replace_object(&self, file: Fid, stripe: u16, object: StripeObject) -> Result<(), Errno> {
-        let inode = self.store.inode(file)?;
+    pub async fn replace_object(&self, file: Fid, stripe: u16, object: StripeObject) -> Result<(), Errno> {
+        let inode = self.store.inode(file).await?;
         let mut layout = PlainLayout::parse(&inode.lov)?;
         let old = layout.objects.get_mut(usize::from(stripe)).ok_or(Errno::EINVAL)?;
         (old.l_ost_oi, old.l_ost_idx) = (object.fid.into(), object.ost.0);
         let lov = layout.build();
-        self.change(file, |inode| inode.lov = lov)
+        self.change(file, |inode| inode.lov = lov).await
     }
 
     /// Creates a file of this user and group in `lost+found`, with an orphan object as its only
@@ -185,9 +195,9 @@ impl Repairer {
             fsgid: gid,
             ..Cred::root()
         };
-        create(&self.store, &cred, dir, name.as_bytes(), &node)?;
+        create(&self.store, &cred, dir, name.as_bytes(), &node).await?;
         let lov = layout::build(fid, 0, wire::Text::default(), &[object]);
-        set_layout(&self.store, fid, lov)?;
+        set_layout(&self.store, fid, lov).await?;
         Ok(fid)
     }
 
@@ -197,8 +207,8 @@ impl Repairer {
     /// # Errors
     ///
     /// The error of reading the store.
-    pub fn last_used(&self, ost: OstIndex) -> Result<Option<(u64, u32)>, Errno> {
-        let value = self.store.index().get(&keys::objects(ost))?;
+    pub async fn last_used(&self, ost: OstIndex) -> Result<Option<(u64, u32)>, Errno> {
+        let value = self.store.index().get(&keys::objects(ost)).await?;
         Ok(value
             .map(|value| LastUsedId::decode(&value))
             .transpose()?
@@ -219,8 +229,8 @@ impl Repairer {
     /// # Errors
     ///
     /// The error of changing the store.
-    pub fn reset_sequence(&self, ost: OstIndex) -> Result<(), Errno> {
-        self.remove(keys::objects(ost))
+    pub async fn reset_sequence(&self, ost: OstIndex) -> Result<(), Errno> {
+        self.remove(keys::objects(ost)).await
     }
 
     /// Adds a range of sequences to the FLDB.
@@ -237,7 +247,7 @@ impl Repairer {
     /// # Errors
     ///
     /// The error of reading or changing the store.
-    pub fn cancel_destroy(&self, ost: OstIndex, object: Fid) -> Result<(), Errno> {
+    pub async fn cancel_destroy(&self, ost: OstIndex, object: Fid) -> Result<(), Errno> {
         let from = keys::work_from(ost, Transno::NONE);
         let mut keys_to_remove = Vec::new();
         let progress = Default::default();
@@ -251,8 +261,12 @@ impl Repairer {
                 }
                 Ok::<(), osd::OsdError>(())
             },
-        )?;
-        keys_to_remove.into_iter().try_for_each(|key| self.remove(key))
+        )
+        .await?;
+        for key in keys_to_remove {
+            self.remove(key).await?;
+        }
+        Ok(())
     }
 
     /// Stores an inode without names under a name in `lost+found`.
@@ -264,7 +278,7 @@ impl Repairer {
         if !inode.is_dir() {
             inode.nlink = 1;
         }
-        let mut parent = self.store.inode(dir)?;
+        let mut parent = self.store.inode(dir).await?;
         parent.nlink += u32::from(inode.is_dir());
         let kind = inode.kind();
         let mut change = Change::new();
@@ -272,16 +286,16 @@ impl Repairer {
         change.change_inode(fid, inode);
         change.change_inode(dir, &parent);
         change.remove_orphan(fid);
-        self.apply(change)
+        self.apply(change).await
     }
 
     /// The directory `lost+found`, created if missing.
     async fn lost_found(&mut self) -> Result<Fid, Errno> {
         let root = Cred::root();
-        if self.store.find(Fid::ROOT)?.is_none() {
-            make_root(&self.store, (0, 0), self.now)?;
+        if self.store.find(Fid::ROOT).await?.is_none() {
+            make_root(&self.store, (0, 0), self.now).await?;
         }
-        match lookup(&self.store, &root, Fid::ROOT, LOST_FOUND)? {
+        match lookup(&self.store, &root, Fid::ROOT, LOST_FOUND).await? {
             Some(entry) if entry.kind == S_IFDIR => Ok(entry.fid),
             Some(_) => Err(Errno::ENOTDIR),
             None => {
@@ -291,7 +305,7 @@ impl Repairer {
                     time: self.now,
                     ..NewInode::default()
                 };
-                create(&self.store, &root, Fid::ROOT, LOST_FOUND, &node)?;
+                create(&self.store, &root, Fid::ROOT, LOST_FOUND, &node).await?;
                 Ok(node.fid)
             }
         }
@@ -302,7 +316,7 @@ impl Repairer {
         let fid = match self.last_fid {
             Some(last) => Fid::new(last.f_seq, last.f_oid + 1, 0),
             None => {
-                let sequences = Sequences::load(self.store.clone(), self.mdt_index)?;
+                let sequences = Sequences::load(self.store.clone(), self.mdt_index).await?;
                 Fid::new(sequences.allocate_meta().await?.lsr_start, 1, 0)
             }
         };
@@ -324,17 +338,18 @@ impl Repairer {
     }
 
     /// Changes an inode in its own transaction.
-    fn change(&self, fid: Fid, edit: impl FnOnce(&mut Inode)) -> Result<(), Errno> {
-        let mut inode = self.store.inode(fid)?;
+    async fn change(&self, fid: Fid, edit: impl FnOnce(&mut Inode)) -> Result<(), Errno> {
+        let mut inode = self.store.inode(fid).await?;
         edit(&mut inode);
         let mut change = Change::new();
         change.change_inode(fid, &inode);
-        self.apply(change)
+        self.apply(change).await
     }
 
     /// Applies a change; no other operation runs on the store.
-    fn apply(&self, change: Change) -> Result<(), Errno> {
-        self.store.apply(change).map(drop)
+    async fn apply(&self, change: Change) -> Result<(), Errno> {
+        self.store.apply(change).await?;
+        Ok(())
     }
 
     fn put(&self, key: Bytes, value: Bytes) -> Result<(), Errno> {
@@ -343,16 +358,20 @@ impl Repairer {
         Ok(self.store.index().apply(batch)?)
     }
 
-    fn remove(&self, key: Bytes) -> Result<(), Errno> {
+    async fn remove(&self, key: Bytes) -> Result<(), Errno> {
         let mut change = Change::new();
         change.remove_record(key);
-        self.apply(change)
+        self.apply(change).await
     }
 
     /// Removes all records with this prefix.
-    fn remove_all(&self, prefix: &[u8]) -> Result<(), Errno> {
+    async fn remove_all(&self, prefix: &[u8]) -> Result<(), Errno> {
         loop {
-            let rows = self.store.index().scan(prefix, &prefix_end(prefix), ROWS_MAX)?;
+            let rows = self
+                .store
+                .index()
+                .scan(prefix, &prefix_end(prefix), ROWS_MAX)
+                .await?;
             if rows.is_empty() {
                 return Ok(());
             }

@@ -5,6 +5,7 @@
 
 use bytes::Bytes;
 use osd::{Batch, check::Progress};
+use testbase::Wait;
 use wire::{Fid, LU_SEQ_RANGE_MDT, LuSeqRange, MDS_FMODE_READ, Time, WireStruct};
 
 use super::{Examination, Repairer, examine};
@@ -37,8 +38,8 @@ impl Tree {
         Tree { f, a, b, file, g }
     }
 
-    fn examine(&self) -> Examination {
-        examine(&self.f.store, 0, &Progress::default()).unwrap()
+    async fn examine(&self) -> Examination {
+        examine(&self.f.store, 0, &Progress::default()).await.unwrap()
     }
 
     fn damage(&self, damage: impl FnOnce(&mut Batch)) {
@@ -48,31 +49,35 @@ impl Tree {
     }
 
     fn change(&self, fid: Fid, change: impl FnOnce(&mut Inode)) {
-        let mut inode = self.f.store.inode(fid).unwrap();
+        let mut inode = self.f.store.inode(fid).wait().unwrap();
         change(&mut inode);
         let mut mutations = Change::new();
         mutations.change_inode(fid, &inode);
-        self.f.store.apply(mutations).unwrap();
+        self.f.store.apply(mutations).wait().unwrap();
     }
 
     fn put_entry(&self, dir: Fid, name: &str, fid: Fid, kind: u32) {
         let mut change = Change::new();
         change.add_entry(dir, name.as_bytes(), Entry { fid, kind });
-        self.f.store.apply(change).unwrap();
+        self.f.store.apply(change).wait().unwrap();
     }
 
     /// The kind and place of each problem.
-    fn findings(&self) -> Vec<(&'static str, String)> {
+    async fn findings(&self) -> Vec<(&'static str, String)> {
         // A new store: cached inodes would hide the damage.
         let store = crate::store::Store::new(self.f.store.index().clone());
-        let found = examine(&store, 0, &Progress::default()).unwrap();
-        let findings = found.problems.iter().map(|p| p.finding(&store));
-        findings.map(|f| (f.kind, f.place)).collect()
+        let found = examine(&store, 0, &Progress::default()).await.unwrap();
+        let mut findings = Vec::new();
+        for problem in &found.problems {
+            let finding = problem.finding(&store).await;
+            findings.push((finding.kind, finding.place));
+        }
+        findings
     }
 
     /// The kind of each problem, sorted.
-    fn kinds(&self) -> Vec<&'static str> {
-        let mut kinds: Vec<_> = self.findings().into_iter().map(|f| f.0).collect();
+    async fn kinds(&self) -> Vec<&'static str> {
+        let mut kinds: Vec<_> = self.findings().await.into_iter().map(|f| f.0).collect();
         kinds.sort_unstable();
         kinds
     }
@@ -81,7 +86,7 @@ impl Tree {
     async fn repair_all(&self) -> Vec<String> {
         let store = std::sync::Arc::new(crate::store::Store::new(self.f.store.index().clone()));
         for _ in 0..5 {
-            let found = examine(&store, 0, &Progress::default()).unwrap();
+            let found = examine(&store, 0, &Progress::default()).await.unwrap();
             if found.problems.is_empty() {
                 return self.paths();
             }
@@ -90,7 +95,7 @@ impl Tree {
                 repairer.repair(problem).await.unwrap();
             }
         }
-        panic!("problems after five repairs: {:?}", self.findings());
+        panic!("problems after five repairs: {:?}", self.findings().await);
     }
 
     /// All paths, sorted.
@@ -98,7 +103,11 @@ impl Tree {
         let store = crate::store::Store::new(self.f.store.index().clone());
         let (mut out, mut todo) = (Vec::new(), vec![(ROOT, String::new())]);
         while let Some((dir, path)) = todo.pop() {
-            for (_, name, entry) in store.entries(dir, crate::store::NameHash(0), usize::MAX).unwrap() {
+            for (_, name, entry) in store
+                .entries(dir, crate::store::NameHash(0), usize::MAX)
+                .wait()
+                .unwrap()
+            {
                 let path = format!("{path}/{}", String::from_utf8_lossy(&name));
                 if entry.kind == S_IFDIR {
                     todo.push((entry.fid, path.clone()));
@@ -119,7 +128,7 @@ async fn consistent_tree_has_no_problems_and_its_inodes_are_counted() {
     let mut t = Tree::new();
     t.f.open(t.g, MDS_FMODE_READ).unwrap();
     t.f.unlink(t.a, "g").unwrap();
-    let found = t.examine();
+    let found = t.examine().await;
     assert_eq!(found.problems, []);
     let counts = found.counts;
     assert_eq!(
@@ -137,7 +146,7 @@ async fn dangling_names_are_removed() {
     t.damage(|b| {
         b.delete(keys::inode(t.g));
     });
-    assert_eq!(t.findings(), [("dangling name", "/a/g".into())]);
+    assert_eq!(t.findings().await, [("dangling name", "/a/g".into())]);
     assert_eq!(t.repair_all().await, ["/a", "/a/b", "/a/b/f", "/link"]);
 }
 
@@ -147,7 +156,7 @@ async fn malformed_inode_is_removed_with_its_names() {
     t.damage(|b| {
         b.put(keys::inode(t.file), "not an inode");
     });
-    assert_eq!(t.kinds(), ["unreadable record"]);
+    assert_eq!(t.kinds().await, ["unreadable record"]);
     assert_eq!(t.repair_all().await, ["/a", "/a/b", "/a/g"]);
 }
 
@@ -158,7 +167,7 @@ async fn directory_without_inode_is_restored_in_lost_found_with_its_entries() {
         b.delete(keys::inode(t.b));
     });
     assert_eq!(
-        t.kinds(),
+        t.kinds().await,
         ["dangling name", "missing directory inode", "wrong link count"]
     );
     let paths = t.repair_all().await;
@@ -173,7 +182,7 @@ async fn inode_without_a_name_gets_one_in_lost_found() {
     t.damage(|b| {
         b.delete(keys::entry(t.a, b"b")).delete(keys::entry(t.a, b"g"));
     });
-    assert_eq!(t.kinds(), ["no name", "no name", "wrong link count"]);
+    assert_eq!(t.kinds().await, ["no name", "no name", "wrong link count"]);
     let paths = t.repair_all().await;
     let kept = |fid: Fid, more: &str| format!("/lost+found/{:#x}:{:#x}:0x0{more}", fid.f_seq, fid.f_oid);
     assert!(
@@ -188,7 +197,7 @@ async fn wrong_link_counts_are_corrected() {
     t.change(t.file, |i| i.nlink = 7);
     t.change(t.a, |i| i.nlink = 2);
     assert_eq!(
-        t.findings(),
+        t.findings().await,
         [
             ("wrong link count", "/a".into()),
             ("wrong link count", "/a/b/f".into())
@@ -199,6 +208,7 @@ async fn wrong_link_counts_are_corrected() {
         t.f.store
             .index()
             .get(&keys::inode(t.file))
+            .wait()
             .unwrap()
             .map(|v| Inode::decode(&v).unwrap().nlink),
         Some(2)
@@ -212,7 +222,7 @@ async fn wrong_recorded_links_are_corrected() {
     t.change(t.b, |i| i.links = links::add(b"", ROOT, b"b", 0));
     t.change(t.g, |i| i.links = Bytes::from_static(b"garbage"));
     t.change(ROOT, |i| i.links = links::add(b"", t.b, b"root", 0));
-    assert_eq!(t.kinds(), ["wrong links"; 4]);
+    assert_eq!(t.kinds().await, ["wrong links"; 4]);
     assert_eq!(t.repair_all().await, ALL_PATHS);
 }
 
@@ -222,11 +232,11 @@ async fn links_that_overflowed_are_no_problem() {
     for i in 0..300 {
         t.f.link(t.g, t.b, &format!("a-rather-long-name-{i}")).unwrap();
     }
-    assert_eq!(t.findings(), []);
+    assert_eq!(t.findings().await, []);
     t.damage(|b| {
         b.delete(keys::entry(t.b, b"a-rather-long-name-3"));
     });
-    assert_eq!(t.kinds(), ["wrong link count", "wrong links"]);
+    assert_eq!(t.kinds().await, ["wrong link count", "wrong links"]);
     assert_eq!(t.repair_all().await.len(), ALL_PATHS.len() + 299);
 }
 
@@ -236,7 +246,7 @@ async fn directory_with_two_names_keeps_the_recorded_one() {
     t.put_entry(ROOT, "again", t.b, S_IFDIR);
     t.put_entry(t.b, "root", ROOT, S_IFDIR);
     assert_eq!(
-        t.kinds(),
+        t.kinds().await,
         [
             "second name of a directory",
             "second name of a directory",
@@ -256,7 +266,11 @@ async fn directory_cycles_are_broken_and_kept_in_lost_found() {
         b.delete(keys::entry(t.a, b"b"));
     });
     t.put_entry(c, "b", t.b, S_IFDIR);
-    assert!(t.kinds().contains(&"directory cycle"), "{:?}", t.kinds());
+    assert!(
+        t.kinds().await.contains(&"directory cycle"),
+        "{:?}",
+        t.kinds().await
+    );
     let paths = t.repair_all().await;
     assert!(
         paths
@@ -270,15 +284,21 @@ async fn directory_cycles_are_broken_and_kept_in_lost_found() {
 async fn wrong_entry_type_is_corrected() {
     let t = Tree::new();
     t.put_entry(t.a, "g", t.g, S_IFDIR);
-    assert_eq!(t.findings(), [("wrong type", "/a/g".into())]);
+    assert_eq!(t.findings().await, [("wrong type", "/a/g".into())]);
     assert_eq!(t.repair_all().await, ALL_PATHS);
-    assert_eq!(t.f.store.entry(t.a, b"g").unwrap().unwrap().kind, S_IFREG);
+    assert_eq!(t.f.store.entry(t.a, b"g").wait().unwrap().unwrap().kind, S_IFREG);
 }
 
 #[tokio::test]
 async fn invalid_names_are_removed_and_misplaced_entries_moved() {
     let t = Tree::new();
-    let value = t.f.store.index().get(&keys::entry(t.a, b"g")).unwrap().unwrap();
+    let value =
+        t.f.store
+            .index()
+            .get(&keys::entry(t.a, b"g"))
+            .wait()
+            .unwrap()
+            .unwrap();
     let mut misplaced = keys::entries_from(t.a, crate::store::NameHash(77));
     misplaced.extend_from_slice(b"g");
     t.damage(|b| {
@@ -288,7 +308,7 @@ async fn invalid_names_are_removed_and_misplaced_entries_moved() {
         b.put(keys::entry(t.b, b"short"), "?");
     });
     assert_eq!(
-        t.kinds(),
+        t.kinds().await,
         [
             "illegal name",
             "illegal name",
@@ -303,7 +323,10 @@ async fn invalid_names_are_removed_and_misplaced_entries_moved() {
 async fn entries_below_a_file_are_removed() {
     let t = Tree::new();
     t.put_entry(t.g, "below-a-file", t.file, S_IFREG);
-    assert_eq!(t.findings(), [("entries below a non-directory", "/a/g".into())]);
+    assert_eq!(
+        t.findings().await,
+        [("entries below a non-directory", "/a/g".into())]
+    );
     assert_eq!(t.repair_all().await, ALL_PATHS);
 }
 
@@ -313,7 +336,7 @@ async fn missing_root_is_created() {
     t.damage(|b| {
         b.delete(keys::inode(ROOT));
     });
-    assert_eq!(t.kinds(), ["missing directory inode", "no root directory"]);
+    assert_eq!(t.kinds().await, ["missing directory inode", "no root directory"]);
     let paths = t.repair_all().await;
     assert!(
         ALL_PATHS.iter().all(|p| paths.contains(&(*p).into())),
@@ -332,7 +355,7 @@ async fn mismatched_orphan_records_are_repaired() {
             .put("o", "");
     });
     assert_eq!(
-        t.kinds(),
+        t.kinds().await,
         [
             "stale orphan record",
             "stale orphan record",
@@ -352,7 +375,7 @@ async fn xattrs_without_inode_or_flag_are_repaired() {
         b.put(keys::xattr(t.a, b""), "1");
     });
     assert_eq!(
-        t.kinds(),
+        t.kinds().await,
         [
             "extended attributes without an inode",
             "extended attributes without the flag",
@@ -360,13 +383,13 @@ async fn xattrs_without_inode_or_flag_are_repaired() {
         ]
     );
     assert_eq!(t.repair_all().await, ALL_PATHS);
-    assert_eq!(t.f.store.xattr(t.g, b"user.x").unwrap().unwrap(), "1");
+    assert_eq!(t.f.store.xattr(t.g, b"user.x").wait().unwrap().unwrap(), "1");
 }
 
 #[tokio::test]
 async fn invalid_layouts_and_acls_are_removed() {
     let t = Tree::new();
-    let lov = t.f.store.inode(t.g).unwrap().lov;
+    let lov = t.f.store.inode(t.g).wait().unwrap().lov;
     t.change(t.file, |i| i.lov = lov);
     t.change(t.g, |i| {
         i.acl_access = Bytes::from_static(b"acl");
@@ -377,7 +400,7 @@ async fn invalid_layouts_and_acls_are_removed() {
         i.lov = Bytes::from_static(b"layout");
     });
     assert_eq!(
-        t.kinds(),
+        t.kinds().await,
         ["bad ACL", "bad ACL", "bad layout", "bad layout", "bad layout"]
     );
     assert_eq!(t.repair_all().await, ALL_PATHS);
@@ -395,7 +418,7 @@ async fn sequences_of_inodes_must_be_in_the_fldb_and_allocated() {
         b.put(keys::setting(SUPER_SEQUENCE), unallocated.to_bytes());
     });
     assert_eq!(
-        t.findings(),
+        t.findings().await,
         [("unallocated sequence in use", "sequence 0x200000401".into())]
     );
     assert_eq!(t.repair_all().await, ALL_PATHS);
@@ -403,7 +426,7 @@ async fn sequences_of_inodes_must_be_in_the_fldb_and_allocated() {
         b.delete(keys::location(0x2_0000_0400))
             .put(keys::location(5), "no range");
     });
-    assert_eq!(t.kinds(), ["unknown sequence", "unreadable record"]);
+    assert_eq!(t.kinds().await, ["unknown sequence", "unreadable record"]);
     assert_eq!(t.repair_all().await, ALL_PATHS);
     // The range of another target: the check cannot know whether the FLDB or the inode is right.
     let other = LuSeqRange {
@@ -415,17 +438,20 @@ async fn sequences_of_inodes_must_be_in_the_fldb_and_allocated() {
     t.damage(|b| {
         b.put(keys::location(unallocated.lsr_start), other.to_bytes());
     });
-    assert_eq!(t.kinds(), ["unknown sequence"]);
-    assert_eq!(t.examine().problems[0].finding(&t.f.store).repair, None);
+    assert_eq!(t.kinds().await, ["unknown sequence"]);
+    assert_eq!(
+        t.examine().await.problems[0].finding(&t.f.store).await.repair,
+        None
+    );
 }
 
-#[test]
-fn unknown_records_are_reported_and_kept() {
+#[tokio::test]
+async fn unknown_records_are_reported_and_kept() {
     let t = Tree::new();
     t.damage(|b| {
         b.put("zebra", "stripes");
     });
-    assert_eq!(t.findings(), [("unknown record", "record zebra".into())]);
+    assert_eq!(t.findings().await, [("unknown record", "record zebra".into())]);
 }
 
 #[tokio::test]
@@ -433,14 +459,16 @@ async fn dot_lustre_needs_no_entry_in_the_root() {
     let t = Tree::new();
     let make = || {
         let store = crate::store::Store::new(t.f.store.index().clone());
-        crate::store::dot_lustre::make(&store, (0, 0), Time::default()).unwrap();
+        crate::store::dot_lustre::make(&store, (0, 0), Time::default())
+            .wait()
+            .unwrap();
     };
     make();
-    assert_eq!(t.findings(), []);
+    assert_eq!(t.findings().await, []);
     let mut change = Change::new();
     change.remove_entry(Fid::DOT_LUSTRE, b"fid");
-    t.f.store.apply(change).unwrap();
+    t.f.store.apply(change).wait().unwrap();
     assert_eq!(t.repair_all().await, ALL_PATHS, "not moved to lost+found");
     make();
-    assert_eq!(t.findings(), []);
+    assert_eq!(t.findings().await, []);
 }

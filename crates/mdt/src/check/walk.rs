@@ -41,13 +41,13 @@ fn report_malformed(examination: &mut Examination, key: Bytes, record: &'static 
 
 /// Walks the inodes: checks their records, ACLs and layouts, and that their sequences belong to
 /// this MDT and are allocated.
-pub(super) fn inodes(
+pub(super) async fn inodes(
     store: &Store,
     mdt_index: u32,
     progress: &Progress,
     examination: &mut Examination,
 ) -> Result<(), OsdError> {
-    let ranges = Ranges::read(store, mdt_index, progress)?;
+    let ranges = Ranges::read(store, mdt_index, progress).await?;
     examination.fldb = ranges.fldb.clone();
     for (key, reason) in &ranges.malformed {
         report_malformed(examination, key.clone(), "sequences", reason);
@@ -84,6 +84,7 @@ pub(super) fn inodes(
         examination.table.rows.push(row);
         Ok(())
     })
+    .await
 }
 
 /// Checks that an inode's sequence belongs to this MDT and is allocated.
@@ -172,7 +173,7 @@ fn claims_of(fid: Fid, file: u32, lov: &[u8]) -> Result<Vec<Claim>, String> {
 
 /// Walks the entries: each name must be valid, match its key's hash, and lead to an inode of the
 /// same type.
-pub(super) fn names(
+pub(super) async fn names(
     store: &Store,
     progress: &Progress,
     examination: &mut Examination,
@@ -218,7 +219,8 @@ pub(super) fn names(
             count_name(dir_row, fid, name, entry, examination);
         }
         Ok(())
-    })?;
+    })
+    .await?;
     count_dot_lustre_name(examination);
     Ok(())
 }
@@ -294,7 +296,7 @@ fn count_name(dir_row: Option<usize>, dir: Fid, name: Bytes, entry: Entry, exami
 }
 
 /// Walks the extended attributes: each must belong to an inode with the flag for them.
-pub(super) fn xattrs(
+pub(super) async fn xattrs(
     store: &Store,
     progress: &Progress,
     examination: &mut Examination,
@@ -326,10 +328,11 @@ pub(super) fn xattrs(
         }
         Ok(())
     })
+    .await
 }
 
 /// Walks the orphan records: each must belong to an inode. Marks these inodes.
-pub(super) fn orphans(
+pub(super) async fn orphans(
     store: &Store,
     progress: &Progress,
     examination: &mut Examination,
@@ -347,10 +350,11 @@ pub(super) fn orphans(
         }
         Ok(())
     })
+    .await
 }
 
 /// Walks the work queued for OSTs, and the records of their objects ([`LastUsedId`]).
-pub(super) fn work(
+pub(super) async fn work(
     store: &Store,
     progress: &Progress,
     examination: &mut Examination,
@@ -362,7 +366,8 @@ pub(super) fn work(
             _ => report_malformed(examination, key, "work for an OST", "the record is malformed"),
         }
         Ok::<(), OsdError>(())
-    })?;
+    })
+    .await?;
     examination.destroy_queue.sort_unstable();
     let mut last_used = BTreeMap::new();
     for_each_entry(&**store.index(), keys::OBJECTS, progress, |key, value| {
@@ -373,13 +378,14 @@ pub(super) fn work(
             _ => report_malformed(examination, key, "objects of an OST", "the record is malformed"),
         }
         Ok::<(), OsdError>(())
-    })?;
+    })
+    .await?;
     examination.last_used = last_used;
     Ok(())
 }
 
 /// Reports the records of unknown kinds.
-pub(super) fn unknown(
+pub(super) async fn unknown(
     store: &Store,
     progress: &Progress,
     examination: &mut Examination,
@@ -388,7 +394,8 @@ pub(super) fn unknown(
         for_each_entry::<OsdError>(&**store.index(), &[tag], progress, |key, _| {
             examination.problems.push(Problem::UnknownRecord { key });
             Ok(())
-        })?;
+        })
+        .await?;
     }
     Ok(())
 }

@@ -98,10 +98,10 @@ impl Mdt {
                 false => return Err(Errno::EBUSY),
             }
             let cred = self.cred_of_body(req, request);
-            let found = namespace::lookup(&self.store, &cred, request.mbo_fid1, name)?;
+            let found = namespace::lookup(&self.store, &cred, request.mbo_fid1, name).await?;
             found.ok_or(Errno::ENOENT)?.fid
         };
-        let inode = self.store.inode(fid)?;
+        let inode = self.store.inode(fid).await?;
         self.check_can_use(req, &inode)?;
         let mut bits = locks::LOOKUP | locks::PERM;
         if *opc != LOOKUP || inode.ctime.later(QUIET_SECS) < self.clock.now() {
@@ -127,7 +127,7 @@ impl Mdt {
         drop(name_lock);
         // Read the inode again under the lock. If the lookup is by FID, the inode may be destroyed
         // meanwhile.
-        let inode = match self.store.inode(fid) {
+        let inode = match self.store.inode(fid).await {
             Ok(inode) => inode,
             Err(e) => {
                 self.locks.server().cancel(&req.export, &[lock.handle]);

@@ -21,7 +21,7 @@ impl Mdt {
             bufs: vec![MdtBody::default().to_bytes()],
             ..IntentResult::default()
         };
-        if let Err(e) = self.store.inode(fid) {
+        if let Err(e) = self.store.inode(fid).await {
             out.errno = Some(e);
             return Ok(out);
         }
@@ -29,7 +29,7 @@ impl Mdt {
         let lock = server
             .grant_to(&req.export, cookie, fid.res_id(), LockMode::Pr, locks::XATTR, 0)
             .await?;
-        match xattr::cacheable_xattrs(&self.store, fid) {
+        match xattr::cacheable_xattrs(&self.store, fid).await {
             Ok(all) => {
                 out.bufs = pack(&all);
                 out.lock = lock;

@@ -19,7 +19,7 @@ impl Mdt {
             disposition: DISP_IT_EXECD,
             ..IntentResult::default()
         };
-        if let Err(e) = self.store.inode(fid) {
+        if let Err(e) = self.store.inode(fid).await {
             out.errno = Some(e);
             return Ok(out);
         }
@@ -27,7 +27,7 @@ impl Mdt {
         let lock = server
             .grant_to(&req.export, cookie, fid.res_id(), LockMode::Cr, locks::LAYOUT, 0)
             .await?;
-        match self.store.inode(fid) {
+        match self.store.inode(fid).await {
             Ok(inode) => {
                 out.bufs = vec![if inode.is_file() {
                     inode.lov

@@ -90,13 +90,14 @@ impl Mdt {
     /// Executes `LDLM_ENQUEUE` with an intent.
     pub(crate) async fn execute_intent(&self, req: &mut ServerRequest) -> HandlerResult {
         let dlm: LdlmRequest = req.get(bufs::DLM_REQ)?;
-        self.release_handles(req, &ldlm::handles_to_cancel(req.buf(bufs::DLM_REQ), 1));
+        self.release_handles(req, &ldlm::handles_to_cancel(req.buf(bufs::DLM_REQ), 1))
+            .await;
         let cookie = dlm.lock_handle[0];
         let opc = intent_opc(req).ok_or(Errno::EPROTO)?;
         match opc {
             OPEN | OPEN_CREAT => {
                 let result = self.intent_open(req).await?;
-                self.open_reply(req, result)
+                self.open_reply(req, result).await
             }
             GETATTR | LOOKUP => self.intent_getattr(req, cookie, opc).await?.reply(7),
             LAYOUT => self.intent_layout(req, cookie, &dlm).await?.reply(1),
@@ -108,14 +109,14 @@ impl Mdt {
     }
 
     /// The reply to an open.
-    fn open_reply(&self, req: &ServerRequest, result: IntentResult) -> HandlerResult {
+    async fn open_reply(&self, req: &ServerRequest, result: IntentResult) -> HandlerResult {
         let creates = result.disposition & DISP_OPEN_CREATE != 0;
         let reply = result.reply(9)?;
         if !creates {
             return Ok(reply);
         }
         let parent = req.get::<MdtRecCreate>(bufs::OPEN_REC)?.cr_fid1;
-        Ok(self.append_dir_attrs(req, parent, reply))
+        Ok(self.append_dir_attrs(req, parent, reply).await)
     }
 }
 

@@ -161,12 +161,15 @@ impl Mdt {
             None => self.prepare_to_open(req, request, &mut found, out).await?,
         };
         let created = found.created.as_ref().map(|(change, _)| change.transno);
-        let handle = match self.open_handle(req, request, (found.fid, &inode), created, out) {
+        let handle = match self
+            .open_handle(req, request, (found.fid, &inode), created, out)
+            .await
+        {
             Ok(handle) => handle,
             Err(e) => {
                 self.locks.server().cancel(&req.export, &[lock.handle]);
                 if found.created.is_some() && request.is_volatile() {
-                    namespace::destroy_orphan(self.request_store(req).without_reply(), found.fid)?;
+                    namespace::destroy_orphan(self.request_store(req).without_reply(), found.fid).await?;
                 }
                 return Err(e);
             }
@@ -182,18 +185,18 @@ impl Mdt {
         if found.created.is_some() {
             found.held.hold_until_acknowledged(req);
         }
-        self.put_opened(req, fid, handle, out)
+        self.put_opened(req, fid, handle, out).await
     }
 
     /// Puts the attributes and the handle of the opened file into the result.
-    pub(super) fn put_opened(
+    pub(super) async fn put_opened(
         &self,
         req: &ServerRequest,
         fid: Fid,
         handle: u64,
         out: &mut IntentResult,
     ) -> Result<(), Errno> {
-        let inode = self.store.inode(fid)?;
+        let inode = self.store.inode(fid).await?;
         let mut valid = OBD_MD_FLEASIZE | OBD_MD_FLACL;
         if inode.is_file() {
             valid |= OBD_MD_FLMODEASIZE;
@@ -213,7 +216,7 @@ impl Mdt {
         out: &IntentResult,
     ) -> Result<(Inode, GrantedLock), Errno> {
         let fid = found.fid;
-        let mut inode = self.store.inode(fid)?;
+        let mut inode = self.store.inode(fid).await?;
         if request.flags.is_lease() {
             self.check_lease(fid, &inode)?;
         }
@@ -260,7 +263,7 @@ impl Mdt {
             } else {
                 request.rec.cr_fid2
             };
-            self.store.inode(fid)?;
+            self.store.inode(fid).await?;
             out.disposition |= DISP_LOOKUP_EXECD | DISP_LOOKUP_POS;
             return Ok(Some(OpenTarget {
                 fid,
@@ -272,18 +275,18 @@ impl Mdt {
         out.disposition |= DISP_LOOKUP_EXECD;
         let (store, cred) = (&self.store, &request.cred);
         // This lookup without a lock guesses which lock the open needs.
-        let mut resolved = Resolved::read(store, cred, parent, name)?;
+        let mut resolved = Resolved::read(store, cred, parent, name).await?;
         let (held, unused) = loop {
             if request.is_volatile() {
                 resolved.entry = None;
-                let unused = self.check_new_file(req, request)?;
+                let unused = self.check_new_file(req, request).await?;
                 break (self.request_locks(req), creates.then_some(unused));
             }
             let mut held = self.request_locks(req);
             let must_create = creates && resolved.entry.is_none();
             let unused = match must_create {
                 true => {
-                    let unused = self.check_new_file(req, request)?;
+                    let unused = self.check_new_file(req, request).await?;
                     held.lock_name_write(parent, name).await?;
                     Some(unused)
                 }
@@ -292,7 +295,7 @@ impl Mdt {
                     None
                 }
             };
-            resolved = resolved.refresh(store, cred, parent, name)?;
+            resolved = resolved.refresh(store, cred, parent, name).await?;
             if must_create || !creates || resolved.entry.is_some() {
                 break (held, unused);
             }
@@ -326,7 +329,7 @@ impl Mdt {
     }
 
     /// Checks the new file's name and FID, before the request takes a lock.
-    pub(super) fn check_new_file(
+    pub(super) async fn check_new_file(
         &self,
         req: &ServerRequest,
         request: &OpenRequest,
@@ -334,7 +337,7 @@ impl Mdt {
         namespace::check_name(&request.name)?;
         namespace::check_not_dot_lustre(request.rec.cr_fid1)?;
         namespace::check_fid(request.rec.cr_fid2)?;
-        self.check_new_fid(req, request.rec.cr_fid2)
+        self.check_new_fid(req, request.rec.cr_fid2).await
     }
 
     /// Creates a file. Grants the creator's lock before the file is visible: another client that
@@ -370,7 +373,10 @@ impl Mdt {
         let lock = self
             .grant_open_lock(req, request, node.fid, &file, creator_bit)
             .await?;
-        match self.make_file(req, request, &node, resolved, unused, disposition) {
+        match self
+            .make_file(req, request, &node, resolved, unused, disposition)
+            .await
+        {
             Ok(change) => Ok((change, lock)),
             Err(e) => {
                 self.locks.server().cancel(&req.export, &[lock.handle]);
@@ -380,7 +386,7 @@ impl Mdt {
     }
 
     /// Creates the file of an open.
-    pub(super) fn make_file(
+    pub(super) async fn make_file(
         &self,
         req: &ServerRequest,
         request: &OpenRequest,
@@ -392,10 +398,10 @@ impl Mdt {
         let store = self.request_store(req).with_data(disposition);
         let (cred, parent) = (&request.cred, request.rec.cr_fid1);
         if request.is_volatile() {
-            return namespace::create_volatile(store, cred, parent, node);
+            return namespace::create_volatile(store, cred, parent, node).await;
         }
         let name = (parent, &request.name[..]);
-        namespace::create_resolved(store, cred, name, resolved, Some(unused), node)
+        namespace::create_resolved(store, cred, name, resolved, Some(unused), node).await
     }
 
     /// The layout of a new file: a foreign one, or one with newly allocated objects. Values that
@@ -417,7 +423,7 @@ impl Mdt {
             }
             _ => StripeRequest::default(),
         };
-        let root = self.store.inode(Fid::ROOT)?;
+        let root = self.store.inode(Fid::ROOT).await?;
         let striping = striping
             .with_defaults(&default_of(parent))
             .with_defaults(&default_of(&root));
@@ -465,26 +471,27 @@ impl Mdt {
     ) -> Result<Inode, Errno> {
         let mut held = self.request_locks(req);
         held.lock_layout(fid, locks::UPDATE).await?;
-        let inode = self.store.inode(fid)?;
+        let inode = self.store.inode(fid).await?;
         if !inode.lov.is_empty() {
             return Ok(inode);
         }
         let parents = crate::store::links::parse(&inode.links).links;
-        let parent = parents
-            .first()
-            .map_or(Ok(None), |(parent, _)| self.store.find(*parent))?;
+        let parent = match parents.first() {
+            Some((parent, _)) => self.store.find(*parent).await?,
+            None => None,
+        };
         let lov = self.new_layout(fid, layout, &parent.unwrap_or_default()).await?;
         self.osts.extend(&lov, inode.size).await?;
-        match namespace::set_layout(store, fid, lov)? {
+        match namespace::set_layout(store, fid, lov).await? {
             Some(change) => Ok(change.inode),
-            None => self.store.inode(fid),
+            None => self.store.inode(fid).await,
         }
     }
 
     /// Opens a file or directory, and returns the cookie of its new handle; 0 for other types,
     /// which clients open locally. `created` is the transaction of a request that created or opened
     /// the file; with `None`, the open gets its own.
-    pub(super) fn open_handle(
+    pub(super) async fn open_handle(
         &self,
         req: &ServerRequest,
         request: &OpenRequest,
@@ -504,9 +511,9 @@ impl Mdt {
         let (_, transno) = if mode.is_lease() && created.is_none() {
             let own = handles.get(request.rec.cr_open_handle_old.cookie);
             let own = own.filter(|own| own.fid == fid).map(|own| own.mode);
-            namespace::open_with_lease(store, &request.cred, fid, mode, own)?
+            namespace::open_with_lease(store, &request.cred, fid, mode, own).await?
         } else {
-            namespace::open(store, &request.cred, fid, mode, created)?
+            namespace::open(store, &request.cred, fid, mode, created).await?
         };
         let file = OpenFile { fid, mode };
         let added = match self.is_replay(req) {
@@ -520,7 +527,7 @@ impl Mdt {
                 if let Ok(handle) = other {
                     handles.remove(handle);
                 }
-                namespace::close(store.without_reply(), fid, mode, None)?;
+                namespace::close(store.without_reply(), fid, mode, None).await?;
                 return Err(other.err().unwrap_or(Errno::ENOTCONN));
             }
         };

@@ -40,23 +40,25 @@ impl Mdt {
         out.disposition |= DISP_LOOKUP_EXECD;
         let fid = file_of(&request.rec);
         let transno = self.replayed_transno(req);
-        match self.store.find(fid)? {
+        match self.store.find(fid).await? {
             Some(inode) => {
                 out.disposition |= DISP_LOOKUP_POS;
                 if inode.is_file() && inode.lov.is_empty() {
-                    self.replay_layout(req, request, fid, out.disposition)?;
+                    self.replay_layout(req, request, fid, out.disposition).await?;
                 }
             }
             None if request.flags.has(MDS_OPEN_CREAT) => {
                 let disposition = out.disposition | DISP_LOOKUP_NEG | DISP_OPEN_CREATE;
-                let unused = self.check_new_file(req, request)?;
+                let unused = self.check_new_file(req, request).await?;
                 let (parent, cred) = (request.rec.cr_fid1, &request.cred);
-                let mut resolved = Resolved::read(&self.store, cred, parent, &request.name)?;
+                let mut resolved = Resolved::read(&self.store, cred, parent, &request.name).await?;
                 if request.is_volatile() {
                     resolved.entry = None;
                 }
                 let node = request.new_file(self.replayed_layout(request)?);
-                let change = self.make_file(req, request, &node, resolved, unused, disposition)?;
+                let change = self
+                    .make_file(req, request, &node, resolved, unused, disposition)
+                    .await?;
                 (out.disposition, out.pre_versions) = (disposition, change.pre_versions);
             }
             None => {
@@ -64,12 +66,14 @@ impl Mdt {
                 return Err(Errno::ENOENT);
             }
         }
-        let inode = self.store.inode(fid)?;
-        let handle = self.open_handle(req, request, (fid, &inode), transno, out)?;
+        let inode = self.store.inode(fid).await?;
+        let handle = self
+            .open_handle(req, request, (fid, &inode), transno, out)
+            .await?;
         if request.flags.is_lease() {
             out.disposition |= DISP_OPEN_LEASE;
         }
-        self.put_opened(req, fid, handle, out)
+        self.put_opened(req, fid, handle, out).await
     }
 
     /// The layout of a file that a client creates again; empty if the file had none. The MDT
@@ -85,7 +89,7 @@ impl Mdt {
     }
 
     /// Sets the layout again that the first execution of an open set on an existing file.
-    fn replay_layout(
+    async fn replay_layout(
         &self,
         req: &ServerRequest,
         request: &OpenRequest,
@@ -97,20 +101,23 @@ impl Mdt {
             return Ok(());
         }
         let store = self.request_store(req).with_data(disposition);
-        namespace::set_layout(store, file, lov).map(drop)
+        namespace::set_layout(store, file, lov).await?;
+        Ok(())
     }
 
     /// Rebuilds the reply to an open that an earlier start executed; `None` if the request is no
     /// open. Opens the file again, but creates nothing.
-    pub(crate) fn rebuild_open(&self, req: &ServerRequest, kept: &KeptReply) -> Option<HandlerResult> {
+    pub(crate) async fn rebuild_open(&self, req: &ServerRequest, kept: &KeptReply) -> Option<HandlerResult> {
         let opc = intent_opc(req)?;
-        [OPEN, OPEN_CREAT]
-            .contains(&opc)
-            .then(|| self.open_again(req, kept))
+        match opc {
+            OPEN | OPEN_CREAT => Some(self.open_again(req, kept).await),
+            _ => None,
+        }
     }
 
-    fn open_again(&self, req: &ServerRequest, kept: &KeptReply) -> HandlerResult {
-        self.release_handles(req, &ldlm::handles_to_cancel(req.buf(bufs::DLM_REQ), 1));
+    async fn open_again(&self, req: &ServerRequest, kept: &KeptReply) -> HandlerResult {
+        self.release_handles(req, &ldlm::handles_to_cancel(req.buf(bufs::DLM_REQ), 1))
+            .await;
         let mut request = OpenRequest::parse(self, req)?;
         // The first execution checked the permissions, but the client may now name another file.
         request.cred.is_replay = self.trusts(req);
@@ -124,28 +131,32 @@ impl Mdt {
             bufs: vec![MdtBody::default().to_bytes()],
             ..IntentResult::default()
         };
-        let fid = self.opened_file(&request, kept);
-        let opened = fid.and_then(|fid| {
-            let inode = self.store.inode(fid)?;
+        let opened = async {
+            let fid = self.opened_file(&request, kept).await?;
+            let inode = self.store.inode(fid).await?;
             request.cred.is_replay |= inode.uid == request.cred.fsuid;
-            let handle = self.open_handle(req, &request, (fid, &inode), Some(kept.transno), &mut out)?;
-            self.put_opened(req, fid, handle, &mut out)
-        });
+            let opened = (fid, &inode);
+            let handle = self
+                .open_handle(req, &request, opened, Some(kept.transno), &mut out)
+                .await?;
+            self.put_opened(req, fid, handle, &mut out).await
+        };
+        let opened = opened.await;
         out.errno = opened.err();
         (out.transno, out.pre_versions) = (kept.transno, kept.pre_versions);
-        self.open_reply(req, out)
+        self.open_reply(req, out).await
     }
 
     /// The file of an open that was executed.
-    fn opened_file(&self, request: &OpenRequest, kept: &KeptReply) -> Result<Fid, Errno> {
+    async fn opened_file(&self, request: &OpenRequest, kept: &KeptReply) -> Result<Fid, Errno> {
         let rec = &request.rec;
         // A client names a new file in each open that may create. If the file existed, the reply
         // told the client its FID, which a replay has. A resent request does not have it.
         let is_named = kept.data & DISP_LOOKUP_POS != 0 && !request.opens_by_fid();
-        if !is_named || self.store.find(rec.cr_fid2)?.is_some() {
+        if !is_named || self.store.find(rec.cr_fid2).await?.is_some() {
             return Ok(file_of(rec));
         }
-        let entry = namespace::lookup(&self.store, &request.cred, rec.cr_fid1, &request.name)?;
+        let entry = namespace::lookup(&self.store, &request.cred, rec.cr_fid1, &request.name).await?;
         Ok(entry.ok_or(Errno::ENOENT)?.fid)
     }
 }

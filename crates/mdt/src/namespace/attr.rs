@@ -7,7 +7,7 @@ use wire::{
     MDS_ATTR_PROJID, MDS_ATTR_SIZE, MDS_ATTR_UID, MDS_DATA_MODIFIED, MdtRecSetattr,
 };
 
-use super::{APPEND, ChangeResult, IMMUTABLE, Plan, run};
+use super::{APPEND, Attempts, ChangeResult, IMMUTABLE, Plan};
 use crate::{
     acl,
     cred::{Cred, MAY_WRITE},
@@ -55,16 +55,22 @@ pub struct SetattrArgs<'a> {
 ///
 /// `EPERM`, `EACCES` without permission; `ETXTBSY` for truncating a running executable; `EFBIG`,
 /// `EISDIR`, `EINVAL` for an impossible size; `ENOENT` if the inode is gone.
-pub fn setattr<'a>(
+pub async fn setattr<'a>(
     store: impl Into<RequestStore<'a>>,
     cred: &Cred,
     args: SetattrArgs<'_>,
 ) -> Result<ChangeResult, Errno> {
     let store = store.into();
     let fid = args.rec.sa_fid;
-    run(store, &[fid], || {
-        plan_setattr(store.inode(fid)?, store.open_counts(fid), cred, args)
-    })
+    let mut attempts = Attempts::new(store);
+    loop {
+        let stamp = attempts.begin(&[fid]).await?;
+        let inode = store.inode(fid).await?;
+        let plan = plan_setattr(inode, store.open_counts(fid), cred, args)?;
+        if let Some(result) = attempts.apply(plan, &stamp)? {
+            return Ok(result);
+        }
+    }
 }
 
 fn plan_setattr(old: Inode, opens: OpenCounts, cred: &Cred, args: SetattrArgs<'_>) -> Result<Plan, Errno> {

@@ -4,8 +4,8 @@ use bytes::Bytes;
 use wire::{Errno, Fid, Time};
 
 use super::{
-    APPEND, ChangeResult, ENOENT_VERSION, IMMUTABLE, Plan, Resolved, check_may_add, check_name,
-    check_not_dot_lustre, check_searchable, run, run_if_needed, searchable_dir,
+    APPEND, Attempts, ChangeResult, ENOENT_VERSION, IMMUTABLE, Plan, Resolved, check_may_add, check_name,
+    check_not_dot_lustre, check_searchable, searchable_dir,
 };
 use crate::{
     acl,
@@ -123,7 +123,7 @@ struct CreateView<'a> {
 ///
 /// `EEXIST` if the name or the FID is in use; `EACCES`, `EPERM` without permission; `ENOTDIR`,
 /// `ENOENT` for a bad parent; `EINVAL`, `ENAMETOOLONG` for a bad name; `ENOSPC`.
-pub fn create<'a>(
+pub async fn create<'a>(
     store: impl Into<RequestStore<'a>>,
     cred: &Cred,
     parent: Fid,
@@ -133,14 +133,14 @@ pub fn create<'a>(
     let store = store.into();
     check_name(name)?;
     node.check(cred)?;
-    let unused = store.unused_fid(node.fid)?;
-    let resolved = Resolved::read(&store, cred, parent, name)?;
-    create_resolved(store, cred, (parent, name), resolved, unused, node)
+    let unused = store.unused_fid(node.fid).await?;
+    let resolved = Resolved::read(&store, cred, parent, name).await?;
+    create_resolved(store, cred, (parent, name), resolved, unused, node).await
 }
 
 /// Like [`create`], for a caller that has locked the name and then looked it up (`resolved`), and
 /// that has looked up the new FID (`unused`; `None` if the FID is in use).
-pub(crate) fn create_resolved(
+pub(crate) async fn create_resolved(
     store: RequestStore<'_>,
     cred: &Cred,
     (parent, name): (Fid, &[u8]),
@@ -150,6 +150,7 @@ pub(crate) fn create_resolved(
 ) -> Result<ChangeResult, Errno> {
     check_not_dot_lustre(parent)?;
     check_searchable(cred, &resolved.dir)?;
+    let mut attempts = Attempts::new(store);
     loop {
         let view = CreateView {
             dir: &resolved.dir,
@@ -157,11 +158,12 @@ pub(crate) fn create_resolved(
             fid_in_use: unused.is_none(),
         };
         let plan = plan_create(&view, cred, parent, name, node)?;
-        let UnusedFid { stamp } = unused.ok_or(Errno::EEXIST)?;
-        if let Some(result) = plan.apply(store, &stamp)? {
+        let UnusedFid { mut stamp } = unused.ok_or(Errno::EEXIST)?;
+        attempts.read_dirs(&mut stamp).await?;
+        if let Some(result) = attempts.apply(plan, &stamp)? {
             return Ok(result);
         }
-        unused = store.unused_fid(node.fid)?;
+        unused = store.unused_fid(node.fid).await?;
     }
 }
 
@@ -205,7 +207,7 @@ fn plan_create(
 ///
 /// `EEXIST` if the FID is in use; `EACCES`, `EPERM` without permission; `ENOTDIR`, `ENOENT` for a
 /// bad parent; `ENOSPC`.
-pub fn create_volatile<'a>(
+pub async fn create_volatile<'a>(
     store: impl Into<RequestStore<'a>>,
     cred: &Cred,
     parent: Fid,
@@ -213,14 +215,19 @@ pub fn create_volatile<'a>(
 ) -> Result<ChangeResult, Errno> {
     let store = store.into();
     node.check(cred)?;
-    run(store, &[node.fid], || {
+    let mut attempts = Attempts::new(store);
+    loop {
+        let stamp = attempts.begin(&[node.fid]).await?;
         let view = CreateView {
-            dir: &searchable_dir(&store, cred, parent)?,
+            dir: &searchable_dir(&store, cred, parent).await?,
             name_in_use: false,
-            fid_in_use: store.find(node.fid)?.is_some(),
+            fid_in_use: store.find(node.fid).await?.is_some(),
         };
-        plan_create_volatile(&view, cred, parent, node)
-    })
+        let plan = plan_create_volatile(&view, cred, parent, node)?;
+        if let Some(result) = attempts.apply(plan, &stamp)? {
+            return Ok(result);
+        }
+    }
 }
 
 fn plan_create_volatile(
@@ -258,7 +265,7 @@ struct LinkView {
 /// `EEXIST` if the name is in use; `EPERM` for a directory, or an immutable or append-only file;
 /// `ENOENT` if the file has no name left; `EMLINK`; or an error of the parent or the name as in
 /// [`create`].
-pub fn link<'a>(
+pub async fn link<'a>(
     store: impl Into<RequestStore<'a>>,
     cred: &Cred,
     file: Fid,
@@ -268,14 +275,19 @@ pub fn link<'a>(
 ) -> Result<ChangeResult, Errno> {
     let store = store.into();
     check_name(name)?;
-    run(store, &[file], || {
+    let mut attempts = Attempts::new(store);
+    loop {
+        let stamp = attempts.begin(&[file]).await?;
         let view = LinkView {
-            dir: searchable_dir(&store, cred, parent)?,
-            inode: store.inode(file)?,
-            name_in_use: store.entry(parent, name)?.is_some(),
+            dir: searchable_dir(&store, cred, parent).await?,
+            inode: store.inode(file).await?,
+            name_in_use: store.entry(parent, name).await?.is_some(),
         };
-        plan_link(view, cred, file, parent, name, time)
-    })
+        let plan = plan_link(view, cred, file, parent, name, time)?;
+        if let Some(result) = attempts.apply(plan, &stamp)? {
+            return Ok(result);
+        }
+    }
 }
 
 fn plan_link(
@@ -319,15 +331,22 @@ fn plan_link(
 /// # Errors
 ///
 /// `EINVAL` if the inode is no regular file; `ENOENT` if it is gone; `ENOSPC`.
-pub fn set_layout<'a>(
+pub async fn set_layout<'a>(
     store: impl Into<RequestStore<'a>>,
     file: Fid,
     lov: Bytes,
 ) -> Result<Option<ChangeResult>, Errno> {
     let store = store.into();
-    run_if_needed(store, &[file], || {
-        plan_set_layout(store.inode(file)?, file, lov.clone())
-    })
+    let mut attempts = Attempts::new(store);
+    loop {
+        let stamp = attempts.begin(&[file]).await?;
+        let Some(plan) = plan_set_layout(store.inode(file).await?, file, lov.clone())? else {
+            return Ok(None);
+        };
+        if let Some(result) = attempts.apply(plan, &stamp)? {
+            return Ok(Some(result));
+        }
+    }
 }
 
 fn plan_set_layout(mut inode: Inode, file: Fid, lov: Bytes) -> Result<Option<Plan>, Errno> {

@@ -1,11 +1,11 @@
 //! Operations on the name space, each one atomic transaction on the store.
 //!
-//! An operation has three steps. It reads what it depends on (its *view*). It plans the change: the
-//! `plan_*` functions are pure, and check permissions and types. Then it applies the plan. If
-//! another operation has changed an inode of the view in the meantime, the operation starts again
-//! ([`run`]).
+//! An operation has three steps. It reads what it depends on (its *view*), and may wait for the
+//! index. It plans the change: the `plan_*` functions are pure, and check permissions and types.
+//! Then it applies the plan, without a wait. If another operation has changed an inode of the view
+//! in the meantime, the operation starts again ([`Attempts`]).
 //!
-//! No operation here waits for a client or for the disk: a caller that serves several clients takes
+//! No operation here waits for a client or for a commit: a caller that serves several clients takes
 //! the locks first (see [`crate::locks`]), calls the operation, and replies. The client sends the
 //! times of a change. A change of names never decreases the times of its directory.
 
@@ -87,12 +87,12 @@ impl Plan {
         }
     }
 
-    /// Applies the plan. `None` if a stamped inode has changed since the stamp.
+    /// Applies the plan; the stamp is from before the view was read.
     ///
     /// # Errors
     ///
     /// As [`Store::apply_if_current`].
-    fn apply(self, store: RequestStore<'_>, stamp: &Stamp) -> Result<Option<ChangeResult>, Errno> {
+    fn apply(self, store: RequestStore<'_>, stamp: &Stamp) -> Result<ChangeResult, ApplyError> {
         let Plan {
             mut change,
             opens,
@@ -105,57 +105,65 @@ impl Plan {
         }
         let changes_inode = change.as_ref().is_some_and(|change| change.puts_inode(fid));
         let dirs = change.as_ref().map_or(0, Change::dirs_changed);
-        let applied = store.apply_if_current(stamp, change, opens.map(|opens| (fid, opens)));
         let Applied {
             transno,
             dir_versions,
-        } = match applied {
-            Ok(applied) => applied,
-            Err(ApplyError::Stale) => return Ok(None),
-            Err(ApplyError::Failed(errno)) => return Err(errno),
-        };
+        } = store.apply_if_current(stamp, change, opens.map(|opens| (fid, opens)))?;
         if changes_inode {
             inode.version = transno.0;
         }
         pre_versions[..dirs].copy_from_slice(&dir_versions[..dirs]);
-        Ok(Some(ChangeResult {
+        Ok(ChangeResult {
             transno,
             fid,
             inode,
             pre_versions,
-        }))
+        })
     }
 }
 
-/// Calls `plan`, which reads the view and plans the change, and applies the plan. Repeats both if
-/// another operation has changed one of the inodes `fids` in the meantime. Each repetition means
-/// that another operation has completed, so the operations as a whole make progress.
-fn run(
-    store: RequestStore<'_>,
-    fids: &[Fid],
-    mut plan: impl FnMut() -> Result<Plan, Errno>,
-) -> Result<ChangeResult, Errno> {
-    loop {
-        let stamp = store.stamp(fids);
-        if let Some(result) = plan()?.apply(store, &stamp)? {
-            return Ok(result);
+/// The attempts to execute an operation. Each one takes a stamp of the inodes, reads the view,
+/// plans the change and applies the plan. The attempt fails if another operation has changed one of
+/// the inodes in the meantime. Each repetition means that another operation has completed, or that
+/// the cache lacked a directory, so the operations as a whole make progress.
+struct Attempts<'a> {
+    store: RequestStore<'a>,
+    /// The directories that the cache lacked in earlier attempts.
+    unread: Vec<Fid>,
+}
+
+impl<'a> Attempts<'a> {
+    fn new(store: RequestStore<'a>) -> Attempts<'a> {
+        Attempts {
+            store,
+            unread: Vec::new(),
         }
     }
-}
 
-/// As [`run`], for an operation that may find nothing to change (`None`).
-fn run_if_needed(
-    store: RequestStore<'_>,
-    fids: &[Fid],
-    mut plan: impl FnMut() -> Result<Option<Plan>, Errno>,
-) -> Result<Option<ChangeResult>, Errno> {
-    loop {
-        let stamp = store.stamp(fids);
-        let Some(plan) = plan()? else {
-            return Ok(None);
-        };
-        if let Some(result) = plan.apply(store, &stamp)? {
-            return Ok(Some(result));
+    /// Begins an attempt: stamps the inodes `fids`, before the caller reads the view.
+    async fn begin(&self, fids: &[Fid]) -> Result<Stamp, Errno> {
+        let mut stamp = self.store.stamp(fids);
+        self.read_dirs(&mut stamp).await?;
+        Ok(stamp)
+    }
+
+    /// Adds the directories that the cache lacked to a stamp.
+    async fn read_dirs(&self, stamp: &mut Stamp) -> Result<(), Errno> {
+        self.store.read_dirs(stamp, &self.unread).await
+    }
+
+    /// Applies the plan. `None`: the caller attempts the operation again.
+    fn apply(&mut self, plan: Plan, stamp: &Stamp) -> Result<Option<ChangeResult>, Errno> {
+        match plan.apply(self.store, stamp) {
+            Ok(result) => Ok(Some(result)),
+            Err(ApplyError::Failed(errno)) => Err(errno),
+            Err(ApplyError::Stale) => Ok(None),
+            Err(ApplyError::Unread(dir)) => {
+                if !self.unread.contains(&dir) {
+                    self.unread.push(dir);
+                }
+                Ok(None)
+            }
         }
     }
 }
@@ -176,8 +184,8 @@ pub fn check_name(name: &[u8]) -> Result<(), Errno> {
 }
 
 /// Reads a directory. `ENOTDIR` for another inode, `ENOENT` if the directory was removed.
-fn directory(store: &Store, fid: Fid) -> Result<Inode, Errno> {
-    let dir = store.inode(fid)?;
+async fn directory(store: &Store, fid: Fid) -> Result<Inode, Errno> {
+    let dir = store.inode(fid).await?;
     check_dir(&dir)?;
     Ok(dir)
 }
@@ -193,9 +201,9 @@ fn check_dir(dir: &Inode) -> Result<(), Errno> {
 
 /// Reads a directory in which the caller wants to change names. `EACCES` if the user may not search
 /// it, `EPERM` for `.lustre`.
-pub(crate) fn searchable_dir(store: &Store, cred: &Cred, fid: Fid) -> Result<Inode, Errno> {
+pub(crate) async fn searchable_dir(store: &Store, cred: &Cred, fid: Fid) -> Result<Inode, Errno> {
     check_not_dot_lustre(fid)?;
-    let dir = store.inode(fid)?;
+    let dir = store.inode(fid).await?;
     check_searchable(cred, &dir)?;
     Ok(dir)
 }
@@ -216,9 +224,15 @@ pub(crate) fn check_not_dot_lustre(fid: Fid) -> Result<(), Errno> {
 }
 
 /// Checks the directory and the name of a change, before the caller takes locks.
-pub(crate) fn check_name_change(store: &Store, cred: &Cred, dir: Fid, name: &[u8]) -> Result<(), Errno> {
+pub(crate) async fn check_name_change(
+    store: &Store,
+    cred: &Cred,
+    dir: Fid,
+    name: &[u8],
+) -> Result<(), Errno> {
     check_name(name)?;
-    searchable_dir(store, cred, dir).map(drop)
+    searchable_dir(store, cred, dir).await?;
+    Ok(())
 }
 
 /// Checks the permission to add entries to a directory.
@@ -245,8 +259,9 @@ fn check_may_delete(cred: &Cred, dir: &Inode, child: &Inode) -> Result<(), Errno
 ///
 /// `ENOENT` if the directory is gone; `ENOTDIR` if it is no directory; `EACCES` without search
 /// permission; `ENAMETOOLONG`.
-pub fn lookup(store: &Store, cred: &Cred, dir: Fid, name: &[u8]) -> Result<Option<Entry>, Errno> {
-    Resolved::read(store, cred, dir, name).map(|resolved| resolved.entry)
+pub async fn lookup(store: &Store, cred: &Cred, dir: Fid, name: &[u8]) -> Result<Option<Entry>, Errno> {
+    let resolved = Resolved::read(store, cred, dir, name).await?;
+    Ok(resolved.entry)
 }
 
 /// The result of the lookup of a name.
@@ -264,9 +279,9 @@ impl Resolved {
     /// # Errors
     ///
     /// As [`lookup`].
-    pub(crate) fn read(store: &Store, cred: &Cred, fid: Fid, name: &[u8]) -> Result<Resolved, Errno> {
-        let dir = store.inode(fid)?;
-        Resolved::read_in(store, cred, fid, dir, name)
+    pub(crate) async fn read(store: &Store, cred: &Cred, fid: Fid, name: &[u8]) -> Result<Resolved, Errno> {
+        let dir = store.inode(fid).await?;
+        Resolved::read_in(store, cred, fid, dir, name).await
     }
 
     /// Looks up the name again in its directory `fid`, after the request has locked the name. Reads
@@ -275,21 +290,27 @@ impl Resolved {
     /// # Errors
     ///
     /// As [`lookup`].
-    pub(crate) fn refresh(
+    pub(crate) async fn refresh(
         self,
         store: &Store,
         cred: &Cred,
         fid: Fid,
         name: &[u8],
     ) -> Result<Resolved, Errno> {
-        let dir = store.inode(fid)?;
+        let dir = store.inode(fid).await?;
         match dir.version == self.dir.version {
             true => Ok(self),
-            false => Resolved::read_in(store, cred, fid, dir, name),
+            false => Resolved::read_in(store, cred, fid, dir, name).await,
         }
     }
 
-    fn read_in(store: &Store, cred: &Cred, fid: Fid, dir: Inode, name: &[u8]) -> Result<Resolved, Errno> {
+    async fn read_in(
+        store: &Store,
+        cred: &Cred,
+        fid: Fid,
+        dir: Inode,
+        name: &[u8],
+    ) -> Result<Resolved, Errno> {
         if !dir.is_dir() {
             return Err(Errno::ENOTDIR);
         }
@@ -302,7 +323,7 @@ impl Resolved {
                 kind,
             }),
             _ if name.len() > NAME_MAX => return Err(Errno::ENAMETOOLONG),
-            _ => store.entry(fid, name)?,
+            _ => store.entry(fid, name).await?,
         };
         Ok(Resolved { dir, entry })
     }
@@ -318,8 +339,8 @@ pub fn parent_of(fid: Fid, dir: &Inode) -> Fid {
 /// # Errors
 ///
 /// The error of reading or changing the store.
-pub fn make_root(store: &Store, (uid, gid): (u32, u32), now: Time) -> Result<(), Errno> {
-    if store.find(Fid::ROOT)?.is_none() {
+pub async fn make_root(store: &Store, (uid, gid): (u32, u32), now: Time) -> Result<(), Errno> {
+    if store.find(Fid::ROOT).await?.is_none() {
         let root = Inode {
             mode: 0o040755,
             uid,
@@ -334,7 +355,7 @@ pub fn make_root(store: &Store, (uid, gid): (u32, u32), now: Time) -> Result<(),
         };
         let mut change = Change::new();
         change.make_inode(Fid::ROOT, &root);
-        store.apply(change)?;
+        store.apply(change).await?;
     }
     Ok(())
 }

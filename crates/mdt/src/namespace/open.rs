@@ -6,10 +6,10 @@ use wire::{
     MDS_OPEN_LEASE, MDS_OPEN_OWNEROVERRIDE, MDS_OPEN_TRUNC, Time, Transno,
 };
 
-use super::{APPEND, ChangeResult, CloseAttrs, IMMUTABLE, Plan, apply_close_attrs, run, run_if_needed};
+use super::{APPEND, Attempts, ChangeResult, CloseAttrs, IMMUTABLE, Plan, apply_close_attrs};
 use crate::{
     cred::{Cred, MAY_EXEC, MAY_READ, MAY_WRITE},
-    store::{Change, Inode, OpenCounts, RequestStore, Store},
+    store::{ApplyError, Change, Inode, OpenCounts, RequestStore, Store},
 };
 
 /// The mode of an open: `MDS_FMODE_*` and `MDS_OPEN_*`.
@@ -116,7 +116,7 @@ impl OpenCounts {
 ///
 /// `ETXTBSY` if a writer and an executor conflict; `EACCES`, `EPERM`, `EISDIR`, `ENOTDIR`, `ELOOP`
 /// by mode and type; `ENOENT` if the inode is gone, or has neither links nor handles.
-pub fn open<'a>(
+pub async fn open<'a>(
     store: impl Into<RequestStore<'a>>,
     cred: &Cred,
     fid: Fid,
@@ -124,17 +124,15 @@ pub fn open<'a>(
     created: Option<Transno>,
 ) -> Result<(Inode, Transno), Errno> {
     let store = store.into();
-    let opened = run(store, &[fid], || {
-        plan_open(
-            store.inode(fid)?,
-            store.open_counts(fid),
-            cred,
-            fid,
-            mode,
-            created.is_some(),
-        )
-    })?;
-    Ok((opened.inode, created.unwrap_or(opened.transno)))
+    let mut attempts = Attempts::new(store);
+    loop {
+        let stamp = attempts.begin(&[fid]).await?;
+        let inode = store.inode(fid).await?;
+        let plan = plan_open(inode, store.open_counts(fid), cred, fid, mode, created.is_some())?;
+        if let Some(opened) = attempts.apply(plan, &stamp)? {
+            return Ok((opened.inode, created.unwrap_or(opened.transno)));
+        }
+    }
 }
 
 /// Opens with a lease: the target revokes the lease before another client opens the file for write
@@ -144,7 +142,7 @@ pub fn open<'a>(
 ///
 /// `EBUSY` if any client holds a lease on the file or another handle is open for write, or an error
 /// of [`open`].
-pub fn open_with_lease<'a>(
+pub async fn open_with_lease<'a>(
     store: impl Into<RequestStore<'a>>,
     cred: &Cred,
     fid: Fid,
@@ -152,16 +150,21 @@ pub fn open_with_lease<'a>(
     own: Option<OpenMode>,
 ) -> Result<(Inode, Transno), Errno> {
     let store = store.into();
-    let opened = run(store, &[fid], || {
+    let mut attempts = Attempts::new(store);
+    loop {
+        let stamp = attempts.begin(&[fid]).await?;
+        let inode = store.inode(fid).await?;
         let opens = store.open_counts(fid);
         let others = own.map_or(opens, |own| opens.without_handle(own));
         let conflicts = opens.leases > 0 || others.writers > 0;
         if conflicts && !cred.is_replay {
             return Err(Errno::EBUSY);
         }
-        plan_open(store.inode(fid)?, opens, cred, fid, mode, false)
-    })?;
-    Ok((opened.inode, opened.transno))
+        let plan = plan_open(inode, opens, cred, fid, mode, false)?;
+        if let Some(opened) = attempts.apply(plan, &stamp)? {
+            return Ok((opened.inode, opened.transno));
+        }
+    }
 }
 
 /// Plans an open. `is_new`: the same request created the file, in a transaction of its own.
@@ -210,19 +213,27 @@ pub fn has_lease(store: &Store, fid: Fid) -> bool {
 /// # Errors
 ///
 /// The error of reading or changing the store.
-pub fn record_access<'a>(store: impl Into<RequestStore<'a>>, fid: Fid, time: Time) -> Result<(), Errno> {
+pub async fn record_access<'a>(
+    store: impl Into<RequestStore<'a>>,
+    fid: Fid,
+    time: Time,
+) -> Result<(), Errno> {
     let store = store.into();
-    run_if_needed(store, &[fid], || {
-        let mut inode = store.inode(fid)?;
+    let mut attempts = Attempts::new(store);
+    loop {
+        let stamp = attempts.begin(&[fid]).await?;
+        let mut inode = store.inode(fid).await?;
         if time <= inode.atime || time < inode.ctime {
-            return Ok(None);
+            return Ok(());
         }
         inode.atime = time;
         let mut change = Change::new();
         change.change_inode(fid, &inode);
-        Ok(Some(Plan::new(change, fid, inode, [0; 4])))
-    })
-    .map(drop)
+        let plan = Plan::new(change, fid, inode, [0; 4]);
+        if attempts.apply(plan, &stamp)?.is_some() {
+            return Ok(());
+        }
+    }
 }
 
 /// Removes one handle, and applies the attributes sent with the close. The last close of an inode
@@ -231,36 +242,50 @@ pub fn record_access<'a>(store: impl Into<RequestStore<'a>>, fid: Fid, time: Tim
 /// # Errors
 ///
 /// `ENOENT` if the inode is gone, or the error of changing the store.
-pub fn close<'a>(
+pub async fn close<'a>(
     store: impl Into<RequestStore<'a>>,
     fid: Fid,
     mode: OpenMode,
     attrs: Option<CloseAttrs<'_>>,
 ) -> Result<ChangeResult, Errno> {
     let store = store.into();
-    let closed = run(store, &[fid], || {
+    let closed = close_handle(store, fid, mode, attrs).await;
+    if closed.is_err() {
+        drop_handle(store, fid, mode)?;
+    }
+    closed
+}
+
+async fn close_handle(
+    store: RequestStore<'_>,
+    fid: Fid,
+    mode: OpenMode,
+    attrs: Option<CloseAttrs<'_>>,
+) -> Result<ChangeResult, Errno> {
+    let mut attempts = Attempts::new(store);
+    loop {
+        let stamp = attempts.begin(&[fid]).await?;
+        let mut inode = store.inode(fid).await?;
         let opens = store.open_counts(fid).without_handle(mode);
-        let mut inode = store.inode(fid)?;
         let pre_versions = [inode.version, 0, 0, 0];
         let mut change = Change::new();
         let is_changed = attrs.is_some_and(|a| apply_close_attrs(&mut inode, a, mode.writes()));
         if inode.nlink == 0 && opens.total == 0 {
-            destroy_closed(&store, &mut change, fid, &inode)?;
+            destroy_closed(&store, &mut change, fid, &inode).await?;
         } else if is_changed {
             change.change_inode(fid, &inode);
         }
-        Ok(Plan {
+        let plan = Plan {
             change: Some(change),
             opens: Some(opens),
             fid,
             inode,
             pre_versions,
-        })
-    });
-    if closed.is_err() {
-        drop_handle(store, fid, mode)?;
+        };
+        if let Some(closed) = attempts.apply(plan, &stamp)? {
+            return Ok(closed);
+        }
     }
-    closed
 }
 
 /// Removes one handle from the counts, without a change of the store. An inode without links stays,
@@ -270,22 +295,21 @@ pub fn close<'a>(
 ///
 /// The error of reading the store.
 pub(crate) fn drop_handle(store: RequestStore<'_>, fid: Fid, mode: OpenMode) -> Result<(), Errno> {
-    let dropped = run(store, &[fid], || {
-        Ok(Plan {
-            change: None,
-            opens: Some(store.open_counts(fid).without_handle(mode)),
-            fid,
-            inode: Inode::default(),
-            pre_versions: [0; 4],
-        })
-    });
-    dropped.map(drop)
+    loop {
+        let stamp = store.stamp(&[fid]);
+        let opens = store.open_counts(fid).without_handle(mode);
+        match store.apply_if_current(&stamp, None, Some((fid, opens))) {
+            Ok(_) => return Ok(()),
+            Err(ApplyError::Failed(errno)) => return Err(errno),
+            Err(ApplyError::Stale | ApplyError::Unread(_)) => {}
+        }
+    }
 }
 
 /// Destroys an inode without links after its last close.
-fn destroy_closed(store: &Store, change: &mut Change, fid: Fid, inode: &Inode) -> Result<(), Errno> {
+async fn destroy_closed(store: &Store, change: &mut Change, fid: Fid, inode: &Inode) -> Result<(), Errno> {
     change.remove_orphan(fid);
-    change.destroy_inode(fid, inode, store.xattr_names(fid, inode)?)
+    change.destroy_inode(fid, inode, store.xattr_names(fid, inode).await?)
 }
 
 /// Removes one handle. Unlike [`close`], needs a transaction only if it destroys the inode, that
@@ -294,28 +318,41 @@ fn destroy_closed(store: &Store, change: &mut Change, fid: Fid, inode: &Inode) -
 /// # Errors
 ///
 /// The error of reading or changing the store.
-pub fn release_handle<'a>(store: impl Into<RequestStore<'a>>, fid: Fid, mode: OpenMode) -> Result<(), Errno> {
+pub async fn release_handle<'a>(
+    store: impl Into<RequestStore<'a>>,
+    fid: Fid,
+    mode: OpenMode,
+) -> Result<(), Errno> {
     let store = store.into();
-    let released = run(store, &[fid], || {
+    let released = release(store, fid, mode).await;
+    if released.is_err() {
+        drop_handle(store, fid, mode)?;
+    }
+    released
+}
+
+async fn release(store: RequestStore<'_>, fid: Fid, mode: OpenMode) -> Result<(), Errno> {
+    let mut attempts = Attempts::new(store);
+    loop {
+        let stamp = attempts.begin(&[fid]).await?;
         let opens = store.open_counts(fid).without_handle(mode);
         let mut inode = Inode::default();
         let mut change = None;
         if opens.total == 0 {
-            inode = store.inode(fid)?;
+            inode = store.inode(fid).await?;
             if inode.nlink == 0 {
-                destroy_closed(&store, change.insert(Change::new()), fid, &inode)?;
+                destroy_closed(&store, change.insert(Change::new()), fid, &inode).await?;
             }
         }
-        Ok(Plan {
+        let plan = Plan {
             change,
             opens: Some(opens),
             fid,
             inode,
             pre_versions: [0; 4],
-        })
-    });
-    if released.is_err() {
-        drop_handle(store, fid, mode)?;
+        };
+        if attempts.apply(plan, &stamp)?.is_some() {
+            return Ok(());
+        }
     }
-    released.map(drop)
 }

@@ -3,8 +3,8 @@
 use wire::{Errno, Fid, RenameFlags, Time};
 
 use super::{
-    ChangeResult, ENOENT_VERSION, NewInode, Plan, check_fid, check_may_add, check_may_delete, check_name,
-    check_not_dot_lustre, directory, parent_of, run, searchable_dir, unlink::LinkedInode,
+    Attempts, ChangeResult, ENOENT_VERSION, NewInode, Plan, check_fid, check_may_add, check_may_delete,
+    check_name, check_not_dot_lustre, directory, parent_of, searchable_dir, unlink::LinkedInode,
 };
 use crate::{
     cred::{Cred, MAY_WRITE},
@@ -38,7 +38,7 @@ pub struct RenameArgs<'a> {
 /// # Errors
 ///
 /// `ENOENT` if a directory is gone; `EIO` if the directories form a cycle.
-pub fn is_at_or_below(store: &Store, fid: Fid, above: Fid) -> Result<bool, Errno> {
+pub async fn is_at_or_below(store: &Store, fid: Fid, above: Fid) -> Result<bool, Errno> {
     let mut current = fid;
     for _ in 0..DEPTH_MAX {
         if current == above {
@@ -47,7 +47,7 @@ pub fn is_at_or_below(store: &Store, fid: Fid, above: Fid) -> Result<bool, Errno
         if current.is_root() {
             return Ok(false);
         }
-        let up = parent_of(current, &store.inode(current)?);
+        let up = parent_of(current, &store.inode(current).await?);
         if up == current {
             return Ok(false);
         }
@@ -90,7 +90,7 @@ struct RenameView {
 /// `EEXIST` if the new name exists, with [`RenameFlags::NOREPLACE`]; `EINVAL` if a directory would
 /// move below itself; `ENOTEMPTY`, `EISDIR`, `ENOTDIR` by the types; `EACCES`, `EPERM` without
 /// permission.
-pub fn rename<'a>(
+pub async fn rename<'a>(
     store: impl Into<RequestStore<'a>>,
     cred: &Cred,
     args: RenameArgs<'_>,
@@ -106,10 +106,10 @@ pub fn rename<'a>(
     } = args;
     check_name(src_name)?;
     check_name(dst_name)?;
-    searchable_dir(&store, cred, src_dir)?;
-    searchable_dir(&store, cred, dst_dir)?;
-    let src = store.entry(src_dir, src_name)?.ok_or(Errno::ENOENT)?;
-    let dst = store.entry(dst_dir, dst_name)?;
+    searchable_dir(&store, cred, src_dir).await?;
+    searchable_dir(&store, cred, dst_dir).await?;
+    let src = store.entry(src_dir, src_name).await?.ok_or(Errno::ENOENT)?;
+    let dst = store.entry(dst_dir, dst_name).await?;
     match dst {
         Some(_) if flags.has(RenameFlags::NOREPLACE) => return Err(Errno::EEXIST),
         None if flags.has(RenameFlags::EXCHANGE) => return Err(Errno::ENOENT),
@@ -125,37 +125,42 @@ pub fn rename<'a>(
     let mut fids = vec![src.fid];
     fids.extend(dst.map(|d| d.fid));
     fids.extend(whiteout.as_ref().map(|node| node.fid));
-    let mut result = run(store, &fids, || {
-        let inode = store.inode(src.fid)?;
+    let mut attempts = Attempts::new(store);
+    let mut result = loop {
+        let stamp = attempts.begin(&fids).await?;
+        let inode = store.inode(src.fid).await?;
         let dst = match dst {
-            Some(entry) => Some((entry, LinkedInode::read(&store, entry.fid)?)),
+            Some(entry) => Some((entry, LinkedInode::read(&store, entry.fid).await?)),
             None => None,
         };
         let replaced_dir = dst.as_ref().filter(|(_, d)| d.inode.is_dir()).map(|(e, _)| e.fid);
-        let is_below = |fid, above: Option<Fid>| match above {
-            Some(above) => is_at_or_below(&store, fid, above),
+        let is_below = async |fid, above: Option<Fid>| match above {
+            Some(above) => is_at_or_below(&store, fid, above).await,
             None => Ok(false),
         };
         let exchanged_dir = replaced_dir.filter(|_| flags.has(RenameFlags::EXCHANGE));
         let view = RenameView {
-            from: directory(&store, src_dir)?,
-            into: directory(&store, dst_dir)?,
+            from: directory(&store, src_dir).await?,
+            into: directory(&store, dst_dir).await?,
             src,
             dst_has_entries: match replaced_dir {
-                Some(fid) => !store.is_empty_dir(fid)?,
+                Some(fid) => !store.is_empty_dir(fid).await?,
                 None => false,
             },
-            dst_dir_is_below_src: is_below(dst_dir, inode.is_dir().then_some(src.fid))?,
-            src_dir_is_below_dst: is_below(src_dir, exchanged_dir)?,
+            dst_dir_is_below_src: is_below(dst_dir, inode.is_dir().then_some(src.fid)).await?,
+            src_dir_is_below_dst: is_below(src_dir, exchanged_dir).await?,
             whiteout_in_use: match &whiteout {
-                Some(node) => store.find(node.fid)?.is_some(),
+                Some(node) => store.find(node.fid).await?.is_some(),
                 None => false,
             },
             inode,
             dst,
         };
-        plan_rename(view, cred, args, whiteout.as_ref())
-    })?;
+        let plan = plan_rename(view, cred, args, whiteout.as_ref())?;
+        if let Some(result) = attempts.apply(plan, &stamp)? {
+            break result;
+        }
+    };
     if src_dir == dst_dir {
         result.pre_versions[1] = result.pre_versions[0];
     }

@@ -2,7 +2,7 @@
 
 use wire::{Errno, Fid};
 
-use super::{APPEND, ChangeResult, IMMUTABLE, Plan, run};
+use super::{APPEND, Attempts, ChangeResult, IMMUTABLE, Plan};
 use crate::{
     cred::{Cred, MAY_READ, MAY_WRITE},
     layout,
@@ -41,16 +41,22 @@ pub fn check_swap(cred: &Cred, first: &Inode, second: &Inode) -> Result<(), Errn
 ///
 /// An error of [`check_swap`]; `ETXTBSY` if a client executes one of the files; `EOPNOTSUPP` if
 /// only one has a layout; `ENOENT` if one is gone; `EPROTO` if a layout is malformed.
-pub fn swap_layouts<'a>(
+pub async fn swap_layouts<'a>(
     store: impl Into<RequestStore<'a>>,
     cred: &Cred,
     (a, b): (Fid, Fid),
 ) -> Result<ChangeResult, Errno> {
     let store = store.into();
-    run(store, &[a, b], || {
+    let mut attempts = Attempts::new(store);
+    loop {
+        let stamp = attempts.begin(&[a, b]).await?;
+        let (first, second) = (store.inode(a).await?, store.inode(b).await?);
         let is_executed = [a, b].iter().any(|file| store.open_counts(*file).executors > 0);
-        plan_swap((a, store.inode(a)?), (b, store.inode(b)?), is_executed, cred)
-    })
+        let plan = plan_swap((a, first), (b, second), is_executed, cred)?;
+        if let Some(result) = attempts.apply(plan, &stamp)? {
+            return Ok(result);
+        }
+    }
 }
 
 fn plan_swap(

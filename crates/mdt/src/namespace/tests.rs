@@ -8,14 +8,16 @@ mod concurrent;
 mod crash;
 mod model;
 mod rename_flags;
+mod slow_store;
 mod times;
 mod visibility;
 mod xattrs;
 
-use std::sync::Arc;
+use std::sync::{Arc, atomic::Ordering::Relaxed};
 
 use bytes::Bytes;
 use osd::MemoryIndex;
+use testbase::Wait;
 use wire::{
     Errno, Fid, LuSeqRange, MDS_ATTR_GID, MDS_ATTR_MODE, MDS_ATTR_MTIME, MDS_ATTR_SIZE, MDS_ATTR_UID,
     MDS_FMODE_EXEC, MDS_FMODE_READ, MDS_FMODE_WRITE, MDS_OPEN_DIRECTORY, MDS_OPEN_TRUNC, MdtRecSetattr,
@@ -30,7 +32,7 @@ use super::{
 use crate::{
     cred::Cred,
     layout::{self, StripeObject},
-    store::{Change, Inode, Store, keys},
+    store::{Change, Inode, Store, keys, shard_of},
 };
 
 /// A user of a store with a root directory, and a source of new FIDs.
@@ -41,6 +43,8 @@ pub(crate) struct Fixture {
     cred: Cred,
     /// The time of the last operation; each operation is a second later.
     time: Time,
+    /// Whether the FIDs of all new inodes belong to one shard of the store.
+    uses_one_shard: bool,
 }
 
 impl Fixture {
@@ -49,7 +53,7 @@ impl Fixture {
     }
 
     fn with_store(store: Store) -> Fixture {
-        make_root(&store, (0, 0), Time::default()).unwrap();
+        make_root(&store, (0, 0), Time::default()).wait().unwrap();
         let mut change = Change::new();
         let sequences = LuSeqRange {
             lsr_start: 0x2_0000_0400,
@@ -58,12 +62,23 @@ impl Fixture {
             lsr_flags: wire::LU_SEQ_RANGE_MDT,
         };
         change.set_record(keys::location(sequences.lsr_start), sequences.to_bytes());
-        store.apply(change).unwrap();
+        store.apply(change).wait().unwrap();
         Fixture {
             store: Arc::new(store),
             last_id: 0,
             cred: Cred::root(),
             time: Time::secs(1000),
+            uses_one_shard: false,
+        }
+    }
+
+    /// A store that caches only two of the inodes that the fixture creates.
+    pub(super) fn with_two_cached_inodes() -> Fixture {
+        let f = Fixture::new();
+        f.store.inode_cache().max().store(0, Relaxed);
+        Fixture {
+            uses_one_shard: true,
+            ..f
         }
     }
 
@@ -74,12 +89,18 @@ impl Fixture {
             last_id,
             cred: self.cred.clone(),
             time: self.time,
+            uses_one_shard: self.uses_one_shard,
         }
     }
 
     fn new_fid(&mut self) -> Fid {
-        self.last_id += 1;
-        Fid::new(0x2_0000_0401, self.last_id, 0)
+        loop {
+            self.last_id += 1;
+            let fid = Fid::new(0x2_0000_0401, self.last_id, 0);
+            if !self.uses_one_shard || shard_of(fid) == 7 {
+                return fid;
+            }
+        }
     }
 
     /// Creates an inode; a file has one object, on OST 0.
@@ -109,7 +130,9 @@ impl Fixture {
             lov,
             ..NewInode::default()
         };
-        create(&self.store, &self.cred, dir, name.as_bytes(), &node).map(|d| d.fid)
+        create(&self.store, &self.cred, dir, name.as_bytes(), &node)
+            .wait()
+            .map(|d| d.fid)
     }
 
     pub(crate) fn file(&mut self, dir: Fid, name: &str) -> Fid {
@@ -128,7 +151,7 @@ impl Fixture {
             is_rmdir: false,
             time: self.time,
         };
-        unlink(&self.store, &self.cred, args)
+        unlink(&self.store, &self.cred, args).wait()
     }
 
     fn rmdir(&mut self, dir: Fid, name: &str) -> Result<ChangeResult, Errno> {
@@ -139,7 +162,7 @@ impl Fixture {
             is_rmdir: true,
             time: self.time,
         };
-        unlink(&self.store, &self.cred, args)
+        unlink(&self.store, &self.cred, args).wait()
     }
 
     fn rename(&mut self, src: (Fid, &str), dst: (Fid, &str)) -> Result<ChangeResult, Errno> {
@@ -162,20 +185,22 @@ impl Fixture {
             flags,
             whiteout: self.new_fid(),
         };
-        rename(&self.store, &self.cred, args)
+        rename(&self.store, &self.cred, args).wait()
     }
 
     pub(crate) fn link(&mut self, file: Fid, dir: Fid, name: &str) -> Result<ChangeResult, Errno> {
         self.time = self.time.later(1);
-        link(&self.store, &self.cred, file, dir, name.as_bytes(), self.time)
+        link(&self.store, &self.cred, file, dir, name.as_bytes(), self.time).wait()
     }
 
     pub(crate) fn open(&self, fid: Fid, mode: u64) -> Result<Inode, Errno> {
-        open(&self.store, &self.cred, fid, OpenMode(mode), None).map(|(inode, _)| inode)
+        open(&self.store, &self.cred, fid, OpenMode(mode), None)
+            .wait()
+            .map(|(inode, _)| inode)
     }
 
     fn close(&self, fid: Fid, mode: u64) {
-        close(&self.store, fid, OpenMode(mode), None).unwrap();
+        close(&self.store, fid, OpenMode(mode), None).wait().unwrap();
     }
 
     fn setattr(&self, fid: Fid, valid: u64, rec: MdtRecSetattr) -> Result<Inode, Errno> {
@@ -188,7 +213,7 @@ impl Fixture {
             rec: &rec,
             open_for_write: false,
         };
-        setattr(&self.store, &self.cred, set).map(|d| d.inode)
+        setattr(&self.store, &self.cred, set).wait().map(|d| d.inode)
     }
 
     fn setxattr(
@@ -210,14 +235,16 @@ impl Fixture {
                 time: self.time,
             },
         )
+        .wait()
     }
 
     fn inode(&self, fid: Fid) -> Inode {
-        self.store.inode(fid).unwrap()
+        self.store.inode(fid).wait().unwrap()
     }
 
     fn lookup(&self, dir: Fid, name: &str) -> Option<Fid> {
         lookup(&self.store, &self.cred, dir, name.as_bytes())
+            .wait()
             .unwrap()
             .map(|e| e.fid)
     }
@@ -240,6 +267,7 @@ impl Fixture {
                 &keys::work_from(OstIndex(1), Transno(0)),
                 1000,
             )
+            .wait()
             .unwrap()
             .len()
     }
@@ -278,7 +306,7 @@ fn create_fails_for_a_used_or_reserved_fid() {
         ..NewInode::default()
     };
     assert_eq!(
-        create(&f.store, &f.cred, ROOT, b"c", &node).unwrap_err(),
+        create(&f.store, &f.cred, ROOT, b"c", &node).wait().unwrap_err(),
         Errno::EINVAL
     );
 }
@@ -315,7 +343,7 @@ fn last_unlink_destroys_the_objects() {
     assert_eq!(f.unlink(ROOT, "a").unwrap().inode.nlink, 1);
     assert_eq!(f.queued_work(), 0);
     assert_eq!(f.unlink(d, "b").unwrap().inode.nlink, 0);
-    assert_eq!((f.queued_work(), f.store.find(file).unwrap()), (1, None));
+    assert_eq!((f.queued_work(), f.store.find(file).wait().unwrap()), (1, None));
     assert_eq!(f.unlink(d, "b").unwrap_err(), Errno::ENOENT);
     check::assert_consistent(&f.store);
 }
@@ -344,13 +372,13 @@ fn open_file_outlives_its_last_name() {
     f.open(file, MDS_FMODE_WRITE).unwrap();
     f.unlink(ROOT, "a").unwrap();
     assert_eq!((f.inode(file).nlink, f.queued_work()), (0, 0));
-    assert_eq!(f.store.orphans(None).unwrap(), [file]);
+    assert_eq!(f.store.orphans(None).wait().unwrap(), [file]);
     assert_eq!(f.link(file, ROOT, "again").unwrap_err(), Errno::ENOENT);
     f.close(file, MDS_FMODE_READ);
-    assert!(f.store.find(file).unwrap().is_some());
+    assert!(f.store.find(file).wait().unwrap().is_some());
     f.close(file, MDS_FMODE_WRITE);
-    assert_eq!((f.store.find(file).unwrap(), f.queued_work()), (None, 1));
-    assert!(f.store.orphans(None).unwrap().is_empty());
+    assert_eq!((f.store.find(file).wait().unwrap(), f.queued_work()), (None, 1));
+    assert!(f.store.orphans(None).wait().unwrap().is_empty());
 }
 
 #[test]
@@ -359,9 +387,11 @@ fn releasing_the_last_handle_destroys_a_removed_file() {
     let file = f.file(ROOT, "a");
     f.open(file, MDS_FMODE_READ).unwrap();
     f.unlink(ROOT, "a").unwrap();
-    release_handle(&f.store, file, OpenMode(MDS_FMODE_READ)).unwrap();
-    assert_eq!((f.store.find(file).unwrap(), f.queued_work()), (None, 1));
-    assert!(f.store.orphans(None).unwrap().is_empty());
+    release_handle(&f.store, file, OpenMode(MDS_FMODE_READ))
+        .wait()
+        .unwrap();
+    assert_eq!((f.store.find(file).wait().unwrap(), f.queued_work()), (None, 1));
+    assert!(f.store.orphans(None).wait().unwrap().is_empty());
 }
 
 #[test]
@@ -371,10 +401,10 @@ fn stale_orphan_record_is_removed() {
     for fid in [file, Fid::new(0x2_0000_0401, 99, 0)] {
         let mut change = Change::new();
         change.add_orphan(fid);
-        f.store.apply(change).unwrap();
-        destroy_orphan(&f.store, fid).unwrap();
+        f.store.apply(change).wait().unwrap();
+        destroy_orphan(&f.store, fid).wait().unwrap();
     }
-    assert!(f.store.orphans(None).unwrap().is_empty() && f.lookup(ROOT, "f") == Some(file));
+    assert!(f.store.orphans(None).wait().unwrap().is_empty() && f.lookup(ROOT, "f") == Some(file));
 }
 
 #[test]
@@ -385,7 +415,7 @@ fn create_in_a_removed_open_directory_is_enoent() {
     f.rmdir(ROOT, "d").unwrap();
     assert_eq!(f.make(d, "x", 0o100644), Err(Errno::ENOENT));
     f.close(d, MDS_FMODE_READ);
-    assert_eq!(f.store.find(d).unwrap(), None);
+    assert_eq!(f.store.find(d).wait().unwrap(), None);
 }
 
 #[test]
@@ -411,6 +441,7 @@ fn writing_and_executing_exclude_each_other() {
                 open_for_write,
             },
         )
+        .wait()
     };
     assert_eq!(truncate(&f).map(drop), Err(Errno::ETXTBSY));
     f.close(file, MDS_FMODE_EXEC);
@@ -443,13 +474,19 @@ fn rename_replaces_only_the_same_type() {
     let (d, e) = (f.dir(ROOT, "d"), f.dir(ROOT, "e"));
     let (x, y) = (f.file(ROOT, "x"), f.file(ROOT, "y"));
     f.rename((ROOT, "x"), (ROOT, "y")).unwrap();
-    assert_eq!((f.lookup(ROOT, "y"), f.store.find(y).unwrap()), (Some(x), None));
+    assert_eq!(
+        (f.lookup(ROOT, "y"), f.store.find(y).wait().unwrap()),
+        (Some(x), None)
+    );
     assert_eq!(f.rename((ROOT, "y"), (ROOT, "d")).unwrap_err(), Errno::EISDIR);
     assert_eq!(f.rename((ROOT, "d"), (ROOT, "y")).unwrap_err(), Errno::ENOTDIR);
     f.file(e, "inside");
     assert_eq!(f.rename((ROOT, "d"), (ROOT, "e")).unwrap_err(), Errno::ENOTEMPTY);
     f.rename((ROOT, "e"), (ROOT, "d")).unwrap();
-    assert_eq!((f.lookup(ROOT, "d"), f.store.find(d).unwrap()), (Some(e), None));
+    assert_eq!(
+        (f.lookup(ROOT, "d"), f.store.find(d).wait().unwrap()),
+        (Some(e), None)
+    );
     assert_eq!(f.inode(ROOT).nlink, 3);
     check::assert_consistent(&f.store);
 }
@@ -486,9 +523,9 @@ fn rename_over_an_open_file_keeps_the_orphan() {
     let (_, y) = (f.file(ROOT, "x"), f.file(ROOT, "y"));
     f.open(y, MDS_FMODE_READ).unwrap();
     f.rename((ROOT, "x"), (ROOT, "y")).unwrap();
-    assert_eq!(f.store.orphans(None).unwrap(), [y]);
+    assert_eq!(f.store.orphans(None).wait().unwrap(), [y]);
     f.close(y, MDS_FMODE_READ);
-    assert_eq!(f.store.find(y).unwrap(), None);
+    assert_eq!(f.store.find(y).wait().unwrap(), None);
 }
 
 #[test]

@@ -3,8 +3,8 @@
 use wire::{Errno, Fid, LUSTRE_ORPHAN_FL, Time};
 
 use super::{
-    ChangeResult, ENOENT_VERSION, Plan, Resolved, check_may_delete, check_name, check_not_dot_lustre,
-    check_searchable, run, run_if_needed,
+    Attempts, ChangeResult, ENOENT_VERSION, Plan, Resolved, check_may_delete, check_name,
+    check_not_dot_lustre, check_searchable,
 };
 use crate::{
     cred::Cred,
@@ -32,14 +32,14 @@ pub struct UnlinkArgs<'a> {
 ///
 /// `ENOENT` if there is no such name; `EISDIR`, `ENOTDIR`, `ENOTEMPTY` by the type; `EACCES`,
 /// `EPERM` without permission.
-pub fn unlink<'a>(
+pub async fn unlink<'a>(
     store: impl Into<RequestStore<'a>>,
     cred: &Cred,
     args: UnlinkArgs<'_>,
 ) -> Result<ChangeResult, Errno> {
     let store = store.into();
-    let found = NameToRemove::find(&store, cred, args)?;
-    unlink_entry(store, cred, args, found)
+    let found = NameToRemove::find(&store, cred, args).await?;
+    unlink_entry(store, cred, args, found).await
 }
 
 /// The result of the lookup of a name to remove.
@@ -57,11 +57,15 @@ impl NameToRemove {
     /// # Errors
     ///
     /// As [`unlink`].
-    pub(crate) fn find(store: &Store, cred: &Cred, args: UnlinkArgs<'_>) -> Result<NameToRemove, Errno> {
+    pub(crate) async fn find(
+        store: &Store,
+        cred: &Cred,
+        args: UnlinkArgs<'_>,
+    ) -> Result<NameToRemove, Errno> {
         let UnlinkArgs { parent, name, .. } = args;
         check_name(name).map_err(|e| if name == b".." { Errno::ENOTEMPTY } else { e })?;
         check_not_dot_lustre(parent)?;
-        NameToRemove::check(cred, Resolved::read(store, cred, parent, name)?)
+        NameToRemove::check(cred, Resolved::read(store, cred, parent, name).await?)
     }
 
     /// Looks up the name again after the caller has locked it.
@@ -69,7 +73,7 @@ impl NameToRemove {
     /// # Errors
     ///
     /// As [`unlink`].
-    pub(crate) fn refresh(
+    pub(crate) async fn refresh(
         self,
         store: &Store,
         cred: &Cred,
@@ -79,7 +83,7 @@ impl NameToRemove {
             dir: self.dir,
             entry: Some(self.entry),
         };
-        NameToRemove::check(cred, found.refresh(store, cred, args.parent, args.name)?)
+        NameToRemove::check(cred, found.refresh(store, cred, args.parent, args.name).await?)
     }
 
     fn check(cred: &Cred, Resolved { dir, entry }: Resolved) -> Result<NameToRemove, Errno> {
@@ -91,17 +95,17 @@ impl NameToRemove {
 }
 
 /// Removes a name. The caller has looked it up, and locked the name and its inode.
-pub(crate) fn unlink_entry(
+pub(crate) async fn unlink_entry(
     store: RequestStore<'_>,
     cred: &Cred,
     args: UnlinkArgs<'_>,
     found: NameToRemove,
 ) -> Result<ChangeResult, Errno> {
-    remove(store, cred, args, found, |_| Ok(()))
+    remove(store, cred, args, found, |_| Ok(())).await
 }
 
 /// Like [`unlink_entry`]; `EBUSY` if a client has the inode open.
-pub(crate) fn unlink_unused(
+pub(crate) async fn unlink_unused(
     store: RequestStore<'_>,
     cred: &Cred,
     args: UnlinkArgs<'_>,
@@ -111,10 +115,11 @@ pub(crate) fn unlink_unused(
         0 => Ok(()),
         _ => Err(Errno::EBUSY),
     })
+    .await
 }
 
 /// Removes a name that leads to a missing inode; `EEXIST` if the inode exists.
-pub(crate) fn remove_dangling_name(
+pub(crate) async fn remove_dangling_name(
     store: RequestStore<'_>,
     cred: &Cred,
     args: UnlinkArgs<'_>,
@@ -122,17 +127,22 @@ pub(crate) fn remove_dangling_name(
     let UnlinkArgs {
         parent, name, time, ..
     } = args;
-    let NameToRemove { entry, .. } = NameToRemove::find(&store, cred, args)?;
-    run(store, &[entry.fid], || {
-        if store.find(entry.fid)?.is_some() {
+    let NameToRemove { entry, .. } = NameToRemove::find(&store, cred, args).await?;
+    let mut attempts = Attempts::new(store);
+    loop {
+        let stamp = attempts.begin(&[entry.fid]).await?;
+        if store.find(entry.fid).await?.is_some() {
             return Err(Errno::EEXIST);
         }
         let mut change = Change::new();
         change.change_dir(parent, DirChange::at(time).remove(name, entry.kind));
         change.remove_entry(parent, name);
         let pre_versions = [0, ENOENT_VERSION, 0, 0];
-        Ok(Plan::new(change, entry.fid, Inode::default(), pre_versions))
-    })
+        let plan = Plan::new(change, entry.fid, Inode::default(), pre_versions);
+        if let Some(result) = attempts.apply(plan, &stamp)? {
+            return Ok(result);
+        }
+    }
 }
 
 /// The view of an unlink or rmdir.
@@ -146,22 +156,27 @@ struct UnlinkView<'a> {
 }
 
 /// Removes a name if `check_opens` accepts the counts of the inode's open handles.
-fn remove(
+async fn remove(
     store: RequestStore<'_>,
     cred: &Cred,
     args: UnlinkArgs<'_>,
     NameToRemove { entry, dir }: NameToRemove,
     check_opens: impl Fn(OpenCounts) -> Result<(), Errno>,
 ) -> Result<ChangeResult, Errno> {
-    run(store, &[entry.fid], || {
-        let target = LinkedInode::read(&store, entry.fid)?;
+    let mut attempts = Attempts::new(store);
+    loop {
+        let stamp = attempts.begin(&[entry.fid]).await?;
+        let target = LinkedInode::read(&store, entry.fid).await?;
         let view = UnlinkView {
             dir: &dir,
-            has_entries: target.inode.is_dir() && !store.is_empty_dir(entry.fid)?,
+            has_entries: target.inode.is_dir() && !store.is_empty_dir(entry.fid).await?,
             target,
         };
-        plan_unlink(view, cred, args, &check_opens)
-    })
+        let plan = plan_unlink(view, cred, args, &check_opens)?;
+        if let Some(result) = attempts.apply(plan, &stamp)? {
+            return Ok(result);
+        }
+    }
 }
 
 fn plan_unlink(
@@ -201,12 +216,13 @@ pub(super) struct LinkedInode {
 
 impl LinkedInode {
     /// Reads the inode.
-    pub(super) fn read(store: &Store, fid: Fid) -> Result<LinkedInode, Errno> {
-        let inode = store.inode(fid)?;
+    pub(super) async fn read(store: &Store, fid: Fid) -> Result<LinkedInode, Errno> {
+        let inode = store.inode(fid).await?;
+        let xattrs = store.xattr_names(fid, &inode).await?;
         Ok(LinkedInode {
             fid,
             opens: store.open_counts(fid),
-            xattrs: store.xattr_names(fid, &inode)?,
+            xattrs,
             inode,
         })
     }
@@ -249,20 +265,24 @@ impl LinkedInode {
 /// # Errors
 ///
 /// The error of reading or changing the store.
-pub fn destroy_orphan<'a>(store: impl Into<RequestStore<'a>>, fid: Fid) -> Result<(), Errno> {
+pub async fn destroy_orphan<'a>(store: impl Into<RequestStore<'a>>, fid: Fid) -> Result<(), Errno> {
     let store = store.into();
-    run_if_needed(store, &[fid], || {
+    let mut attempts = Attempts::new(store);
+    loop {
+        let stamp = attempts.begin(&[fid]).await?;
         if store.open_counts(fid).total > 0 {
-            return Ok(None);
+            return Ok(());
         }
         let mut change = Change::new();
         change.remove_orphan(fid);
-        if let Some(inode) = store.find(fid)?
+        if let Some(inode) = store.find(fid).await?
             && inode.nlink == 0
         {
-            change.destroy_inode(fid, &inode, store.xattr_names(fid, &inode)?)?;
+            change.destroy_inode(fid, &inode, store.xattr_names(fid, &inode).await?)?;
         }
-        Ok(Some(Plan::new(change, fid, Inode::default(), [0; 4])))
-    })
-    .map(drop)
+        let plan = Plan::new(change, fid, Inode::default(), [0; 4]);
+        if attempts.apply(plan, &stamp)?.is_some() {
+            return Ok(());
+        }
+    }
 }

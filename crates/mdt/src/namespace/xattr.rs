@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use wire::{Errno, Fid, LustreMdtAttrs, LustreSomAttrs, SOM_FL_LAZY, Time, WireStruct};
 
-use super::{APPEND, ChangeResult, IMMUTABLE, Plan, run};
+use super::{APPEND, Attempts, ChangeResult, IMMUTABLE, Plan};
 use crate::{
     acl::{self, XATTR_ACCESS, XATTR_DEFAULT},
     cred::{Cred, MAY_READ, MAY_WRITE},
@@ -49,8 +49,8 @@ pub struct SetxattrArgs<'a> {
 ///
 /// `ENODATA` if the attribute does not exist or the user may not see it; `EACCES` without read
 /// permission, for `user.*`; `ENOENT` if the inode is gone.
-pub fn getxattr(store: &Store, cred: &Cred, fid: Fid, name: &[u8]) -> Result<Bytes, Errno> {
-    let inode = store.inode(fid)?;
+pub async fn getxattr(store: &Store, cred: &Cred, fid: Fid, name: &[u8]) -> Result<Bytes, Errno> {
+    let inode = store.inode(fid).await?;
     if name.starts_with(b"user.") {
         cred.check(&inode, MAY_READ)?;
     }
@@ -59,7 +59,7 @@ pub fn getxattr(store: &Store, cred: &Cred, fid: Fid, name: &[u8]) -> Result<Byt
         None if name.starts_with(b"trusted.") && !cred.is_admin() => Err(Errno::ENODATA),
         Some(value) if value.is_empty() => Err(Errno::ENODATA),
         Some(value) => Ok(value),
-        None if inode.has_xattrs => store.xattr(fid, name)?.ok_or(Errno::ENODATA),
+        None if inode.has_xattrs => store.xattr(fid, name).await?.ok_or(Errno::ENODATA),
         None => Err(Errno::ENODATA),
     }
 }
@@ -99,10 +99,10 @@ fn derived_value(fid: Fid, inode: &Inode, name: &[u8]) -> Option<Bytes> {
 /// # Errors
 ///
 /// `ENOENT` if the inode is gone, or the error of reading the store.
-pub fn listxattr(store: &Store, fid: Fid) -> Result<Vec<(Bytes, Bytes)>, Errno> {
-    let inode = store.inode(fid)?;
+pub async fn listxattr(store: &Store, fid: Fid) -> Result<Vec<(Bytes, Bytes)>, Errno> {
+    let inode = store.inode(fid).await?;
     let mut all = if inode.has_xattrs {
-        store.xattrs(fid)?
+        store.xattrs(fid).await?
     } else {
         Vec::new()
     };
@@ -121,9 +121,9 @@ pub fn listxattr(store: &Store, fid: Fid) -> Result<Vec<(Bytes, Bytes)>, Errno> 
 /// # Errors
 ///
 /// `ENOENT` if the inode is gone, or the error of reading the store.
-pub fn cacheable_xattrs(store: &Store, fid: Fid) -> Result<Vec<(Bytes, Bytes)>, Errno> {
-    let mut all = listxattr(store, fid)?;
-    let inode = store.inode(fid)?;
+pub async fn cacheable_xattrs(store: &Store, fid: Fid) -> Result<Vec<(Bytes, Bytes)>, Errno> {
+    let mut all = listxattr(store, fid).await?;
+    let inode = store.inode(fid).await?;
     for name in [XATTR_LINK, XATTR_LMA] {
         let value = derived_value(fid, &inode, name).filter(|value| !value.is_empty());
         all.extend(value.map(|value| (Bytes::from_static(name), value)));
@@ -138,7 +138,7 @@ pub fn cacheable_xattrs(store: &Store, fid: Fid) -> Result<Vec<(Bytes, Bytes)>, 
 /// `EPERM`, `EACCES` without permission; `EEXIST`, `ENODATA` by the flags; `ENODATA` if an
 /// attribute to remove does not exist; `ERANGE` for an invalid name; `E2BIG` for a long value;
 /// `EOPNOTSUPP` for an unknown name space; `ENOSPC`; an error of the ACL or the layout.
-pub fn setxattr<'a>(
+pub async fn setxattr<'a>(
     store: impl Into<RequestStore<'a>>,
     cred: &Cred,
     args: &SetxattrArgs<'_>,
@@ -151,14 +151,19 @@ pub fn setxattr<'a>(
     if args.value.as_ref().is_some_and(|v| v.len() > VALUE_MAX) {
         return Err(Errno::E2BIG);
     }
-    run(store, &[fid], || {
-        let inode = store.inode(fid)?;
+    let mut attempts = Attempts::new(store);
+    loop {
+        let stamp = attempts.begin(&[fid]).await?;
+        let inode = store.inode(fid).await?;
         let old = match inode.has_xattrs && derived_value(fid, &inode, name).is_none() {
-            true => store.xattr(fid, name)?,
+            true => store.xattr(fid, name).await?,
             false => None,
         };
-        plan_setxattr(inode, old.is_some(), cred, args)
-    })
+        let plan = plan_setxattr(inode, old.is_some(), cred, args)?;
+        if let Some(result) = attempts.apply(plan, &stamp)? {
+            return Ok(result);
+        }
+    }
 }
 
 /// Plans the change. `has_old`: the attribute exists, and has its own record.

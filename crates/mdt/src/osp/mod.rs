@@ -172,11 +172,11 @@ impl Osts {
 
     /// Adds each active OST of the configuration that is new, and updates the NIDs of the others.
     /// New files use a new OST only after `delay`.
-    pub(crate) fn apply_config(&self, config: &FsConfig, delay: Duration) -> Result<(), Errno> {
+    pub(crate) async fn apply_config(&self, config: &FsConfig, delay: Duration) -> Result<(), Errno> {
         for target in config.osts.iter().filter(|t| t.active) {
             match self.get(OstIndex(target.index)) {
                 Some(known) => known.set_nids(&target.nids),
-                None => self.add(target, delay)?,
+                None => self.add(target, delay).await?,
             }
         }
         Ok(())
@@ -196,12 +196,12 @@ impl Osts {
         &self.new_ost_delay
     }
 
-    fn add(&self, target: &TargetConf, delay: Duration) -> Result<(), Errno> {
+    async fn add(&self, target: &TargetConf, delay: Duration) -> Result<(), Errno> {
         let signals = OstSignals {
             wakeup: self.wakeup.clone(),
             may_create: self.may_create.subscribe(),
         };
-        let ost = Ost::start(&self.rpc, &self.store, &self.mdt, target, signals, delay)?;
+        let ost = Ost::start(&self.rpc, &self.store, &self.mdt, target, signals, delay).await?;
         self.groups
             .lock()
             .push(parameters::register_ost(&ost, &self.registry));
@@ -480,6 +480,7 @@ mod tests {
         sync::{Arc, atomic::Ordering},
         time::Duration,
     };
+    use testbase::Wait;
 
     use mgc::{FsConfig, TargetConf};
     use osd::{Index, MemoryIndex};
@@ -521,7 +522,7 @@ mod tests {
         };
         let mut change = Change::new();
         change.set_record(keys::objects(OstIndex(0)), last_used.encode());
-        osts.store.apply(change).unwrap();
+        osts.store.apply(change).wait().unwrap();
         let target = TargetConf {
             name: "testfs-OST0000".into(),
             index: 0,
@@ -533,12 +534,12 @@ mod tests {
             osts: vec![target],
             ..FsConfig::default()
         };
-        osts.apply_config(&config, Duration::ZERO).unwrap();
+        osts.apply_config(&config, Duration::ZERO).await.unwrap();
         let unused = Pool::new(last_used).last_allocated();
         osts.get(OstIndex(0)).unwrap().put_back(unused);
         index.failures.store(failures, Ordering::SeqCst);
         osts.stop(true).await;
-        !unverified_ids(&osts.store).unwrap().is_empty()
+        !unverified_ids(&osts.store).wait().unwrap().is_empty()
     }
 
     #[tokio::test]

@@ -70,15 +70,15 @@ impl IdRange {
 
 /// The ids that may belong to no file; none after a clean stop. Removes the record of the clean
 /// stop, so the caller must not have allocated ids yet.
-pub(crate) fn unverified_ids(store: &Store) -> Result<IdRanges, Errno> {
+pub(crate) async fn unverified_ids(store: &Store) -> Result<IdRanges, Errno> {
     let clean_stop = keys::setting(CLEAN_STOP);
-    if store.index().get(&clean_stop)?.is_some() {
+    if store.index().get(&clean_stop).await?.is_some() {
         let mut batch = Batch::new();
         batch.delete(clean_stop);
         store.index().apply(batch)?;
         return Ok(IdRanges::new());
     }
-    let bounds = bounds(store)?;
+    let bounds = bounds(store).await?;
     Ok(bounds
         .into_iter()
         .map(|(ost, bound)| (ost, IdRange::near(bound)))
@@ -86,8 +86,8 @@ pub(crate) fn unverified_ids(store: &Store) -> Result<IdRanges, Errno> {
 }
 
 /// Extends ranges of ids to the current bounds: replayed creates have raised them since.
-pub(crate) fn extend_to_bounds(store: &Store, ids: &mut IdRanges) -> Result<(), Errno> {
-    for (ost, bound) in bounds(store)? {
+pub(crate) async fn extend_to_bounds(store: &Store, ids: &mut IdRanges) -> Result<(), Errno> {
+    for (ost, bound) in bounds(store).await? {
         if let Some(range) = ids.get_mut(&ost).filter(|range| range.seq == bound.seq) {
             range.oids = *range.oids.start()..=bound.used;
         }
@@ -96,7 +96,7 @@ pub(crate) fn extend_to_bounds(store: &Store, ids: &mut IdRanges) -> Result<(), 
 }
 
 /// The recorded bounds of all OSTs.
-fn bounds(store: &Store) -> Result<BTreeMap<OstIndex, LastUsedId>, Errno> {
+async fn bounds(store: &Store) -> Result<BTreeMap<OstIndex, LastUsedId>, Errno> {
     let mut bounds = BTreeMap::new();
     for_each_entry(
         &**store.index(),
@@ -108,13 +108,18 @@ fn bounds(store: &Store) -> Result<BTreeMap<OstIndex, LastUsedId>, Errno> {
             }
             Ok::<(), OsdError>(())
         },
-    )?;
+    )
+    .await?;
     Ok(bounds)
 }
 
 /// Queues the destruction of the objects with these ids that belong to no file; returns their
-/// number. Blocks while it reads all inodes: must not run on a worker of the runtime.
-pub(crate) fn queue_orphans(store: &Store, ids: &IdRanges, progress: &Progress) -> Result<usize, Errno> {
+/// number. Reads all inodes.
+pub(crate) async fn queue_orphans(
+    store: &Store,
+    ids: &IdRanges,
+    progress: &Progress,
+) -> Result<usize, Errno> {
     if ids.is_empty() {
         return Ok(0);
     }
@@ -130,7 +135,8 @@ pub(crate) fn queue_orphans(store: &Store, ids: &IdRanges, progress: &Progress) 
             }
         }
         Ok::<(), Errno>(())
-    })?;
+    })
+    .await?;
     let mut queued = 0;
     for (&ost, range) in ids {
         let objects = range.oids.clone().map(|oid| Fid::new(range.seq, oid, 0));
@@ -141,7 +147,7 @@ pub(crate) fn queue_orphans(store: &Store, ids: &IdRanges, progress: &Progress) 
                 change.queue_destroy(StripeObject { ost, fid });
                 queued += 1;
             }
-            store.apply(change)?;
+            store.apply(change).await?;
         }
     }
     Ok(queued)
@@ -151,6 +157,7 @@ pub(crate) fn queue_orphans(store: &Store, ids: &IdRanges, progress: &Progress) 
 mod tests {
     #![allow(clippy::unwrap_used)]
     use std::sync::Arc;
+    use testbase::Wait;
 
     use super::{IDS_TO_CHECK, queue_orphans, record_clean_stop, unverified_ids};
     use crate::{
@@ -181,7 +188,7 @@ mod tests {
             }
             .encode(),
         );
-        f.store.apply(change).unwrap();
+        f.store.apply(change).wait().unwrap();
         f.store.clone()
     }
 
@@ -190,6 +197,7 @@ mod tests {
         let rows = store
             .index()
             .scan(keys::WORK, &prefix_end(keys::WORK), usize::MAX)
+            .wait()
             .unwrap();
         let mut ids: Vec<u32> = rows
             .iter()
@@ -203,8 +211,8 @@ mod tests {
     #[test]
     fn orphan_objects_near_the_bound_are_destroyed() {
         let store = store_with_bound(5, 9);
-        let ids = unverified_ids(&store).unwrap();
-        queue_orphans(&store, &ids, &Progress::default()).unwrap();
+        let ids = unverified_ids(&store).wait().unwrap();
+        queue_orphans(&store, &ids, &Progress::default()).wait().unwrap();
         assert_eq!(queued_ids(&store), [1, 2, 3, 4, 6, 7, 8, 9]);
     }
 
@@ -212,7 +220,13 @@ mod tests {
     fn objects_far_below_the_bound_are_not_destroyed() {
         let store = store_with_bound(2, 5000);
         let before = queued_ids(&store);
-        queue_orphans(&store, &unverified_ids(&store).unwrap(), &Progress::default()).unwrap();
+        queue_orphans(
+            &store,
+            &unverified_ids(&store).wait().unwrap(),
+            &Progress::default(),
+        )
+        .wait()
+        .unwrap();
         let new: Vec<u32> = queued_ids(&store)
             .into_iter()
             .filter(|id| !before.contains(id))
@@ -224,8 +238,8 @@ mod tests {
     fn clean_stop_skips_one_scan() {
         let store = store_with_bound(2, 9);
         record_clean_stop(&store).unwrap();
-        assert!(unverified_ids(&store).unwrap().is_empty());
-        assert_eq!(unverified_ids(&store).unwrap().len(), 1);
+        assert!(unverified_ids(&store).wait().unwrap().is_empty());
+        assert_eq!(unverified_ids(&store).wait().unwrap().len(), 1);
     }
 
     #[test]
@@ -234,8 +248,16 @@ mod tests {
         let before = queued_ids(&store);
         let mut change = Change::new();
         change.set_record(keys::inode(Fid::new(0x2_0000_0401, 77, 0)), "?".into());
-        store.apply(change).unwrap();
-        assert!(queue_orphans(&store, &unverified_ids(&store).unwrap(), &Progress::default()).is_err());
+        store.apply(change).wait().unwrap();
+        assert!(
+            queue_orphans(
+                &store,
+                &unverified_ids(&store).wait().unwrap(),
+                &Progress::default()
+            )
+            .wait()
+            .is_err()
+        );
         assert_eq!(queued_ids(&store), before);
     }
 }

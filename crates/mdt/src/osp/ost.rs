@@ -126,7 +126,7 @@ impl ImportOwner for Owner {
 impl Ost {
     /// Starts the tasks of an OST: they connect to it in the background, then precreate objects.
     /// New files use the OST only after `delay`.
-    pub(super) fn start(
+    pub(super) async fn start(
         rpc: &Arc<Ptlrpc>,
         store: &Arc<Store>,
         mdt: &str,
@@ -134,7 +134,7 @@ impl Ost {
         signals: OstSignals,
         delay: Duration,
     ) -> Result<Arc<Ost>, Errno> {
-        let last_used = match store.index().get(&keys::objects(OstIndex(target.index)))? {
+        let last_used = match store.index().get(&keys::objects(OstIndex(target.index))).await? {
             Some(value) => LastUsedId::decode(&value)?,
             None => LastUsedId::default(),
         };
@@ -313,7 +313,7 @@ impl Ost {
     }
 
     /// Queues the destruction of the allocated objects that no file uses.
-    fn destroy_unused(&self) -> Result<(), Errno> {
+    async fn destroy_unused(&self) -> Result<(), Errno> {
         let unused = self.pool.lock().take_unused();
         if unused.is_empty() {
             return Ok(());
@@ -322,7 +322,8 @@ impl Ost {
         for fid in unused {
             change.queue_destroy(StripeObject { ost: self.index, fid });
         }
-        self.store.apply(change).map(drop)
+        self.store.apply(change).await?;
+        Ok(())
     }
 
     fn save_last_used(&self, last_used: LastUsedId) -> Result<(), Errno> {
@@ -508,7 +509,7 @@ impl Ost {
             task.abort();
         }
         let mut is_stored = true;
-        if let Err(e) = self.destroy_unused() {
+        if let Err(e) = self.destroy_unused().await {
             tracing::warn!(
                 "{}: cannot queue the destruction of unused objects: {e}",
                 self.name

@@ -136,7 +136,7 @@ async fn send_work(
     let end = keys::work_from(ost.index(), last.next());
     let mut from = keys::work_from(ost.index(), first);
     loop {
-        let rows = index.scan(&from, &end, ENTRIES_PER_READ)?;
+        let rows = index.scan(&from, &end, ENTRIES_PER_READ).await?;
         let Some((last_key, _)) = rows.last() else {
             return Ok(());
         };
@@ -245,8 +245,8 @@ fn group_into_jobs(rows: Vec<(Bytes, Bytes)>) -> Result<Vec<Job>, Errno> {
 
 /// Whether a file's layout still has this object. If a later swap of layouts moved the object, that
 /// swap has queued its own work on the object.
-fn has_object(store: &Store, file: Fid, object: Fid) -> Result<bool, Errno> {
-    let Some(inode) = store.find(file)? else {
+async fn has_object(store: &Store, file: Fid, object: Fid) -> Result<bool, Errno> {
+    let Some(inode) = store.find(file).await? else {
         return Ok(false);
     };
     Ok(layout::objects(&inode.lov)?.iter().any(|o| o.fid == object))
@@ -270,7 +270,7 @@ async fn send(ost: &Ost, job: &Job) -> Result<Transno, Errno> {
     let mut _adoption_guard = None;
     if let Work::Adopt { file, .. } = job.work {
         _adoption_guard = Some(ost.adoption_lock.read().await);
-        if !has_object(&ost.store, file, job.first)? {
+        if !has_object(&ost.store, file, job.first).await? {
             return Ok(Transno::NONE);
         }
     }

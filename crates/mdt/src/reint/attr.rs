@@ -95,7 +95,7 @@ impl Mdt {
                 bits |= OPEN;
             }
         }
-        self.store.inode(set.sa_fid)?;
+        self.store.inode(set.sa_fid).await?;
         let mut locks = self.request_locks(req);
         locks.lock_inode(set.sa_fid, bits).await?;
         let keeps_lease = set.sa_bias & MDS_TRUNC_KEEP_LEASE != 0;
@@ -109,7 +109,8 @@ impl Mdt {
                 rec: &set,
                 open_for_write,
             },
-        )?;
+        )
+        .await?;
         locks.hold_until_acknowledged(req);
         Ok(change_reply(req, &change, 5, true))
     }
@@ -139,7 +140,7 @@ impl Mdt {
         ea: Bytes,
     ) -> HandlerResult {
         let fid = set.sa_fid;
-        self.store.inode(fid)?;
+        self.store.inode(fid).await?;
         let mut locks = self.request_locks(req);
         locks.lock_inode(fid, UPDATE | XATTR).await?;
         let args = SetxattrArgs {
@@ -149,7 +150,7 @@ impl Mdt {
             flags: 0,
             time: set.times().ctime,
         };
-        let change = namespace::xattr::setxattr(self.request_store(req), cred, &args)?;
+        let change = namespace::xattr::setxattr(self.request_store(req), cred, &args).await?;
         locks.hold_until_acknowledged(req);
         Ok(change_reply(req, &change, 5, true))
     }
@@ -163,7 +164,7 @@ impl Mdt {
             _ => return Err(Errno::EINVAL),
         };
         let is_layout = *name == *XATTR_LOV || *name == *XATTR_LUSTRE_LOV;
-        let inode = self.store.inode(fid)?;
+        let inode = self.store.inode(fid).await?;
         if is_layout && inode.is_file() {
             return self.set_file_layout(req, &set, cred, value).await;
         }
@@ -184,7 +185,7 @@ impl Mdt {
             flags: set.sx_flags,
             time: time_of(req, &set),
         };
-        let change = namespace::xattr::setxattr(self.request_store(req), cred, &args)?;
+        let change = namespace::xattr::setxattr(self.request_store(req), cred, &args).await?;
         locks.hold_until_acknowledged(req);
         Ok(change_reply(req, &change, 1, false))
     }
@@ -198,7 +199,7 @@ impl Mdt {
         cred: &Cred,
         value: Option<Bytes>,
     ) -> HandlerResult {
-        let inode = self.store.inode(set.sx_fid)?;
+        let inode = self.store.inode(set.sx_fid).await?;
         let layout = value.map(|ea| LayoutRequest::parse(&ea)).transpose()?.flatten();
         cred.check(&inode, MAY_WRITE)?;
         match layout {
@@ -218,7 +219,7 @@ impl Mdt {
 
     /// Releases the handles that a client sends with a request: cancels its locks. With
     /// [`LockTerms::Nacre`], also closes open files for which the client has no attributes to send.
-    pub(crate) fn release_handles(&self, req: &ServerRequest, handles: &[u64]) {
+    pub(crate) async fn release_handles(&self, req: &ServerRequest, handles: &[u64]) {
         self.locks.server().cancel(&req.export, handles);
         if lock_terms(req) != LockTerms::Nacre {
             return;
@@ -228,7 +229,7 @@ impl Mdt {
                 continue;
             };
             let store = self.request_store(req).without_reply();
-            if let Err(e) = namespace::release_handle(store, fid, mode) {
+            if let Err(e) = namespace::release_handle(store, fid, mode).await {
                 tracing::warn!(%fid, "cannot destroy a removed file after its last close; the next start destroys it: {e}");
             }
         }
@@ -274,17 +275,17 @@ impl Mdt {
             None => (0, 0),
         };
         let store = self.request_store(req).with_data(valid).with_status(status);
-        let closed = namespace::close(store, file.fid, file.mode, attrs)?;
+        let closed = namespace::close(store, file.fid, file.mode, attrs).await?;
         Ok(with_transaction(close_reply(valid), &closed).with_status(status))
     }
 
     /// Rebuilds the reply to a close that an earlier start executed; `valid` is the `mbo_valid` of
     /// that reply. The client may have opened the file again by a replay.
-    pub(crate) fn rebuild_close(&self, req: &ServerRequest, valid: u64) -> HandlerResult {
+    pub(crate) async fn rebuild_close(&self, req: &ServerRequest, valid: u64) -> HandlerResult {
         let epoch: MdtIoepoch = req.get(bufs::CLOSE_EPOCH)?;
         let handle = epoch.mio_open_handle.cookie;
         if let Some(OpenFile { fid, mode }) = self.handles(&req.export).remove(handle) {
-            namespace::release_handle(self.request_store(req).without_reply(), fid, mode)?;
+            namespace::release_handle(self.request_store(req).without_reply(), fid, mode).await?;
         }
         Ok(close_reply(valid))
     }

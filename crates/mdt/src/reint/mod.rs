@@ -27,7 +27,7 @@ impl Mdt {
     /// Executes `MDS_REINT`.
     pub(crate) async fn reint(&self, req: &mut ServerRequest) -> HandlerResult {
         let rec: MdtRecReint = req.get(bufs::REC_REINT)?;
-        self.release_handles_of_reint(req, &rec)?;
+        self.release_handles_of_reint(req, &rec).await?;
         self.check_writable(req)?;
         self.throttle().await;
         let cred = self.effective_cred(req, claimed_cred(&rec));
@@ -44,7 +44,7 @@ impl Mdt {
 
     /// Releases the handles that a client sends with `MDS_REINT`. `ENOTSUPP` for an unknown
     /// operation.
-    pub(crate) fn release_handles_of_reint(
+    pub(crate) async fn release_handles_of_reint(
         &self,
         req: &ServerRequest,
         rec: &MdtRecReint,
@@ -58,7 +58,8 @@ impl Mdt {
             REINT_SETXATTR => bufs::SETXATTR_DLM_REQ,
             _ => return Err(Errno::ENOTSUPP),
         };
-        self.release_handles(req, &ldlm::handles_to_cancel(req.buf(dlm_req), 0));
+        self.release_handles(req, &ldlm::handles_to_cancel(req.buf(dlm_req), 0))
+            .await;
         Ok(())
     }
 }

@@ -28,12 +28,12 @@ impl Mdt {
             node.symlink = without_nul(&req.bytes(bufs::CREATE_SYMLINK));
         }
         let parent = create.cr_fid1;
-        namespace::check_name_change(&self.store, cred, parent, &name)?;
+        namespace::check_name_change(&self.store, cred, parent, &name).await?;
         node.check(cred)?;
-        let unused = self.check_new_fid(req, node.fid)?;
+        let unused = self.check_new_fid(req, node.fid).await?;
         let mut locks = self.request_locks(req);
         locks.lock_name_write(parent, &name).await?;
-        let resolved = Resolved::read(&self.store, cred, parent, &name)?;
+        let resolved = Resolved::read(&self.store, cred, parent, &name).await?;
         let change = namespace::create_resolved(
             self.request_store(req),
             cred,
@@ -41,20 +41,23 @@ impl Mdt {
             resolved,
             Some(unused),
             &node,
-        )?;
+        )
+        .await?;
         locks.hold_until_acknowledged(req);
-        Ok(self.append_dir_attrs(req, parent, change_reply(req, &change, 3, true)))
+        Ok(self
+            .append_dir_attrs(req, parent, change_reply(req, &change, 3, true))
+            .await)
     }
 
     pub(super) async fn reint_link(&self, req: &ServerRequest, cred: &Cred) -> HandlerResult {
         let link: MdtRecLink = req.get(bufs::REC_REINT)?;
         let (file, dir) = (link.lk_fid1, link.lk_fid2);
         let name = name_of(req, bufs::LINK_NAME);
-        if self.store.inode(file)?.is_dir() && !cpt::Bug::LinkDeadlock.is_planted() {
+        if self.store.inode(file).await?.is_dir() && !cpt::Bug::LinkDeadlock.is_planted() {
             return Err(Errno::EPERM);
         }
         // The file is no directory, and `dir` must be one: the locks of the two do not conflict.
-        namespace::check_name_change(&self.store, cred, dir, &name)?;
+        namespace::check_name_change(&self.store, cred, dir, &name).await?;
         let mut locks = self.request_locks(req);
         locks.lock_name_write(dir, &name).await?;
         locks.lock_inode(file, UPDATE | XATTR).await?;
@@ -65,13 +68,14 @@ impl Mdt {
             dir,
             &name,
             time_of(req, &link),
-        )?;
+        )
+        .await?;
         locks.hold_until_acknowledged(req);
         // Only Nacre clients expect the file's attributes. A Lustre client would use them for the
         // directory.
         let is_nacre_client = precision(req) == Precision::Nanoseconds;
         let reply = change_reply(req, &change, 1, is_nacre_client);
-        Ok(self.append_dir_attrs(req, dir, reply))
+        Ok(self.append_dir_attrs(req, dir, reply).await)
     }
 
     pub(super) async fn reint_unlink(&self, req: &ServerRequest, cred: &Cred) -> HandlerResult {
@@ -84,14 +88,16 @@ impl Mdt {
             is_rmdir: unlink.ul_mode & S_IFMT == S_IFDIR,
             time: time_of(req, &unlink),
         };
-        let found = NameToRemove::find(&self.store, cred, args)?;
+        let found = NameToRemove::find(&self.store, cred, args).await?;
         let mut locks = self.request_locks(req);
         locks.lock_name_write(parent, &name).await?;
-        let found = found.refresh(&self.store, cred, args)?;
+        let found = found.refresh(&self.store, cred, args).await?;
         locks.lock_for_removal(found.entry.fid).await?;
-        let change = namespace::unlink_entry(self.request_store(req), cred, args, found)?;
+        let change = namespace::unlink_entry(self.request_store(req), cred, args, found).await?;
         locks.hold_until_acknowledged(req);
-        Ok(self.append_dir_attrs(req, parent, change_reply(req, &change, 5, true)))
+        Ok(self
+            .append_dir_attrs(req, parent, change_reply(req, &change, 5, true))
+            .await)
     }
 
     /// Removes a name that leads to a missing inode (`lfs rm_entry`). `EPERM` if the user is no
@@ -108,12 +114,14 @@ impl Mdt {
             is_rmdir: false,
             time: time_of(req, &rec),
         };
-        NameToRemove::find(&self.store, cred, args)?;
+        NameToRemove::find(&self.store, cred, args).await?;
         let mut locks = self.request_locks(req);
         locks.lock_name_write(args.parent, &name).await?;
-        let change = namespace::remove_dangling_name(self.request_store(req), cred, args)?;
+        let change = namespace::remove_dangling_name(self.request_store(req), cred, args).await?;
         locks.hold_until_acknowledged(req);
-        Ok(self.append_dir_attrs(req, args.parent, change_reply(req, &change, 5, false)))
+        Ok(self
+            .append_dir_attrs(req, args.parent, change_reply(req, &change, 5, false))
+            .await)
     }
 
     pub(super) async fn reint_rename(&self, req: &ServerRequest, cred: &Cred) -> HandlerResult {
@@ -143,14 +151,14 @@ impl Mdt {
             dir: args.dst_dir,
             name: &dst_name,
         };
-        namespace::check_name_change(&self.store, cred, src.dir, src.name)?;
-        namespace::check_name_change(&self.store, cred, dst.dir, dst.name)?;
+        namespace::check_name_change(&self.store, cred, src.dir, src.name).await?;
+        namespace::check_name_change(&self.store, cred, dst.dir, dst.name).await?;
         if flags.has(RenameFlags::WHITEOUT) {
-            self.check_new_fid(req, args.whiteout)?;
+            self.check_new_fid(req, args.whiteout).await?;
         }
         let mut locks = self.request_locks(req);
         locks.lock_rename(&self.store, src, dst, flags).await?;
-        let change = namespace::rename(self.request_store(req), cred, args)?;
+        let change = namespace::rename(self.request_store(req), cred, args).await?;
         locks.hold_until_acknowledged(req);
         // Send the attributes of the replaced inode if it lost its last name.
         let lost_last_name = change.inode.nlink == 0;

@@ -1,5 +1,8 @@
 //! Applies changes: numbers them, makes them visible, and updates the caches and counts.
 //!
+//! Nothing here reads the index: a read may wait, and the caller holds locks. The records of the
+//! directories come from the cache, or from the operation's stamp.
+//!
 //! A change gets its transaction number while its inodes are locked and a thread holds the turns of
 //! its directories. So the changes of one inode, and those of one directory, have increasing
 //! numbers.
@@ -13,7 +16,8 @@ use osd::{Batch, SpacePurpose, TransactionGuard};
 use wire::{Errno, Fid, Transno};
 
 use super::{
-    Change, INLINE_SHARDS, Inode, Mutation, OpenCounts, Stamp, Store, keys, shard_of, shards_in_lock_order,
+    Change, INLINE_SHARDS, Inode, Mutation, OpenCounts, ReadDir, Stamp, Store, keys, shard_of,
+    shards_in_lock_order,
 };
 use smallvec::SmallVec;
 
@@ -31,11 +35,13 @@ pub struct Applied {
 }
 
 /// The result of a change.
-type Outcome = Result<Applied, Errno>;
+type Outcome = Result<Applied, ApplyError>;
 
 /// A change that waits to be applied.
 pub(super) struct PendingChange {
     change: Change,
+    /// Directories that the operation has read ([`Stamp`]).
+    read_dirs: Vec<ReadDir>,
     /// Set when the change is applied or has failed.
     outcome: Arc<OnceLock<Outcome>>,
 }
@@ -65,6 +71,9 @@ impl PendingChange {
 pub enum ApplyError {
     /// Another operation has changed a stamped inode: read and plan again.
     Stale,
+    /// The cache lacks the record of this directory: read it ([`Store::read_dirs`]), and plan
+    /// again.
+    Unread(Fid),
     /// The change failed.
     Failed(Errno),
 }
@@ -82,13 +91,19 @@ impl Store {
     /// # Errors
     ///
     /// As [`Store::apply_if_current`].
-    pub fn apply(&self, change: Change) -> Outcome {
+    pub async fn apply(&self, change: Change) -> Result<Applied, Errno> {
         let fids: Vec<Fid> = change.inodes().collect();
-        match self.apply_if_current(&self.stamp(&fids), Some(change), None) {
-            Err(ApplyError::Failed(errno)) => Err(errno),
-            // Impossible by the caller's promise.
-            Err(ApplyError::Stale) => Err(Errno::EAGAIN),
-            Ok(applied) => Ok(applied),
+        let mut unread = Vec::new();
+        loop {
+            let mut stamp = self.stamp(&fids);
+            self.read_dirs(&mut stamp, &unread).await?;
+            match self.apply_if_current(&stamp, Some(change.clone()), None) {
+                Ok(applied) => return Ok(applied),
+                Err(ApplyError::Failed(errno)) => return Err(errno),
+                // A change of another inode of the same shard.
+                Err(ApplyError::Stale) => {}
+                Err(ApplyError::Unread(dir)) => unread.push(dir),
+            }
         }
     }
 
@@ -99,8 +114,8 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// [`ApplyError::Stale`]; `ENOSPC`; `ENOENT` if a directory was removed; or the error of the
-    /// index. Then nothing is changed.
+    /// [`ApplyError::Stale`]; [`ApplyError::Unread`]; `ENOSPC`; `ENOENT` if a directory was
+    /// removed; or the error of the index. Then nothing is changed.
     pub fn apply_if_current(
         &self,
         stamp: &Stamp,
@@ -144,6 +159,7 @@ impl Store {
         let turns = shards_in_lock_order(dirs.chain(change.replaced_dirs()));
         let pending = PendingChange {
             change,
+            read_dirs: stamp.dirs.clone(),
             outcome: Arc::default(),
         };
         let outcome = pending.outcome();
@@ -160,8 +176,7 @@ impl Store {
             self.apply_together(vec![pending]);
         }
         // Unset only if the thread with the turn panicked.
-        let outcome = outcome.get().copied().unwrap_or(Err(Errno::EIO));
-        Ok(outcome?)
+        outcome.get().copied().unwrap_or(Err(Errno::EIO.into()))
     }
 
     /// Fails if a stamped shard has changed since.
@@ -196,7 +211,7 @@ impl Store {
         let mut dirs: Vec<(Fid, Inode)> = Vec::new();
         let mut joined = Vec::with_capacity(all.len());
         for mut pending in all {
-            match self.join(&mut pending.change, &mut dirs, &mut batch) {
+            match self.join(&mut pending, &mut dirs, &mut batch) {
                 Ok((number, dir_versions)) => joined.push(JoinedChange {
                     pending,
                     number,
@@ -210,7 +225,7 @@ impl Store {
         }
         let applied = match joined.is_empty() {
             true => Ok(()),
-            false => self.index.apply(batch).map_err(Errno::from),
+            false => self.index.apply(batch).map_err(|e| Errno::from(e).into()),
         };
         if applied.is_ok() {
             for (fid, dir) in dirs {
@@ -242,14 +257,16 @@ impl Store {
     /// records. Returns the number, and the versions of the change's directories before the change.
     fn join(
         &self,
-        change: &mut Change,
+        PendingChange {
+            change, read_dirs, ..
+        }: &mut PendingChange,
         dirs: &mut Vec<(Fid, Inode)>,
         batch: &mut Batch,
-    ) -> Result<(TransactionGuard, [u64; DIRS_MAX]), Errno> {
+    ) -> Result<(TransactionGuard, [u64; DIRS_MAX]), ApplyError> {
         let mut positions = [0; DIRS_MAX];
         let mut dir_versions = [0; DIRS_MAX];
         for (i, (dir, _)) in change.dir_changes().take(DIRS_MAX).enumerate() {
-            let position = self.dir_in_batch(dirs, dir)?;
+            let position = self.dir_in_batch(dirs, dir, read_dirs)?;
             (positions[i], dir_versions[i]) = (position, dirs[position].1.version);
         }
         let number = match change.origin.replayed {
@@ -274,15 +291,30 @@ impl Store {
         Ok((number, dir_versions))
     }
 
-    /// The position of a directory in `dirs`; reads the directory from the store at its first
-    /// change in the batch. `ENOENT` if it was removed.
-    fn dir_in_batch(&self, dirs: &mut Vec<(Fid, Inode)>, fid: Fid) -> Result<usize, Errno> {
+    /// The position of a directory in `dirs`. Its first change in the batch takes its record from
+    /// the cache, or from `read_dirs` if no inode of its shard has changed since: the caller has
+    /// the turn of the shard. `ENOENT` if the directory was removed.
+    fn dir_in_batch(
+        &self,
+        dirs: &mut Vec<(Fid, Inode)>,
+        fid: Fid,
+        read_dirs: &[ReadDir],
+    ) -> Result<usize, ApplyError> {
         if let Some(position) = dirs.iter().position(|(f, _)| *f == fid) {
             return Ok(position);
         }
-        let dir = self.inode(fid)?;
+        let is_current = |dir: &&ReadDir| {
+            dir.fid == fid && self.changes[shard_of(fid)].load(Ordering::Acquire) == dir.changes
+        };
+        let dir = match self.inode_cache.cached(fid) {
+            Some(dir) => Inode::clone(&dir),
+            None => match read_dirs.iter().find(is_current) {
+                Some(dir) => dir.inode.clone(),
+                None => return Err(ApplyError::Unread(fid)),
+            },
+        };
         if dir.nlink == 0 {
-            return Err(Errno::ENOENT);
+            return Err(Errno::ENOENT.into());
         }
         dirs.push((fid, dir));
         Ok(dirs.len() - 1)
@@ -295,8 +327,9 @@ impl Store {
                 Mutation::InodeMade { fid, inode } => {
                     // A new directory is not cached: other operations may change it as soon as it
                     // is visible, and this late update would replace their changes.
-                    if !inode.is_dir() {
-                        self.inode_cache.update(fid, Some(*inode));
+                    match inode.is_dir() {
+                        true => self.inode_cache.note_created(fid),
+                        false => self.inode_cache.update(fid, Some(*inode)),
                     }
                     self.note_change(fid);
                     self.count.count_applied(fid, true);
@@ -326,6 +359,7 @@ mod tests {
         sync::{Arc, atomic::Ordering::SeqCst},
         thread,
     };
+    use testbase::Wait;
 
     use osd::{Batch, Index};
     use testbase::InstrumentedIndex;
@@ -347,7 +381,7 @@ mod tests {
         };
         let mut change = Change::new();
         change.make_inode(DIR, &dir);
-        store.apply(change).unwrap();
+        store.apply(change).wait().unwrap();
         (index, store)
     }
 
@@ -366,7 +400,7 @@ mod tests {
             ..DirChange::at(Time::default()).add(name(n).as_bytes(), S_IFDIR)
         };
         change.change_dir(DIR, dir_change);
-        store.apply(change)
+        store.apply(change).wait()
     }
 
     /// Starts `count` operations while this thread holds the directory's turn. When all of them
@@ -387,18 +421,21 @@ mod tests {
     #[test]
     fn waiting_operations_are_applied_in_one_batch() {
         let (index, store) = store_with_dir();
-        let (batches, version) = (index.batches.load(SeqCst), store.inode(DIR).unwrap().version);
+        let (batches, version) = (
+            index.batches.load(SeqCst),
+            store.inode(DIR).wait().unwrap().version,
+        );
         let mut results: Vec<(Transno, u64)> = run_together(&store, 6, || {})
             .into_iter()
             .map(|result| result.map(|a| (a.transno, a.dir_versions[0])).unwrap())
             .collect();
         assert_eq!(index.batches.load(SeqCst), batches + 1);
-        let dir = store.inode(DIR).unwrap();
+        let dir = store.inode(DIR).wait().unwrap();
         // The latest time counts, in any order of the operations.
         assert_eq!((dir.nlink, dir.mtime), (2 + 6, Time::secs(100)));
         // Each name of five bytes takes 40 bytes.
         assert_eq!(dir.size, DIR_BLOCK + 6 * 40);
-        assert!((0..6).all(|n| store.entry(DIR, name(n).as_bytes()).unwrap().is_some()));
+        assert!((0..6).all(|n| store.entry(DIR, name(n).as_bytes()).wait().unwrap().is_some()));
         // All transactions are finished, and each result has a version from before its operation.
         results.sort_unstable();
         let last = results.last().unwrap().0;
@@ -417,11 +454,11 @@ mod tests {
     #[test]
     fn failed_batch_fails_all_waiting_operations() {
         let (index, store) = store_with_dir();
-        let before = store.inode(DIR).unwrap();
+        let before = store.inode(DIR).wait().unwrap();
         let results = run_together(&store, 3, || index.failures.store(usize::MAX, SeqCst));
         assert_eq!(results, [Err(Errno::ENOSPC); 3]);
-        assert_eq!(store.inode(DIR).unwrap(), before);
-        assert!((0..3).all(|n| store.entry(DIR, name(n).as_bytes()).unwrap().is_none()));
+        assert_eq!(store.inode(DIR).wait().unwrap(), before);
+        assert!((0..3).all(|n| store.entry(DIR, name(n).as_bytes()).wait().unwrap().is_none()));
         assert_eq!(index.transactions().applied(), index.transactions().last());
     }
 
@@ -429,7 +466,7 @@ mod tests {
     fn waiting_operation_adds_no_name_to_a_removed_directory() {
         let (index, store) = store_with_dir();
         let results = run_together(&store, 3, || {
-            let mut dir = store.inode(DIR).unwrap();
+            let mut dir = store.inode(DIR).wait().unwrap();
             dir.nlink = 0;
             // Not with `Store::apply`, which would wait for the turn.
             let mut batch = Batch::new();
@@ -438,7 +475,7 @@ mod tests {
             store.inode_cache.update(DIR, Some(dir));
         });
         assert_eq!(results, [Err(Errno::ENOENT); 3]);
-        assert!((0..3).all(|n| store.entry(DIR, name(n).as_bytes()).unwrap().is_none()));
+        assert!((0..3).all(|n| store.entry(DIR, name(n).as_bytes()).wait().unwrap().is_none()));
         assert_eq!(index.transactions().applied(), index.transactions().last());
     }
 }

@@ -1,9 +1,16 @@
 //! A cache of inodes as last read or written.
 //!
 //! Each shard has two generations. A read or changed inode enters the young generation. When the
-//! young generation is full, it becomes the old one, and the former old one is dropped. After a
-//! miss, the reader reads the inode from the index under the shard's lock; a changed inode enters
-//! after its transaction was applied. So an old value never replaces a new one.
+//! young generation is full, it becomes the old one, and the former old one is dropped.
+//!
+//! A reader that misses the cache reads the index without a lock of the cache. A change of the
+//! inode may be applied meanwhile, so an old value must not enter the cache after a new one:
+//!
+//! - If memory answers the read, the value enters only if the shard has seen no change since the
+//!   miss ([`InodeCache::add`]).
+//! - If the read waits, the shard lists it ([`InodeRead`]). Other readers of the inode wait for the
+//!   same read. A change removes the read from the list: its value does not enter the cache, and
+//!   later readers start a new read.
 
 use std::sync::{
     Arc,
@@ -12,6 +19,7 @@ use std::sync::{
 
 use cpt::HashMap;
 use parking_lot::Mutex;
+use tokio::sync::OnceCell;
 use wire::{Errno, Fid};
 
 use super::{Inode, SHARDS, shard_of};
@@ -23,10 +31,17 @@ const MEMORY_DIVISOR: u64 = 256;
 /// Upper bound of the default limit, a number of inodes.
 const DEFAULT_MAX: u64 = 128 << 10;
 
+/// The value of a read that waits for the index; `None` if there is no such inode.
+type ReadCell = Arc<OnceCell<Option<Arc<Inode>>>>;
+
 #[derive(Default)]
 struct Shard {
     young: HashMap<Fid, Arc<Inode>>,
     old: HashMap<Fid, Arc<Inode>>,
+    /// The reads that wait for the index; at most one for each waiting request.
+    reads: HashMap<Fid, ReadCell>,
+    /// Number of changes of inodes so far.
+    changes: u64,
 }
 
 impl Shard {
@@ -46,6 +61,70 @@ impl Shard {
             self.old = std::mem::take(&mut self.young);
         }
         self.young.insert(fid, inode);
+    }
+
+    /// Records a change of an inode: the reads that have begun may return the old value.
+    fn note_change(&mut self, fid: Fid) {
+        self.changes += 1;
+        if !self.reads.is_empty() {
+            self.reads.remove(&fid);
+        }
+    }
+
+    /// Whether this read is in the list.
+    fn lists(&self, fid: Fid, cell: &ReadCell) -> bool {
+        self.reads
+            .get(&fid)
+            .is_some_and(|listed| Arc::ptr_eq(listed, cell))
+    }
+}
+
+/// The result of a lookup in the cache.
+pub(super) enum Lookup<'a> {
+    /// The inode.
+    Found(Arc<Inode>),
+    /// Another task reads the inode.
+    Reading(InodeRead<'a>),
+    /// The caller reads the inode. The number of changes of the shard so far.
+    Missing(u64),
+}
+
+/// A read of an inode that waits for the index.
+pub(super) struct InodeRead<'a> {
+    cache: &'a InodeCache,
+    fid: Fid,
+    cell: ReadCell,
+}
+
+impl InodeRead<'_> {
+    /// Waits for the value. One of the waiting tasks calls `read`; if that task ends early or the
+    /// read fails, the next one does.
+    pub(super) async fn value(
+        &self,
+        read: impl AsyncFnOnce() -> Result<Option<Inode>, Errno>,
+    ) -> Result<Option<Arc<Inode>>, Errno> {
+        let read = async || Ok::<_, Errno>(read().await?.map(Arc::new));
+        let value = self.cell.get_or_try_init(read).await?.clone();
+        let mut shard = self.cache.shard(self.fid).lock();
+        if shard.lists(self.fid, &self.cell) {
+            shard.reads.remove(&self.fid);
+            if let Some(inode) = &value {
+                shard.put(self.fid, inode.clone(), self.cache.generation_max());
+            }
+        }
+        Ok(value)
+    }
+}
+
+impl Drop for InodeRead<'_> {
+    /// Removes the read from the list if no other task waits for it.
+    fn drop(&mut self) {
+        // The list and this task.
+        const LAST: usize = 2;
+        let mut shard = self.cache.shard(self.fid).lock();
+        if shard.lists(self.fid, &self.cell) && Arc::strong_count(&self.cell) == LAST {
+            shard.reads.remove(&self.fid);
+        }
     }
 }
 
@@ -84,7 +163,8 @@ impl InodeCache {
     /// Drops all entries, for example after the limit was lowered.
     pub(crate) fn clear(&self) {
         for shard in &self.shards {
-            *shard.lock() = Shard::default();
+            let mut shard = shard.lock();
+            (shard.young, shard.old) = Default::default();
         }
     }
 
@@ -93,30 +173,62 @@ impl InodeCache {
         (self.max.load(Relaxed) as usize / (2 * SHARDS)).max(1)
     }
 
-    /// An inode. On a miss, calls `read` and caches the inode if it exists.
-    pub(super) fn get(
-        &self,
-        fid: Fid,
-        read: impl FnOnce() -> Result<Option<Inode>, Errno>,
-    ) -> Result<Option<Inode>, Errno> {
-        let mut shard = self.shards[shard_of(fid)].lock();
-        let inode = match shard.get(fid, self.generation_max()) {
-            Some(inode) => inode,
-            None => {
-                let Some(inode) = read()?.map(Arc::new) else {
-                    return Ok(None);
-                };
-                shard.put(fid, inode.clone(), self.generation_max());
-                inode
-            }
-        };
-        drop(shard);
-        Ok(Some(Inode::clone(&inode)))
+    fn shard(&self, fid: Fid) -> &Mutex<Shard> {
+        &self.shards[shard_of(fid)]
+    }
+
+    /// A cached inode; `None` if it has to be read.
+    pub(super) fn cached(&self, fid: Fid) -> Option<Arc<Inode>> {
+        self.shard(fid).lock().get(fid, self.generation_max())
+    }
+
+    /// Looks up an inode, before the caller reads it.
+    pub(super) fn look_up(&self, fid: Fid) -> Lookup<'_> {
+        let mut shard = self.shard(fid).lock();
+        if let Some(inode) = shard.get(fid, self.generation_max()) {
+            return Lookup::Found(inode);
+        }
+        match shard.reads.is_empty() {
+            true => None,
+            false => shard.reads.get(&fid),
+        }
+        .map_or(Lookup::Missing(shard.changes), |cell| {
+            Lookup::Reading(self.read(fid, cell.clone()))
+        })
+    }
+
+    /// Lists a read that waits, or joins the listed one. `None` if the shard has changed since the
+    /// lookup, which returned `changes`: look up again.
+    pub(super) fn begin_read(&self, fid: Fid, changes: u64) -> Option<InodeRead<'_>> {
+        let mut shard = self.shard(fid).lock();
+        if shard.changes != changes {
+            return None;
+        }
+        let cell = shard.reads.entry(fid).or_default().clone();
+        Some(self.read(fid, cell))
+    }
+
+    fn read(&self, fid: Fid, cell: ReadCell) -> InodeRead<'_> {
+        InodeRead {
+            cache: self,
+            fid,
+            cell,
+        }
+    }
+
+    /// Adds an inode that was read, unless the shard has changed since the lookup, which returned
+    /// `changes`.
+    pub(super) fn add(&self, fid: Fid, inode: Arc<Inode>, changes: u64) {
+        let mut shard = self.shard(fid).lock();
+        if shard.changes == changes {
+            shard.put(fid, inode, self.generation_max());
+        }
     }
 
     /// Adds an inode that was created or changed, or drops a destroyed one (`None`).
     pub(super) fn update(&self, fid: Fid, inode: Option<Inode>) {
-        let mut shard = self.shards[shard_of(fid)].lock();
+        let mut shard = self.shard(fid).lock();
+        shard.note_change(fid);
         shard.old.remove(&fid);
         match inode {
             Some(inode) => shard.put(fid, Arc::new(inode), self.generation_max()),
@@ -124,6 +236,11 @@ impl InodeCache {
                 shard.young.remove(&fid);
             }
         }
+    }
+
+    /// Records that an inode was created, without adding it.
+    pub(super) fn note_created(&self, fid: Fid) {
+        self.shard(fid).lock().note_change(fid);
     }
 }
 
@@ -133,9 +250,9 @@ mod tests {
     use std::sync::{Arc, atomic::Ordering::Relaxed};
 
     use bytes::Bytes;
-    use wire::Fid;
+    use wire::{Errno, Fid};
 
-    use super::{INODE_BYTES, InodeCache};
+    use super::{INODE_BYTES, InodeCache, InodeRead, Lookup};
     use crate::store::{Inode, links};
 
     fn fid(n: u32) -> Fid {
@@ -149,16 +266,97 @@ mod tests {
         }
     }
 
+    /// Reads an inode that memory holds (`stored`), through the cache.
+    fn read(cache: &InodeCache, fid: Fid, stored: Option<Inode>) -> Option<u64> {
+        match cache.look_up(fid) {
+            Lookup::Found(inode) => Some(inode.size),
+            Lookup::Reading(_) => panic!("no read waits"),
+            Lookup::Missing(changes) => {
+                let inode = Arc::new(stored?);
+                cache.add(fid, inode.clone(), changes);
+                Some(inode.size)
+            }
+        }
+    }
+
+    /// The read of an inode that is not cached.
+    fn begin(cache: &InodeCache, fid: Fid) -> InodeRead<'_> {
+        match cache.look_up(fid) {
+            Lookup::Found(_) => panic!("cached"),
+            Lookup::Reading(read) => read,
+            Lookup::Missing(changes) => cache.begin_read(fid, changes).unwrap(),
+        }
+    }
+
     #[test]
     fn cached_inode_is_not_read_from_the_index_again() {
         let cache = InodeCache::new();
-        assert_eq!(cache.get(fid(1), || Ok(None)).unwrap(), None);
-        assert_eq!(cache.get(fid(1), || Ok(Some(inode(1)))).unwrap().unwrap().size, 1);
-        assert_eq!(cache.get(fid(1), || panic!("cached")).unwrap().unwrap().size, 1);
+        assert_eq!(read(&cache, fid(1), None), None);
+        assert_eq!(read(&cache, fid(1), Some(inode(1))), Some(1));
+        assert_eq!(read(&cache, fid(1), None), Some(1));
         cache.update(fid(1), Some(inode(2)));
-        assert_eq!(cache.get(fid(1), || panic!("cached")).unwrap().unwrap().size, 2);
+        assert_eq!(read(&cache, fid(1), None), Some(2));
         cache.update(fid(1), None);
-        assert_eq!(cache.get(fid(1), || Ok(None)).unwrap(), None);
+        assert_eq!(read(&cache, fid(1), None), None);
+    }
+
+    #[test]
+    fn value_read_before_a_change_does_not_enter_the_cache() {
+        let cache = InodeCache::new();
+        for change in [Some(inode(2)), None] {
+            cache.update(fid(1), None);
+            let Lookup::Missing(changes) = cache.look_up(fid(1)) else {
+                panic!("cached");
+            };
+            cache.update(fid(1), change.clone());
+            cache.add(fid(1), Arc::new(inode(1)), changes);
+            assert!(cache.begin_read(fid(1), changes).is_none());
+            assert_eq!(cache.cached(fid(1)).map(|i| i.size), change.map(|i| i.size));
+        }
+    }
+
+    #[tokio::test]
+    async fn concurrent_readers_share_a_read_and_a_later_one_does_not_get_an_old_value() {
+        let cache = InodeCache::new();
+        let (first, second) = (begin(&cache, fid(1)), begin(&cache, fid(1)));
+        let (sender, receiver) = tokio::sync::oneshot::channel();
+        let first = first.value(async || Ok(receiver.await.unwrap()));
+        let second = second.value(async || panic!("the first reader reads"));
+        let changed = async {
+            cache.note_created(fid(1));
+            let third = begin(&cache, fid(1));
+            let value = third.value(async || Ok(Some(inode(2)))).await.unwrap();
+            assert_eq!(value.unwrap().size, 2);
+            sender.send(Some(inode(1))).unwrap();
+        };
+        let (first, second, ()) = tokio::join!(first, second, changed);
+        assert_eq!(first.unwrap().unwrap().size, 1);
+        assert_eq!(second.unwrap().unwrap().size, 1);
+        assert_eq!(cache.cached(fid(1)).unwrap().size, 2);
+    }
+
+    #[tokio::test]
+    async fn next_reader_reads_if_the_first_one_fails_or_ends() {
+        let cache = InodeCache::new();
+        let (failing, ending, last) = (
+            begin(&cache, fid(1)),
+            begin(&cache, fid(1)),
+            begin(&cache, fid(1)),
+        );
+        failing.value(async || Err(Errno::EIO)).await.unwrap_err();
+        drop(failing);
+        tokio::select! {
+            biased;
+            _ = ending.value(async || std::future::pending().await) => {}
+            () = async {} => {}
+        }
+        drop(ending);
+        let value = last.value(async || Ok(Some(inode(1)))).await.unwrap();
+        assert_eq!(value.unwrap().size, 1);
+        assert_eq!(cache.cached(fid(1)).unwrap().size, 1);
+        drop(begin(&cache, fid(2)));
+        let listed = cache.shards.iter().map(|shard| shard.lock().reads.len());
+        assert_eq!(listed.sum::<usize>(), 0);
     }
 
     #[test]
@@ -168,10 +366,10 @@ mod tests {
             cache.max().store(max, Relaxed);
             cache.clear();
             for n in 0..100_000 {
-                cache.get(fid(n), || Ok(Some(inode(n.into())))).unwrap();
-                cache.get(fid(7), || Ok(Some(inode(7)))).unwrap();
+                read(&cache, fid(n), Some(inode(n.into())));
+                read(&cache, fid(7), Some(inode(7)));
             }
-            assert!(cache.get(fid(7), || panic!("cached")).unwrap().is_some());
+            assert!(cache.cached(fid(7)).is_some());
             let kept = cache.len() as u64;
             assert!(max / 4 < kept && kept <= max, "{kept} of {max}");
         }

@@ -19,7 +19,7 @@ const DOT_LUSTRE_MODE: u32 = S_IFDIR | 0o755;
 const FID_MODE: u32 = S_IFDIR | 0o100;
 
 /// Looks up a name without a record.
-pub(super) fn entry(store: &Store, dir: Fid, name: &[u8]) -> Result<Option<Entry>, Errno> {
+pub(super) async fn entry(store: &Store, dir: Fid, name: &[u8]) -> Result<Option<Entry>, Errno> {
     let fid = match dir {
         Fid::ROOT if name == DOT_LUSTRE_NAME.as_bytes() => Some(Fid::DOT_LUSTRE),
         Fid::DOT_LUSTRE_FID => named_fid(name),
@@ -30,7 +30,7 @@ pub(super) fn entry(store: &Store, dir: Fid, name: &[u8]) -> Result<Option<Entry
         fid,
         kind: inode.kind(),
     };
-    Ok(store.find(fid)?.map(entry))
+    Ok(store.find(fid).await?.map(entry))
 }
 
 /// Parses a name in `.lustre/fid` as the FID of a client's file, of the root, or of a directory of
@@ -47,11 +47,11 @@ pub(crate) fn own_name() -> (Fid, &'static [u8]) {
 
 /// Creates `.lustre` and `.lustre/fid`, with this owner and group, and the entry `fid` in
 /// `.lustre`, as far as they are missing.
-pub(crate) fn make(store: &Store, (uid, gid): (u32, u32), now: Time) -> Result<(), Errno> {
-    let missing = |fid| Ok::<_, Errno>(store.find(fid)?.is_none());
-    let lacks_dot = missing(Fid::DOT_LUSTRE)?;
-    let lacks_by_fid = missing(Fid::DOT_LUSTRE_FID)?;
-    let lacks_name = store.entry(Fid::DOT_LUSTRE, FID_NAME)?.is_none();
+pub(crate) async fn make(store: &Store, (uid, gid): (u32, u32), now: Time) -> Result<(), Errno> {
+    let dot = store.find(Fid::DOT_LUSTRE).await?;
+    let lacks_dot = dot.is_none();
+    let lacks_by_fid = store.find(Fid::DOT_LUSTRE_FID).await?.is_none();
+    let lacks_name = store.entry(Fid::DOT_LUSTRE, FID_NAME).await?.is_none();
     if !(lacks_dot || lacks_by_fid || lacks_name) {
         return Ok(());
     }
@@ -71,7 +71,7 @@ pub(crate) fn make(store: &Store, (uid, gid): (u32, u32), now: Time) -> Result<(
     let mut change = Change::new();
     if lacks_dot || lacks_name {
         let new = || directory(own_name(), DOT_LUSTRE_MODE);
-        let mut dot = store.find(Fid::DOT_LUSTRE)?.unwrap_or_else(new);
+        let mut dot = dot.unwrap_or_else(new);
         (dot.nlink, dot.size) = (2, DIR_BLOCK);
         DirChange::at(now)
             .add(FID_NAME, S_IFDIR)
@@ -89,7 +89,8 @@ pub(crate) fn make(store: &Store, (uid, gid): (u32, u32), now: Time) -> Result<(
         };
         change.add_entry(Fid::DOT_LUSTRE, FID_NAME, entry);
     }
-    store.apply(change).map(drop)
+    store.apply(change).await?;
+    Ok(())
 }
 
 #[cfg(test)]

@@ -94,31 +94,33 @@ impl Store {
         self.count.total()
     }
 
-    /// Counts the inodes. Blocks while it reads all of them: must not run on a worker of the
-    /// runtime.
-    pub(crate) fn count_inodes(&self, progress: &Progress) -> Result<(), Errno> {
-        let result = self.scan_inodes(progress);
+    /// Counts the inodes; reads all of them.
+    pub(crate) async fn count_inodes(&self, progress: &Progress) -> Result<(), Errno> {
+        let result = self.scan_inodes(progress).await;
         self.count.end(result.is_ok());
         result
     }
 
-    fn scan_inodes(&self, progress: &Progress) -> Result<(), Errno> {
+    async fn scan_inodes(&self, progress: &Progress) -> Result<(), Errno> {
         let (mut from, end) = (keys::INODES.to_vec(), prefix_end(keys::INODES));
         loop {
             // Read without the lock: transactions announce the inodes that they create or destroy
             // after this read, so the count below skips them.
-            let rows = self.index.scan(&from, &end, INODES_PER_READ)?;
+            let rows = self.index.scan(&from, &end, INODES_PER_READ).await?;
             progress.add(rows.len())?;
             let Some((last, _)) = rows.last() else {
                 return Ok(());
             };
-            let mut scan = self.count.scan.lock();
-            let fids = rows.iter().filter_map(|(key, _)| keys::fid(key));
-            let counted = fids.filter(|fid| !scan.skipped.contains_key(fid)).count();
-            self.count.total.fetch_add(counted as u64, Ordering::Relaxed);
-            scan.reached = keys::fid(last);
-            drop(scan);
+            {
+                let mut scan = self.count.scan.lock();
+                let fids = rows.iter().filter_map(|(key, _)| keys::fid(key));
+                let counted = fids.filter(|fid| !scan.skipped.contains_key(fid)).count();
+                self.count.total.fetch_add(counted as u64, Ordering::Relaxed);
+                scan.reached = keys::fid(last);
+            }
             from = [last, &b"\0"[..]].concat();
+            // Lets the worker's other tasks run, even if memory answers each read.
+            tokio::task::yield_now().await;
         }
     }
 }
@@ -127,6 +129,7 @@ impl Store {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use osd::check::Progress;
+    use testbase::Wait;
     use wire::Fid;
 
     use crate::namespace::tests::Fixture;
@@ -141,7 +144,7 @@ mod tests {
         }
         assert_eq!(f.store.inodes_used(), None);
         let store = f.store.clone();
-        let scan = std::thread::spawn(move || store.count_inodes(&Progress::default()));
+        let scan = std::thread::spawn(move || store.count_inodes(&Progress::default()).wait());
         for i in 0..1000 {
             f.unlink(ROOT, &format!("f{}", i * 3)).unwrap();
             f.file(ROOT, &format!("new{i}"));
@@ -160,7 +163,7 @@ mod tests {
         f.file(ROOT, "before");
         let progress = Progress::default();
         progress.stop();
-        assert!(f.store.count_inodes(&progress).is_err());
+        assert!(f.store.count_inodes(&progress).wait().is_err());
         f.file(ROOT, "after");
         assert_eq!(f.store.inodes_used(), None);
         assert!(f.store.count.scan.lock().skipped.is_empty());

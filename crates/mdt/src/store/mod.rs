@@ -40,6 +40,7 @@ use wire::{Errno, Fid, Transno};
 
 pub use apply::{Applied, ApplyError};
 pub(crate) use cache::InodeCache;
+use cache::Lookup;
 pub use describe::describe;
 pub use dirs::DirChange;
 pub use inode::{
@@ -96,6 +97,17 @@ pub struct Store {
 pub struct Stamp {
     /// The shards in lock order, each with its number of changes.
     shards: SmallVec<[(usize, u64); INLINE_SHARDS]>,
+    /// Directories in which the operation changes names, and that the cache lacked.
+    dirs: Vec<ReadDir>,
+}
+
+/// A directory as an operation has read it, because the cache lacked it.
+#[derive(Clone, Debug)]
+struct ReadDir {
+    fid: Fid,
+    /// The number of changes of its shard before the read.
+    changes: u64,
+    inode: Inode,
 }
 
 /// A FID that no inode had when it was looked up ([`Store::unused_fid`]).
@@ -106,7 +118,7 @@ pub struct UnusedFid {
 }
 
 /// The shard of an inode: a multiplicative hash; its high bits are mixed best.
-fn shard_of(fid: Fid) -> usize {
+pub(crate) fn shard_of(fid: Fid) -> usize {
     const MULTIPLIER: u64 = 0x9e37_79b9_7f4a_7c15;
     let mixed = (fid.f_seq ^ u64::from(fid.f_oid) << 20).wrapping_mul(MULTIPLIER);
     (mixed >> 56) as usize % SHARDS
@@ -141,10 +153,11 @@ impl Store {
     }
 
     /// Whether there are no records at all, as before the creation of the root directory.
-    pub(crate) fn is_empty(&self) -> Result<bool, Errno> {
+    pub(crate) async fn is_empty(&self) -> Result<bool, Errno> {
         Ok(self
             .index
-            .scan(&[osd::USER_KEYS.start], &[osd::USER_KEYS.end], 1)?
+            .scan(&[osd::USER_KEYS.start], &[osd::USER_KEYS.end], 1)
+            .await?
             .is_empty())
     }
 
@@ -177,7 +190,23 @@ impl Store {
                 .into_iter()
                 .map(changes)
                 .collect(),
+            dirs: Vec::new(),
         }
+    }
+
+    /// Reads directories whose records an operation changes, after [`ApplyError::Unread`]. They
+    /// become a part of the stamp.
+    ///
+    /// # Errors
+    ///
+    /// An error of [`Store::inode`].
+    pub(crate) async fn read_dirs(&self, stamp: &mut Stamp, dirs: &[Fid]) -> Result<(), Errno> {
+        for &fid in dirs {
+            let changes = self.changes[shard_of(fid)].load(Ordering::Acquire);
+            let inode = self.inode(fid).await?;
+            stamp.dirs.push(ReadDir { fid, changes, inode });
+        }
+        Ok(())
     }
 
     /// The counts of an inode's open handles.
@@ -191,16 +220,42 @@ impl Store {
     /// # Errors
     ///
     /// `EIO` if the record is malformed, or the error of the index.
-    pub fn find(&self, fid: Fid) -> Result<Option<Inode>, Errno> {
-        self.inode_cache.get(fid, || {
-            let Some(value) = self.index.get(&keys::inode(fid))? else {
-                return Ok(None);
+    pub async fn find(&self, fid: Fid) -> Result<Option<Inode>, Errno> {
+        let inode = match self.inode_cache.look_up(fid) {
+            Lookup::Found(inode) => Some(inode),
+            lookup => self.read_inode(fid, lookup).await?,
+        };
+        Ok(inode.map(|inode| Inode::clone(&inode)))
+    }
+
+    /// Reads an inode that the cache lacks, and adds it to the cache.
+    async fn read_inode(&self, fid: Fid, mut lookup: Lookup<'_>) -> Result<Option<Arc<Inode>>, Errno> {
+        loop {
+            let changes = match lookup {
+                Lookup::Found(inode) => return Ok(Some(inode)),
+                Lookup::Reading(read) => {
+                    return read
+                        .value(async || decode_inode(fid, self.index.get(&keys::inode(fid)).await?))
+                        .await;
+                }
+                Lookup::Missing(changes) => changes,
             };
-            Inode::decode(&value).map(Some).map_err(|e| {
-                tracing::error!("cannot decode inode {fid}: {e}. Run 'nacre fsck' on the MDT");
-                Errno::EIO
-            })
-        })
+            match self.index.get(&keys::inode(fid)).now() {
+                Ok(value) => {
+                    let inode = decode_inode(fid, value?)?.map(Arc::new);
+                    if let Some(inode) = &inode {
+                        self.inode_cache.add(fid, inode.clone(), changes);
+                    }
+                    return Ok(inode);
+                }
+                Err(value) => {
+                    if let Some(read) = self.inode_cache.begin_read(fid, changes) {
+                        return read.value(async || decode_inode(fid, value.await?)).await;
+                    }
+                }
+            }
+            lookup = self.inode_cache.look_up(fid);
+        }
     }
 
     /// Reads an inode.
@@ -208,8 +263,8 @@ impl Store {
     /// # Errors
     ///
     /// `ENOENT` if it does not exist, or an error of [`Store::find`].
-    pub fn inode(&self, fid: Fid) -> Result<Inode, Errno> {
-        self.find(fid)?.ok_or(Errno::ENOENT)
+    pub async fn inode(&self, fid: Fid) -> Result<Inode, Errno> {
+        self.find(fid).await?.ok_or(Errno::ENOENT)
     }
 
     /// Checks that no inode has this FID; `None` if one has.
@@ -217,9 +272,9 @@ impl Store {
     /// # Errors
     ///
     /// An error of [`Store::find`].
-    pub fn unused_fid(&self, fid: Fid) -> Result<Option<UnusedFid>, Errno> {
+    pub async fn unused_fid(&self, fid: Fid) -> Result<Option<UnusedFid>, Errno> {
         let stamp = self.stamp(&[fid]);
-        Ok(self.find(fid)?.is_none().then_some(UnusedFid { stamp }))
+        Ok(self.find(fid).await?.is_none().then_some(UnusedFid { stamp }))
     }
 
     /// Looks up a name in a directory, including the names without a record ([`dot_lustre`]).
@@ -227,9 +282,9 @@ impl Store {
     /// # Errors
     ///
     /// `EIO` if the record is malformed, or the error of the index.
-    pub fn entry(&self, dir: Fid, name: &[u8]) -> Result<Option<Entry>, Errno> {
-        match self.index.get(&keys::entry(dir, name))? {
-            None => dot_lustre::entry(self, dir, name),
+    pub async fn entry(&self, dir: Fid, name: &[u8]) -> Result<Option<Entry>, Errno> {
+        match self.index.get(&keys::entry(dir, name)).await? {
+            None => dot_lustre::entry(self, dir, name).await,
             Some(value) => decode_entry(&value).map(Some),
         }
     }
@@ -239,13 +294,14 @@ impl Store {
     /// # Errors
     ///
     /// `EIO` if a record is malformed, or the error of the index.
-    pub fn entries(
+    pub async fn entries(
         &self,
         dir: Fid,
         hash: NameHash,
         limit: usize,
     ) -> Result<Vec<(NameHash, Bytes, Entry)>, Errno> {
         self.entries_from_key(&keys::entries_from(dir, hash), dir, limit)
+            .await
     }
 
     /// Like [`Store::entries`], starting after the entry `name`.
@@ -253,7 +309,7 @@ impl Store {
     /// # Errors
     ///
     /// The same as [`Store::entries`].
-    pub fn entries_after(
+    pub async fn entries_after(
         &self,
         dir: Fid,
         name: &[u8],
@@ -261,17 +317,17 @@ impl Store {
     ) -> Result<Vec<(NameHash, Bytes, Entry)>, Errno> {
         let mut from = keys::entry(dir, name).to_vec();
         from.push(0);
-        self.entries_from_key(&from, dir, limit)
+        self.entries_from_key(&from, dir, limit).await
     }
 
-    fn entries_from_key(
+    async fn entries_from_key(
         &self,
         from: &[u8],
         dir: Fid,
         limit: usize,
     ) -> Result<Vec<(NameHash, Bytes, Entry)>, Errno> {
         let end = prefix_end(&keys::entries_from(dir, NameHash(0))[..keys::FID_KEY_BYTES]);
-        let rows = self.index.scan(from, &end, limit)?;
+        let rows = self.index.scan(from, &end, limit).await?;
         rows.into_iter()
             .map(|(key, value)| {
                 let (hash, name) = keys::entry_name(&key).ok_or(Errno::EIO)?;
@@ -285,8 +341,8 @@ impl Store {
     /// # Errors
     ///
     /// The same as [`Store::entries`].
-    pub fn is_empty_dir(&self, dir: Fid) -> Result<bool, Errno> {
-        Ok(self.entries(dir, NameHash(0), 1)?.is_empty())
+    pub async fn is_empty_dir(&self, dir: Fid) -> Result<bool, Errno> {
+        Ok(self.entries(dir, NameHash(0), 1).await?.is_empty())
     }
 
     /// The value of an extended attribute that has its own record.
@@ -294,8 +350,8 @@ impl Store {
     /// # Errors
     ///
     /// The error of the index.
-    pub fn xattr(&self, fid: Fid, name: &[u8]) -> Result<Option<Bytes>, Errno> {
-        Ok(self.index.get(&keys::xattr(fid, name))?)
+    pub async fn xattr(&self, fid: Fid, name: &[u8]) -> Result<Option<Bytes>, Errno> {
+        Ok(self.index.get(&keys::xattr(fid, name)).await?)
     }
 
     /// The extended attributes that have their own records, at most 65536 (`ROWS_MAX`).
@@ -303,9 +359,9 @@ impl Store {
     /// # Errors
     ///
     /// The error of the index.
-    pub fn xattrs(&self, fid: Fid) -> Result<Vec<(Bytes, Bytes)>, Errno> {
+    pub async fn xattrs(&self, fid: Fid) -> Result<Vec<(Bytes, Bytes)>, Errno> {
         let from = keys::xattr(fid, b"");
-        let rows = self.index.scan(&from, &prefix_end(&from), ROWS_MAX)?;
+        let rows = self.index.scan(&from, &prefix_end(&from), ROWS_MAX).await?;
         Ok(rows
             .into_iter()
             .map(|(key, value)| (keys::xattr_name(&key), value))
@@ -317,11 +373,16 @@ impl Store {
     /// # Errors
     ///
     /// The error of the index.
-    pub fn xattr_names(&self, fid: Fid, inode: &Inode) -> Result<Vec<Bytes>, Errno> {
+    pub async fn xattr_names(&self, fid: Fid, inode: &Inode) -> Result<Vec<Bytes>, Errno> {
         if !inode.has_xattrs {
             return Ok(Vec::new());
         }
-        Ok(self.xattrs(fid)?.into_iter().map(|(name, _)| name).collect())
+        Ok(self
+            .xattrs(fid)
+            .await?
+            .into_iter()
+            .map(|(name, _)| name)
+            .collect())
     }
 
     /// The FIDs of orphans after `after`, at most 65536 (`ROWS_MAX`).
@@ -329,14 +390,28 @@ impl Store {
     /// # Errors
     ///
     /// The error of the index.
-    pub fn orphans(&self, after: Option<Fid>) -> Result<Vec<Fid>, Errno> {
+    pub async fn orphans(&self, after: Option<Fid>) -> Result<Vec<Fid>, Errno> {
         let from = match after {
             None => Bytes::from_static(keys::ORPHANS),
             Some(fid) => [&keys::orphan(fid)[..], b"\0"].concat().into(),
         };
-        let rows = self.index.scan(&from, &prefix_end(keys::ORPHANS), ROWS_MAX)?;
+        let rows = self
+            .index
+            .scan(&from, &prefix_end(keys::ORPHANS), ROWS_MAX)
+            .await?;
         Ok(rows.iter().filter_map(|(key, _)| keys::fid(key)).collect())
     }
+}
+
+/// Decodes the record of an inode; `None` if there is none.
+fn decode_inode(fid: Fid, value: Option<Bytes>) -> Result<Option<Inode>, Errno> {
+    let decode = |value: Bytes| {
+        Inode::decode(&value).map_err(|e| {
+            tracing::error!("cannot decode inode {fid}: {e}. Run 'nacre fsck' on the MDT");
+            Errno::EIO
+        })
+    };
+    value.map(decode).transpose()
 }
 
 impl Shard {

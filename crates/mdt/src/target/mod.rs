@@ -226,10 +226,10 @@ impl Mdt {
 
     /// Checks the FID that a client chose for a new inode. `EPERM` if the sequence does not belong
     /// to the client, `EEXIST` if the FID is in use.
-    pub(crate) fn check_new_fid(&self, req: &ServerRequest, fid: Fid) -> Result<UnusedFid, Errno> {
+    pub(crate) async fn check_new_fid(&self, req: &ServerRequest, fid: Fid) -> Result<UnusedFid, Errno> {
         let was_allocated = || self.sequences.was_allocated(fid.f_seq);
         if self.sequence_owners.claim(&req.export, fid.f_seq, was_allocated) {
-            return self.store.unused_fid(fid)?.ok_or(Errno::EEXIST);
+            return self.store.unused_fid(fid).await?.ok_or(Errno::EEXIST);
         }
         lnet::warn_rate_limited!(client = %req.export.client_uuid, peer = %req.peer, %fid, "create refused: the FID's sequence does not belong to the client");
         Err(Errno::EPERM)
@@ -273,9 +273,9 @@ pub(crate) fn lock_terms(req: &ServerRequest) -> LockTerms {
 impl Mdt {
     /// Appends the attributes of a directory to the reply to a change of names in it, if the client
     /// keeps its lock on the directory.
-    pub(crate) fn append_dir_attrs(&self, req: &ServerRequest, dir: Fid, mut reply: Reply) -> Reply {
+    pub(crate) async fn append_dir_attrs(&self, req: &ServerRequest, dir: Fid, mut reply: Reply) -> Reply {
         if lock_terms(req) == LockTerms::Nacre
-            && let Ok(inode) = self.store.inode(dir)
+            && let Ok(inode) = self.store.inode(dir).await
         {
             let body = body::basic_body(dir, &inode, precision(req));
             reply.bufs.push(body.to_bytes());

@@ -36,7 +36,7 @@ struct ClientNumber(OnceLock<Option<u32>>);
 /// The state of recovery.
 pub(super) struct Recovery {
     /// The records of the clients.
-    clients: ClientRecords,
+    clients: Arc<ClientRecords>,
     /// Whether clients may still replay requests.
     is_active: AtomicBool,
     /// Whether the target stops: the next start lets its clients recover.
@@ -50,15 +50,15 @@ pub(super) struct Recovery {
 impl Recovery {
     /// Reads the records of clients. If there are any, recovery begins: the index records no
     /// transaction as committed until it ends.
-    pub(super) fn begin(store: &Store, server: &[Nid]) -> Result<Recovery, Errno> {
-        let clients = ClientRecords::load(store.index().clone())?;
-        let known = clients.known(server)?;
+    pub(super) async fn begin(store: &Store, server: &[Nid]) -> Result<Recovery, Errno> {
+        let clients = ClientRecords::load(store.index().clone()).await?;
+        let known = clients.known(server).await?;
         let is_active = !known.is_empty();
         if is_active {
             store.transactions().begin_recovery();
         }
         Ok(Recovery {
-            clients,
+            clients: Arc::new(clients),
             is_active: is_active.into(),
             is_stopping: false.into(),
             known: Mutex::new(known),
@@ -134,14 +134,25 @@ impl Mdt {
         Ok(self.recovery.clients.remember(uuid, nid, is_lustre).await?)
     }
 
-    /// Removes the record of a client and its kept replies.
-    pub(super) fn remove_client_record(&self, uuid: &str) {
-        if let Err(e) = self.recovery.clients.forget(uuid) {
-            tracing::error!(
-                "{}: cannot remove the record of client {uuid}; the next start waits for it: {e}",
-                self.uuid
-            );
-        }
+    /// Removes the record of a client, and its kept replies in a task.
+    pub(super) fn remove_client_record(&self, client: &str) {
+        let uuid = self.uuid.clone();
+        let number = match self.recovery.clients.forget(client) {
+            Ok(None) => return,
+            Ok(Some(number)) => number,
+            Err(e) => {
+                tracing::error!(
+                    "{uuid}: cannot remove the record of client {client}; the next start waits for it: {e}"
+                );
+                return;
+            }
+        };
+        let records = self.recovery.clients.clone();
+        cpt::spawn(async move {
+            if let Err(e) = records.remove_replies(number).await {
+                tracing::error!("{uuid}: cannot remove kept replies; the next start removes them: {e}");
+            }
+        });
     }
 
     /// Drops the locks, open files and sequences of a client. If the target stops, the client keeps
@@ -157,20 +168,20 @@ impl Mdt {
     /// Drops the locks, open files and sequences of a client.
     pub(super) async fn drop_client_state(&self, export: &Arc<Export>) {
         self.locks.server().drop_export(export).await;
-        self.close_all(export);
+        self.close_all(export).await;
         self.sequence_owners.release_all(export);
     }
 
     /// Closes all open files of a client. A file without names is destroyed by its last close, but
     /// not while other clients may have it open without the target's knowledge: after a restart
     /// until they have recovered, and while the target stops.
-    fn close_all(&self, export: &Arc<Export>) {
+    async fn close_all(&self, export: &Arc<Export>) {
         let keeps_orphans = self.recovery.is_active() || self.recovery.is_stopping.load(Ordering::Acquire);
         for file in self.handles(export).drain() {
             let (fid, mode) = (file.fid, file.mode);
             let closed = match keeps_orphans {
                 true => namespace::drop_handle((&self.store).into(), fid, mode),
-                false => namespace::close(&self.store, fid, mode, None).map(drop),
+                false => namespace::close(&self.store, fid, mode, None).await.map(drop),
             };
             if let Err(e) = closed {
                 let (uuid, client) = (&self.uuid, &export.client_uuid);
@@ -196,7 +207,7 @@ impl Mdt {
             tracing::error!("{}: cannot commit the replayed requests: {e}", self.uuid);
         }
         let mut ids = std::mem::take(&mut *self.recovery.ids.lock());
-        match orphans::extend_to_bounds(&self.store, &mut ids) {
+        match orphans::extend_to_bounds(&self.store, &mut ids).await {
             Ok(()) => self.scan_for_orphan_objects(ids),
             Err(e) => tracing::error!("{}: cannot read the records of OST objects: {e}", self.uuid),
         }
@@ -205,7 +216,7 @@ impl Mdt {
     }
 
     async fn commit_replays(&self) -> Result<(), Errno> {
-        let applied = self.store.apply(Change::new())?;
+        let applied = self.store.apply(Change::new()).await?;
         self.store.index().sync().await?;
         // Replays and lost commits have queued work under older numbers.
         self.store.announce_work(applied.transno);
@@ -217,14 +228,14 @@ impl Mdt {
 pub(super) async fn remove_orphans(store: &Store) -> Result<(), Errno> {
     let mut from = None;
     loop {
-        let orphans = store.orphans(from)?;
+        let orphans = store.orphans(from).await?;
         let Some(last) = orphans.last() else {
             return Ok(());
         };
         from = Some(*last);
         for fid in orphans {
             store.index().throttle().await;
-            destroy_orphan(store, fid)?;
+            destroy_orphan(store, fid).await?;
         }
     }
 }

@@ -52,12 +52,13 @@ impl Mdt {
         cfg: MdtConfig,
     ) -> Result<Arc<Mdt>, MdtError> {
         let target = cfg.svname();
-        let index = store.open_index().await;
-        let root = index.and_then(|index| Ok((index.get(&keys::inode(Fid::ROOT))?.is_some(), index)));
-        let (has_root, index) = root.map_err(|source| MdtError::Store {
+        let store_error = |source| MdtError::Store {
             target: target.clone(),
             source,
-        })?;
+        };
+        let index = store.open_index().await.map_err(store_error)?;
+        let root = index.get(&keys::inode(Fid::ROOT)).await;
+        let has_root = root.map_err(store_error)?.is_some();
         if store.has_run() && !has_root {
             return Err(MdtError::NoRoot { target });
         }
@@ -91,8 +92,9 @@ impl Mdt {
             }
         };
         let store = Arc::new(Store::new(index));
-        let recovery =
-            Recovery::begin(&store, &rpc.lnet().nids()).map_err(contents_error("the records of clients"))?;
+        let recovery = Recovery::begin(&store, &rpc.lnet().nids())
+            .await
+            .map_err(contents_error("the records of clients"))?;
         let is_recovering = recovery.is_active();
         // The user of the server process owns the root: there may be no superuser to change its
         // owner.
@@ -101,25 +103,31 @@ impl Mdt {
             rustix::process::getegid().as_raw(),
         );
         let root_error = || contents_error("the root directory");
-        if store.find(Fid::ROOT).map_err(root_error())?.is_none() {
-            if !store.is_empty().map_err(root_error())? {
+        if store.find(Fid::ROOT).await.map_err(root_error())?.is_none() {
+            if !store.is_empty().await.map_err(root_error())? {
                 return Err(MdtError::NoRoot { target: svname });
             }
-            make_root(&store, owner, cfg.clock.now()).map_err(root_error())?;
+            make_root(&store, owner, cfg.clock.now())
+                .await
+                .map_err(root_error())?;
             // Sync first: after the start, the store is marked as used, and from then on a missing
             // root directory prevents a start.
             let synced = store.index().sync().await;
             synced.map_err(|e| root_error()(e.errno()))?;
         }
-        dot_lustre::make(&store, owner, cfg.clock.now()).map_err(contents_error("the directory .lustre"))?;
+        dot_lustre::make(&store, owner, cfg.clock.now())
+            .await
+            .map_err(contents_error("the directory .lustre"))?;
         if !is_recovering {
             let removed = remove_orphans(&store).await;
             removed.map_err(contents_error("the orphan records"))?;
         }
-        let unverified =
-            orphans::unverified_ids(&store).map_err(contents_error("the records of OST objects"))?;
-        let sequences =
-            Sequences::load(store.clone(), cfg.index).map_err(contents_error("the FID sequences"))?;
+        let unverified = orphans::unverified_ids(&store)
+            .await
+            .map_err(contents_error("the records of OST objects"))?;
+        let sequences = Sequences::load(store.clone(), cfg.index)
+            .await
+            .map_err(contents_error("the FID sequences"))?;
         let ldlm = LdlmConfig {
             seed: cfg.seed,
             limits: cfg.locks.clone(),
@@ -154,7 +162,8 @@ impl Mdt {
             mdt.locks.server().begin_replay();
         }
         mdt.osts
-            .apply_config(&config.borrow(), Duration::ZERO)
+            .apply_config(&config.borrow().clone(), Duration::ZERO)
+            .await
             .map_err(contents_error("the records of OST objects"))?;
         let rpc_error = |source| MdtError::Rpc {
             target: svname.clone(),
@@ -170,8 +179,8 @@ impl Mdt {
         let exports = rpc.add_target(mdt.clone());
         *mdt.groups.lock() = parameters::register(&mdt, &exports, &cfg.params);
         let (store, uuid, progress) = (mdt.store.clone(), mdt.uuid.clone(), mdt.start_scans.clone());
-        let inode_count = cpt::spawn_blocking(move || {
-            if let Err(e) = store.count_inodes(&progress) {
+        let inode_count = cpt::spawn(async move {
+            if let Err(e) = store.count_inodes(&progress).await {
                 tracing::warn!(
                     "{uuid}: cannot count the inodes, so statfs reports those of the local file system: {e}"
                 );
@@ -187,8 +196,8 @@ impl Mdt {
     /// Starts the scan for objects that belong to no file, among these ids.
     pub(super) fn scan_for_orphan_objects(&self, ids: IdRanges) {
         let (store, uuid, progress) = (self.store.clone(), self.uuid.clone(), self.start_scans.clone());
-        let scan = cpt::spawn_blocking(move || {
-            match orphans::queue_orphans(&store, &ids, &progress) {
+        let scan = cpt::spawn(async move {
+            match orphans::queue_orphans(&store, &ids, &progress).await {
                 Ok(0) => {}
                 Ok(n) => {
                     tracing::info!(
@@ -262,7 +271,7 @@ async fn follow_config(
             true => Duration::ZERO,
             false => new_ost_delay(&mdt, &exports),
         };
-        if let Err(e) = mdt.osts.apply_config(&new_config, delay) {
+        if let Err(e) = mdt.osts.apply_config(&new_config, delay).await {
             tracing::error!("{}: cannot use a new OST: {e}", mdt.uuid);
         }
     }

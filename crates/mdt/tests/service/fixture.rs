@@ -10,7 +10,7 @@ use mgc::{CapaKeyring, CapaKeys, FsConfig, NodemapTable, Nodemaps, TargetConf};
 use osd::{Index, MemoryIndex};
 use parking_lot::Mutex;
 use rpc::{BoxFuture, ConnectRequest, EndReason, Export, Ptlrpc, Reply, ServerRequest, Target};
-use testbase::rpc_node;
+use testbase::{rpc_node, slow_index};
 use tokio::sync::watch;
 use wire::{
     Errno, Fid, LU_SEQ_RANGE_OST, LockTerms, LuSeqRange, Nid, OBD_FL_DELORPHAN, OBD_MD_FLFID, OBD_MD_FLUID,
@@ -175,7 +175,8 @@ pub(crate) struct Fixture {
 impl Fixture {
     /// An MDT on a new store, with this number of OSTs.
     pub(crate) async fn new(ost_count: u32) -> Fixture {
-        Fixture::with_index(ost_count, Arc::new(MemoryIndex::default())).await
+        let index = slow_index::index(Arc::new(MemoryIndex::default()));
+        Fixture::with_index(ost_count, index).await
     }
 
     /// An MDT on an index, with this number of OSTs.

@@ -14,6 +14,7 @@ mod recovery;
 mod restart;
 mod self_deadlock;
 mod server_side_checks;
+mod slow_store;
 mod swap;
 mod two_clients;
 mod unsupported;

@@ -66,5 +66,5 @@ async fn stop_is_clean_only_after_a_complete_scan_for_orphan_objects() {
     f.index.apply(batch).unwrap();
     f.crash().await;
     f.mdt.stop().await;
-    assert_eq!(f.index.get(&clean_stop).unwrap(), None);
+    assert_eq!(f.index.get(&clean_stop).await.unwrap(), None);
 }

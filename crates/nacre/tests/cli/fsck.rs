@@ -12,6 +12,7 @@ use mdt::layout::{self, StripeObject};
 use mdt::store::{Change, Store, keys};
 use osd::{Batch, Index, LocalStores, SetAttr, Stores as _};
 use serde_json::Value;
+use testbase::Wait;
 use wire::Fid;
 
 /// A tree of source files to copy.
@@ -39,13 +40,13 @@ impl Stores {
     fn fid(&self, path: &str) -> Fid {
         let mut fid = Fid::ROOT;
         for name in path.split('/') {
-            fid = self.mdt.entry(fid, name.as_bytes()).unwrap().unwrap().fid;
+            fid = self.mdt.entry(fid, name.as_bytes()).wait().unwrap().unwrap().fid;
         }
         fid
     }
 
     fn objects(&self, path: &str) -> Vec<StripeObject> {
-        layout::objects(&self.mdt.inode(self.fid(path)).unwrap().lov).unwrap()
+        layout::objects(&self.mdt.inode(self.fid(path)).wait().unwrap().lov).unwrap()
     }
 
     fn change(&self, damage: impl FnOnce(&mut Batch)) {
@@ -56,11 +57,11 @@ impl Stores {
 
     fn set_lov(&self, path: &str, objects: &[StripeObject]) {
         let fid = self.fid(path);
-        let mut inode = self.mdt.inode(fid).unwrap();
+        let mut inode = self.mdt.inode(fid).wait().unwrap();
         inode.lov = layout::build(fid, 0, wire::Text::default(), objects);
         let mut change = Change::new();
         change.change_inode(fid, &inode);
-        self.mdt.apply(change).unwrap();
+        self.mdt.apply(change).wait().unwrap();
     }
 
     async fn set_parent(&self, object: StripeObject, parent: Fid) {

@@ -194,7 +194,8 @@ async fn contents_of(target: &Path) -> u64 {
     let mut hash = DefaultHasher::new();
     format!("{:?}", TargetDir::open_read_only(target).unwrap().label()).hash(&mut hash);
     let index = LocalStores::in_dir(target).open_index_read_only().await.unwrap();
-    index.scan(&[], &[0xff; 2], usize::MAX).unwrap().hash(&mut hash);
+    let rows = index.scan(&[], &[0xff; 2], usize::MAX).await;
+    rows.unwrap().hash(&mut hash);
     let (mut objects, root) = (Vec::new(), target.join("objects"));
     if root.exists() {
         files_below(&root, &mut objects);

@@ -11,8 +11,8 @@ use cpt::CptTable;
 use lnet::{Lnet, LnetConfig};
 use node::{MGS_WAIT, Node, NodeConfig, NodeError, RandomSource, SAVED_CONFIG_FILE, TargetSpec};
 use osd::target::TargetKind;
-use osd::{MemoryFiles, Stores, TargetFiles};
-use testkit::{FSNAME, RestartableMemoryStores};
+use osd::{MemoryFiles, MemoryStores, Stores, TargetFiles};
+use testkit::{FSNAME, RestartableMemoryStores, SlowStores};
 use wire::Nid;
 
 /// Capacity of each store, bytes.
@@ -56,9 +56,22 @@ async fn read_file(client: &Client, name: &str) -> Vec<u8> {
 
 #[tokio::test(start_paused = true)]
 async fn node_serves_and_mounts_a_whole_file_system() {
+    check_file_system(in_memory).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn node_serves_and_mounts_a_whole_file_system_on_slow_stores() {
+    check_file_system(|kind| TargetSpec {
+        stores: Box::new(SlowStores(MemoryStores(CAPACITY))),
+        ..in_memory(kind)
+    })
+    .await;
+}
+
+async fn check_file_system(target: impl Fn(TargetKind) -> TargetSpec) {
     let node = start_node(1);
     let kinds = [TargetKind::Mgs, TargetKind::Mdt, TargetKind::Ost];
-    node.serve(kinds.map(in_memory).into(), MGS_WAIT).await.unwrap();
+    node.serve(kinds.map(target).into(), MGS_WAIT).await.unwrap();
     assert_eq!(node.target_names(), ["MGS", "testfs-OST0000", "testfs-MDT0000"]);
     node.wait_until_ready().await.unwrap();
     let (first, second) = (mount(&node).await, mount(&node).await);

@@ -53,6 +53,7 @@ async fn add_records(target: &Path) -> BTreeMap<Bytes, Bytes> {
 fn records(index: &LocalIndex) -> BTreeMap<Bytes, Bytes> {
     index
         .scan(&[0], &[crate::KEY_RESERVED], usize::MAX)
+        .wait()
         .unwrap()
         .into_iter()
         .collect()

@@ -215,7 +215,7 @@ async fn damaged_index_opens_only_after_a_repair_that_keeps_a_copy() {
     // Opening read-only gives access to the rest.
     let config = LocalConfig::default();
     let read = LocalIndex::open_read_only(&dir.path().join("index"), config).unwrap();
-    let keys = read.scan(b"key", b"l", usize::MAX).unwrap().len();
+    let keys = read.scan(b"key", b"l", usize::MAX).wait().unwrap().len();
     drop(read);
     assert_eq!(fs::read(&path).unwrap(), damaged);
 
@@ -225,10 +225,10 @@ async fn damaged_index_opens_only_after_a_repair_that_keeps_a_copy() {
     assert_eq!(find_damage(dir.path()).unwrap(), []);
     assert!(repair(dir.path()).unwrap().is_empty());
     let index = open(dir.path());
-    assert_eq!(index.scan(b"key", b"l", usize::MAX).unwrap().len(), keys);
+    assert_eq!(index.scan(b"key", b"l", usize::MAX).wait().unwrap().len(), keys);
     drop(index);
     fill(dir.path(), BATCHES, 3).await;
-    assert!(open(dir.path()).get(b"key 0062 0").unwrap().is_some());
+    assert!(open(dir.path()).get(b"key 0062 0").wait().unwrap().is_some());
 }
 
 #[tokio::test]

@@ -25,13 +25,13 @@ async fn synced_batches_survive_a_restart() {
         let mut b = put_batch("k1", "v1");
         b.put("k2", "v2").transno = Some(t.transno());
         index.apply(b).unwrap();
-        assert_eq!(index.get(b"k1").unwrap().unwrap(), "v1");
+        assert_eq!(index.get(b"k1").wait().unwrap().unwrap(), "v1");
         index.sync().await.unwrap();
         assert_eq!(index.transactions().committed(), t.transno());
         (index.transactions().epoch(), t.transno())
     };
     let index = open(&path);
-    assert_eq!(index.scan(b"k", b"l", 9).unwrap().len(), 2);
+    assert_eq!(index.scan(b"k", b"l", 9).wait().unwrap().len(), 2);
     assert_eq!(index.transactions().committed(), transno);
     assert!(index.transactions().epoch() > epoch);
     assert!(index.transactions().begin().transno() > transno);
@@ -72,7 +72,7 @@ async fn restart_during_a_recovery_restores_the_old_committed_number() {
     let index = open(&path);
     let transactions = index.transactions().clone();
     assert_eq!(transactions.committed(), committed);
-    assert_eq!(index.get(b"k").unwrap().unwrap(), "2");
+    assert_eq!(index.get(b"k").wait().unwrap().unwrap(), "2");
     transactions.begin_recovery();
     apply(&index, put_batch("k", "3"), lost).await;
     transactions.end_recovery();
@@ -81,7 +81,7 @@ async fn restart_during_a_recovery_restores_the_old_committed_number() {
     drop(index);
     let index = open(&path);
     assert_eq!(index.transactions().committed(), empty);
-    assert_eq!(index.get(b"k").unwrap().unwrap(), "3");
+    assert_eq!(index.get(b"k").wait().unwrap().unwrap(), "3");
 }
 
 #[tokio::test]
@@ -92,7 +92,7 @@ async fn batch_applies_deletes_before_puts() {
     let mut b = put_batch("a", "2");
     b.delete("a").delete("b");
     index.apply(b).unwrap();
-    assert_eq!(index.get(b"a").unwrap().unwrap(), "2");
+    assert_eq!(index.get(b"a").wait().unwrap().unwrap(), "2");
 }
 
 #[tokio::test]
@@ -151,11 +151,32 @@ fn damaged_files_cause_no_panic() {
             flipped[at] ^= 1 << (at % 8);
             fs::write(&file, flipped).unwrap();
             if let Ok(read) = LocalIndex::open_read_only(&path, LocalConfig::default()) {
-                let _ = read.scan(b"a", b"z", usize::MAX);
+                let _ = read.scan(b"a", b"z", usize::MAX).wait();
             }
         }
         fs::write(&file, &whole).unwrap();
     }
     let read = LocalIndex::open_read_only(&path, LocalConfig::default()).unwrap();
-    assert_eq!(read.scan(b"a", b"z", usize::MAX).unwrap().len(), 200);
+    assert_eq!(read.scan(b"a", b"z", usize::MAX).wait().unwrap().len(), 200);
+}
+
+#[tokio::test]
+async fn a_worker_reads_after_a_series_of_fast_reads_and_other_threads_before() {
+    let dir = tempfile::tempdir().unwrap();
+    let index = open(&dir.path().join("index"));
+    index.apply(put_batch("k", "v")).unwrap();
+    let first = index.get(b"k").now().err().expect("not ready");
+    assert_eq!(first.await.unwrap().unwrap(), "v");
+    let ready = loop {
+        match index.get(b"k").now() {
+            Ok(ready) => break ready,
+            Err(read) => drop(read.await.unwrap()),
+        }
+    };
+    assert_eq!(ready.unwrap().unwrap(), "v");
+    // A long scan never runs on the worker.
+    let scan = index.scan(b"a", b"z", usize::MAX).now().err().expect("not ready");
+    assert_eq!(scan.await.unwrap().len(), 1);
+    let short = index.scan(b"a", b"z", 1).now();
+    assert!(short.is_err() || short.is_ok_and(|rows| rows.unwrap().len() == 1));
 }

@@ -37,7 +37,7 @@ pub(super) fn adopt_objects(
     }
     let mut from = object_marks::PREFIX.to_vec();
     loop {
-        let marks = index.scan(&from, &prefix_end(&object_marks::PREFIX), PAGE)?;
+        let marks = index.scan(&from, &prefix_end(&object_marks::PREFIX), PAGE).wait()?;
         let Some((last, _)) = marks.last() else {
             break;
         };
@@ -72,7 +72,7 @@ fn adopt(
     batch: &mut Batch,
 ) -> Result<Option<PathBuf>, OsdError> {
     // A marked object without a record was destroyed.
-    let Some(value) = index.get(&record::key(&fid))? else {
+    let Some(value) = index.get(&record::key(&fid)).wait()? else {
         return Ok(None);
     };
     let corrupt = |why| OsdError::Corrupt {

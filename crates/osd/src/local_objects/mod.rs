@@ -226,7 +226,7 @@ impl Shared {
         }
         let mut state = State::default();
         let mut generation = self.fence.generation();
-        if let Some(r) = self.index.get(&record::key(&fid))? {
+        if let Some(r) = self.index.get(&record::key(&fid)).wait()? {
             let found = record::read(&r).map_err(|why| OsdError::Corrupt {
                 path: self.root.clone(),
                 record: format!("of object {:x}:{:x}", fid.f_seq, fid.f_oid),
@@ -482,7 +482,7 @@ impl Objects for LocalObjects {
             };
         }
         // An object created since the start has a record before it leaves the cache.
-        match new && matches!(self.shared.index.get(&record::key(&fid)), Ok(None)) {
+        match new && matches!(self.shared.index.get(&record::key(&fid)).now(), Ok(Ok(None))) {
             true => CachedAttr::Absent,
             false => CachedAttr::Unknown,
         }

@@ -9,7 +9,7 @@ use wire::Transno;
 use proptest::prelude::*;
 
 use super::*;
-use crate::{Space, Transactions};
+use crate::{IndexRead, Space, Transactions};
 
 type Map = BTreeMap<Bytes, Bytes>;
 
@@ -80,15 +80,15 @@ impl PowerIndex {
 }
 
 impl Index for PowerIndex {
-    fn get(&self, key: &[u8]) -> Result<Option<Bytes>, OsdError> {
-        Ok(self.state.lock().visible.get(key).cloned())
+    fn get(&self, key: &[u8]) -> IndexRead<'_, Option<Bytes>> {
+        IndexRead::ready(Ok(self.state.lock().visible.get(key).cloned()))
     }
 
-    fn scan(&self, from: &[u8], to: &[u8], limit: usize) -> Result<Vec<(Bytes, Bytes)>, OsdError> {
+    fn scan(&self, from: &[u8], to: &[u8], limit: usize) -> IndexRead<'_, Vec<(Bytes, Bytes)>> {
         let state = self.state.lock();
         let range = (Bound::Included(from), Bound::Excluded(to));
         let rows = state.visible.range::<[u8], _>(range).take(limit);
-        Ok(rows.map(|(k, v)| (k.clone(), v.clone())).collect())
+        IndexRead::ready(Ok(rows.map(|(k, v)| (k.clone(), v.clone())).collect()))
     }
 
     fn apply(&self, batch: Batch) -> Result<(), OsdError> {
@@ -286,7 +286,7 @@ impl Machine {
                     .collect();
                 self.record_synced(&synced);
                 for (fid, _) in synced {
-                    let record = self.index.get(&record::key(&fid)).unwrap().unwrap();
+                    let record = self.index.get(&record::key(&fid)).wait().unwrap().unwrap();
                     assert_eq!(
                         record::read(&record).unwrap().durable_size,
                         self.current_size(fid.f_oid),

@@ -54,7 +54,7 @@ impl SharedStore {
     /// Makes a record of [`CLIENT`], as for a client in another process.
     pub(super) async fn remember_client(&self) {
         let nid = Nid::tcp(Ipv4Addr::new(10, 0, 0, 9), 0);
-        let records = ClientRecords::load(self.index.clone()).unwrap();
+        let records = ClientRecords::load(self.index.clone()).await.unwrap();
         records.remember(CLIENT, nid, false).await.unwrap();
     }
 }

@@ -35,7 +35,14 @@ pub struct DiskConfig {
     pub capacity: u64,
     /// Range of the time that a commit or a sync takes. Virtual time has a resolution of 1 ms.
     pub sync_time: RangeInclusive<Duration>,
+    /// Longest time of a read of the index; zero: memory answers all reads. Local objects read
+    /// their index on threads that may block, which a simulated node does not have, so only the
+    /// index of a target without objects may be slow.
+    pub read_time_max: Duration,
 }
+
+/// One of this number of reads of a slow index waits.
+const SLOW_READS: u32 = 8;
 
 impl Default for DiskConfig {
     fn default() -> DiskConfig {
@@ -43,6 +50,7 @@ impl Default for DiskConfig {
             name: "disk".into(),
             capacity: 1 << 30,
             sync_time: Duration::from_millis(1)..=Duration::from_millis(8),
+            read_time_max: Duration::ZERO,
         }
     }
 }
@@ -101,6 +109,11 @@ impl Handle {
         let time = self.lock().map(|mut disk| disk.draw_sync_time());
         tokio::time::sleep(time.unwrap_or_default()).await;
     }
+
+    /// The time of a read of the index; `None` if memory answers it.
+    pub(super) fn read_time(&self) -> Option<Duration> {
+        self.lock()?.draw_read_time()
+    }
 }
 
 impl Disk {
@@ -109,6 +122,12 @@ impl Disk {
         let range = &self.config.sync_time;
         let (least, most) = (micros(range.start()), micros(range.end()));
         self.delay + Duration::from_micros(self.rng.u64(least..=most.max(least)))
+    }
+
+    fn draw_read_time(&mut self) -> Option<Duration> {
+        let most = self.config.read_time_max.as_millis() as u64;
+        let waits = most > 0 && self.rng.u32(0..SLOW_READS) == 0;
+        waits.then(|| Duration::from_millis(self.rng.u64(1..=most)))
     }
 
     /// Whether the next change of an object's file fails.

@@ -9,9 +9,9 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use bytes::Bytes;
 use cpt::BoxFuture;
-use osd::{Batch, Index, LocalConfig, MemoryIndex, OsdError, Space, Transactions};
+use osd::{Batch, Index, IndexRead, LocalConfig, MemoryIndex, OsdError, Space, Transactions};
 use tokio::sync::{Notify, watch};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 use wire::Transno;
 
 use super::disk::{Disk, Handle};
@@ -60,7 +60,7 @@ impl SimIndex {
     }
 
     fn new(handle: Handle, memory: MemoryIndex, path: &Path, read_only: bool) -> Result<SimIndex, OsdError> {
-        let record = memory.get(&Transactions::KEY)?;
+        let record = memory.get(&Transactions::KEY).wait()?;
         let transactions = Transactions::from_record(path, record.as_deref())?;
         // A read-only open already holds the disk's lock.
         if !read_only && let Some(mut disk) = handle.lock() {
@@ -226,6 +226,26 @@ impl Shared {
         Ok(())
     }
 
+    /// Runs a read of the entries. It may wait; then it returns the value from the beginning or the
+    /// end of the wait.
+    fn delayed_read<T: Send + 'static>(
+        &self,
+        read: impl Fn(&MemoryIndex) -> Result<T, OsdError> + Send + 'static,
+    ) -> IndexRead<'_, T> {
+        let Some(time) = self.handle.read_time() else {
+            return IndexRead::ready(self.read().and_then(read));
+        };
+        IndexRead::waiting(async move {
+            let before = self.read().and_then(&read);
+            sleep(time).await;
+            let after = self.read().and_then(read)?;
+            match time.as_millis() % 2 {
+                0 => before,
+                _ => Ok(after),
+            }
+        })
+    }
+
     /// The entries; fails if the handle is dead.
     fn read(&self) -> Result<&MemoryIndex, OsdError> {
         let is_alive = self.handle.lock().is_some();
@@ -234,12 +254,15 @@ impl Shared {
 }
 
 impl Index for SimIndex {
-    fn get(&self, key: &[u8]) -> Result<Option<Bytes>, OsdError> {
-        self.shared.read()?.get(key)
+    fn get(&self, key: &[u8]) -> IndexRead<'_, Option<Bytes>> {
+        let key = Bytes::copy_from_slice(key);
+        self.shared.delayed_read(move |memory| memory.get(&key).wait())
     }
 
-    fn scan(&self, from: &[u8], to: &[u8], limit: usize) -> Result<Vec<(Bytes, Bytes)>, OsdError> {
-        self.shared.read()?.scan(from, to, limit)
+    fn scan(&self, from: &[u8], to: &[u8], limit: usize) -> IndexRead<'_, Vec<(Bytes, Bytes)>> {
+        let [from, to] = [from, to].map(Bytes::copy_from_slice);
+        self.shared
+            .delayed_read(move |memory| memory.scan(&from, &to, limit).wait())
     }
 
     fn apply(&self, mut batch: Batch) -> Result<(), OsdError> {

@@ -61,7 +61,10 @@ fn full_disk_refuses_growth_until_space_is_free() {
         let opened = disk.stores().open_index().await;
         assert!(matches!(opened.err(), Some(OsdError::Full { .. })));
         disk.set_capacity(4 * MIB);
-        assert_eq!(Node::start(disk).await.index.get(b"a").unwrap().unwrap(), "1");
+        assert_eq!(
+            Node::start(disk).await.index.get(b"a").await.unwrap().unwrap(),
+            "1"
+        );
     });
 }
 
@@ -93,9 +96,9 @@ fn failed_commit_is_final() {
             ));
             assert!(!node.index.space().failure().is_empty());
             assert_eq!(node.index.transactions().committed(), committed);
-            assert_eq!(node.index.get(b"b").unwrap().unwrap(), "2");
+            assert_eq!(node.index.get(b"b").await.unwrap().unwrap(), "2");
             let node = node.crash_and_start(Crash::ProcessKill).await;
-            assert_eq!(node.index.get(b"a").unwrap().unwrap(), "1");
+            assert_eq!(node.index.get(b"a").await.unwrap().unwrap(), "1");
             assert!(node.index.space().failure().is_empty());
             node.index.apply(put("c", "3")).unwrap();
             node.index.sync().await.unwrap();
@@ -165,7 +168,7 @@ fn handles_are_dead_after_a_crash() {
             let stores = node.disk.stores();
             let disk = node.crash(crash);
             let digest = disk.digest();
-            assert!(matches!(index.get(b"a"), Err(OsdError::Stopping)));
+            assert!(matches!(index.get(b"a").await, Err(OsdError::Stopping)));
             assert!(matches!(index.apply(put("b", "1")), Err(OsdError::Stopping)));
             assert!(matches!(index.sync().await, Err(OsdError::Stopping)));
             let none = SetAttr::default();
@@ -230,7 +233,7 @@ fn index_opened_read_only_changes_nothing() {
         let disk = node.crash(Crash::PowerCut);
         let digest = disk.digest();
         let index = disk.stores().open_index_read_only().await.unwrap();
-        assert_eq!(index.get(b"a").unwrap().unwrap(), "1");
+        assert_eq!(index.get(b"a").await.unwrap().unwrap(), "1");
         assert!(matches!(index.apply(put("a", "2")), Err(OsdError::Invalid(_))));
         index.sync().await.unwrap();
         drop(index);

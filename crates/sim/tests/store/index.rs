@@ -16,7 +16,7 @@ type Image = BTreeMap<Bytes, Bytes>;
 const COUNT: &str = "count";
 
 fn image(index: &dyn Index) -> Image {
-    let rows = index.scan(b"", &[KEY_RESERVED], usize::MAX).unwrap();
+    let rows = index.scan(b"", &[KEY_RESERVED], usize::MAX).wait().unwrap();
     rows.into_iter().collect()
 }
 

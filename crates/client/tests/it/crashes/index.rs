@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use cpt::BoxFuture;
-use osd::{Batch, Index, OsdError, Space, Transactions};
+use osd::{Batch, Index, IndexRead, OsdError, Space, Transactions};
 use parking_lot::Mutex;
 
 /// Number of batches in one commit.
@@ -88,18 +88,18 @@ impl CrashIndex {
 }
 
 impl Index for CrashIndex {
-    fn get(&self, key: &[u8]) -> Result<Option<Bytes>, OsdError> {
-        Ok(self.state.lock().current.get(key).cloned())
+    fn get(&self, key: &[u8]) -> IndexRead<'_, Option<Bytes>> {
+        IndexRead::ready(Ok(self.state.lock().current.get(key).cloned()))
     }
 
-    fn scan(&self, from: &[u8], to: &[u8], limit: usize) -> Result<Vec<(Bytes, Bytes)>, OsdError> {
+    fn scan(&self, from: &[u8], to: &[u8], limit: usize) -> IndexRead<'_, Vec<(Bytes, Bytes)>> {
         if from >= to {
-            return Ok(Vec::new());
+            return IndexRead::ready(Ok(Vec::new()));
         }
         let state = self.state.lock();
         let range = (Bound::Included(from), Bound::Excluded(to));
         let rows = state.current.range::<[u8], _>(range).take(limit);
-        Ok(rows.map(|(k, v)| (k.clone(), v.clone())).collect())
+        IndexRead::ready(Ok(rows.map(|(k, v)| (k.clone(), v.clone())).collect()))
     }
 
     fn apply(&self, batch: Batch) -> Result<(), OsdError> {

@@ -5,6 +5,7 @@ use std::{
     sync::atomic::{AtomicBool, Ordering::SeqCst},
     thread,
 };
+use testbase::Wait;
 
 use osd::{LocalStores, MemoryIndex, Stores};
 use wire::{Fid, MDS_FMODE_READ, Transno};
@@ -34,10 +35,13 @@ pub(super) fn run_round(f: &mut Fixture, dir: Fid, thread: u32, n: u32) -> Trans
 fn check_that_changes_add_up(store: Store) {
     let mut f = Fixture::with_store(store);
     let dir = f.dir(ROOT, "d");
+    // The threads' reads of a local index need a runtime.
+    let runtime = tokio::runtime::Handle::current();
     let changes_are_done = AtomicBool::new(false);
     // The last transaction number and the last time of each thread.
     let results = thread::scope(|scope| {
         let watcher = scope.spawn(|| {
+            let _guard = runtime.enter();
             let mut old = f.inode(dir);
             while !changes_are_done.load(SeqCst) {
                 let new = f.inode(dir);
@@ -47,7 +51,9 @@ fn check_that_changes_add_up(store: Store) {
         });
         let work = |thread: u32| {
             let mut f = f.another_user(FIDS_PER_THREAD * (thread + 1));
+            let runtime = runtime.clone();
             move || {
+                let _guard = runtime.enter();
                 let transno = (0..ROUNDS)
                     .map(|n| run_round(&mut f, dir, thread, n))
                     .max()
@@ -75,8 +81,8 @@ fn check_that_changes_add_up(store: Store) {
     assert_eq!(f.inode(dir), inode);
 }
 
-#[test]
-fn concurrent_changes_of_a_directory_add_up_in_memory() {
+#[tokio::test]
+async fn concurrent_changes_of_a_directory_add_up_in_memory() {
     check_that_changes_add_up(Store::new(std::sync::Arc::new(MemoryIndex::default())));
 }
 
@@ -105,7 +111,10 @@ fn concurrent_changes_of_an_inode_are_not_lost() {
         }
     });
     assert_eq!(f.inode(file).nlink, 1 + THREADS * ROUNDS);
-    assert_eq!(f.store.xattrs(file).unwrap().len() as u32, THREADS * ROUNDS);
+    assert_eq!(
+        f.store.xattrs(file).wait().unwrap().len() as u32,
+        THREADS * ROUNDS
+    );
     assert_eq!(f.store.open_counts(file).total, THREADS * ROUNDS);
     check::assert_consistent(&f.store);
 }
@@ -121,8 +130,8 @@ fn concurrent_last_unlink_and_last_close_destroy_the_file_once() {
             scope.spawn(|| closer.close(file, MDS_FMODE_READ));
             f.unlink(ROOT, "file").unwrap();
         });
-        assert_eq!(f.store.find(file).unwrap(), None);
-        assert_eq!(f.store.orphans(None).unwrap(), []);
+        assert_eq!(f.store.find(file).wait().unwrap(), None);
+        assert_eq!(f.store.orphans(None).wait().unwrap(), []);
         assert_eq!(f.queued_work(), n + 1, "the file's object is destroyed once");
     }
 }

@@ -68,6 +68,7 @@ async fn child_process_changes_one_directory_with_threads() {
             let mut f = f.another_user((thread + 1) << 16);
             let runtime = tokio::runtime::Handle::current();
             scope.spawn(move || {
+                let _guard = runtime.enter();
                 for n in 0.. {
                     concurrent::run_round(&mut f, dir, thread, n);
                     if thread == 0 && n % ROUNDS_PER_SYNC == 0 {

@@ -1,5 +1,6 @@
 //! Renames with the flags of `renameat2`.
 
+use testbase::Wait;
 use wire::{Errno, Fid, RenameFlags};
 
 use super::{Fixture, ROOT, check};
@@ -76,7 +77,7 @@ fn exchange_needs_permission_to_remove_both_names() {
         inode.mode = inode.mode & !0o7777 | mode;
         let mut change = Change::new();
         change.change_inode(dir, &inode);
-        f.store.apply(change).unwrap();
+        f.store.apply(change).wait().unwrap();
     }
     f.file(sticky, "roots");
     f.dir(open, "roots");
@@ -118,7 +119,10 @@ fn rename_with_whiteout_leaves_a_device_at_the_old_name() {
         assert_eq!((inode.mode, inode.rdev, inode.nlink), (0o020000, 0, 1));
     };
     f.rename_with((a, "x"), (b, "y"), RenameFlags::WHITEOUT).unwrap();
-    assert_eq!((f.lookup(b, "y"), f.store.find(y).unwrap()), (Some(x), None));
+    assert_eq!(
+        (f.lookup(b, "y"), f.store.find(y).wait().unwrap()),
+        (Some(x), None)
+    );
     assert_whiteout(&f, a, "x");
     f.rename_with((a, "sub"), (a, "moved"), RenameFlags::WHITEOUT)
         .unwrap();

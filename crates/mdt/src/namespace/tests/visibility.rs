@@ -2,6 +2,7 @@
 //! also change a name or use a FID between a request's lookup and its locks.
 
 use std::sync::Arc;
+use testbase::Wait;
 
 use super::{Fixture, ROOT, check};
 use crate::namespace::{NewInode, Resolved, create_resolved};
@@ -34,8 +35,8 @@ fn new_directory_takes_an_entry_before_its_creator_continues() {
 fn name_that_was_added_after_the_lookup_is_found_under_the_lock() {
     let mut f = Fixture::new();
     f.file(ROOT, "other");
-    let read = |f: &Fixture| Resolved::read(&f.store, &f.cred, ROOT, b"name").unwrap();
-    let refresh = |f: &Fixture, r: Resolved| r.refresh(&f.store, &f.cred, ROOT, b"name").unwrap();
+    let read = |f: &Fixture| Resolved::read(&f.store, &f.cred, ROOT, b"name").wait().unwrap();
+    let refresh = |f: &Fixture, r: Resolved| r.refresh(&f.store, &f.cred, ROOT, b"name").wait().unwrap();
     let before = read(&f);
     assert_eq!(before.entry, None);
     let file = f.file(ROOT, "name");
@@ -54,7 +55,7 @@ fn create_fails_if_its_fid_is_used_after_the_lookup() {
         ..NewInode::default()
     };
     let create = |f: &Fixture, unused| {
-        let resolved = Resolved::read(&f.store, &f.cred, ROOT, b"name").unwrap();
+        let resolved = Resolved::read(&f.store, &f.cred, ROOT, b"name").wait().unwrap();
         create_resolved(
             (&f.store).into(),
             &f.cred,
@@ -63,12 +64,13 @@ fn create_fails_if_its_fid_is_used_after_the_lookup() {
             unused,
             &node,
         )
+        .wait()
     };
-    let unused = f.store.unused_fid(node.fid).unwrap();
+    let unused = f.store.unused_fid(node.fid).wait().unwrap();
     assert!(unused.is_some());
     assert_eq!(f.dir(ROOT, "other"), node.fid);
     assert_eq!(create(&f, unused.clone()).map(drop), Err(Errno::EEXIST));
-    assert!(f.store.unused_fid(node.fid).unwrap().is_none());
+    assert!(f.store.unused_fid(node.fid).wait().unwrap().is_none());
     f.rmdir(ROOT, "other").unwrap();
     // The lookup is old, but the FID is not in use.
     assert_eq!(create(&f, unused).unwrap().fid, node.fid);

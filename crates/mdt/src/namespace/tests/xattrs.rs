@@ -1,6 +1,7 @@
 //! Tests of extended attributes.
 
 use bytes::Bytes;
+use testbase::Wait;
 use wire::{Errno, MDS_FMODE_READ, XATTR_NAME_LINK, XATTR_NAME_LMA};
 
 use super::{
@@ -18,7 +19,7 @@ fn xattrs_are_set_listed_and_removed() {
     let mut f = Fixture::new();
     let file = f.file(ROOT, "x");
     assert_eq!(
-        getxattr(&f.store, &f.cred, file, b"user.a").unwrap_err(),
+        getxattr(&f.store, &f.cred, file, b"user.a").wait().unwrap_err(),
         Errno::ENODATA
     );
     f.setxattr(file, b"user.a", Some(b"1"), 0).unwrap();
@@ -31,14 +32,18 @@ fn xattrs_are_set_listed_and_removed() {
         f.setxattr(file, b"user.b", Some(b"2"), REPLACE).unwrap_err(),
         Errno::ENODATA
     );
-    assert_eq!(getxattr(&f.store, &f.cred, file, b"user.a").unwrap(), "1");
-    assert_eq!(getxattr(&f.store, &f.cred, file, b"user.empty").unwrap(), "");
+    assert_eq!(getxattr(&f.store, &f.cred, file, b"user.a").wait().unwrap(), "1");
+    assert_eq!(
+        getxattr(&f.store, &f.cred, file, b"user.empty").wait().unwrap(),
+        ""
+    );
     assert!(
         !getxattr(&f.store, &f.cred, file, b"trusted.link")
+            .wait()
             .unwrap()
             .is_empty()
     );
-    assert_eq!(listxattr(&f.store, file).unwrap().len(), 2);
+    assert_eq!(listxattr(&f.store, file).wait().unwrap().len(), 2);
     f.setxattr(file, b"user.a", None, 0).unwrap();
     assert_eq!(f.setxattr(file, b"user.a", None, 0).unwrap_err(), Errno::ENODATA);
     assert_eq!(
@@ -46,7 +51,7 @@ fn xattrs_are_set_listed_and_removed() {
         Errno::EOPNOTSUPP
     );
     f.unlink(ROOT, "x").unwrap();
-    assert!(f.store.xattrs(file).unwrap().is_empty());
+    assert!(f.store.xattrs(file).wait().unwrap().is_empty());
     f.become_user(9);
     assert_eq!(
         f.setxattr(ROOT, b"trusted.a", Some(b"1"), 0).unwrap_err(),
@@ -60,14 +65,14 @@ fn orphan_has_no_link_attribute() {
     let mut f = Fixture::new();
     let file = f.file(ROOT, "x");
     let names = |f: &Fixture| {
-        let all = cacheable_xattrs(&f.store, file).unwrap();
+        let all = cacheable_xattrs(&f.store, file).wait().unwrap();
         all.into_iter().map(|(name, _)| name).collect::<Vec<_>>()
     };
     assert_eq!(names(&f), [XATTR_NAME_LINK, XATTR_NAME_LMA]);
     f.open(file, MDS_FMODE_READ).unwrap();
     f.unlink(ROOT, "x").unwrap();
     assert_eq!(names(&f), [XATTR_NAME_LMA]);
-    let link = getxattr(&f.store, &f.cred, file, XATTR_NAME_LINK.as_bytes());
+    let link = getxattr(&f.store, &f.cred, file, XATTR_NAME_LINK.as_bytes()).wait();
     assert_eq!(link.unwrap_err(), Errno::ENODATA);
 }
 
@@ -93,8 +98,8 @@ fn acls_are_listed_with_the_other_xattrs() {
     for name in names {
         f.setxattr(dir, name, Some(&acl), 0).unwrap();
     }
-    let listed = listxattr(&f.store, dir).unwrap();
+    let listed = listxattr(&f.store, dir).wait().unwrap();
     assert_eq!(listed, names.map(|n| (Bytes::from_static(n), acl.clone().into())));
     f.setxattr(dir, names[1], None, 0).unwrap();
-    assert_eq!(listxattr(&f.store, dir).unwrap().len(), 1);
+    assert_eq!(listxattr(&f.store, dir).wait().unwrap().len(), 1);
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use osd::{Batch, Index, MemoryIndex, OsdError, Space, Transactions};
+use osd::{Batch, Index, IndexRead, MemoryIndex, OsdError, Space, Transactions};
 use wire::Transno;
 
 /// The contents of an index at one time.
@@ -57,7 +57,7 @@ impl CrashIndex {
     /// The contents now. All batches so far are durable, whether or not a client knows it.
     pub(crate) fn image(&self) -> Image {
         Image {
-            rows: self.rows.scan(&[0], &[0xff], usize::MAX).unwrap(),
+            rows: self.rows.scan(&[0], &[0xff], usize::MAX).wait().unwrap(),
             committed: self.transactions.committed(),
             epoch: self.transactions.epoch(),
         }
@@ -65,11 +65,11 @@ impl CrashIndex {
 }
 
 impl Index for CrashIndex {
-    fn get(&self, key: &[u8]) -> Result<Option<Bytes>, OsdError> {
+    fn get(&self, key: &[u8]) -> IndexRead<'_, Option<Bytes>> {
         self.rows.get(key)
     }
 
-    fn scan(&self, from: &[u8], to: &[u8], limit: usize) -> Result<Vec<(Bytes, Bytes)>, OsdError> {
+    fn scan(&self, from: &[u8], to: &[u8], limit: usize) -> IndexRead<'_, Vec<(Bytes, Bytes)>> {
         self.rows.scan(from, to, limit)
     }
 

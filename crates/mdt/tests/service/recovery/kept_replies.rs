@@ -2,6 +2,7 @@
 
 use osd::clients::ClientRecords;
 use rpc::EndReason;
+use testbase::Wait;
 use wire::{
     DISP_OPEN_CREATE, DISP_OPEN_OPEN, ELDLM_LOCK_ABORTED, Fid, LdlmReply, MDS_FMODE_READ, MDS_FMODE_WRITE,
     MDS_OPEN_CREAT, MdtBody,
@@ -86,7 +87,14 @@ async fn disconnected_clients_have_no_records() {
     let c = Crashing::new().await;
     let client = c.client().await;
     client.mkdir(Fid::ROOT, "d").await;
-    let records = || ClientRecords::load(c.index.clone()).unwrap().known(&[]).unwrap();
+    let records = || {
+        ClientRecords::load(c.index.clone())
+            .wait()
+            .unwrap()
+            .known(&[])
+            .wait()
+            .unwrap()
+    };
     assert_eq!(records()[0].uuid, client.uuid);
     assert_eq!(records()[0].replies.len(), 1);
     c.front.end(EndReason::TargetStops).await;

@@ -9,6 +9,7 @@ mod kept_replies;
 mod replays;
 
 use std::sync::Arc;
+use testbase::Wait;
 
 use osd::clients::ClientRecords;
 use rpc::{EndReason, KeptReply, Target};
@@ -65,8 +66,13 @@ impl Crashing {
 
     /// The record of the reply to a request; `None` if the store has none.
     fn kept(&self, request: &Executed) -> Option<KeptReply> {
-        let records = ClientRecords::load(self.index.clone()).unwrap();
-        let mut replies = records.known(&[]).unwrap().into_iter().flat_map(|c| c.replies);
+        let records = ClientRecords::load(self.index.clone()).wait().unwrap();
+        let mut replies = records
+            .known(&[])
+            .wait()
+            .unwrap()
+            .into_iter()
+            .flat_map(|c| c.replies);
         replies.find(|kept| (kept.tag, kept.xid) == (request.tag, request.xid))
     }
 }

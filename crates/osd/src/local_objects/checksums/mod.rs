@@ -83,6 +83,8 @@ struct Shard {
     unsettled: BTreeMap<(Fid, u64), UnsettledRegion>,
     /// The windows with marks in the index.
     marks: BTreeMap<(Fid, u64), Mark>,
+    /// Number of calls of [`Checksums::replace`] so far.
+    replaced: u64,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -146,7 +148,10 @@ impl Checksums {
         };
         let mut from = MARK_PREFIX.to_vec();
         loop {
-            let marks = sums.index.scan(&from, &crate::prefix_end(&MARK_PREFIX), PAGE)?;
+            let marks = sums
+                .index
+                .scan(&from, &crate::prefix_end(&MARK_PREFIX), PAGE)
+                .wait()?;
             let Some((last, _)) = marks.last() else {
                 return Ok(sums);
             };
@@ -180,7 +185,7 @@ impl Checksums {
     /// Up to [`PAGE`] records of an object's regions.
     fn records(&self, fid: &Fid, regions: Range<u64>) -> Result<Vec<Record>, OsdError> {
         let [from, to] = [regions.start, regions.end].map(|n| key_of(region::PREFIX, fid, n));
-        let rows = self.index.scan(&from, &to, PAGE)?;
+        let rows = self.index.scan(&from, &to, PAGE).wait()?;
         let record = |(key, value): (Bytes, Bytes)| {
             let (_, number) = parse_key(region::PREFIX, &key)?;
             let region = Region::decode(&value).unwrap_or_default();
@@ -194,7 +199,7 @@ impl Checksums {
         self.cache.get_or_insert_with(&(fid, number), || {
             let value = match self.untrusted.contains(&(fid, number / WINDOW_REGIONS)) {
                 true => None,
-                false => self.index.get(&key_of(region::PREFIX, &fid, number))?,
+                false => self.index.get(&key_of(region::PREFIX, &fid, number)).wait()?,
             };
             let decoded = value.map_or(Ok(Region::default()), |value| Region::decode(&value));
             decoded.map(Arc::new).map_err(|why| OsdError::Corrupt {
@@ -289,7 +294,7 @@ impl Checksums {
                         settled.push((*key, unsettled.over(&*self.region(key.0, key.1)?)));
                     }
                 }
-                for key in self.replace(settled)? {
+                for key in self.replace(&mut shard, settled)? {
                     shard.unsettled.remove(&key);
                 }
             }
@@ -297,12 +302,16 @@ impl Checksums {
         Ok(())
     }
 
-    /// Replaces records of regions, and returns their keys. The caller holds the lock of the
-    /// objects' shard.
-    fn replace(&self, regions: Vec<((Fid, u64), Region)>) -> Result<Vec<(Fid, u64)>, OsdError> {
+    /// Replaces records of regions, and returns their keys. `shard` is that of the objects.
+    fn replace(
+        &self,
+        shard: &mut Shard,
+        regions: Vec<((Fid, u64), Region)>,
+    ) -> Result<Vec<(Fid, u64)>, OsdError> {
         if regions.is_empty() {
             return Ok(Vec::new());
         }
+        shard.replaced += 1;
         let mut batch = Batch::new();
         for ((fid, number), region) in &regions {
             let key = key_of(region::PREFIX, fid, *number);
@@ -331,7 +340,7 @@ impl Checksums {
         for shard in &self.shards {
             let mut shard = shard.lock();
             let (mut batch, mut removed) = (Batch::new(), Vec::new());
-            let Shard { unsettled, marks } = &mut *shard;
+            let Shard { unsettled, marks, .. } = &mut *shard;
             for (&(fid, window), mark) in marks.iter_mut() {
                 let [first, end] = [window, window + 1].map(|w| (fid, w * WINDOW_REGIONS));
                 mark.idle += 1;
@@ -374,11 +383,16 @@ impl Checksums {
         }
         let (mut from, mut removed) = (regions.start, false);
         loop {
-            let _shard = self.shard(&fid).lock();
+            // Before the lock, because this may read the disk.
+            let replaced = self.shard(&fid).lock().replaced;
             let records = self.records(&fid, from..regions.end)?;
             let Some((_, last, _)) = records.last() else {
                 return Ok(removed);
             };
+            let mut shard = self.shard(&fid).lock();
+            if shard.replaced != replaced {
+                continue;
+            }
             from = last + 1;
             let without = |(_, number, mut region): Record| {
                 let before = region.clone();
@@ -387,7 +401,7 @@ impl Checksums {
             };
             let regions: Vec<_> = records.into_iter().filter_map(without).collect();
             removed |= !regions.is_empty();
-            self.replace(regions)?;
+            self.replace(&mut shard, regions)?;
         }
     }
 
@@ -399,7 +413,7 @@ impl Checksums {
     /// An error of the index.
     pub(super) fn fill(&self, fid: Fid, number: u64, sums: &[Sum]) -> Result<u64, OsdError> {
         self.region(fid, number)?;
-        let shard = self.shard(&fid).lock();
+        let mut shard = self.shard(&fid).lock();
         if shard.unsettled.contains_key(&(fid, number)) {
             return Ok(0);
         }
@@ -412,7 +426,7 @@ impl Checksums {
             }
         }
         if filled > 0 {
-            self.replace(vec![((fid, number), region)])?;
+            self.replace(&mut shard, vec![((fid, number), region)])?;
         }
         Ok(filled)
     }
