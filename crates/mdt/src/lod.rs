@@ -1,6 +1,6 @@
 //! Orders the OSTs for a new file's stripes: round-robin while their free space is about equal,
-//! else weighted by free space. The order omits full OSTs and OSTs without available objects; slow
-//! OSTs come last. If the user lists the OSTs, the order is this list. If the user chose only the
+//! else weighted by free space. The order omits full and read-only OSTs, OSTs without available
+//! objects, and degraded OSTs while others are usable; slow OSTs come last. If the user lists the OSTs, the order is this list. If the user chose only the
 //! first OST, it comes first in any case. This module is pure.
 
 use wire::{Errno, OstIndex};
@@ -25,13 +25,26 @@ pub(crate) struct Candidate {
     /// The OST has too little space or too few inodes for new files, or the administrator excludes
     /// it from them.
     pub full: bool,
+    /// A store of the OST refuses changes.
+    pub read_only: bool,
+    /// The OST's disk has failed an operation.
+    pub degraded: bool,
     /// The OST has left a request unanswered for a while.
     pub slow: bool,
 }
 
 impl Candidate {
     fn is_usable(&self) -> bool {
-        self.ready && !self.full
+        self.ready && self.refusal().is_none()
+    }
+
+    /// The error of a create that must use this OST, if the OST takes no new files.
+    fn refusal(&self) -> Option<Errno> {
+        match self {
+            Candidate { full: true, .. } => Some(Errno::ENOSPC),
+            Candidate { read_only: true, .. } => Some(Errno::EROFS),
+            _ => None,
+        }
     }
 }
 
@@ -41,8 +54,8 @@ impl Candidate {
 ///
 /// # Errors
 ///
-/// `ENOSPC` if all connected OSTs are full, or if an OST that the user chose is full. `EINVAL` if
-/// the user chose an unknown OST.
+/// `ENOSPC` if an OST that the user chose is full, `EROFS` if it is read-only, `EINVAL` if it is
+/// unknown. `ENOSPC` or `EROFS` if all connected OSTs are full or read-only.
 pub(crate) fn ost_order(
     candidates: &[Candidate],
     striping: &StripeRequest,
@@ -51,10 +64,10 @@ pub(crate) fn ost_order(
     if candidates.is_empty() {
         return Ok(Vec::new());
     }
-    let is_full = |ost: &OstIndex| candidates.iter().any(|c| c.ost == *ost && c.full);
+    let refusal = |ost: &OstIndex| candidates.iter().find(|c| c.ost == *ost)?.refusal();
     if !striping.osts.is_empty() {
-        if striping.osts.iter().any(is_full) {
-            return Err(Errno::ENOSPC);
+        if let Some(e) = striping.osts.iter().find_map(refusal) {
+            return Err(e);
         }
         let known = |ost: &OstIndex| candidates.iter().any(|c| c.ost == *ost);
         return if striping.osts.iter().all(known) {
@@ -64,10 +77,18 @@ pub(crate) fn ost_order(
         };
     }
     let mut usable: Vec<Candidate> = candidates.iter().copied().filter(Candidate::is_usable).collect();
-    let mut connected = candidates.iter().filter(|c| c.connected).peekable();
-    let all_full = connected.peek().is_some() && connected.all(|c| c.full);
-    if all_full || striping.first.as_ref().is_some_and(is_full) {
-        return Err(Errno::ENOSPC);
+    if usable.iter().any(|c| !c.degraded) {
+        usable.retain(|c| !c.degraded);
+    }
+    if let Some(e) = striping.first.as_ref().and_then(refusal) {
+        return Err(e);
+    }
+    let connected = candidates.iter().filter(|c| c.connected);
+    let refusals: Option<Vec<Errno>> = connected.map(Candidate::refusal).collect();
+    match refusals {
+        Some(refusals) if refusals.contains(&Errno::ENOSPC) => return Err(Errno::ENOSPC),
+        Some(refusals) if !refusals.is_empty() => return Err(Errno::EROFS),
+        _ => {}
     }
     if let Some(first) = striping.first {
         if !candidates.iter().any(|c| c.ost == first) {
@@ -137,6 +158,8 @@ mod tests {
             ready: true,
             connected: true,
             full: false,
+            read_only: false,
+            degraded: false,
             slow: false,
         };
         free.iter().enumerate().map(candidate).collect()
@@ -245,6 +268,48 @@ mod tests {
             ost_order(&three, &StripeRequest::default(), 0),
             Err(Errno::ENOSPC)
         );
+    }
+
+    #[test]
+    fn read_only_ost_is_skipped_and_choosing_it_is_erofs() {
+        let mut three = osts(&[1, 1, 1]);
+        three[1].read_only = true;
+        assert_eq!(ost_order(&three, &StripeRequest::default(), 1).unwrap(), [2, 0]);
+        let first = |ost| StripeRequest {
+            first: Some(OstIndex(ost)),
+            ..StripeRequest::default()
+        };
+        assert_eq!(ost_order(&three, &first(2), 0).unwrap(), [2, 0]);
+        let listed = StripeRequest {
+            osts: vec![OstIndex(0), OstIndex(1)],
+            ..StripeRequest::default()
+        };
+        for striping in [first(1), listed] {
+            assert_eq!(ost_order(&three, &striping, 0), Err(Errno::EROFS));
+        }
+        three.iter_mut().for_each(|c| c.read_only = true);
+        let order = |osts: &[Candidate]| ost_order(osts, &StripeRequest::default(), 0);
+        assert_eq!(order(&three), Err(Errno::EROFS));
+        three[0] = Candidate {
+            read_only: false,
+            full: true,
+            ..three[0]
+        };
+        assert_eq!(order(&three), Err(Errno::ENOSPC));
+    }
+
+    #[test]
+    fn degraded_ost_gets_files_only_if_chosen_or_if_no_other_is_usable() {
+        let mut three = osts(&[1, 1, 1]);
+        three[1].degraded = true;
+        assert_eq!(ost_order(&three, &StripeRequest::default(), 1).unwrap(), [2, 0]);
+        let first = StripeRequest {
+            first: Some(OstIndex(1)),
+            ..StripeRequest::default()
+        };
+        assert_eq!(ost_order(&three, &first, 0).unwrap(), [1, 2, 0]);
+        (three[0].full, three[2].ready) = (true, false);
+        assert_eq!(ost_order(&three, &StripeRequest::default(), 0).unwrap(), [1]);
     }
 
     #[test]

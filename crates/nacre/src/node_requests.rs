@@ -16,7 +16,10 @@ use mgs::Mgs;
 use params::{ParamError, Registry};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use wire::{Nid, ObdStatfs};
+use wire::{
+    Nid, OS_STATFS_DEGRADED, OS_STATFS_ENOINO, OS_STATFS_ENOSPC, OS_STATFS_NOCREATE, OS_STATFS_READONLY,
+    ObdStatfs,
+};
 
 use crate::control::{Caller, Request};
 pub(crate) use devices::Device;
@@ -193,7 +196,8 @@ async fn target_space(client: &Client) -> Value {
                     "inodes_free": s.os_ffree,
                 })
             });
-            json!({ "uuid": t.uuid, "kind": kind, "index": t.index, "space": numbers })
+            let state = letters(found.map_or(0, |s| s.os_state));
+            json!({ "uuid": t.uuid, "kind": kind, "index": t.index, "space": numbers, "state": state })
         };
         targets.iter().map(row).collect()
     };
@@ -201,6 +205,19 @@ async fn target_space(client: &Client) -> Value {
     let osts = osts.into_iter().map(|(index, space)| (index.0, space));
     all.extend(rows("OST", &config.osts, osts.collect()));
     json!(all)
+}
+
+/// The letters of a target's states, as Lustre's `lfs df` prints them.
+fn letters(os_state: u32) -> String {
+    const LETTERS: [(u32, char); 5] = [
+        (OS_STATFS_DEGRADED, 'D'),
+        (OS_STATFS_READONLY, 'R'),
+        (OS_STATFS_NOCREATE, 'N'),
+        (OS_STATFS_ENOSPC, 'S'),
+        (OS_STATFS_ENOINO, 'I'),
+    ];
+    let set = LETTERS.into_iter().filter(|(bit, _)| os_state & bit != 0);
+    set.map(|(_, letter)| letter).collect()
 }
 
 /// Credentials of the calling process, for permission checks in the client. The supplementary
@@ -219,5 +236,20 @@ fn cred_of(caller: Caller) -> Cred {
         groups,
         pid: caller.pid,
         ..Cred::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn states_have_lustres_letters() {
+        assert_eq!(letters(0), "");
+        assert_eq!(letters(OS_STATFS_DEGRADED | OS_STATFS_NOCREATE), "DN");
+        assert_eq!(
+            letters(OS_STATFS_READONLY | OS_STATFS_ENOSPC | OS_STATFS_ENOINO),
+            "RSI"
+        );
     }
 }

@@ -134,6 +134,29 @@ impl OsdError {
         }
     }
 
+    /// Whether the disk failed an operation, so that it may fail others too. A damaged object or
+    /// block is none: the disk could read it.
+    pub fn is_disk_error(&self) -> bool {
+        match self {
+            OsdError::Io { source, .. } => !matches!(
+                source.raw_os_error(),
+                Some(
+                    libc::EAGAIN
+                        | libc::EDQUOT
+                        | libc::EFBIG
+                        | libc::EINTR
+                        | libc::EINVAL
+                        | libc::EMFILE
+                        | libc::ENFILE
+                        | libc::ENOMEM
+                        | libc::EOPNOTSUPP
+                )
+            ),
+            OsdError::Engine { .. } | OsdError::SyncFailed { .. } | OsdError::ReadOnly { .. } => true,
+            _ => false,
+        }
+    }
+
     /// The errno that a client receives.
     pub fn errno(&self) -> Errno {
         match self {

@@ -45,6 +45,13 @@ impl Space {
                 "the failure after which the store refuses changes until the target's restart; empty: none",
             ),
         );
+        let space = self.clone();
+        group.add(
+            "disk_error",
+            Param::read_only(move || space.disk_error().to_owned()).about(
+                "the first error of the disk since the target's start, after which new files avoid the target; empty: none",
+            ),
+        );
         let mib = |get: fn(&Space) -> u64, set: fn(&Space, u64)| {
             let (shown, setter) = (self.clone(), self.clone());
             Param::read_write(

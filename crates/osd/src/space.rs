@@ -60,8 +60,10 @@ pub enum SpacePurpose {
 pub struct Space {
     backing: Backing,
     reserved_bytes: AtomicU64,
-    /// The first failure of the target's index, after which the index refuses changes.
+    /// The first failure after which a store of the target refuses changes.
     failure: OnceLock<String>,
+    /// The first failed operation of the target's disk.
+    disk_error: OnceLock<String>,
 }
 
 #[derive(Debug)]
@@ -119,6 +121,7 @@ impl Space {
             },
             reserved_bytes: AtomicU64::new(0),
             failure: OnceLock::new(),
+            disk_error: OnceLock::new(),
         };
         let s = space.measure()?;
         let total = s.blocks * u64::from(s.bsize);
@@ -137,17 +140,33 @@ impl Space {
             },
             reserved_bytes: AtomicU64::new(bytes / RESERVED_DIVISOR_OF_MEMORY),
             failure: OnceLock::new(),
+            disk_error: OnceLock::new(),
         })
     }
 
-    /// Records that the target's index refuses changes from now on. Later calls have no effect.
+    /// Records that a store of the target refuses changes from now on. Later calls have no effect.
     pub fn set_failure(&self, why: &str) {
         let _ = self.failure.set(why.to_owned());
     }
 
-    /// The reason for which the target's index refuses changes; empty without a failure.
+    /// The reason for which a store of the target refuses changes; empty without a failure.
     pub fn failure(&self) -> &str {
         self.failure.get().map_or("", String::as_str)
+    }
+
+    /// Records an error of the disk, after which the target should get no new files until its
+    /// restart. Other errors ([`OsdError::is_disk_error`]) and later calls have no effect.
+    pub fn note_error(&self, e: &OsdError) {
+        if e.is_disk_error() {
+            let _ = self.disk_error.set(e.to_string());
+        }
+    }
+
+    /// The first error of the disk since the target's start; empty without one, and after a
+    /// failure of a store, which implies it.
+    pub fn disk_error(&self) -> &str {
+        let error = self.disk_error.get().filter(|_| self.failure.get().is_none());
+        error.map_or("", String::as_str)
     }
 
     /// The reserve, bytes.

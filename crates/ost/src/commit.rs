@@ -252,6 +252,7 @@ impl Committer {
             let failed_before = before.failed > 0 && before.done + 1 < before.begun;
             match result {
                 Err(e) => {
+                    self.index.space().note_error(&e);
                     if !failed_before {
                         tracing::error!("commit failed: {e}; retrying every {COMMIT_INTERVAL:?}");
                     }

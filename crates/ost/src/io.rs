@@ -298,8 +298,10 @@ impl Ost {
     }
 
     /// The errno for the client after the store failed to do `what`, such as "read attributes".
-    /// Logs the error, except for lack of space and missing objects.
+    /// Logs the error, except for lack of space and missing objects. After an error of the disk,
+    /// the MDT puts no new files on this OST.
     pub(crate) fn store_error(&self, what: &str, fid: Fid, e: &OsdError) -> Errno {
+        self.space.note_error(e);
         match e {
             OsdError::NoSpace | OsdError::NotFound => {}
             e => tracing::error!(ost = %self.svname, %fid, "cannot {what}: {e}"),

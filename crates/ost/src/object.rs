@@ -2,13 +2,13 @@
 //! sync; and statfs.
 
 use ldlm::{LocalLock, LockMode, Policy};
-use osd::{ObjAttr, OsdError, Seek};
+use osd::{ObjAttr, OsdError, Seek, StatFs};
 use rpc::{Reply, ServerRequest};
 use wire::format::bufs;
 use wire::{
     Errno, Fid, OBD_FL_FLUSH, OBD_FL_SRVLOCK, OBD_MD_FLBLOCKS, OBD_MD_FLFID, OBD_MD_FLFLAGS, OBD_MD_FLGROUP,
-    OBD_MD_FLID, OBD_MD_FLMTIME, OBD_MD_FLSIZE, OBD_OBJECT_EOF, OS_STATFS_ENOINO, OS_STATFS_ENOSPC,
-    ObdStatfs, Obdo, OstBody, OstId, Precision, Transno, WireStruct,
+    OBD_MD_FLID, OBD_MD_FLMTIME, OBD_MD_FLSIZE, OBD_OBJECT_EOF, OS_STATFS_DEGRADED, OS_STATFS_ENOINO,
+    OS_STATFS_ENOSPC, OS_STATFS_READONLY, ObdStatfs, Obdo, OstBody, OstId, Precision, Transno, WireStruct,
 };
 
 use crate::{Ost, attr, recovery};
@@ -384,12 +384,19 @@ impl Ost {
 
     /// `OST_STATFS`: the target's share of the disk.
     pub(crate) async fn statfs(&self) -> Result<Reply, Errno> {
-        let s = self
-            .space
-            .statfs()
-            .map_err(|e| self.store_error("get the free space", Fid::ZERO, &e))?;
+        // A disk that cannot tell its free space has none for new files.
+        let s = self.space.statfs().unwrap_or_else(|e| {
+            self.store_error("get the free space", Fid::ZERO, &e);
+            StatFs::default()
+        });
         let s = self.share.part_of(s);
         let mut state = 0;
+        if !self.space.failure().is_empty() {
+            state |= OS_STATFS_READONLY;
+        }
+        if !self.space.disk_error().is_empty() {
+            state |= OS_STATFS_DEGRADED;
+        }
         if s.bavail * u64::from(s.bsize) < FULL_BYTES {
             state |= OS_STATFS_ENOSPC;
         }

@@ -263,8 +263,9 @@ impl Osts {
         let striping = &striping.clone().with_defaults(&self.default_striping.request());
         // Each file takes one turn: a retry must not change the OSTs of later files.
         let turn = self.turn.fetch_add(1, Ordering::Relaxed);
+        self.refresh_statfs().await;
         let mut result = self.try_allocate(striping, turn);
-        if matches!(result, Err(Errno::ENOSPC)) {
+        if matches!(result, Err(Errno::ENOSPC | Errno::EROFS)) {
             // The OSTs may have more space now than at the last statfs.
             let _ = timeout(REFRESH_TIMEOUT, self.statfs()).await;
             result = self.try_allocate(striping, turn);
@@ -429,6 +430,21 @@ impl Osts {
     /// Number of creates that had to wait for objects.
     pub(crate) fn waits(&self) -> u64 {
         self.waits.load(Ordering::Relaxed)
+    }
+
+    /// Requests the statfs of the OSTs whose last one is too old for a create. Usually there are
+    /// none, because the tasks of the OSTs in use do the same.
+    async fn refresh_statfs(&self) {
+        let osts = self.all();
+        if !osts.iter().any(|ost| ost.needs_statfs()) {
+            return;
+        }
+        let mut requests = JoinSet::new();
+        for ost in osts.iter().filter(|ost| ost.needs_statfs()) {
+            let ost = ost.clone();
+            requests.spawn(async move { ost.refresh_statfs().await });
+        }
+        requests.join_all().await;
     }
 
     /// The statfs of all OSTs ([`Ost::statfs`]).

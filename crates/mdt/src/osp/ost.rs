@@ -2,6 +2,7 @@
 
 mod limits;
 mod replay;
+mod statfs;
 
 use std::{
     sync::{
@@ -22,7 +23,7 @@ use rpc::{
 use tokio::{
     sync::{Notify, RwLock, watch},
     task::JoinHandle,
-    time::{Instant, sleep, sleep_until, timeout},
+    time::{Instant, sleep, sleep_until},
 };
 use wire::format::bufs;
 use wire::{
@@ -30,8 +31,8 @@ use wire::{
     OBD_CONNECT_BULK_MBITS, OBD_CONNECT_FID, OBD_CONNECT_FLAGS2, OBD_CONNECT_FULL20, OBD_CONNECT_INDEX,
     OBD_CONNECT_MDS, OBD_CONNECT_SKIP_ORPHAN, OBD_CONNECT_VERSION, OBD_CONNECT2_REP_MBITS, OBD_FL_DELORPHAN,
     OBD_MD_FLBLOCKS, OBD_MD_FLFID, OBD_MD_FLFLAGS, OBD_MD_FLGROUP, OBD_MD_FLID, OBD_MD_FLSIZE,
-    OBD_OBJECT_EOF, OST_CREATE, OST_PUNCH, OST_SETATTR, OST_STATFS, OST_SYNC, ObdConnectData, ObdStatfs,
-    Obdo, OstBody, OstIndex, SEQ_ALLOC_META, SEQ_QUERY, Transno, WireStruct,
+    OBD_OBJECT_EOF, OS_STATFS_DEGRADED, OS_STATFS_READONLY, OST_CREATE, OST_PUNCH, OST_SETATTR, OST_SYNC,
+    ObdConnectData, ObdStatfs, Obdo, OstBody, OstIndex, SEQ_ALLOC_META, SEQ_QUERY, Transno, WireStruct,
 };
 
 use super::{OstSignals, pool::LastUsedId, shared_pool::SharedPool, watermarks::Watermarks, work};
@@ -45,20 +46,9 @@ pub(crate) use limits::MAX_CREATE_COUNT;
 
 /// Delay before a retry after a failure.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
-/// Interval of statfs requests to an OST that creates use, or that is full. The MDT uses the
-/// replies to balance the OSTs, and to notice a slow OST and space that is free again.
-const STATFS_INTERVAL: Duration = Duration::from_millis(500);
-/// An OST that has left a statfs request unanswered for this long is slow. With
-/// [`STATFS_INTERVAL`], the MDT detects it within a second.
-const STATFS_SLOW: Duration = Duration::from_millis(400);
 /// Maximum number of requests in flight in addition to those of [`work`]. A request of [`work`] may
 /// wait for clients to cancel locks, and precreation must not wait for it.
 const OTHER_REQUESTS_MAX: usize = 4;
-/// Maximum age of a statfs reply that the MDT uses instead of a new request.
-const STATFS_AGE: Duration = Duration::from_secs(1);
-/// Time limit of waiting for a statfs reply.
-const STATFS_TIMEOUT: Duration = Duration::from_secs(3);
-
 /// One OST, as the MDT uses it.
 pub(crate) struct Ost {
     index: OstIndex,
@@ -74,7 +64,7 @@ pub(crate) struct Ost {
     signals: OstSignals,
     /// A create has tried to take an object since the statfs task last looked.
     in_use: AtomicBool,
-    /// A statfs request has been unanswered for [`STATFS_SLOW`].
+    /// A statfs request has been unanswered for [`statfs::SLOW`].
     slow: AtomicBool,
     /// New files use the OST from this time on: by then the clients know the OST.
     usable_from: Instant,
@@ -195,7 +185,7 @@ impl Ost {
         });
         let tasks = vec![
             cpt::spawn(precreate_task(ost.clone())),
-            cpt::spawn(statfs_task(ost.clone())),
+            cpt::spawn(statfs::run(ost.clone())),
             cpt::spawn(work::run(ost.clone())),
             cpt::spawn(new_ost_delay_task(ost.clone())),
         ];
@@ -270,17 +260,20 @@ impl Ost {
         let free = space
             .as_deref()
             .map_or(0, |(_, s)| s.os_bavail * u64::from(s.os_bsize));
+        let state = space.as_deref().map_or(0, |(_, s)| s.os_state);
         Candidate {
             ost: self.index,
             free,
             ready,
             connected,
             full: self.watermarks.is_full() || self.is_draining(),
+            read_only: state & OS_STATFS_READONLY != 0,
+            degraded: state & OS_STATFS_DEGRADED != 0,
             slow: self.is_slow(),
         }
     }
 
-    /// Whether a statfs request has been unanswered for [`STATFS_SLOW`].
+    /// Whether a statfs request has been unanswered for [`statfs::SLOW`].
     pub(crate) fn is_slow(&self) -> bool {
         self.slow.load(Ordering::Relaxed)
     }
@@ -330,34 +323,6 @@ impl Ost {
         let mut batch = Batch::new();
         batch.put_twice(keys::objects(self.index), last_used.encode());
         Ok(self.store.index().apply(batch)?)
-    }
-
-    /// The OST's statfs. Uses the last reply if it is younger than [`STATFS_AGE`], or if the OST is
-    /// disconnected or does not answer. `None` without any reply.
-    pub(crate) async fn statfs(&self) -> Option<ObdStatfs> {
-        let known = self.space.load().as_deref().copied();
-        if let Some((received, space)) = known
-            && received.elapsed() < STATFS_AGE
-        {
-            return Some(space);
-        }
-        if !self.is_connected() {
-            return known.map(|(_, space)| space);
-        }
-        let request = timeout(STATFS_TIMEOUT, self.request_statfs()).await;
-        request
-            .ok()
-            .and_then(Result::ok)
-            .or(known.map(|(_, space)| space))
-    }
-
-    /// Requests the OST's statfs, and updates the watermarks.
-    async fn request_statfs(&self) -> Result<ObdStatfs, Errno> {
-        let reply = self.import.call(Request::new(OST_STATFS, Vec::new())).await?;
-        let space: ObdStatfs = reply.get(bufs::OBD_STATFS)?;
-        self.space.store(Some(Arc::new((Instant::now(), space))));
-        self.apply_watermarks();
-        Ok(space)
     }
 
     /// Extends a new object with a hole to `size` bytes, and waits until the size is on the OST's
@@ -568,29 +533,4 @@ async fn precreate_task(ost: Arc<Ost>) {
 async fn new_ost_delay_task(ost: Arc<Ost>) {
     sleep_until(ost.usable_from).await;
     ost.signals.wakeup.send_replace(());
-}
-
-/// The statfs task: sends requests at intervals while creates use the OST or the OST is full. The
-/// OST is slow while a request is unanswered for longer than [`STATFS_SLOW`].
-async fn statfs_task(ost: Arc<Ost>) {
-    loop {
-        ost.wait_connected().await;
-        sleep(STATFS_INTERVAL).await;
-        // Creates avoid a full OST, but the MDT must notice space that is free again.
-        if !ost.in_use.swap(false, Ordering::Relaxed) && !ost.watermarks.is_full() {
-            continue;
-        }
-        let mut request = std::pin::pin!(ost.request_statfs());
-        if timeout(STATFS_SLOW, &mut request).await.is_ok() {
-            continue;
-        }
-        tracing::info!(
-            "{}: no reply to statfs within {STATFS_SLOW:?}; new files use other OSTs",
-            ost.name
-        );
-        ost.slow.store(true, Ordering::Relaxed);
-        let answer = request.await;
-        ost.slow.store(false, Ordering::Relaxed);
-        tracing::info!("{}: answers again: {:?}", ost.name, answer.map(drop));
-    }
 }

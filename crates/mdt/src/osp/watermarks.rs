@@ -1,13 +1,13 @@
 //! Decides whether an OST is too full for new files. An OST becomes full below a low watermark of
 //! space or inodes, and stays full until it reaches both high watermarks: the state must not change
-//! with every file. An OST is also full if its statfs reports that it cannot create objects.
+//! with every file. An OST is also full if its statfs says so, or that it creates no objects.
 
 use std::sync::{
     Arc,
     atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
 };
 
-use wire::{OS_STATFS_ENOINO, OS_STATFS_ENOSPC, OS_STATFS_NOCREATE, OS_STATFS_READONLY, ObdStatfs};
+use wire::{OS_STATFS_ENOINO, OS_STATFS_ENOSPC, OS_STATFS_NOCREATE, ObdStatfs};
 
 /// The default low watermark of space is the OST's size divided by this, plus 1 MiB.
 const LOW_DIVISOR: u64 = 1000;
@@ -56,7 +56,7 @@ impl Watermarks {
 
     /// Why an OST with this statfs is full.
     pub(crate) fn describe(space: &ObdStatfs) -> String {
-        if space.os_state & (OS_STATFS_NOCREATE | OS_STATFS_READONLY) != 0 {
+        if space.os_state & OS_STATFS_NOCREATE != 0 {
             return "the OST creates no objects".to_owned();
         }
         format!("{} MiB and {} inodes available", avail_mib(space), space.os_ffree)
@@ -79,7 +79,7 @@ impl Watermarks {
         };
         let mib = watermark(&self.mb_low, &self.mb_high, total_mib / LOW_DIVISOR + 1);
         let inodes = watermark(&self.ino_low, &self.ino_high, 0);
-        let full_states = OS_STATFS_ENOSPC | OS_STATFS_ENOINO | OS_STATFS_NOCREATE | OS_STATFS_READONLY;
+        let full_states = OS_STATFS_ENOSPC | OS_STATFS_ENOINO | OS_STATFS_NOCREATE;
         let full = avail_mib(space) < mib
             || (space.os_files != 0 && space.os_ffree < inodes)
             || space.os_state & full_states != 0;

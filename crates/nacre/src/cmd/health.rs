@@ -181,10 +181,7 @@ fn check_process(process: &ProcessRecord, local: &[String], report: &mut Report)
             pattern: (*pattern).to_owned(),
         };
         match ask(request).and_then(control::decode::<Vec<(String, String)>>) {
-            Ok(params) => found.extend(params.iter().filter_map(|(name, value)| {
-                let object = name.split('.').nth(1).unwrap_or(name);
-                check(object, value.trim())
-            })),
+            Ok(params) => found.extend(check_all(*check, &params)),
             Err(e) => note_error(pattern, e),
         }
     }
@@ -224,6 +221,30 @@ fn check_process(process: &ProcessRecord, local: &[String], report: &mut Report)
         ..finding
     }));
     report.unchecked.append(&mut unchecked);
+}
+
+/// The problems of a process's targets, without remedies; `None` without an answer.
+pub(super) fn target_problems(process: &ProcessRecord) -> Option<Vec<String>> {
+    let mut found = Vec::new();
+    for (pattern, check) in PARAMETER_CHECKS {
+        let request = Request::GetParam {
+            pattern: (*pattern).to_owned(),
+        };
+        let answer = control::call(&process.control, &request, ANSWER_MAX);
+        let params = answer.and_then(control::decode::<Vec<(String, String)>>).ok()?;
+        found.extend(check_all(*check, &params).map(|p| format!("{} {}", p.object, p.problem)));
+    }
+    Some(found)
+}
+
+/// The findings of a check of parameters.
+fn check_all(
+    check: fn(&str, &str) -> Option<Problem>,
+    params: &[(String, String)],
+) -> impl Iterator<Item = Problem> {
+    params
+        .iter()
+        .filter_map(move |(name, value)| check(name.split('.').nth(1).unwrap_or(name), value.trim()))
 }
 
 /// A problem without its place.
@@ -296,6 +317,13 @@ const PARAMETER_CHECKS: &[ParameterCheck] = &[
             finding(Level::Problem, target, problem, remedy)
         })
     }),
+    ("osd-*.*.disk_error", |target, why| {
+        (!why.is_empty()).then(|| {
+            let problem = format!("gets no new files since an error of its disk ({why})");
+            let remedy = "check its disk, then restart the target";
+            finding(Level::Problem, target, problem, remedy)
+        })
+    }),
     ("obdfilter.*.scrub_damaged", |target, blocks| {
         (blocks != "0").then(|| {
             let problem = format!("has {blocks} blocks of 4 KiB with wrong data");
@@ -313,7 +341,7 @@ const PARAMETER_CHECKS: &[ParameterCheck] = &[
     ("osp.*.excluded", |import, why| {
         (!why.is_empty()).then(|| {
             let problem = format!("gives no new files to its OST ({why})");
-            let remedy = "free space on the OST; max_create_count=20000 ends max_create_count=0";
+            let remedy = "free space on the OST, or check its disk and restart it; max_create_count=20000 ends max_create_count=0";
             finding(Level::Warning, import, problem, remedy)
         })
     }),
@@ -472,6 +500,8 @@ mod tests {
         };
         assert_eq!(check("osd-*.*.store_failure", ""), None);
         assert_eq!(check("osd-*.*.store_failure", "disk full"), Some(Level::Problem));
+        assert_eq!(check("osd-*.*.disk_error", ""), None);
+        assert_eq!(check("osd-*.*.disk_error", "write: EIO"), Some(Level::Problem));
         assert_eq!(check("obdfilter.*.scrub_damaged", "0"), None);
         assert_eq!(check("obdfilter.*.scrub_damaged", "2"), Some(Level::Problem));
         assert_eq!(check("osp.*.active", "1"), None);

@@ -142,7 +142,12 @@ pub(super) fn describe_state(state: MountState) -> &'static str {
 /// error.
 fn live_status(record: &ProcessRecord) -> Value {
     match control::call(&record.control, &Request::Status, ANSWER_MAX) {
-        Ok(value) => value,
+        Ok(mut value) => {
+            if let Some(problems) = super::health::target_problems(record) {
+                value["problems"] = json!(problems);
+            }
+            value
+        }
         Err(e) => json!({ "record": record, "error": format!("{e:#}") }),
     }
 }
@@ -196,7 +201,8 @@ fn print_process(record: &ProcessRecord, live: &Value) {
     if let Some(resident) = live["resident_bytes"].as_u64() {
         outln!("  memory   {} MiB", resident >> 20);
     }
-    if let Some(error) = live["error"].as_str() {
-        print_line(format!("  problem  {error}"));
+    let problems = live["problems"].as_array().into_iter().flatten();
+    for problem in problems.chain(live.get("error")).filter_map(Value::as_str) {
+        print_line(format!("  problem  {problem}"));
     }
 }

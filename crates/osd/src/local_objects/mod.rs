@@ -358,6 +358,7 @@ impl Shared {
     fn record_sync_failure(&self, e: OsdError) -> OsdError {
         tracing::error!(store = %self.root.display(), "sync failed, every later sync fails too: {e}. Check the disk and restart the target");
         self.sync_failure.lock().get_or_insert_with(|| e.to_string());
+        self.index.space().set_failure(&e.to_string());
         e
     }
 

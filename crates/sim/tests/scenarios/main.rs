@@ -3,6 +3,8 @@
 #![cfg(feature = "sim")]
 #![allow(clippy::unwrap_used)]
 
+mod failed_disks;
+
 use bytes::Bytes;
 use client::{Cred, SetAttr};
 use lnet::sim::FrameKind;

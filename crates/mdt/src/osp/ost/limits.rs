@@ -1,8 +1,20 @@
-//! Decides whether new files may use an OST: by its free space, and by the administrator's limit.
+//! Decides whether new files may use an OST: by its free space, the state of its stores, and the
+//! administrator's limit.
 
 use std::sync::atomic::Ordering;
 
+use wire::{OS_STATFS_DEGRADED, OS_STATFS_READONLY, ObdStatfs};
+
 use super::{super::pool::MAX_PRECREATE, Ost, Watermarks};
+
+/// The failure of an OST's stores, by its statfs; empty: none.
+fn describe_failure(space: &ObdStatfs) -> &'static str {
+    match space.os_state {
+        state if state & OS_STATFS_READONLY != 0 => "its store failed and is read-only",
+        state if state & OS_STATFS_DEGRADED != 0 => "its disk has errors",
+        _ => "",
+    }
+}
 
 /// Maximum and default of `max_create_count`, as in Lustre; the pool's own limit is lower.
 pub(crate) const MAX_CREATE_COUNT: u64 = 20_000;
@@ -27,8 +39,23 @@ impl Ost {
         }
         match self.space.load().as_deref() {
             Some((_, space)) if self.watermarks.is_full() => Watermarks::describe(space),
-            _ => String::new(),
+            Some((_, space)) => describe_failure(space).to_owned(),
+            None => String::new(),
         }
+    }
+
+    /// Logs a change of the state of the OST's stores, and wakes creates that wait for an OST.
+    pub(super) fn report_failure(&self, before: Option<&ObdStatfs>, space: &ObdStatfs) {
+        let was = before.map_or("", describe_failure);
+        match describe_failure(space) {
+            failure if failure == was => return,
+            "" => tracing::info!("{}: its stores work again", self.name),
+            failure => tracing::warn!(
+                "{}: {failure}; new files use other OSTs. The log of the OST has the cause",
+                self.name
+            ),
+        }
+        self.signals.wakeup.send_replace(());
     }
 
     /// Decides again whether new files may use the OST, after a change of a limit.

@@ -19,6 +19,9 @@ pub(crate) struct Target {
     index: u32,
     /// `None` if the target does not answer.
     pub(crate) space: Option<Space>,
+    /// Lustre's letters for the states of the target that keep new files away.
+    #[serde(default)]
+    state: String,
 }
 
 /// The space of a target; 0 inodes: the target does not count them.
@@ -170,7 +173,7 @@ fn table(mountpoint: &str, targets: &[Target], view: View) -> String {
         if !view.shows(target) {
             continue;
         }
-        let mounted_on = format!(" {mountpoint}[{}:{}] ", target.kind, target.index);
+        let mounted_on = format!(" {mountpoint}[{}:{}] {}", target.kind, target.index, target.state);
         let Some(space) = target.space else {
             if !view.only_summary {
                 out += &format!("{:<20}: inactive device\n", target.uuid);
@@ -272,8 +275,9 @@ mod tests {
                 free_kib,
                 ..Space::default()
             }),
+            state: String::new(),
         };
-        let targets = [
+        let mut targets = [
             target("MDT", 0, (585656, 2088, 516364)),
             target("OST", 0, (954304, 6316, 879176)),
         ];
@@ -314,6 +318,9 @@ filesystem_summary:       585656        2088      516364   1%  /mnt/testfs
             ),
             "filesystem_summary:       954304        6316      879176   1%  /mnt/testfs \n\n"
         );
+        targets[1].state = "RS".to_owned();
+        let failed = table("/mnt/testfs", &targets, View::default());
+        assert!(failed.contains("  /mnt/testfs[OST:0] RS\n"), "{failed}");
     }
 
     #[test]
@@ -329,6 +336,7 @@ filesystem_summary:       585656        2088      516364   1%  /mnt/testfs
                 free_kib: u64::MAX,
                 ..Space::default()
             }),
+            state: String::new(),
         };
         let text = table("/mnt", &[target(0), target(1)], View::default());
         assert_eq!(text.matches("50%").count(), 3, "{text}");
