@@ -1,6 +1,7 @@
 //! The service on portal 15: passes lock callbacks from servers to the owner of the import that the
 //! callback's handle names (docs/protocol.md, "Locks (LDLM)").
 
+use crate::fail::Stage;
 use crate::server::{Arrival, reply};
 use crate::{BoxFuture, Ptlrpc};
 use lnet::warn_rate_limited;
@@ -10,6 +11,9 @@ use wire::{Errno, Transno};
 /// Handles one callback.
 pub(crate) fn handle(rpc: Arc<Ptlrpc>, arrival: Arrival) -> BoxFuture<'static, ()> {
     Box::pin(async move {
+        if rpc.fail().loses(Stage::Callback, &arrival.body).await {
+            return;
+        }
         let from = arrival.from;
         let result = match rpc.import(arrival.body.pb_handle.cookie) {
             // Only the server that the import is connected to may call back. Requests over `lo`

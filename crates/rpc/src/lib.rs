@@ -17,6 +17,7 @@ mod callbacks;
 mod config;
 mod error;
 mod exchange;
+mod fail;
 #[cfg(feature = "faults")]
 mod faults;
 mod granted;
@@ -35,6 +36,7 @@ mod xids;
 pub use config::RpcConfig;
 pub use cpt::BoxFuture;
 pub use error::RpcError;
+pub use fail::FailPoints;
 #[cfg(feature = "faults")]
 pub use faults::Faults;
 pub use import::{

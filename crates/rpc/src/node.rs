@@ -4,9 +4,10 @@ use crate::import::Import;
 use crate::server::{Blockers, ExportTable, Service, TargetExports, TargetTable, evictor};
 use crate::services::CALLBACKS;
 use crate::xids::Xids;
-use crate::{RpcConfig, RpcError, ServiceConfig, ServiceStats, Target, callbacks};
+use crate::{FailPoints, RpcConfig, RpcError, ServiceConfig, ServiceStats, Target, callbacks};
 use cpt::{Cpt, CptId, CptTable};
 use lnet::Lnet;
+use params::ParamGuard;
 use parking_lot::{Mutex, RwLock};
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -30,6 +31,9 @@ pub struct Ptlrpc {
     blockers: Blockers,
     /// Services by portal.
     services: Mutex<HashMap<u32, Arc<Service>>>,
+    fail: Arc<FailPoints>,
+    /// The parameters of `fail`.
+    _fail_params: [ParamGuard; 3],
     #[cfg(feature = "faults")]
     faults: crate::Faults,
     me: Weak<Ptlrpc>,
@@ -50,9 +54,12 @@ impl Ptlrpc {
         let unix_seconds = SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .map_or(1, |d| d.as_secs());
+        let fail = FailPoints::new(&cfg);
         let rpc = Arc::new_cyclic(|me| Ptlrpc {
             lnet,
             cpts,
+            _fail_params: fail.register(&cfg.params),
+            fail,
             cfg,
             xids: Xids::starting_at(unix_seconds),
             handle_count: AtomicU64::new(0),
@@ -169,6 +176,11 @@ impl Ptlrpc {
         for service in std::mem::take(&mut *self.services.lock()).into_values() {
             service.stop();
         }
+    }
+
+    /// The faults that the administrator injects.
+    pub fn fail(&self) -> &Arc<FailPoints> {
+        &self.fail
     }
 
     /// The faults to inject, for tests.

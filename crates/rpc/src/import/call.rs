@@ -7,6 +7,7 @@ use super::slots::Slot;
 use super::{Core, Import, ImportState, Phase, UncommittedRequest};
 use crate::bulk::BulkBuffers;
 use crate::exchange::{ReplyBuffer, ReplyEvent, request_body};
+use crate::fail::Stage;
 use crate::{Executed, Replay, ReplyMsg, Request, RpcError, opcode};
 use bytes::Bytes;
 use lnet::Payload;
@@ -273,7 +274,15 @@ impl Call<'_> {
         let sent_at = Instant::now();
         let mut deadline = Some(sent_at + Duration::from_secs(timeout_secs.into()) + NET_LATENCY);
 
-        let put = lnet.put(conn.peer, portal, xid, 0, 0, msg.into(), false);
+        let put = async {
+            match import.rpc.fail().loses(Stage::Send, &body).await {
+                true => Ok(()),
+                false => lnet
+                    .put(conn.peer, portal, xid, 0, 0, msg.into(), false)
+                    .await
+                    .map(drop),
+            }
+        };
         let sent = tokio::select! {
             biased;
             sent = put => sent,
@@ -309,6 +318,7 @@ impl Call<'_> {
                 }
                 Some(ReplyEvent::Final(reply)) => {
                     let (reply, body) = *reply;
+                    import.rpc.fail().loses(Stage::Received, &body).await;
                     let mut reply = ReplyMsg {
                         status: body.pb_status,
                         msg: reply,

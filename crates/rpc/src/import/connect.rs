@@ -3,6 +3,7 @@
 use super::Import;
 use super::machine::{Attempt, Outcome};
 use crate::exchange::{ReplyBuffer, ReplyEvent, request_body};
+use crate::fail::Stage;
 use crate::{RpcError, at, opcode};
 use bytes::Bytes;
 use std::time::Duration;
@@ -219,7 +220,15 @@ impl Import {
         };
         let mut buffer =
             ReplyBuffer::attach(lnet, nid, opcode::reply_portal(portal), xid.0, reply_len, false);
-        let put = lnet.put(nid, portal, xid.0, 0, 0, msg.build().into(), false);
+        let put = async {
+            match self.rpc.fail().loses(Stage::Send, &body).await {
+                true => Ok(()),
+                false => lnet
+                    .put(nid, portal, xid.0, 0, 0, msg.build().into(), false)
+                    .await
+                    .map(drop),
+            }
+        };
         let sent = match send_timeout {
             None => put.await,
             Some(limit) => timeout(limit, put).await.map_err(|_| RpcError::Net {

@@ -3,7 +3,7 @@
 use super::recovery::{TargetRecovery, Turn, TurnGuard};
 use super::reply_cache::{Admission, Outcome, RequestKey};
 use super::request::{Arrival, Execution, Route};
-use super::{EndReason, Export, KeptReply, Reply, ServerRequest, connect, flavor, reply};
+use super::{EndReason, Export, KeptReply, Reply, ServerRequest, flavor, inject, reply};
 use crate::at::wire_secs;
 use crate::{BoxFuture, Ptlrpc, opcode};
 use lnet::warn_rate_limited;
@@ -56,8 +56,7 @@ pub(crate) fn handle(rpc: Arc<Ptlrpc>, mut arrival: Arrival) -> BoxFuture<'stati
             return reply::send(&rpc, &arrival, &arrival.route(), &Err(errno), Transno::NONE).await;
         }
         if opcode::is_connect(arrival.body.pb_opc) {
-            let (result, last_committed) = connect::connect(&rpc, &arrival).await;
-            return reply::send(&rpc, &arrival, &arrival.route(), &result, last_committed).await;
+            return inject::handle_connect(&rpc, &arrival).await;
         }
         let Some(export) = rpc.exports().get(arrival.body.pb_handle.cookie) else {
             return refuse_unknown(&rpc, &arrival).await;
@@ -69,6 +68,9 @@ pub(crate) fn handle(rpc: Arc<Ptlrpc>, mut arrival: Arrival) -> BoxFuture<'stati
         }
         if arrival.body.pb_conn_cnt < export.conn_cnt() {
             tracing::debug!(peer = %arrival.from, xid = %arrival.xid, "dropping request of an older connection");
+            return;
+        }
+        if inject::loses_request(&arrival, &export).await {
             return;
         }
         export.note_heard();
@@ -152,6 +154,11 @@ async fn answer_final_ping(rpc: &Arc<Ptlrpc>, arrival: &Arrival, export: &Arc<Ex
             None => Ok(()),
         }
     };
+    let ended = async {
+        let result = ended.await;
+        inject::delay_final_ping(arrival, export).await;
+        result
+    };
     let ended = with_early_replies(rpc, arrival, &execution, ended).await;
     let outcome = ended.map(|()| Reply::default());
     reply::send(
@@ -212,6 +219,7 @@ async fn handle_in_turn(
         execution: guard.execution.clone(),
         held: Mutex::new(None),
     };
+    inject::delay_silently(&req).await;
     let outcome = match execute(rpc, arrival, export, &mut req, turn, kept).await {
         Err(Errno::ENOTSUPP) => Err(unsupported_errno(&req)),
         outcome => outcome,
@@ -222,10 +230,12 @@ async fn handle_in_turn(
         return;
     }
     let last_committed = export.target().last_committed();
+    let is_lost = inject::loses_reply(arrival, export).await;
     match req.held.into_inner() {
+        None if is_lost => {}
         None => reply::send(rpc, arrival, &route, &outcome, last_committed).await,
         Some(held) => {
-            let sent = reply::send_acknowledged(rpc, arrival, &route, &outcome, last_committed);
+            let sent = reply::send_acknowledged(rpc, arrival, &route, &outcome, last_committed, is_lost);
             let (export, transno) = (export.clone(), transno_of(&outcome));
             let holding = async move {
                 tokio::select! {
@@ -275,7 +285,7 @@ async fn execute(
     let execution = req.execution.clone();
     let target = export.target();
     if turn.is_none() && kept.is_none() {
-        return with_early_replies(rpc, arrival, &execution, target.handle(req)).await;
+        return with_early_replies(rpc, arrival, &execution, inject::handle(export, req)).await;
     }
     let handling = Box::pin(async move {
         let mut turn = turn;
@@ -284,7 +294,7 @@ async fn execute(
         }
         match kept {
             Some(kept) => target.reconstruct(req, kept).await,
-            None => target.handle(req).await,
+            None => inject::handle(export, req).await,
         }
     });
     with_early_replies(rpc, arrival, &execution, handling).await
@@ -425,6 +435,7 @@ async fn admit(
                 }
                 execution.wait_until_done().await;
             }
+            Admission::Answer(_) if inject::loses_reply(arrival, export).await => return None,
             Admission::Answer(outcome) => {
                 reply::send(rpc, arrival, &route, &outcome, last_committed).await;
                 return None;

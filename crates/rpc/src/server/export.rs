@@ -7,8 +7,9 @@ use super::request::Execution;
 use super::target_stats::TargetStats;
 use super::{EndReason, Role, Target, TargetExports};
 use crate::exchange::{ReplyBuffer, ReplyEvent, request_body};
+use crate::fail::Stage;
 use crate::granted::Granted;
-use crate::{Ptlrpc, RpcError, at, opcode};
+use crate::{FailPoints, Ptlrpc, RpcError, at, opcode};
 use arc_swap::ArcSwap;
 use bytes::Bytes;
 use lnet::Link;
@@ -85,6 +86,7 @@ pub struct Export {
     heard_at_ms: AtomicU64,
     /// The target's state for the client, one value for each type.
     ext: ArcSwap<Vec<Arc<dyn Any + Send + Sync>>>,
+    fail: Arc<FailPoints>,
     rpc: Weak<Ptlrpc>,
     me: Weak<Export>,
 }
@@ -131,6 +133,7 @@ impl Export {
             created_at: Instant::now(),
             heard_at_ms: AtomicU64::new(0),
             ext: ArcSwap::default(),
+            fail: rpc.fail().clone(),
             rpc: Arc::downgrade(rpc),
             me: me.clone(),
         })
@@ -348,6 +351,10 @@ impl Export {
                 repsize: wire::msg::EARLY_REPLY_SIZE as u32,
                 ..Message::default()
             };
+            if self.fail.loses(Stage::SendCallback, &body).await {
+                sleep(CALLBACK_RESEND).await;
+                continue;
+            }
             let msg = head.build_with(&body, bufs);
             let reply_portal = opcode::reply_portal(portal);
             let mut buffer =
@@ -364,6 +371,11 @@ impl Export {
                 () = sleep(CALLBACK_RESEND) => {}
             }
         }
+    }
+
+    /// The faults that the administrator injects.
+    pub(crate) fn fail(&self) -> &FailPoints {
+        &self.fail
     }
 
     pub(crate) fn note_heard(&self) {

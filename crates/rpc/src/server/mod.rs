@@ -9,6 +9,7 @@ mod dispatch;
 pub(crate) mod evictor;
 mod export;
 mod flavor;
+mod inject;
 mod inline_dispatch;
 mod known;
 mod nrs;

@@ -135,19 +135,18 @@ pub(crate) async fn send(
     put(rpc, arrival, route, reply_offset(arrival), msg).await;
 }
 
-/// Sends a request's reply. The result resolves when the client's node has acknowledged it; never
-/// if the reply is lost.
+/// Sends a request's reply, unless an injected fault loses it (`is_lost`). The result resolves when
+/// the client's node has acknowledged it; never if the reply is lost.
 pub(crate) fn send_acknowledged(
     rpc: &Arc<Ptlrpc>,
     arrival: &Arrival,
     route: &Route,
     outcome: &Outcome,
     last_committed: Transno,
+    is_lost: bool,
 ) -> impl Future<Output = ()> + use<> {
     #[cfg(feature = "faults")]
-    let is_lost = rpc.faults().loses_reply(arrival.body.pb_opc);
-    #[cfg(not(feature = "faults"))]
-    let is_lost = false;
+    let is_lost = is_lost || rpc.faults().loses_reply(arrival.body.pb_opc);
     let msg = build_reply(arrival, outcome, last_committed, Instant::now());
     let offset = reply_offset(arrival);
     let (lnet, portal, peer) = (

@@ -2,6 +2,7 @@
 
 use super::Export;
 use crate::bulk::{first_match_bits, try_join_all};
+use crate::fail::Stage;
 use cpt::CptId;
 use lnet::{Lnet, LnetError, Payload, warn_rate_limited};
 use parking_lot::Mutex;
@@ -266,7 +267,7 @@ impl ServerRequest {
             .iter()
             .zip((0..).map(|i| first_bits.wrapping_add(i)))
             .map(|(&len, bits)| self.lnet.get(route.peer, portal, bits, 0, len));
-        self.transfer(route, gets).await
+        self.transfer(Stage::BulkGet, route, gets).await
     }
 
     /// Sends data to the client: one acknowledged PUT per MD.
@@ -282,15 +283,20 @@ impl ServerRequest {
             .into_iter()
             .zip((0..).map(|i| first_bits.wrapping_add(i)))
             .map(|(data, bits)| self.lnet.put(route.peer, portal, bits, 0, 0, data, true));
-        self.transfer(route, puts).await.map(|_| ())
+        self.transfer(Stage::BulkPut, route, puts).await.map(|_| ())
     }
 
     /// Runs transfers until the client's deadline or reconnection.
     async fn transfer<T>(
         &self,
+        stage: Stage,
         route: Route,
         transfers: impl Iterator<Item = impl Future<Output = Result<T, LnetError>> + Send>,
     ) -> Result<Vec<T>, Errno> {
+        if self.export.fail().loses(stage, &self.body).await {
+            self.execution.bulk_failed.store(true, Ordering::Release);
+            return Err(Errno::ETIMEDOUT);
+        }
         let result = tokio::select! {
             // A transfer inside of this process ends in its first poll.
             biased;

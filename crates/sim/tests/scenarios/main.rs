@@ -3,6 +3,7 @@
 #![cfg(feature = "sim")]
 #![allow(clippy::unwrap_used)]
 
+mod fail_loc;
 mod failed_disks;
 
 use bytes::Bytes;
