@@ -4,6 +4,7 @@
 
 use std::sync::{Arc, Weak, atomic::Ordering::Relaxed};
 
+use osd::Barrier;
 use params::{Group, Param, Registry, Value};
 use rpc::TargetExports;
 use wire::{LOV_MAX_STRIPE_COUNT, LOV_MIN_STRIPE_SIZE};
@@ -49,6 +50,9 @@ pub(crate) fn register(mdt: &Arc<Mdt>, exports: &Arc<TargetExports>, registry: &
             Value::Directories(directories.unwrap_or_default())
         })
     };
+    let index = mdt.store.index().clone();
+    let transactions = mdt.store.transactions().clone();
+    let barrier = Barrier::new(index, None, transactions);
     own.add(
         "dir_stats",
         dir_stats.about(
@@ -70,6 +74,7 @@ pub(crate) fn register(mdt: &Arc<Mdt>, exports: &Arc<TargetExports>, registry: &
                 .about("lifetime of an object capability, seconds; clients renew it earlier"),
         )
         .add("evict_client", exports.param_evict_client())
+        .add("barrier", barrier.param())
         .add(
             "last_committed",
             show(

@@ -116,6 +116,17 @@ pub enum OsdError {
     /// The runtime is shutting down, or a check was stopped.
     #[error("the process is stopping")]
     Stopping,
+    /// The changes behind a barrier take too much memory.
+    #[error(
+        "the target's barrier ('lctl readonly') holds {limit_mib} MiB of changes in memory, which is the limit: restart the target"
+    )]
+    BarrierFull {
+        /// The limit, MiB.
+        limit_mib: usize,
+    },
+    /// Transactions in progress do not end.
+    #[error("transactions in progress do not end: repeat the command")]
+    Busy,
     /// The store does not support the operation.
     #[error("not supported: {0}")]
     Unsupported(&'static str),
@@ -162,7 +173,8 @@ impl OsdError {
         match self {
             OsdError::NotFound => Errno::ENOENT,
             OsdError::Invalid(_) => Errno::EINVAL,
-            OsdError::NoSpace | OsdError::Full { .. } => Errno::ENOSPC,
+            OsdError::NoSpace | OsdError::Full { .. } | OsdError::BarrierFull { .. } => Errno::ENOSPC,
+            OsdError::Busy => Errno::EBUSY,
             OsdError::ReadOnly { .. } => Errno::EROFS,
             OsdError::Unsupported(_) => Errno::EOPNOTSUPP,
             OsdError::Stopping => Errno::ESHUTDOWN,

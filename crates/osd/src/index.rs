@@ -146,6 +146,20 @@ pub trait Index: Send + Sync {
 
     /// The space of the target.
     fn space(&self) -> &Arc<Space>;
+
+    /// Keeps all later changes in memory: they are visible, but never durable ([`crate::Barrier`]).
+    ///
+    /// # Errors
+    ///
+    /// [`OsdError::Unsupported`] if the index cannot do that.
+    fn discard_changes(&self) -> Result<(), OsdError> {
+        Err(OsdError::Unsupported("a barrier of a store in memory"))
+    }
+
+    /// The index whose changes stay durable after [`Index::discard_changes`].
+    fn below(&self) -> Option<&Arc<dyn Index>> {
+        None
+    }
 }
 
 /// The end of a scan over the keys that begin with `prefix`: the smallest key above all of them. If

@@ -4,7 +4,7 @@
 //! Two small traits, [`Index`] and [`Objects`], each have an implementation in memory and one on
 //! the local file system. The trait [`FileSystem`] lets a simulator replace the files of the local
 //! objects. [`target`] is the target's directory: its label, written by `mkfs`, and the lock that
-//! lets only one process open it. Users of the traits must not assume fast commits or a local path.
+//! lets only one process open it. [`Barrier`] lets a target lose its later changes. Users of the traits must not assume fast commits or a local path.
 
 mod boot_id;
 pub mod check;
@@ -22,6 +22,7 @@ mod local_objects;
 mod memory_index;
 mod memory_objects;
 mod objects;
+mod overlay;
 mod parameters;
 mod reclaim;
 mod space;
@@ -42,6 +43,7 @@ pub use local_objects::{FileSystem, LocalObjects, ObjectFile};
 pub use memory_index::MemoryIndex;
 pub use memory_objects::MemoryObjects;
 pub use objects::{CachedAttr, Extent, ExtentData, ObjAttr, Objects, Scrubbed, Seek, SetAttr};
+pub use overlay::Barrier;
 pub use space::{DiskShare, Space, SpacePurpose};
 pub use sparse_data::SparseData;
 pub use stores::{LocalStores, MemoryStores, Stores};

@@ -325,4 +325,14 @@ pub trait Objects: Send + Sync {
     ///
     /// [`OsdError::Io`] if the sync fails.
     fn sync_file_system(&self) -> BoxFuture<'_, Result<(), OsdError>>;
+
+    /// Keeps all later changes in memory: they are visible, but never durable ([`crate::Barrier`]).
+    /// Waits for the changes in progress.
+    ///
+    /// # Errors
+    ///
+    /// [`OsdError::Unsupported`] if the objects cannot do that.
+    fn discard_changes(&self) -> BoxFuture<'_, Result<(), OsdError>> {
+        Box::pin(async { Err(OsdError::Unsupported("a barrier of a store in memory")) })
+    }
 }

@@ -9,6 +9,7 @@ use cpt::BoxFuture;
 use crate::{
     BootId, Index, LocalConfig, LocalIndex, LocalObjects, MemoryIndex, MemoryObjects, Objects, OsdError,
     Space, blocking,
+    overlay::{OverlayIndex, OverlayObjects},
     target::{self, Fence, TargetDir},
 };
 
@@ -137,7 +138,7 @@ impl Stores for LocalStores {
         let (path, config, fence) = (self.fence.index(), self.config(), self.fence.clone());
         Box::pin(async move {
             let index = blocking(move || LocalIndex::open_fenced(&path, config, &fence)).await?;
-            Ok(Arc::new(index) as Arc<dyn Index>)
+            Ok(Arc::new(OverlayIndex::new(Arc::new(index))) as Arc<dyn Index>)
         })
     }
 
@@ -154,11 +155,12 @@ impl Stores for LocalStores {
         index: &'a Arc<dyn Index>,
     ) -> BoxFuture<'a, Result<Arc<dyn Objects>, OsdError>> {
         let (path, fence) = (self.target.join(target::OBJECTS), self.fence.clone());
-        let index = index.clone();
+        // The files stay, so their records must stay too, also behind a barrier.
+        let index = index.below().unwrap_or(index).clone();
         Box::pin(async move {
             let objects = blocking(move || LocalObjects::open_fenced(&path, index, &fence)).await?;
             objects.remove_copied().await?;
-            Ok(Arc::new(objects) as Arc<dyn Objects>)
+            Ok(Arc::new(OverlayObjects::new(Arc::new(objects))) as Arc<dyn Objects>)
         })
     }
 }

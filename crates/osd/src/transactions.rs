@@ -249,6 +249,12 @@ impl Transactions {
         lowest.map_or(last, |lowest| last.min(Transno(lowest - 1)))
     }
 
+    /// The numbers in flight up to `last`.
+    pub(crate) fn in_flight(&self, last: Transno) -> impl Iterator<Item = Transno> + use<'_> {
+        let numbers = self.in_flight.iter().flat_map(|s| s.numbers.lock().clone());
+        numbers.map(Transno).filter(move |t| *t <= last)
+    }
+
     /// The highest number up to which all transactions are durable.
     pub fn committed(&self) -> Transno {
         let committed = *self.committed.borrow();

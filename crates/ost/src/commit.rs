@@ -129,6 +129,11 @@ impl Committer {
         self.transactions.epoch()
     }
 
+    /// The transactions of the target.
+    pub(crate) fn transactions(&self) -> &Arc<Transactions> {
+        &self.transactions
+    }
+
     pub(crate) fn last_committed(&self) -> Transno {
         self.transactions.committed()
     }

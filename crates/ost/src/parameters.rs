@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use osd::Barrier;
 use params::{Group, Param, Registry};
 use rpc::TargetExports;
 
@@ -19,6 +20,8 @@ pub(crate) fn register(ost: &Arc<Ost>, exports: &Arc<TargetExports>, registry: &
         let ost = Arc::downgrade(ost);
         Param::gauge(move || ost.upgrade().map_or(0, |ost| number(&ost)))
     };
+    let transactions = ost.committer.transactions().clone();
+    let barrier = Barrier::new(ost.index.clone(), Some(ost.objects.clone()), transactions);
     own.add("uuid", read(|o| o.uuid.clone()).about("the target's UUID"))
         .add(
             "instance",
@@ -26,6 +29,7 @@ pub(crate) fn register(ost: &Arc<Ost>, exports: &Arc<TargetExports>, registry: &
                 .about("number of this start; each later start has a higher one"),
         )
         .add("evict_client", exports.param_evict_client())
+        .add("barrier", barrier.param())
         .add(
             "brw_size",
             read(|o| (o.offer.brw_size >> 20).to_string()).about("the largest read or write, MiB"),

@@ -103,6 +103,12 @@ pub(crate) enum LctlCommand {
     /// End the recovery of the target `--device`: evict the clients that have not recovered
     #[command(name = "abort_recovery", visible_alias = "abort_recovery_mdt")]
     AbortRecovery,
+    /// Report no later change of the target `--device` as committed, for tests of recovery
+    #[command(name = "notransno")]
+    Notransno,
+    /// Keep later changes of the target `--device` in memory only, for tests of recovery
+    #[command(name = "readonly")]
+    Readonly,
     /// List the NIDs of the process
     #[command(name = "list_nids")]
     ListNids,

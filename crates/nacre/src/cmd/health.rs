@@ -324,6 +324,13 @@ const PARAMETER_CHECKS: &[ParameterCheck] = &[
             finding(Level::Problem, target, problem, remedy)
         })
     }),
+    ("*.*.barrier", |target, state| {
+        (state != "none").then(|| {
+            let problem = format!("has a barrier ({state}) and may lose later changes");
+            let remedy = "restart the target to end it";
+            finding(Level::Warning, target, problem, remedy)
+        })
+    }),
     ("obdfilter.*.scrub_damaged", |target, blocks| {
         (blocks != "0").then(|| {
             let problem = format!("has {blocks} blocks of 4 KiB with wrong data");
@@ -502,6 +509,8 @@ mod tests {
         assert_eq!(check("osd-*.*.store_failure", "disk full"), Some(Level::Problem));
         assert_eq!(check("osd-*.*.disk_error", ""), None);
         assert_eq!(check("osd-*.*.disk_error", "write: EIO"), Some(Level::Problem));
+        assert_eq!(check("*.*.barrier", "none"), None);
+        assert_eq!(check("*.*.barrier", "readonly"), Some(Level::Warning));
         assert_eq!(check("obdfilter.*.scrub_damaged", "0"), None);
         assert_eq!(check("obdfilter.*.scrub_damaged", "2"), Some(Level::Problem));
         assert_eq!(check("osp.*.active", "1"), None);

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use params::Registry;
@@ -20,6 +20,11 @@ use crate::start::StartConfig;
 
 /// Time limit for an answer of the process.
 const ANSWER_MAX: Duration = Duration::from_secs(30);
+
+/// Time limit of the changes in progress at a target that gets a barrier.
+const BARRIER_MAX: Duration = Duration::from_secs(60);
+/// Interval at which the command asks whether the target has its barrier.
+const BARRIER_POLL: Duration = Duration::from_millis(20);
 
 /// Runs the command.
 pub(crate) fn run(args: Lctl) -> Result<ExitCode> {
@@ -128,15 +133,42 @@ pub(crate) fn run(args: Lctl) -> Result<ExitCode> {
             }
         }
         LctlCommand::AbortRecovery => {
-            let Some(target) = selected else {
-                bail!("name the target with --device: `nacre lctl dl` lists all");
-            };
-            let setting = format!("*.{}.abort_recovery=1", devices[target].name);
+            let setting = format!("*.{}.abort_recovery=1", name_of_device(&devices, selected)?);
             set_param(&ask, &setting, false, false, true)?;
         }
+        LctlCommand::Notransno => {
+            let setting = format!("*.{}.barrier=notransno", name_of_device(&devices, selected)?);
+            set_param(&ask, &setting, false, false, true)?;
+        }
+        LctlCommand::Readonly => keep_changes_in_memory(&ask, name_of_device(&devices, selected)?)?,
         LctlCommand::ListNids => process.nids.iter().for_each(|nid| outln!("{nid}")),
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The name of the device that the command needs.
+fn name_of_device(devices: &[Device], selected: Option<usize>) -> Result<&str> {
+    let device = selected.and_then(|position| devices.get(position));
+    let device = device.context("name the target with --device: `nacre lctl dl` lists all")?;
+    Ok(&device.name)
+}
+
+/// Keeps the later changes of a target in memory only; returns when this is so.
+fn keep_changes_in_memory(ask: &dyn Fn(Request) -> Result<Value>, target: &str) -> Result<()> {
+    let pattern = format!("*.{target}.barrier");
+    set_param(ask, &format!("{pattern}=readonly"), false, false, true)?;
+    let deadline = Instant::now() + BARRIER_MAX;
+    loop {
+        let request = Request::GetParam {
+            pattern: pattern.clone(),
+        };
+        let found = control::decode::<Vec<(String, String)>>(ask(request)?)?;
+        match found.first().map_or("", |(_, state)| state.as_str()) {
+            "readonly" => return Ok(()),
+            "pending" if Instant::now() < deadline => std::thread::sleep(BARRIER_POLL),
+            state => bail!("{target}: {state}"),
+        }
+    }
 }
 
 fn print_help(name: &str, about: &str, writable: bool) {

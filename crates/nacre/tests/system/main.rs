@@ -27,6 +27,7 @@ mod posix;
 mod power;
 mod recovery;
 mod registration;
+mod replay_barrier;
 mod rsync;
 mod semantics;
 mod sqlite;

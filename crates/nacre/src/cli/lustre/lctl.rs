@@ -18,7 +18,7 @@ const GROUPS: &[Group] = &[
     differs(&["dl", "device_list"], "the reference count is always 1"),
     differs(
         &["--device"],
-        "limits `dl` to this device and names the target of `abort_recovery`; all other subcommands only check that it exists",
+        "limits `dl` to this device and names the target of `abort_recovery`, `notransno` and `readonly`; all other subcommands only check that it exists",
     ),
     works(&["ping"]),
     differs(&["nodemap_add", "nodemap_del"], "the name is an argument"),
@@ -93,6 +93,10 @@ const GROUPS: &[Group] = &[
     differs(
         &["abort_recovery", "abort_recovery_mdt"],
         "the device is an option: `lctl --device TARGET abort_recovery`",
+    ),
+    differs(
+        &["notransno", "readonly"],
+        "`readonly` implies `notransno`, and keeps a limited amount of changes in memory ([faults](faults.md))",
     ),
     refused(
         &["recover"],
@@ -287,8 +291,6 @@ const GROUPS: &[Group] = &[
         &[
             "--threads",
             "lookup",
-            "readonly",
-            "notransno",
             "add_uuid",
             "del_uuid",
             "add_conn",

@@ -6,6 +6,7 @@
 #![allow(clippy::unwrap_used)]
 
 pub(crate) mod disk;
+mod failing_disk;
 mod files;
 mod locks;
 mod memory;
