@@ -1,7 +1,8 @@
 //! Orders the OSTs for a new file's stripes: round-robin while their free space is about equal,
 //! else weighted by free space. The order omits full and read-only OSTs, OSTs without available
-//! objects, and degraded OSTs while others are usable; slow OSTs come last. If the user lists the OSTs, the order is this list. If the user chose only the
-//! first OST, it comes first in any case. This module is pure.
+//! objects, and degraded OSTs while others are usable; slow OSTs come last. If the user lists the
+//! OSTs, the order is this list. If the user chose only the first OST, it comes first in any case.
+//! This module is pure.
 
 use wire::{Errno, OstIndex};
 

@@ -156,7 +156,7 @@ pub trait Index: Send + Sync {
         Err(OsdError::Unsupported("a barrier of a store in memory"))
     }
 
-    /// The index whose changes stay durable after [`Index::discard_changes`].
+    /// The index below, which still makes its changes durable after [`Index::discard_changes`].
     fn below(&self) -> Option<&Arc<dyn Index>> {
         None
     }

@@ -4,7 +4,8 @@
 //! Two small traits, [`Index`] and [`Objects`], each have an implementation in memory and one on
 //! the local file system. The trait [`FileSystem`] lets a simulator replace the files of the local
 //! objects. [`target`] is the target's directory: its label, written by `mkfs`, and the lock that
-//! lets only one process open it. [`Barrier`] lets a target lose its later changes. Users of the traits must not assume fast commits or a local path.
+//! lets only one process open it. [`Barrier`] lets a target lose its later changes. Users of the
+//! traits must not assume fast commits or a local path.
 
 mod boot_id;
 pub mod check;

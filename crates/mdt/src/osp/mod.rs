@@ -432,8 +432,8 @@ impl Osts {
         self.waits.load(Ordering::Relaxed)
     }
 
-    /// Requests the statfs of the OSTs whose last one is too old for a create. Usually there are
-    /// none, because the tasks of the OSTs in use do the same.
+    /// Requests a statfs from each OST with one that is too old for a create. Usually there are no
+    /// such OSTs, because the tasks of the OSTs in use do the same.
     async fn refresh_statfs(&self) {
         let osts = self.all();
         if !osts.iter().any(|ost| ost.needs_statfs()) {

@@ -1,4 +1,4 @@
-//! An index whose later changes can stay in memory.
+//! An index that can keep later changes in memory.
 
 use std::{
     collections::BTreeMap,

@@ -38,7 +38,7 @@ pub struct Barrier {
     transactions: Arc<Transactions>,
     /// A transaction that never ends, so that no later one counts as committed.
     held: OnceLock<TransactionGuard>,
-    /// What the parameter shows.
+    /// The text that the parameter shows.
     state: Mutex<String>,
 }
 

@@ -1,4 +1,4 @@
-//! Objects whose later changes can stay in memory.
+//! Objects that can keep later changes in memory.
 
 use std::{
     collections::BTreeMap,

@@ -153,8 +153,8 @@ impl FailPoints {
         Some((action, val))
     }
 
-    /// Whether the selected number loses a request, reply or callback of which only the body counts.
-    /// Waits first as long as the number delays it.
+    /// Whether the selected number loses a request, reply or callback of which only the body
+    /// counts. Waits first as long as the number delays it.
     pub(crate) async fn loses(&self, stage: Stage, body: &PtlrpcBody) -> bool {
         if !self.is_armed() {
             return false;

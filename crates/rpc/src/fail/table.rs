@@ -53,7 +53,7 @@ pub(crate) enum Pause {
     Quarters(u32),
 }
 
-/// What a number does to a request.
+/// The effect of a number on a step of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Action {
     /// The step does not take place: the request, reply, bulk transfer or callback is lost.
@@ -90,7 +90,7 @@ pub(super) enum On {
     Everything,
 }
 
-/// The effect of a number on some requests.
+/// An action, with its stage and its requests.
 #[derive(Debug)]
 pub(super) struct Effect {
     pub(super) stage: Stage,

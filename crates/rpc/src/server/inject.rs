@@ -1,5 +1,5 @@
-//! Injects the faults of `fail_loc` into the requests that a server handles ([`crate::FailPoints`]).
-//! Without a fault, each function only looks whether one is selected.
+//! Injects the faults of `fail_loc` into the requests that a server handles
+//! ([`crate::FailPoints`]). Without a fault, each function only looks whether one is selected.
 
 use super::reply_cache::Outcome;
 use super::{Arrival, Export, ServerRequest, connect, reply};

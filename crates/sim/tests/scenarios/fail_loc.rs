@@ -82,7 +82,8 @@ fn skip_and_some_count_the_requests() {
 #[test]
 fn lost_bulk_transfers_and_callbacks_are_repeated() {
     play(43, async |s| {
-        // OBD_FAIL_PTLRPC_BULK_GET_NET and _PUT_NET, OBD_FAIL_OST_BRW_NET, OBD_FAIL_OST_LDLM_REPLY_NET
+        // OBD_FAIL_PTLRPC_BULK_GET_NET and _PUT_NET, OBD_FAIL_OST_BRW_NET,
+        // OBD_FAIL_OST_LDLM_REPLY_NET
         for (i, loc) in [0x8000_0503, 0x8000_0504, 0x8000_020a, 0x8000_0213]
             .into_iter()
             .enumerate()

@@ -1,4 +1,4 @@
-//! OSTs whose disks fail: new files use other OSTs within a second.
+//! Disks of OSTs fail: new files use other OSTs within a second.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep};
 use wire::striping::PlainLayout;
 use wire::{Errno, LOV_USER_MAGIC_SPECIFIC, LovOstDataV1};
 
-/// The longest time for which an OST whose disk failed still gets new files.
+/// The longest time for which an OST still gets new files after a failure of its disk.
 const NOTICE_MAX: Duration = Duration::from_secs(1);
 
 /// The value of an MDT's parameter of the import to OST0000.

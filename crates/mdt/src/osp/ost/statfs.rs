@@ -22,7 +22,7 @@ pub(super) const SLOW: Duration = Duration::from_millis(400);
 /// Maximum age of a statfs reply that the MDT uses instead of a new request.
 const AGE_MAX: Duration = Duration::from_secs(1);
 /// Maximum age of the statfs reply by which a create chooses OSTs. With the time of the request,
-/// an OST whose store fails gets no new files after a second.
+/// an OST gets no new files a second after a failure of its store.
 const AGE_OF_CREATES: Duration = Duration::from_millis(700);
 /// Time limit of waiting for a statfs reply.
 const TIMEOUT: Duration = Duration::from_secs(3);

@@ -1,4 +1,4 @@
-//! An OST whose disk fails writes: the kernel reports `EIO`, and reads go on.
+//! A disk of an OST fails writes: the kernel reports `EIO`, and reads go on.
 
 use std::thread::sleep;
 use std::time::Duration;
