@@ -37,7 +37,9 @@ pub(super) fn adopt_objects(
     }
     let mut from = object_marks::PREFIX.to_vec();
     loop {
-        let marks = index.scan(&from, &prefix_end(&object_marks::PREFIX), PAGE).wait()?;
+        let marks = index
+            .scan(&from, &prefix_end(&object_marks::PREFIX), PAGE)
+            .wait()?;
         let Some((last, _)) = marks.last() else {
             break;
         };

@@ -12,7 +12,7 @@ use bytes::Bytes;
 use cpt::BoxFuture;
 use parking_lot::RwLock;
 
-use crate::{Batch, Index, OsdError, Space, Transactions};
+use crate::{Batch, Index, IndexRead, OsdError, Space, Transactions};
 
 /// Maximum size of the changes in memory, bytes.
 const CHANGES_MAX: usize = 64 << 20;
@@ -65,21 +65,20 @@ impl Changes {
     }
 
     /// The entries of `below` in the range, with the changes.
-    fn scan(
+    async fn scan(
         &self,
         below: &dyn Index,
-        from: &[u8],
-        to: &[u8],
+        mut from: Vec<u8>,
+        to: Vec<u8>,
         limit: usize,
     ) -> Result<Vec<(Bytes, Bytes)>, OsdError> {
         let mut out = Vec::new();
-        let mut from = from.to_vec();
-        while from.as_slice() < to && out.len() < limit {
-            let found = below.scan(&from, to, limit)?;
+        while from < to && out.len() < limit {
+            let found = below.scan(&from, &to, limit).await?;
             // The changes up to the last key that was found; if there are no more keys, all.
             let end = match found.last() {
                 Some((key, _)) if found.len() >= limit => [&key[..], &[0]].concat(),
-                _ => to.to_vec(),
+                _ => to.clone(),
             };
             let mut merged: BTreeMap<Bytes, Bytes> = found.into_iter().collect();
             let entries = self.entries.read();
@@ -102,18 +101,20 @@ impl Changes {
 }
 
 impl Index for OverlayIndex {
-    fn get(&self, key: &[u8]) -> Result<Option<Bytes>, OsdError> {
+    fn get(&self, key: &[u8]) -> IndexRead<'_, Option<Bytes>> {
         if let Some(changes) = self.changes.get()
             && let Some(value) = changes.entries.read().get(key)
         {
-            return Ok(value.clone());
+            return IndexRead::ready(Ok(value.clone()));
         }
         self.below.get(key)
     }
 
-    fn scan(&self, from: &[u8], to: &[u8], limit: usize) -> Result<Vec<(Bytes, Bytes)>, OsdError> {
+    fn scan(&self, from: &[u8], to: &[u8], limit: usize) -> IndexRead<'_, Vec<(Bytes, Bytes)>> {
         match self.changes.get() {
-            Some(changes) => changes.scan(&*self.below, from, to, limit),
+            Some(changes) => {
+                IndexRead::waiting(changes.scan(&*self.below, from.to_vec(), to.to_vec(), limit))
+            }
             None => self.below.scan(from, to, limit),
         }
     }
@@ -170,38 +171,38 @@ mod tests {
         index.apply(batch).unwrap();
     }
 
-    fn scan(index: &dyn Index, from: &str, to: &str, limit: usize) -> String {
-        let found = index.scan(from.as_bytes(), to.as_bytes(), limit).unwrap();
+    async fn scan(index: &dyn Index, from: &str, to: &str, limit: usize) -> String {
+        let found = index.scan(from.as_bytes(), to.as_bytes(), limit).await.unwrap();
         let show = |(key, value): (Bytes, Bytes)| [&key[..], &value[..]].concat();
         let text: Vec<Vec<u8>> = found.into_iter().map(show).collect();
         String::from_utf8(text.join(&b' ')).unwrap()
     }
 
-    #[test]
-    fn changes_after_the_barrier_are_visible_but_not_below() {
+    #[tokio::test]
+    async fn changes_after_the_barrier_are_visible_but_not_below() {
         let below: Arc<dyn Index> = Arc::new(MemoryIndex::default());
         let index = OverlayIndex::new(below.clone());
         put(&index, &[("a", "1"), ("c", "1"), ("e", "1"), ("g", "1")], &[]);
         index.discard_changes().unwrap();
         put(&index, &[("b", "2"), ("c", "2"), ("h", "2")], &["e"]);
-        assert_eq!(scan(&index, "a", "z", 100), "a1 b2 c2 g1 h2");
+        assert_eq!(scan(&index, "a", "z", 100).await, "a1 b2 c2 g1 h2");
         for limit in 1..6 {
             let all = "a1 b2 c2 g1 h2".split(' ').take(limit).collect::<Vec<_>>();
-            assert_eq!(scan(&index, "a", "z", limit), all.join(" "));
+            assert_eq!(scan(&index, "a", "z", limit).await, all.join(" "));
         }
-        assert_eq!(scan(&index, "b", "g", 100), "b2 c2");
+        assert_eq!(scan(&index, "b", "g", 100).await, "b2 c2");
         assert_eq!(
-            (index.get(b"e").unwrap(), index.get(b"g").unwrap()),
+            (index.get(b"e").await.unwrap(), index.get(b"g").await.unwrap()),
             (None, Some("1".into()))
         );
         // A batch that removes and puts a key puts it.
         put(&index, &[("e", "3")], &["e"]);
-        assert_eq!(index.get(b"e").unwrap(), Some("3".into()));
-        assert_eq!(scan(&*below, "a", "z", 100), "a1 c1 e1 g1");
+        assert_eq!(index.get(b"e").await.unwrap(), Some("3".into()));
+        assert_eq!(scan(&*below, "a", "z", 100).await, "a1 c1 e1 g1");
     }
 
-    #[test]
-    fn too_many_changes_are_refused() {
+    #[tokio::test]
+    async fn too_many_changes_are_refused() {
         let index = OverlayIndex::new(Arc::new(MemoryIndex::default()));
         index.discard_changes().unwrap();
         let value = Bytes::from(vec![0; CHANGES_MAX / 2]);
@@ -213,6 +214,6 @@ mod tests {
         change(b"a").unwrap();
         let refused = change(b"b").unwrap_err();
         assert_eq!(refused.errno(), wire::Errno::ENOSPC);
-        assert_eq!(index.get(b"b").unwrap(), None);
+        assert_eq!(index.get(b"b").await.unwrap(), None);
     }
 }
