@@ -16,7 +16,7 @@ use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
-use crate::{Mgc, MgcError};
+use crate::{CAPA_KEYS, CapaKeyring, CapaKeys, FsConfig, Mgc, MgcError, NODEMAPS, NodemapTable, Nodemaps};
 
 /// The shortest pause between a change and the next read of the log. Each read doubles the pause.
 const PAUSE_MIN: Duration = Duration::from_millis(20);
@@ -128,6 +128,51 @@ impl<T: Followed> Follower<T> {
             self.is_current = false;
             sleep(pause).await;
             pause = (pause * 2).min(PAUSE_MAX);
+        }
+    }
+}
+
+/// Builds the table from the log of nodemaps.
+pub(crate) fn nodemap_table(config: &FsConfig) -> Result<NodemapTable, MgcError> {
+    NodemapTable::from_params(&config.params).map_err(|why| MgcError::Bad {
+        logname: NODEMAPS.to_owned(),
+        why,
+    })
+}
+
+/// Parses the keys of object capabilities in their log.
+pub(crate) fn keys_in_log(config: &FsConfig) -> Result<CapaKeys, MgcError> {
+    let param = config.params.iter().find(|p| p.name == CAPA_KEYS);
+    let text = param.map_or("", |p| &p.value);
+    text.parse().map_err(|why| MgcError::Bad {
+        logname: CAPA_KEYS.to_owned(),
+        why,
+    })
+}
+
+/// Applies changes of the log of keys to the ring. Ignores an invalid log.
+pub(crate) async fn follow_capa_keys(ring: Weak<CapaKeyring>, mut changes: watch::Receiver<Arc<FsConfig>>) {
+    while changes.changed().await.is_ok() {
+        let Some(ring) = ring.upgrade() else { return };
+        let config = changes.borrow_and_update().clone();
+        match keys_in_log(&config) {
+            Ok(keys) => ring.set(keys),
+            Err(e) => tracing::error!("{e}; keeping the previous keys of capabilities"),
+        }
+    }
+}
+
+/// Applies changes of the log of nodemaps to the table. Ignores an invalid log.
+pub(crate) async fn follow_nodemaps(nodemaps: Weak<Nodemaps>, mut changes: watch::Receiver<Arc<FsConfig>>) {
+    while changes.changed().await.is_ok() {
+        let Some(nodemaps) = nodemaps.upgrade() else {
+            return;
+        };
+        let config = changes.borrow_and_update().clone();
+        match nodemap_table(&config) {
+            Ok(table) if table == *nodemaps.table() => {}
+            Ok(table) => nodemaps.set(table),
+            Err(e) => tracing::error!("{e}; keeping the previous nodemaps"),
         }
     }
 }

@@ -4,6 +4,7 @@
 mod capa;
 mod config;
 mod follow;
+mod locations;
 mod mgc;
 pub mod nid_table;
 mod nodemap;

@@ -12,8 +12,7 @@ use cpt::BoxFuture;
 use ldlm::{Enqueue, LockClient, LockClientConfig, LockInfo, LockMode, LockOwner, Policy};
 use parking_lot::Mutex;
 use rpc::{
-    Bulk, Import, ImportConfig, ImportEvent, ImportKind, ImportOwner, ImportState, Ptlrpc, Reply, Request,
-    RpcError,
+    Import, ImportConfig, ImportEvent, ImportKind, ImportOwner, ImportState, Ptlrpc, Reply, Request, RpcError,
 };
 use tokio::sync::{Notify, OnceCell, watch};
 use tokio::task::JoinHandle;
@@ -23,18 +22,14 @@ use wire::llog_file::{CHUNK, records};
 use wire::{
     Errno, LLOG_CONFIG_ORIG_CTXT, LLOG_F_IS_PLAIN, LLOG_ORIGIN_HANDLE_CREATE, LLOG_ORIGIN_HANDLE_NEXT_BLOCK,
     LLOG_ORIGIN_HANDLE_READ_HEADER, LUSTRE_VERSION_CODE, LdlmResId, LlogLogHdr, LlogdBody, MGS_CFG_T_CONFIG,
-    MGS_CFG_T_NODEMAP, MGS_CFG_T_PARAMS, MGS_CFG_T_RECOVER, MGS_CONFIG_READ, MGS_TARGET_REG, MdtBody,
-    Message, MgsConfigBody, MgsConfigRes, MgsTargetInfo, Nid, OBD_CFG_REC, OBD_CONNECT_AT,
-    OBD_CONNECT_BULK_MBITS, OBD_CONNECT_FLAGS2, OBD_CONNECT_FULL20, OBD_CONNECT_IMP_RECOV,
-    OBD_CONNECT_LVB_TYPE, OBD_CONNECT_VERSION, OBD_CONNECT2_REP_MBITS, ObdConnectData, OstLvb, Text,
-    WireStruct, nul_terminated,
+    MGS_CFG_T_NODEMAP, MGS_CFG_T_PARAMS, MGS_CFG_T_RECOVER, MGS_TARGET_REG, MdtBody, Message, MgsTargetInfo,
+    Nid, OBD_CFG_REC, OBD_CONNECT_AT, OBD_CONNECT_BULK_MBITS, OBD_CONNECT_FLAGS2, OBD_CONNECT_FULL20,
+    OBD_CONNECT_IMP_RECOV, OBD_CONNECT_LVB_TYPE, OBD_CONNECT_VERSION, OBD_CONNECT2_REP_MBITS, ObdConnectData,
+    OstLvb, WireStruct, nul_terminated,
 };
 
-use crate::follow::{Followed, Follower};
-use crate::nid_table::decode;
-use crate::{
-    CapaKeyring, CapaKeys, FsConfig, JoinToken, MgcError, NidTable, NodemapTable, Nodemaps, registration,
-};
+use crate::follow::{Followed, Follower, follow_capa_keys, follow_nodemaps, keys_in_log, nodemap_table};
+use crate::{CapaKeyring, CapaKeys, FsConfig, JoinToken, MgcError, NodemapTable, Nodemaps, registration};
 
 /// The connect flags that this client requests.
 const FLAGS: u64 = OBD_CONNECT_VERSION
@@ -57,10 +52,6 @@ const CONNECT_POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The name of a file system's table of NIDs ends with this; clients of Lustre use this name.
 pub const NID_TABLE_SUFFIX: &str = "-cliir";
-/// The table of NIDs is read in this number of units of this size, bytes.
-const NID_TABLE_UNIT: u32 = 4096;
-const NID_TABLE_UNITS: u32 = 16;
-
 /// The log of nodemaps, and of the MGS's list of server NIDs. The log's format is not Lustre's.
 pub const NODEMAPS: &str = "nodemaps";
 /// The log of the keys of object capabilities, and the name of its only parameter. The MGS lets
@@ -74,7 +65,7 @@ pub struct Mgc {
     import: Arc<Import>,
     locks: Arc<LockClient>,
     callbacks: Arc<CallbackRouter>,
-    tasks: Mutex<Vec<JoinHandle<()>>>,
+    pub(crate) tasks: Mutex<Vec<JoinHandle<()>>>,
     nodemaps: OnceCell<Arc<Nodemaps>>,
     capa_keys: OnceCell<Arc<CapaKeyring>>,
     weak_self: Weak<Mgc>,
@@ -274,50 +265,6 @@ impl Mgc {
         rx
     }
 
-    /// Follows the locations of a file system's targets. Without this, or at an MGS without a table
-    /// of NIDs, clients notice the move of a target only by the silence of its old server.
-    pub fn follow_nid_table(&self, fsname: &str) -> watch::Receiver<Arc<NidTable>> {
-        let logname = format!("{fsname}{NID_TABLE_SUFFIX}");
-        let (follower, rx) = self.follower(&logname, NidTable::default());
-        self.tasks.lock().push(cpt::spawn(follower.run()));
-        rx
-    }
-
-    /// Reads the locations of a file system's targets.
-    async fn read_nid_table(&self, logname: &str) -> Result<NidTable, MgcError> {
-        if !self.import.has(OBD_CONNECT_IMP_RECOV) {
-            return Ok(NidTable::default());
-        }
-        let bad = |why: String| MgcError::Bad {
-            logname: logname.to_owned(),
-            why,
-        };
-        let (mut locations, mut offset) = (Vec::new(), 0);
-        loop {
-            let body = MgsConfigBody {
-                mcb_name: Text::truncated(logname),
-                mcb_offset: offset,
-                mcb_type: MGS_CFG_T_RECOVER as u16,
-                mcb_rec_nid_size: 0,
-                mcb_bits: NID_TABLE_UNIT.ilog2() as u8,
-                mcb_units: NID_TABLE_UNITS,
-            };
-            let sink = Bulk::Sink(vec![NID_TABLE_UNIT * NID_TABLE_UNITS]);
-            let request = Request::new(MGS_CONFIG_READ, vec![body.to_bytes()]).with_bulk(sink);
-            let reply = self.call_about(logname, request).await?;
-            let found: MgsConfigRes = reply.get(bufs::MGS_CONFIG_RES).map_err(|e| bad(e.to_string()))?;
-            let pages = reply.bulk.into_iter().next().unwrap_or_default();
-            locations.extend(decode(&pages.into_bytes()).map_err(bad)?);
-            if found.mcr_offset >= found.mcr_size {
-                return Ok(NidTable(locations));
-            }
-            if found.mcr_offset < offset {
-                return Err(bad(format!("version {} follows {offset}", found.mcr_offset)));
-            }
-            offset = found.mcr_offset + 1;
-        }
-    }
-
     /// Reads a log once, and then follows it. The value is [`FsConfig::default`] while the MGS has
     /// no such log.
     ///
@@ -333,7 +280,11 @@ impl Mgc {
         Ok(rx)
     }
 
-    fn follower<T: Followed>(&self, logname: &str, initial: T) -> (Follower<T>, watch::Receiver<Arc<T>>) {
+    pub(crate) fn follower<T: Followed>(
+        &self,
+        logname: &str,
+        initial: T,
+    ) -> (Follower<T>, watch::Receiver<Arc<T>>) {
         let (tx, rx) = watch::channel(Arc::new(initial));
         let changed = Arc::new(Notify::new());
         let entry = (resource_of(logname), Arc::downgrade(&changed));
@@ -515,7 +466,12 @@ impl Mgc {
         self.call_about(logname, request).await
     }
 
-    async fn call_about(&self, logname: &str, request: Request) -> Result<rpc::ReplyMsg, MgcError> {
+    /// Sends a request about a log; `ENOENT` becomes [`MgcError::NoSuchLog`].
+    pub(crate) async fn call_about(
+        &self,
+        logname: &str,
+        request: Request,
+    ) -> Result<rpc::ReplyMsg, MgcError> {
         self.import.call(request).await.map_err(|source| match source {
             RpcError::Status(Errno::ENOENT) => MgcError::NoSuchLog {
                 logname: logname.to_owned(),
@@ -598,57 +554,6 @@ impl Mgc {
 impl Followed for FsConfig {
     async fn read(mgc: &Mgc, logname: &str) -> Result<FsConfig, MgcError> {
         mgc.read_config(logname).await
-    }
-}
-
-impl Followed for NidTable {
-    async fn read(mgc: &Mgc, logname: &str) -> Result<NidTable, MgcError> {
-        mgc.read_nid_table(logname).await
-    }
-}
-
-/// Builds the table from the log of nodemaps.
-fn nodemap_table(config: &FsConfig) -> Result<NodemapTable, MgcError> {
-    NodemapTable::from_params(&config.params).map_err(|why| MgcError::Bad {
-        logname: NODEMAPS.to_owned(),
-        why,
-    })
-}
-
-/// Parses the keys of object capabilities in their log.
-fn keys_in_log(config: &FsConfig) -> Result<CapaKeys, MgcError> {
-    let param = config.params.iter().find(|p| p.name == CAPA_KEYS);
-    let text = param.map_or("", |p| &p.value);
-    text.parse().map_err(|why| MgcError::Bad {
-        logname: CAPA_KEYS.to_owned(),
-        why,
-    })
-}
-
-/// Applies changes of the log of keys to the ring. Ignores an invalid log.
-async fn follow_capa_keys(ring: Weak<CapaKeyring>, mut changes: watch::Receiver<Arc<FsConfig>>) {
-    while changes.changed().await.is_ok() {
-        let Some(ring) = ring.upgrade() else { return };
-        let config = changes.borrow_and_update().clone();
-        match keys_in_log(&config) {
-            Ok(keys) => ring.set(keys),
-            Err(e) => tracing::error!("{e}; keeping the previous keys of capabilities"),
-        }
-    }
-}
-
-/// Applies changes of the log of nodemaps to the table. Ignores an invalid log.
-async fn follow_nodemaps(nodemaps: Weak<Nodemaps>, mut changes: watch::Receiver<Arc<FsConfig>>) {
-    while changes.changed().await.is_ok() {
-        let Some(nodemaps) = nodemaps.upgrade() else {
-            return;
-        };
-        let config = changes.borrow_and_update().clone();
-        match nodemap_table(&config) {
-            Ok(table) if table == *nodemaps.table() => {}
-            Ok(table) => nodemaps.set(table),
-            Err(e) => tracing::error!("{e}; keeping the previous nodemaps"),
-        }
     }
 }
 

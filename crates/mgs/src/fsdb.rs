@@ -11,6 +11,8 @@
 //! --replace`). A Lustre target sends no UUID, but reports whether it is new (`LDD_F_VIRGIN`). A
 //! new Lustre target does not get an index in use either.
 
+use std::collections::BTreeSet;
+
 use mgc::{FsConfig, TargetConf};
 use wire::config::Config as Record;
 use wire::{
@@ -160,17 +162,6 @@ fn failover_nodes(params: &str) -> impl Iterator<Item = Vec<Nid>> + '_ {
         .filter(|n: &Vec<Nid>| !n.is_empty())
 }
 
-/// The NIDs of all nodes in their order, each once.
-fn distinct_nids(nodes: &[Vec<Nid>]) -> Vec<Nid> {
-    let mut out: Vec<Nid> = Vec::new();
-    for nid in nodes.iter().flatten() {
-        if !out.contains(nid) {
-            out.push(*nid);
-        }
-    }
-    out
-}
-
 fn config(logs: &Logs, log: &str) -> FsConfig {
     FsConfig::from_records(log, &logs.records(log))
 }
@@ -193,14 +184,10 @@ fn nids_in_log(logs: &Logs, target: &Target) -> Vec<Nid> {
         .unwrap_or_default()
 }
 
-/// Whether the clients' log lists all nodes of a target, and no other. A target that moves between
-/// its service nodes needs no change of the logs, so their order does not count.
+/// Whether the clients' log lists the nodes of a target and no other. Their order does not count: a
+/// target that moves between its service nodes needs no change of the logs.
 fn is_listed(logs: &Logs, target: &Target) -> bool {
-    let sorted = |mut nids: Vec<Nid>| {
-        nids.sort_unstable();
-        nids
-    };
-    sorted(nids_in_log(logs, target)) == sorted(distinct_nids(&target.nodes))
+    BTreeSet::from_iter(nids_in_log(logs, target)) == target.nodes.iter().flatten().copied().collect()
 }
 
 /// The lowest index that no target of this kind has or had; [`INDEX_MAX`] if all are used.

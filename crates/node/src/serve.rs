@@ -59,8 +59,8 @@ impl Node {
         Ok(())
     }
 
-    /// Opens the portals of targets of this kind: until a target starts, its clients get an error at
-    /// once instead of no answer.
+    /// Opens the portals of targets of this kind: until a target starts, its clients get an error
+    /// at once instead of no answer.
     ///
     /// # Errors
     ///

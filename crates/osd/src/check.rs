@@ -210,8 +210,8 @@ pub async fn object_generation(index: &dyn Index, fid: &Fid) -> Result<u32, OsdE
 pub struct ObjectFiles {
     /// Sequence and object id of each object that has a file, sorted.
     pub objects: Vec<(u64, u32)>,
-    /// Files and directories that belong to no object, or are in the wrong place, and files of which
-    /// a later generation made a copy.
+    /// Files and directories that belong to no object, or are in the wrong place, and files of
+    /// which a later generation made a copy.
     pub strays: Vec<PathBuf>,
 }
 

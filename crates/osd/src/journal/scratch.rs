@@ -1,9 +1,9 @@
 //! Copies of an index. A temporary one for reading: the engine changes every index that it opens.
 //! And a lasting one for a new generation of the target ([`copy_generation`]).
 //!
-//! A temporary copy is in the directory for temporary files. Only journals and small files are copied.
-//! Sorted tables never change, so a symbolic link is enough. Journals are copied without torn tails
-//! and damaged parts.
+//! A temporary copy is in the directory for temporary files. Only journals and small files are
+//! copied. Sorted tables never change, so a symbolic link is enough. Journals are copied without
+//! torn tails and damaged parts.
 //!
 //! A process locks its copy (`flock`) while it uses it. Before a process makes a copy, it removes
 //! the copies that killed processes of the same user left behind.

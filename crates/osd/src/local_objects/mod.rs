@@ -1,8 +1,8 @@
 //! Objects as files of the local file system, in a hashed directory tree.
 //!
-//! The path is `<sequence>/<low byte of the object id>/<object id>`, all in hexadecimal, followed by
-//! `.<generation>` if the file's generation is not 0 ([`crate::target::Fence`]). The first write,
-//! allocation or extending truncate creates the file. Attributes that the file does not have
+//! The path is `<sequence>/<low byte of the object id>/<object id>`, all in hexadecimal, followed
+//! by `.<generation>` if the file's generation is not 0 ([`crate::target::Fence`]). The first
+//! write, allocation or extending truncate creates the file. Attributes that the file does not have
 //! (owner, the client's times, parent, versions) are in a small record in the target's index, so
 //! the local file system only needs sparse files. Attributes that change with each write stay in
 //! the cache entry until its eviction or a sync.
