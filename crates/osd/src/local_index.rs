@@ -228,6 +228,7 @@ impl LocalIndex {
         let transactions = Transactions::from_record(path, record.as_deref())?;
         let space = space_of(path)?;
         let reclaim = Reclaimer::new(keyspace.clone(), space.clone());
+        let read_speed = ReadSpeed::new(keyspace.table_count() == 0);
         let shared = Arc::new(Shared {
             db,
             keyspace,
@@ -236,7 +237,7 @@ impl LocalIndex {
             fence: fence.clone(),
             space,
             reclaim,
-            read_speed: ReadSpeed::default(),
+            read_speed,
             read_permits: Arc::new(Semaphore::new(BLOCKING_READS_MAX)),
             transactions,
             applied: AtomicU64::new(0),

@@ -24,7 +24,7 @@ mod mutation;
 mod request;
 mod work;
 
-use cpt::HashMap;
+use cpt::{BoxFuture, HashMap};
 use std::sync::{
     Arc,
     atomic::{AtomicU64, Ordering},
@@ -100,6 +100,9 @@ pub struct Stamp {
     /// Directories in which the operation changes names, and that the cache lacked.
     dirs: Vec<ReadDir>,
 }
+
+/// The result of the lookup of an inode; `None` if there is none.
+type FoundInode = Result<Option<Arc<Inode>>, Errno>;
 
 /// A directory as an operation has read it, because the cache lacked it.
 #[derive(Clone, Debug)]
@@ -221,41 +224,45 @@ impl Store {
     ///
     /// `EIO` if the record is malformed, or the error of the index.
     pub async fn find(&self, fid: Fid) -> Result<Option<Inode>, Errno> {
-        let inode = match self.inode_cache.look_up(fid) {
-            Lookup::Found(inode) => Some(inode),
-            lookup => self.read_inode(fid, lookup).await?,
+        let found = match self.find_now(fid) {
+            Ok(found) => found?,
+            Err(read) => read.await?,
         };
-        Ok(inode.map(|inode| Inode::clone(&inode)))
+        Ok(found.map(|inode| Inode::clone(&inode)))
     }
 
-    /// Reads an inode that the cache lacks, and adds it to the cache.
-    async fn read_inode(&self, fid: Fid, mut lookup: Lookup<'_>) -> Result<Option<Arc<Inode>>, Errno> {
-        loop {
-            let changes = match lookup {
-                Lookup::Found(inode) => return Ok(Some(inode)),
-                Lookup::Reading(read) => {
-                    return read
-                        .value(async || decode_inode(fid, self.index.get(&keys::inode(fid)).await?))
-                        .await;
-                }
-                Lookup::Missing(changes) => changes,
-            };
-            match self.index.get(&keys::inode(fid)).now() {
-                Ok(value) => {
-                    let inode = decode_inode(fid, value?)?.map(Arc::new);
-                    if let Some(inode) = &inode {
-                        self.inode_cache.add(fid, inode.clone(), changes);
-                    }
-                    return Ok(inode);
-                }
-                Err(value) => {
-                    if let Some(read) = self.inode_cache.begin_read(fid, changes) {
-                        return read.value(async || decode_inode(fid, value.await?)).await;
-                    }
-                }
+    /// Looks up an inode in the cache and, on a miss, in the index; adds it to the cache. The error
+    /// is the read, if it waits. It has a box of its own, so that the futures of operations, which
+    /// read several inodes, stay small.
+    fn find_now(&self, fid: Fid) -> Result<FoundInode, BoxFuture<'_, FoundInode>> {
+        let changes = match self.inode_cache.look_up(fid) {
+            Lookup::Found(inode) => return Ok(Ok(Some(inode))),
+            Lookup::Reading(read) => {
+                let value = move || self.index.get(&keys::inode(fid));
+                return Err(Box::pin(async move {
+                    read.value(async || decode_inode(fid, value().await?)).await
+                }));
             }
-            lookup = self.inode_cache.look_up(fid);
-        }
+            Lookup::Missing(changes) => changes,
+        };
+        let read = match self.index.get(&keys::inode(fid)).now() {
+            Ok(value) => {
+                let decoded = value.map_err(Errno::from).and_then(|v| decode_inode(fid, v));
+                return Ok(decoded.map(|inode| {
+                    let inode = inode.map(Arc::new)?;
+                    self.inode_cache.add(fid, inode.clone(), changes);
+                    Some(inode)
+                }));
+            }
+            Err(read) => read,
+        };
+        Err(match self.inode_cache.begin_read(fid, changes) {
+            Some(listed) => {
+                Box::pin(async move { listed.value(async || decode_inode(fid, read.await?)).await })
+            }
+            // A change came first.
+            None => Box::pin(async move { Ok(self.find(fid).await?.map(Arc::new)) }),
+        })
     }
 
     /// Reads an inode.

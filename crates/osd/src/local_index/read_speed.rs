@@ -19,13 +19,19 @@ const ENTRY: Duration = Duration::from_micros(1);
 const FAST_READS: u32 = 64;
 
 /// The speed of recent reads of an index.
-#[derive(Default)]
 pub(super) struct ReadSpeed {
     /// Number of fast reads since the last slow one, up to [`FAST_READS`].
     fast: AtomicU32,
 }
 
 impl ReadSpeed {
+    /// The speed before the first read. `in_memory`: no data are on the disk only.
+    pub(super) fn new(in_memory: bool) -> ReadSpeed {
+        ReadSpeed {
+            fast: if in_memory { FAST_READS } else { 0 }.into(),
+        }
+    }
+
     /// Whether a worker may read.
     pub(super) fn is_fast(&self) -> bool {
         self.fast.load(Relaxed) >= FAST_READS
@@ -57,7 +63,8 @@ mod tests {
 
     #[test]
     fn workers_read_only_after_a_series_of_fast_reads() {
-        let speed = ReadSpeed::default();
+        assert!(ReadSpeed::new(true).is_fast());
+        let speed = ReadSpeed::new(false);
         assert!(!speed.is_fast());
         for _ in 0..2 {
             for _ in 1..FAST_READS {

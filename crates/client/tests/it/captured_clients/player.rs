@@ -579,7 +579,6 @@ fn batch_fields(req: &Request, data: &[u8]) -> Vec<Leaf> {
 /// The connect flag that clients need to send this request, if Nacre does not grant the flag.
 fn not_granted(req: &Request) -> Option<&'static str> {
     match req.body.pb_opc {
-        wire::MGS_CONFIG_READ => Some("OBD_CONNECT_IMP_RECOV"),
         wire::OST_SET_INFO => Some("OBD_CONNECT_GRANT_SHRINK"),
         _ => None,
     }
