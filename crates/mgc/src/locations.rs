@@ -6,7 +6,8 @@ use rpc::{Bulk, Request};
 use tokio::sync::watch;
 use wire::format::bufs;
 use wire::{
-    MGS_CFG_T_RECOVER, MGS_CONFIG_READ, MgsConfigBody, MgsConfigRes, OBD_CONNECT_IMP_RECOV, Text, WireStruct,
+    LnetNid, MGS_CFG_T_RECOVER, MGS_CONFIG_READ, MgsConfigBody, MgsConfigRes, OBD_CONNECT_IMP_RECOV, Text,
+    WireStruct,
 };
 
 use crate::follow::Followed;
@@ -15,7 +16,7 @@ use crate::{Mgc, MgcError, NID_TABLE_SUFFIX, NidTable};
 
 /// The table of NIDs is read in this number of units of this size, bytes.
 const NID_TABLE_UNIT: u32 = 4096;
-const NID_TABLE_UNITS: u32 = 16;
+const NID_TABLE_UNITS: u32 = 256;
 
 impl Mgc {
     /// Follows the locations of a file system's targets. Without this, or at an MGS without a table
@@ -36,13 +37,13 @@ impl Mgc {
             logname: logname.to_owned(),
             why,
         };
-        let (mut locations, mut offset) = (Vec::new(), 0);
+        let (mut locations, mut offset) = (Vec::new(), 1);
         loop {
             let body = MgsConfigBody {
                 mcb_name: Text::truncated(logname),
                 mcb_offset: offset,
                 mcb_type: MGS_CFG_T_RECOVER as u16,
-                mcb_rec_nid_size: 0,
+                mcb_rec_nid_size: LnetNid::SIZE as u8,
                 mcb_bits: NID_TABLE_UNIT.ilog2() as u8,
                 mcb_units: NID_TABLE_UNITS,
             };

@@ -133,7 +133,9 @@ impl ClientRecords {
     ///
     /// An error of the index.
     pub async fn remember(&self, uuid: &str, nid: Nid, is_lustre: bool) -> Result<(), OsdError> {
-        if let Some(number) = self.numbers.lock().add(uuid) {
+        // The lock must end here: a failure below takes it again.
+        let added = self.numbers.lock().add(uuid);
+        if let Some(number) = added {
             let client = Client {
                 number,
                 nid,
@@ -423,6 +425,19 @@ mod tests {
         for (server, notices_late) in cases {
             let known = records.known(server).await.unwrap();
             assert_eq!(known[0].notices_late, notices_late, "{server:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn client_without_a_record_stays_without_a_number() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("index");
+        drop(LocalIndex::open(&path, LocalConfig::default()).unwrap());
+        let index = LocalIndex::open_read_only(&path, LocalConfig::default()).unwrap();
+        let records = ClientRecords::load(Arc::new(index)).await.unwrap();
+        for _ in 0..2 {
+            assert!(records.remember("a", NID, false).await.is_err());
+            assert_eq!(records.number("a"), None);
         }
     }
 
