@@ -125,7 +125,6 @@ pub(crate) fn watch_fences(fences: Vec<Fence>) -> Result<()> {
         for fence in &fences {
             if let Err(e) = fence.check() {
                 tracing::error!("{e}. This process ends");
-                eprintln!("nacre: {e}. This process ends");
                 std::process::exit(1);
             }
         }

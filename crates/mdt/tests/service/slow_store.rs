@@ -48,9 +48,9 @@ async fn time_of_lookups(f: &Fixture, lookups: Vec<(Arc<Client>, Fid)>) -> Durat
 async fn lookups_of_uncached_names_in_many_directories_take_the_time_of_one() {
     let (f, clients) = fixture(0).await;
     let mut dirs = Vec::new();
-    for n in 0..CLIENTS {
-        let dir = clients[n].mkdir(Fid::ROOT, &format!("d{n}")).await;
-        clients[n].make(dir, "f", 0o010666, "").await.unwrap();
+    for (n, client) in clients.iter().enumerate() {
+        let dir = client.mkdir(Fid::ROOT, &format!("d{n}")).await;
+        client.make(dir, "f", 0o010666, "").await.unwrap();
         dirs.push(dir);
     }
     let alone = time_of_lookups(&f, vec![(clients[0].clone(), dirs[0])]).await;

@@ -134,7 +134,7 @@ pub(crate) fn run(args: Serve) -> Result<ExitCode> {
 /// Fails if a standby could not take over one of the targets by force, because it has at most one
 /// service node.
 fn check_standby(labels: &[TargetLabel]) -> Result<()> {
-    for label in labels.iter().filter(|label| !label.has_several_nodes()) {
+    if let Some(label) = labels.iter().find(|label| !label.has_several_nodes()) {
         bail!(
             "{} has no list of service nodes: name all nodes that may serve it with `nacre mkfs --servicenode`, or in 'service_nodes' of the file 'target', and restart its server",
             label.svname()

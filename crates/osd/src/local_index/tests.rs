@@ -167,7 +167,7 @@ async fn a_worker_reads_after_a_series_of_fast_reads_and_other_threads_before() 
     index.apply(put_batch("k", "v")).unwrap();
     let slow = || thread::sleep(Duration::from_millis(1));
     index.shared.read_speed.measure(1, slow);
-    let first = index.get(b"k").now().err().expect("not ready");
+    let first = index.get(b"k").now().expect_err("not ready");
     assert_eq!(first.await.unwrap().unwrap(), "v");
     let ready = loop {
         match index.get(b"k").now() {
@@ -177,7 +177,7 @@ async fn a_worker_reads_after_a_series_of_fast_reads_and_other_threads_before() 
     };
     assert_eq!(ready.unwrap().unwrap(), "v");
     // A long scan never runs on the worker.
-    let scan = index.scan(b"a", b"z", usize::MAX).now().err().expect("not ready");
+    let scan = index.scan(b"a", b"z", usize::MAX).now().expect_err("not ready");
     assert_eq!(scan.await.unwrap().len(), 1);
     let short = index.scan(b"a", b"z", 1).now();
     assert!(short.is_err() || short.is_ok_and(|rows| rows.unwrap().len() == 1));
