@@ -23,7 +23,7 @@ use crate::{
 const CHANGES_MAX: u64 = 256 << 20;
 /// Number of bytes that a copy reads at once.
 const COPY_BYTES: u32 = 4 << 20;
-/// Interval at which [`OverlayObjects::drain`] looks for changes in progress.
+/// Interval at which a barrier looks for changes in progress.
 const DRAIN_POLL: Duration = Duration::from_millis(1);
 
 /// Objects that pass everything to other ones until [`Objects::discard_changes`]. After that, a
