@@ -63,14 +63,16 @@ async fn restart_ost0(s: &Scenario) {
     s.cluster.kill(server, Death::PowerCut).await;
     s.cluster.start(server).await.unwrap();
     let begin = Instant::now();
-    while files_on_ost0(s, &format!("again{}-", begin.elapsed().as_millis())).await == 0 {
+    // A create may use the OST before the next poll of its statfs clears the reason.
+    while files_on_ost0(s, &format!("again{}-", begin.elapsed().as_millis())).await == 0
+        || !of_ost0(s, "excluded").is_empty()
+    {
         assert!(
             begin.elapsed() < Duration::from_secs(60),
             "no new files on the OST"
         );
         sleep(Duration::from_millis(500)).await;
     }
-    assert_eq!(of_ost0(s, "excluded"), "");
 }
 
 #[test]
