@@ -18,6 +18,10 @@ use crate::{Mgc, MgcError, NID_TABLE_SUFFIX, NidTable};
 const NID_TABLE_UNIT: u32 = 4096;
 const NID_TABLE_UNITS: u32 = 256;
 
+/// Maximum number of entries in a table: the highest index of a target is below this, for MDTs and
+/// for OSTs.
+const LOCATIONS_MAX: usize = 2 << 16;
+
 impl Mgc {
     /// Follows the locations of a file system's targets. Without this, or at an MGS without a table
     /// of NIDs, clients notice the move of a target only by the silence of its old server.
@@ -52,12 +56,19 @@ impl Mgc {
             let reply = self.call_about(logname, request).await?;
             let found: MgsConfigRes = reply.get(bufs::MGS_CONFIG_RES).map_err(|e| bad(e.to_string()))?;
             let pages = reply.bulk.into_iter().next().unwrap_or_default();
-            locations.extend(decode(&pages.into_bytes()).map_err(bad)?);
+            let part = decode(&pages.into_bytes()).map_err(bad)?;
+            let is_progress = !part.is_empty() && found.mcr_offset >= offset;
+            locations.extend(part);
             if found.mcr_offset >= found.mcr_size {
                 return Ok(NidTable(locations));
             }
-            if found.mcr_offset < offset {
-                return Err(bad(format!("version {} follows {offset}", found.mcr_offset)));
+            if !is_progress || locations.len() > LOCATIONS_MAX {
+                return Err(bad(format!(
+                    "{} entries up to version {} of {}",
+                    locations.len(),
+                    found.mcr_offset,
+                    found.mcr_size
+                )));
             }
             offset = found.mcr_offset + 1;
         }

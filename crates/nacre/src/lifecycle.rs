@@ -203,14 +203,9 @@ impl DaemonSpec {
             }
         };
         let activating_daemon = daemon.clone();
-        let activated = async move {
-            match standby {
-                Some((standby, wait)) => activating_daemon.activate(&standby, wait).await,
-                None => std::future::pending().await,
-            }
-        };
-        let mut is_standby = true;
-        tokio::pin!(first_mount, activated, session_end);
+        let mut activation = standby
+            .map(|(standby, wait)| Box::pin(async move { activating_daemon.activate(&standby, wait).await }));
+        tokio::pin!(first_mount, session_end);
         let mut republish = tokio::time::interval(REPUBLISH_INTERVAL);
         republish.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
@@ -250,8 +245,8 @@ impl DaemonSpec {
                     tracing::info!("stopping: the last mount has ended");
                     None
                 }
-                result = &mut activated, if is_standby => {
-                    is_standby = false;
+                result = end_of(&mut activation) => {
+                    activation = None;
                     if let Err(e) = result {
                         let stopped = daemon.stop().await;
                         return stopped.and(Err(e));
@@ -269,6 +264,8 @@ impl DaemonSpec {
                     continue;
                 }
             };
+            // An activation in progress holds the lock of the node.
+            activation = None;
             // A stop without a request cannot return an error, so mounts in use are detached.
             let lazy = request.as_ref().is_none_or(|r| r.lazy);
             let unmounted = daemon.node.lock().await.unmount_all(lazy).await;
@@ -285,6 +282,14 @@ impl DaemonSpec {
                 }
             }
         }
+    }
+}
+
+/// Waits for the result of a future, for ever if there is none.
+async fn end_of<F: Future + Unpin>(future: &mut Option<F>) -> F::Output {
+    match future {
+        Some(future) => future.await,
+        None => std::future::pending().await,
     }
 }
 
