@@ -16,6 +16,7 @@ use cpt::HashMap;
 use parking_lot::Mutex;
 use wire::Fid;
 
+use super::record;
 use crate::{Batch, Index, KEY_RESERVED, OsdError, target::Fence};
 
 /// Prefix of the keys of marks; a FID follows. The value is the generation of the server.
@@ -25,14 +26,12 @@ const SHARDS: usize = 16;
 const IDLE_MAX: u8 = 2;
 
 pub(super) fn key(fid: &Fid) -> Vec<u8> {
-    [&PREFIX[..], &fid.f_seq.to_be_bytes(), &fid.f_oid.to_be_bytes()].concat()
+    record::key_of(PREFIX, fid)
 }
 
 /// The object of a mark's key; `None` if the key is malformed.
 pub(crate) fn fid_of(key: &[u8]) -> Option<Fid> {
-    let (seq, oid) = key.strip_prefix(&PREFIX)?.split_first_chunk::<8>()?;
-    let oid = u32::from_be_bytes(oid.try_into().ok()?);
-    Some(Fid::new(u64::from_be_bytes(*seq), oid, 0))
+    record::parse_key(PREFIX, key)
 }
 
 /// The marks of this server.

@@ -26,15 +26,22 @@ const SIZE_1: usize = 1 + 3 * 12 + 3 * 4 + 16 + 4 + 8;
 pub(crate) const PREFIX: [u8; 1] = [KEY_RESERVED + 1];
 
 pub(crate) fn key(fid: &Fid) -> Vec<u8> {
-    let mut k = PREFIX.to_vec();
-    k.extend(fid.f_seq.to_be_bytes());
-    k.extend(fid.f_oid.to_be_bytes());
-    k
+    key_of(PREFIX, fid)
+}
+
+/// The key of an object in the table with this prefix.
+pub(super) fn key_of(prefix: [u8; 1], fid: &Fid) -> Vec<u8> {
+    [&prefix[..], &fid.f_seq.to_be_bytes(), &fid.f_oid.to_be_bytes()].concat()
 }
 
 /// The object of the record with this key; `None` if the key is malformed.
 pub(crate) fn fid_of(key: &[u8]) -> Option<Fid> {
-    let (seq, oid) = key.strip_prefix(&PREFIX)?.split_first_chunk::<8>()?;
+    parse_key(PREFIX, key)
+}
+
+/// The object of a key in the table with this prefix; `None` if the key is malformed.
+pub(super) fn parse_key(prefix: [u8; 1], key: &[u8]) -> Option<Fid> {
+    let (seq, oid) = key.strip_prefix(&prefix)?.split_first_chunk::<8>()?;
     let oid = u32::from_be_bytes(oid.try_into().ok()?);
     Some(Fid::new(u64::from_be_bytes(*seq), oid, 0))
 }

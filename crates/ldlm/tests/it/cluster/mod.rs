@@ -122,12 +122,7 @@ async fn run_with_lost_messages(seed: u64) {
         working.spawn(async move {
             for _ in 0..ROUNDS {
                 tokio::time::sleep(Duration::from_millis(random.u64(..1000))).await;
-                let lock = match client.locks.find(&OBJECT, LockMode::Pw, WHOLE) {
-                    Some(lock) => lock,
-                    None => client.enqueue(OBJECT, LockMode::Pw, WHOLE).await.unwrap(),
-                };
-                client.owner.add_one(lock.info());
-                drop(lock);
+                client.add_one().await;
                 let (mode, bits) = match random.u8(..3) {
                     0 => (LockMode::Ex, UPDATE),
                     1 => (LockMode::Pr, LOOKUP | UPDATE),

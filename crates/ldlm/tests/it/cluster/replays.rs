@@ -442,12 +442,7 @@ async fn run_with_restarts(seed: u64) {
         working.spawn(async move {
             for _ in 0..ROUNDS {
                 tokio::time::sleep(Duration::from_millis(random.u64(..100))).await;
-                let lock = match client.locks.find(&OBJECT, LockMode::Pw, WHOLE) {
-                    Some(lock) => lock,
-                    None => client.enqueue(OBJECT, LockMode::Pw, WHOLE).await.unwrap(),
-                };
-                client.owner.add_one(lock.info());
-                drop(lock);
+                client.add_one().await;
                 let (mode, bits) = match random.u8(..3) {
                     0 => (LockMode::Ex, UPDATE),
                     _ => (LockMode::Pr, LOOKUP | UPDATE),
