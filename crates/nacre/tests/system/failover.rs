@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 
 use crate::crash_matrix::{SLACK, holds_within};
 use crate::file_system::{Addresses, text};
-use crate::fixture::{Site, has_ended, nacre_ok, nacre_refuses};
+use crate::fixture::{Site, has_ended, nacre_ok, nacre_refuses, sh};
 use crate::recovery::{PROGRAMS, Program, sums_in};
 use crate::unresponsive_clients::StoppedProcess;
 
@@ -26,35 +26,32 @@ struct Cluster {
 }
 
 impl Cluster {
-    fn new() -> Cluster {
-        let mut cluster = Cluster {
+    /// The targets exist and do not run.
+    fn stopped() -> Cluster {
+        let cluster = Cluster {
             site: Site::new(),
             addresses: Addresses::new(),
         };
-        cluster.serve("mgs", MGS, &["--mgs"]);
+        nacre_ok(&["mkfs", "--mgs", &cluster.site.path_str("mgs")]);
+        let mgs = cluster.addresses.nid(MGS);
         for (name, kind, host) in [("mdt", "--mdt", MDT), ("ost", "--ost", OST)] {
             let nodes = [host, STANDBY].map(|host| cluster.addresses.nid(host)).join(",");
-            let mgs = cluster.addresses.nid(MGS);
-            let target = [
-                kind,
-                "--fsname",
-                "lus",
-                "--index",
-                "0",
-                "--mgsnode",
-                &mgs,
-                "--servicenode",
-                &nodes,
-            ];
-            cluster.serve(name, host, &target);
+            let dir = cluster.site.path_str(name);
+            let identity = ["mkfs", kind, "--fsname", "lus", "--index", "0"];
+            let servers = ["--mgsnode", &mgs, "--servicenode", &nodes, &dir];
+            nacre_ok(&[&identity[..], &servers].concat());
         }
         cluster
     }
 
-    fn serve(&mut self, name: &str, host: u8, mkfs: &[&str]) {
-        let nid = self.addresses.nid(host);
-        let listen = ["--listen", &nid, "--port", &self.addresses.port];
-        self.site.serve(name, mkfs, &listen);
+    fn new() -> Cluster {
+        let mut cluster = Cluster::stopped();
+        for (name, host) in [("mgs", MGS), ("mdt", MDT), ("ost", OST)] {
+            let nid = cluster.addresses.nid(host);
+            let listen = ["--listen", &nid, "--port", &cluster.addresses.port];
+            cluster.site.serve(name, &[], &listen);
+        }
+        cluster
     }
 
     /// A standby for both targets.
@@ -187,6 +184,20 @@ fn a_server_that_hangs_loses_its_targets_and_ends_when_it_continues() {
             "{name}"
         );
     }
+}
+
+#[test]
+fn a_standby_can_be_stopped_while_it_starts_its_targets() {
+    let cluster = Cluster::stopped();
+    let mut standby = cluster.standby(STANDBY, &[]);
+    let pid = standby.0.id();
+    // It has locked the targets, and waits for an MGS that does not run.
+    let lock = cluster.site.path("ost").join("lock");
+    let has_begun = || std::fs::read_to_string(&lock).is_ok_and(|text| text.contains(&pid.to_string()));
+    assert!(holds_within(SLACK, has_begun));
+    sh(&format!("kill -TERM {pid}"));
+    let has_ended = || standby.0.try_wait().unwrap().is_some();
+    assert!(holds_within(SLACK, has_ended));
 }
 
 #[test]
