@@ -178,7 +178,7 @@ impl Cluster {
             if let Some(bytes) = ost_bytes.filter(|_| kind == TargetKind::Ost) {
                 config.capacity = bytes;
             }
-            if kind == TargetKind::Mdt && seed.is_multiple_of(2) {
+            if kind == TargetKind::Mdt && (seed / 12).is_multiple_of(2) {
                 config.read_time_max = INDEX_READ_MAX;
             }
             let purpose = 1 + kind as u64 * 100 + u64::from(index);

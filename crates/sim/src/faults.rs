@@ -196,6 +196,7 @@ impl Faults {
             doubled: share(),
             overtaken: share(),
             broken: share(),
+            broken_after: share(),
             late: share(),
         };
         self.history.note(format!("{climate:?}"));

@@ -21,6 +21,9 @@ pub struct NetworkFaultRates {
     pub overtaken: u32,
     /// Lost together with their connection.
     pub broken: u32,
+    /// Delivered before their connection breaks: the client sends a request again while the server
+    /// executes it.
+    pub broken_after: u32,
     /// Late by up to three seconds.
     pub late: u32,
 }
@@ -111,6 +114,8 @@ impl Weather for SeededWeather {
             Fate::Reorder(late)
         } else if hits(climate.broken) {
             Fate::Break(latency)
+        } else if hits(climate.broken_after) {
+            Fate::DeliverThenBreak(latency)
         } else if hits(climate.late) {
             Fate::Deliver(late)
         } else {

@@ -62,6 +62,8 @@ pub enum Fate {
     Lose,
     /// It is lost, and both ends find their connection broken after this time.
     Break(Duration),
+    /// It arrives after this time, and directly afterwards both ends find their connection broken.
+    DeliverThenBreak(Duration),
 }
 
 /// Decides the fate of frames, and records what happens to them.
@@ -288,11 +290,7 @@ impl Fabric {
         let fate = self.weather.lock().fate(&info);
         match fate {
             Fate::Deliver(after) => {
-                let mut state = self.state.lock();
-                let lane = state.lanes.entry((frame.from, frame.to)).or_default();
-                let at = lane.last.map_or(now + after, |last| last.max(now + after));
-                lane.last = Some(at);
-                state.insert(at, frame);
+                self.state.lock().insert_in_order(now + after, frame);
             }
             Fate::Reorder(after) => self.state.lock().insert(now + after, frame),
             Fate::Duplicate(first, second) => {
@@ -301,16 +299,11 @@ impl Fabric {
                 state.insert(now + second, frame);
             }
             Fate::Lose => {}
-            Fate::Break(after) => {
-                let reset = |from, to| Frame {
-                    from,
-                    to,
-                    conn: frame.conn,
-                    body: Body::Reset,
-                };
+            Fate::Break(after) => self.state.lock().insert_resets(now + after, &frame),
+            Fate::DeliverThenBreak(after) => {
                 let mut state = self.state.lock();
-                state.insert(now + after, reset(frame.from, frame.to));
-                state.insert(now + after, reset(frame.to, frame.from));
+                let at = state.insert_in_order(now + after, frame.clone());
+                state.insert_resets(at, &frame);
             }
         }
         self.changed.notify_one();
@@ -362,5 +355,28 @@ impl State {
     fn insert(&mut self, at: Instant, frame: Frame) {
         self.frames_sent += 1;
         self.in_flight.insert((at, self.frames_sent), frame);
+    }
+
+    /// Inserts a frame that arrives at this time, but not before earlier frames of its lane.
+    /// Returns the time.
+    fn insert_in_order(&mut self, at: Instant, frame: Frame) -> Instant {
+        let lane = self.lanes.entry((frame.from, frame.to)).or_default();
+        let at = lane.last.map_or(at, |last| last.max(at));
+        lane.last = Some(at);
+        self.insert(at, frame);
+        at
+    }
+
+    /// Inserts the messages by which both ends find the connection of a frame broken.
+    fn insert_resets(&mut self, at: Instant, frame: &Frame) {
+        for (from, to) in [(frame.from, frame.to), (frame.to, frame.from)] {
+            let reset = Frame {
+                from,
+                to,
+                conn: frame.conn,
+                body: Body::Reset,
+            };
+            self.insert(at, reset);
+        }
     }
 }
