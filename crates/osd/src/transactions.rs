@@ -195,6 +195,18 @@ impl Transactions {
 
     /// Begins a transaction.
     pub fn begin(self: &Arc<Self>) -> TransactionGuard {
+        TransactionGuard {
+            transno: self.begin_unguarded(),
+            transactions: self.clone(),
+        }
+    }
+
+    /// Begins a transaction that never ends, so that no later one counts as committed.
+    pub(crate) fn hold(&self) -> Transno {
+        self.begin_unguarded()
+    }
+
+    fn begin_unguarded(&self) -> Transno {
         loop {
             let last = self.last();
             let transno = Transno(last.0 + 1);
@@ -209,11 +221,7 @@ impl Transactions {
             let next = self.last.compare_exchange(last.0, transno.0, SeqCst, SeqCst);
             if next.is_ok() {
                 numbers.push(transno.0);
-                drop(numbers);
-                return TransactionGuard {
-                    transno,
-                    transactions: self.clone(),
-                };
+                return transno;
             }
             shard.publish_lowest(&numbers);
         }

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use crate::crash_matrix::{SLACK, holds_within};
 use crate::file_system::{FileSystem, Shape, text};
-use crate::fixture::{nacre_ok, nacre_refuses, sh};
+use crate::fixture::{Site, nacre_ok, nacre_refuses, sh};
 
 /// Sets a barrier in front of a target, as `replay_barrier` of Lustre's tests does.
 fn set_barrier(fs: &FileSystem, server: &str, target: &str) {
@@ -51,12 +51,22 @@ fn contents(mount: &Path) -> String {
 
 #[test]
 fn client_replays_the_changes_behind_barriers() {
+    replays_after(Site::kill);
+}
+
+#[test]
+fn client_replays_the_changes_behind_barriers_after_an_ordinary_stop() {
+    replays_after(Site::down);
+}
+
+/// Ends both servers, one after the other, and starts each again.
+fn replays_after(end: fn(&Site, &str)) {
     let mut fs = start_with_barriers();
     let mount = fs.mount_point();
     change(&mount);
     let before = contents(&mount);
     for server in ["mdt", "ost"] {
-        fs.site.kill(server);
+        end(&fs.site, server);
         fs.start_server(server);
     }
     assert_eq!(contents(&mount), before);

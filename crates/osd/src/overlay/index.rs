@@ -2,10 +2,7 @@
 
 use std::{
     collections::BTreeMap,
-    sync::{
-        Arc, OnceLock,
-        atomic::{AtomicUsize, Ordering::Relaxed},
-    },
+    sync::{Arc, OnceLock},
 };
 
 use bytes::Bytes;
@@ -26,11 +23,17 @@ pub(crate) struct OverlayIndex {
     changes: OnceLock<Changes>,
 }
 
+/// Changed keys with their new values; `None`: removed.
+type Entries = BTreeMap<Bytes, Option<Bytes>>;
+
 #[derive(Default)]
-struct Changes {
-    /// Changed keys with their new values; `None`: removed.
-    entries: RwLock<BTreeMap<Bytes, Option<Bytes>>>,
-    bytes: AtomicUsize,
+struct Changes(RwLock<Changed>);
+
+#[derive(Default)]
+struct Changed {
+    entries: Entries,
+    /// The memory of the entries.
+    bytes: usize,
 }
 
 impl OverlayIndex {
@@ -45,20 +48,23 @@ impl OverlayIndex {
 
 impl Changes {
     fn add(&self, batch: &Batch) -> Result<(), OsdError> {
+        let mut changed = self.0.write();
+        let Changed { entries, bytes } = &mut *changed;
+        let size = |key: &Bytes, value: Option<&Bytes>| key.len() + value.map_or(0, Bytes::len) + ENTRY_BYTES;
+        let old_size = |entries: &Entries, key| entries.get(key).map_or(0, |old| size(key, old.as_ref()));
         let deletes = batch.deletes.iter().map(|key| (key, None));
         let puts = batch.puts.iter().map(|(key, value)| (key, Some(value)));
         let all = || deletes.clone().chain(puts.clone());
-        let size =
-            |(key, value): (&Bytes, Option<&Bytes>)| key.len() + value.map_or(0, Bytes::len) + ENTRY_BYTES;
-        let added: usize = all().map(size).sum();
-        if self.bytes.load(Relaxed) + added > CHANGES_MAX {
+        let added: usize = all().map(|(key, value)| size(key, value)).sum();
+        let replaced: usize = all().map(|(key, _)| old_size(entries, key)).sum();
+        if *bytes + added > CHANGES_MAX + replaced {
             return Err(OsdError::BarrierFull {
                 limit_mib: CHANGES_MAX >> 20,
             });
         }
-        self.bytes.fetch_add(added, Relaxed);
-        let mut entries = self.entries.write();
+        // A batch may have a key twice, so count again.
         for (key, value) in all() {
+            *bytes = *bytes + size(key, value) - old_size(entries, key);
             entries.insert(key.clone(), value.cloned());
         }
         Ok(())
@@ -81,8 +87,8 @@ impl Changes {
                 _ => to.clone(),
             };
             let mut merged: BTreeMap<Bytes, Bytes> = found.into_iter().collect();
-            let entries = self.entries.read();
-            let range = entries.range::<[u8], _>((
+            let changed = self.0.read();
+            let range = changed.entries.range::<[u8], _>((
                 std::ops::Bound::Included(&from[..]),
                 std::ops::Bound::Excluded(&end[..]),
             ));
@@ -103,7 +109,7 @@ impl Changes {
 impl Index for OverlayIndex {
     fn get(&self, key: &[u8]) -> IndexRead<'_, Option<Bytes>> {
         if let Some(changes) = self.changes.get()
-            && let Some(value) = changes.entries.read().get(key)
+            && let Some(value) = changes.0.read().entries.get(key)
         {
             return IndexRead::ready(Ok(value.clone()));
         }
@@ -215,5 +221,9 @@ mod tests {
         let refused = change(b"b").unwrap_err();
         assert_eq!(refused.errno(), wire::Errno::ENOSPC);
         assert_eq!(index.get(b"b").await.unwrap(), None);
+        // Another value of the same key takes no more memory.
+        for _ in 0..4 {
+            change(b"a").unwrap();
+        }
     }
 }

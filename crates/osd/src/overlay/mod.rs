@@ -19,12 +19,12 @@ use params::Param;
 use parking_lot::Mutex;
 use wire::Transno;
 
-use crate::{Index, Objects, OsdError, TransactionGuard, Transactions};
+use crate::{Index, Objects, OsdError, Transactions};
 
 pub(crate) use index::OverlayIndex;
 pub(crate) use objects::OverlayObjects;
 
-/// Time limit of waiting for the transactions in progress.
+/// Time limit of waiting for the transactions, or the changes of objects, in progress.
 const IN_PROGRESS_MAX: Duration = Duration::from_secs(10);
 /// Interval of looking for transactions in progress.
 const IN_PROGRESS_POLL: Duration = Duration::from_millis(1);
@@ -36,8 +36,9 @@ pub struct Barrier {
     objects: Option<Arc<dyn Objects>>,
     /// The transactions that the target reports as committed.
     transactions: Arc<Transactions>,
-    /// A transaction that never ends, so that no later one counts as committed.
-    held: OnceLock<TransactionGuard>,
+    /// The transaction that never ends. It outlives the barrier: an ordinary stop of the target
+    /// must not count the later ones as committed either.
+    held: OnceLock<Transno>,
     /// The text that the parameter shows.
     state: Mutex<String>,
 }
@@ -61,7 +62,7 @@ impl Barrier {
     /// Reports no later transaction as committed. Returns the number below which transactions
     /// still count.
     pub fn hold_committed(&self) -> Transno {
-        self.held.get_or_init(|| self.transactions.begin()).transno()
+        *self.held.get_or_init(|| self.transactions.hold())
     }
 
     /// Keeps all later changes in memory only. The earlier ones are on disk when this returns.
@@ -159,6 +160,9 @@ mod tests {
         assert!(transactions.committable() >= before && transactions.committable() < after);
         barrier.discard_changes().await.unwrap();
         change();
+        assert!(transactions.committable() < after);
+        // Nor when the target stops.
+        drop(barrier);
         assert!(transactions.committable() < after);
     }
 

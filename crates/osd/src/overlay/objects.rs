@@ -6,7 +6,6 @@ use std::{
         Arc, OnceLock,
         atomic::{AtomicUsize, Ordering::SeqCst},
     },
-    time::Duration,
 };
 
 use bytes::Bytes;
@@ -15,6 +14,7 @@ use parking_lot::Mutex;
 use tokio::sync::{OnceCell, watch};
 use wire::Fid;
 
+use super::IN_PROGRESS_MAX;
 use crate::{
     CachedAttr, Extent, ExtentData, MemoryObjects, ObjAttr, Objects, OsdError, Scrubbed, Seek, SetAttr, Space,
 };
@@ -23,14 +23,13 @@ use crate::{
 const CHANGES_MAX: u64 = 256 << 20;
 /// Number of bytes that a copy reads at once.
 const COPY_BYTES: u32 = 4 << 20;
-/// Interval at which a barrier looks for changes in progress.
-const DRAIN_POLL: Duration = Duration::from_millis(1);
 
 /// Objects that pass everything to other ones until [`Objects::discard_changes`]. After that, a
 /// change first copies its object into memory, up to [`CHANGES_MAX`] for all objects.
 pub(crate) struct OverlayObjects {
     below: Arc<dyn Objects>,
-    /// Number of changes of `below` in progress.
+    /// Number of changes of `below` in progress, and of callers that find out that there is an
+    /// overlay.
     changes: AtomicUsize,
     overlay: OnceLock<Overlay>,
 }
@@ -45,11 +44,12 @@ struct Overlay {
 }
 
 /// A change of `below` in progress.
-struct ChangeGuard<'a>(&'a AtomicUsize);
+struct ChangeGuard<'a>(&'a OverlayObjects);
 
 impl Drop for ChangeGuard<'_> {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, SeqCst);
+        self.0.changes.fetch_sub(1, SeqCst);
+        self.0.note_drained();
     }
 }
 
@@ -129,10 +129,20 @@ impl OverlayObjects {
     /// Begins a change of `below`, or returns the overlay in which the change takes place.
     fn begin(&self) -> Result<ChangeGuard<'_>, &Overlay> {
         self.changes.fetch_add(1, SeqCst);
-        let guard = ChangeGuard(&self.changes);
+        let guard = ChangeGuard(self);
         match self.overlay.get() {
             Some(overlay) => Err(overlay),
             None => Ok(guard),
+        }
+    }
+
+    /// Records that all changes of `below` have ended, if they have and there is an overlay: then
+    /// no further one begins.
+    fn note_drained(&self) {
+        if let Some(overlay) = self.overlay.get()
+            && self.changes.load(SeqCst) == 0
+        {
+            overlay.drained.send_replace(true);
         }
     }
 
@@ -254,11 +264,9 @@ impl Objects for OverlayObjects {
                 copies: Mutex::default(),
                 drained: watch::Sender::new(false),
             });
-            while self.changes.load(SeqCst) > 0 {
-                tokio::time::sleep(DRAIN_POLL).await;
-            }
-            overlay.drained.send_replace(true);
-            Ok(())
+            self.note_drained();
+            let drained = tokio::time::timeout(IN_PROGRESS_MAX, overlay.wait_until_drained());
+            drained.await.map_err(|_| OsdError::Busy)
         })
     }
 }
