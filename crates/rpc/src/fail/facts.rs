@@ -29,8 +29,9 @@ impl Server {
 /// A request, as the table of numbers sees it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Facts {
-    /// The server that the request is for.
-    pub(super) server: Server,
+    /// The server that handles the request; `None` at stages that no rule for a kind of server
+    /// concerns.
+    pub(super) server: Option<Server>,
     /// The opcode.
     pub(super) opc: u32,
     /// `pb_flags`.
@@ -49,7 +50,7 @@ pub(crate) struct Facts {
 
 impl Facts {
     /// The facts about a message. A malformed message has fewer.
-    pub(crate) fn of(server: Server, body: &PtlrpcBody, msg: &Message) -> Facts {
+    pub(crate) fn of(server: impl Into<Option<Server>>, body: &PtlrpcBody, msg: &Message) -> Facts {
         let opc = body.pb_opc;
         let first_word = |buf: &[u8]| buf.first_chunk().map_or(0, |b| u32::from_le_bytes(*b));
         let reint = match opc == MDS_REINT {
@@ -68,7 +69,7 @@ impl Facts {
             .then(|| msg.get::<OstBody>(bufs::OST_BODY).ok())
             .flatten();
         Facts {
-            server,
+            server: server.into(),
             opc,
             flags: body.pb_flags,
             reint,

@@ -39,11 +39,16 @@ pub struct FailPoints {
 /// The value of a text: decimal, or hexadecimal after `0x`.
 fn parse(text: &str) -> Result<u32, String> {
     let text = text.trim();
-    let parsed = match text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
-        Some(digits) => u32::from_str_radix(digits, 16),
-        None => text.parse(),
+    let (digits, radix) = match text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
+        Some(digits) => (digits, 16),
+        None => (text, 10),
     };
-    parsed.map_err(|_| {
+    // The standard library would accept a sign.
+    let value = digits
+        .chars()
+        .all(|c| c.is_digit(radix))
+        .then(|| u32::from_str_radix(digits, radix).ok());
+    value.flatten().ok_or_else(|| {
         format!("expected a decimal number, or a hexadecimal one after 0x, up to 0xffffffff; found '{text}'")
     })
 }
@@ -113,8 +118,12 @@ impl FailPoints {
                 false => tracing::warn!("fail_loc={loc:#x}: injecting OBD_FAIL_{name}"),
             }
         }
-        self.state.lock().set_loc(loc);
-        self.armed.store(loc != 0, Ordering::Relaxed);
+        {
+            let mut state = self.state.lock();
+            state.set_loc(loc);
+            // With the lock held, so that concurrent settings store both values in one order.
+            self.armed.store(loc != 0, Ordering::Relaxed);
+        }
         if loc == 0 {
             self.cleared.notify_waiters();
         }
@@ -159,7 +168,7 @@ impl FailPoints {
         if !self.is_armed() {
             return false;
         }
-        let facts = Facts::of(Server::Mgs, body, &Message::default());
+        let facts = Facts::of(None, body, &Message::default());
         self.inject(stage, &facts).await == Ok(true)
     }
 
@@ -231,7 +240,9 @@ mod tests {
     fn numbers_have_lustres_forms_and_unknown_ones_are_refused() {
         assert_eq!(parse("0x80000119\n"), Ok(0x8000_0119));
         assert_eq!(parse("281"), Ok(0x119));
-        assert!(parse("0x1ffffffff").is_err() && parse("-1").is_err());
+        for refused in ["0x1ffffffff", "-1", "+1", "0x+1", "", "0x"] {
+            assert!(parse(refused).is_err(), "{refused}");
+        }
         let fail = FailPoints::new(&RpcConfig::default());
         assert_eq!(fail.set_loc(0x8000_0119), Ok(()));
         let unknown = fail.set_loc(0x1701).unwrap_err();

@@ -133,12 +133,12 @@ impl On {
         match self {
             On::Opcodes(opcodes) => opcodes.contains(&facts.opc),
             On::OpcodeOfValue => facts.opc == val,
-            On::All(server) => facts.server == server && (val == 0 || val == facts.opc),
+            On::All(server) => facts.server == Some(server) && (val == 0 || val == facts.opc),
             On::Others(server) => {
                 let has_own_number = facts.opc == LDLM_ENQUEUE || facts.opc == MDS_REINT;
-                facts.server == server && !has_own_number
+                facts.server == Some(server) && !has_own_number
             }
-            On::EnqueuesAt(server) => facts.server == server && facts.opc == LDLM_ENQUEUE,
+            On::EnqueuesAt(server) => facts.server == Some(server) && facts.opc == LDLM_ENQUEUE,
             On::Reint(operation) => facts.reint == operation,
             On::Intents => facts.has_intent,
             On::Opens => facts.opens,
