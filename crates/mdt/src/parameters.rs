@@ -309,7 +309,7 @@ pub(crate) fn register_ost(ost: &Arc<Ost>, registry: &Registry) -> Group {
             show(
                 ost,
                 |o| u8::from(o.is_slow()).to_string(),
-                "1: a statfs has been unanswered for a while, so new files use other OSTs",
+                "1: the last statfs failed or is unanswered for a while, so new files use other OSTs",
             ),
         )
         .add(

@@ -64,8 +64,10 @@ pub(crate) struct Ost {
     signals: OstSignals,
     /// A create has tried to take an object since the statfs task last looked.
     in_use: AtomicBool,
-    /// A statfs request has been unanswered for [`statfs::SLOW`].
+    /// The last statfs request has failed, or has been unanswered for [`statfs::SLOW`].
     slow: AtomicBool,
+    /// Held during a statfs request.
+    statfs_turn: tokio::sync::Mutex<()>,
     /// New files use the OST from this time on: by then the clients know the OST.
     usable_from: Instant,
     /// Number of times that the last available object was taken.
@@ -173,6 +175,7 @@ impl Ost {
                 signals,
                 in_use: AtomicBool::new(false),
                 slow: AtomicBool::new(false),
+                statfs_turn: tokio::sync::Mutex::default(),
                 usable_from: Instant::now() + delay,
                 times_emptied: AtomicU64::new(0),
                 precreate_wakeup: Notify::new(),
@@ -273,7 +276,7 @@ impl Ost {
         }
     }
 
-    /// Whether a statfs request has been unanswered for [`statfs::SLOW`].
+    /// Whether the last statfs request has failed, or has been unanswered for [`statfs::SLOW`].
     pub(crate) fn is_slow(&self) -> bool {
         self.slow.load(Ordering::Relaxed)
     }

@@ -1,8 +1,11 @@
 //! A file system on one node: an MDT, OSTs that store nothing, and clients.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicU32, AtomicU64, Ordering},
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU32, AtomicU64, Ordering},
+    },
+    time::Duration,
 };
 
 use mdt::{Mdt, MdtConfig};
@@ -39,6 +42,10 @@ pub(crate) struct RecordingOst {
     pub(crate) parents: Mutex<Vec<(Fid, Fid)>>,
     /// Object and size of each truncation, and whether a sync followed.
     pub(crate) sizes: Mutex<Vec<(Fid, u64, bool)>>,
+    /// Number of statfs requests.
+    pub(crate) statfs_requests: AtomicU64,
+    /// The time that a statfs takes, and its error.
+    pub(crate) statfs_answer: Mutex<(Duration, Result<(), Errno>)>,
 }
 
 impl RecordingOst {
@@ -53,6 +60,8 @@ impl RecordingOst {
             orphan_cleanups: Mutex::default(),
             parents: Mutex::default(),
             sizes: Mutex::default(),
+            statfs_requests: AtomicU64::new(0),
+            statfs_answer: Mutex::new((Duration::ZERO, Ok(()))),
         })
     }
 
@@ -140,6 +149,10 @@ impl Target for RecordingOst {
                     Ok(Reply::new(vec![OstBody::default().to_bytes()]))
                 }
                 OST_STATFS => {
+                    self.statfs_requests.fetch_add(1, Ordering::SeqCst);
+                    let (time, result) = *self.statfs_answer.lock();
+                    tokio::time::sleep(time).await;
+                    result?;
                     let space = ObdStatfs {
                         os_bsize: 4096,
                         os_blocks: 1000,

@@ -15,6 +15,7 @@ mod restart;
 mod self_deadlock;
 mod server_side_checks;
 mod slow_store;
+mod statfs;
 mod swap;
 mod two_clients;
 mod unsupported;

@@ -47,8 +47,16 @@ impl Ost {
             .or(known.map(|(_, space)| space))
     }
 
-    /// Requests the OST's statfs, and updates the watermarks.
+    /// Requests the OST's statfs, and updates the watermarks. One request is in progress at a time;
+    /// callers that wait for their turn use its reply.
     async fn request_statfs(&self) -> Result<ObdStatfs, Errno> {
+        let asked = Instant::now();
+        let _turn = self.statfs_turn.lock().await;
+        if let Some((received, space)) = self.space.load().as_deref().copied()
+            && received > asked
+        {
+            return Ok(space);
+        }
         let reply = self.import.call(Request::new(OST_STATFS, Vec::new())).await?;
         let space: ObdStatfs = reply.get(bufs::OBD_STATFS)?;
         let before = self.space.swap(Some(Arc::new((Instant::now(), space))));
@@ -67,14 +75,34 @@ impl Ost {
     /// Requests the OST's statfs for a create, and waits for the reply, but not as long as
     /// [`SLOW`]. Without a reply, later creates do not wait.
     pub(crate) async fn refresh_statfs(&self) {
-        if timeout(SLOW, self.request_statfs()).await.is_err() {
-            self.slow.store(true, Ordering::Relaxed);
+        let answer = timeout(SLOW, self.request_statfs()).await;
+        self.set_slow(problem_of(answer.ok()));
+    }
+
+    /// Records that the OST answers its statfs requests, or why it does not.
+    fn set_slow(&self, problem: Option<String>) {
+        let was_slow = self.slow.swap(problem.is_some(), Ordering::Relaxed);
+        match problem {
+            Some(problem) if !was_slow => {
+                tracing::info!("{}: {problem}; new files use other OSTs", self.name);
+            }
+            None if was_slow => tracing::info!("{}: answers statfs again", self.name),
+            _ => {}
         }
     }
 }
 
+/// Why the answer to a statfs request is no success; `None` as `answer`: no reply within [`SLOW`].
+fn problem_of(answer: Option<Result<ObdStatfs, Errno>>) -> Option<String> {
+    match answer {
+        Some(Ok(_)) => None,
+        Some(Err(e)) => Some(format!("statfs failed: {e}")),
+        None => Some(format!("no reply to statfs within {SLOW:?}")),
+    }
+}
+
 /// The statfs task: sends requests at intervals while creates use the OST or avoid it. The OST is
-/// slow while a request is unanswered for longer than [`SLOW`].
+/// slow from a request that fails or is unanswered for longer than [`SLOW`] to the next success.
 pub(super) async fn run(ost: Arc<Ost>) {
     loop {
         ost.wait_connected().await;
@@ -85,17 +113,11 @@ pub(super) async fn run(ost: Arc<Ost>) {
             continue;
         }
         let mut request = std::pin::pin!(ost.request_statfs());
-        if timeout(SLOW, &mut request).await.is_ok() {
-            ost.slow.store(false, Ordering::Relaxed);
-            continue;
+        let mut answer = timeout(SLOW, &mut request).await.ok();
+        if answer.is_none() {
+            ost.set_slow(problem_of(None));
+            answer = Some(request.await);
         }
-        tracing::info!(
-            "{}: no reply to statfs within {SLOW:?}; new files use other OSTs",
-            ost.name
-        );
-        ost.slow.store(true, Ordering::Relaxed);
-        let answer = request.await;
-        ost.slow.store(false, Ordering::Relaxed);
-        tracing::info!("{}: answers again: {:?}", ost.name, answer.map(drop));
+        ost.set_slow(problem_of(answer));
     }
 }
