@@ -53,6 +53,8 @@ const BLOCKING_READS_MAX: usize = 64;
 const WORKER_ROWS_MAX: usize = 256;
 /// Interval of checks for the end of reads, when the index is dropped.
 const READ_POLL: Duration = Duration::from_micros(100);
+/// A dropped index that waits for reads longer than this warns.
+const READ_WARNING: Duration = Duration::from_secs(10);
 /// Interval of checks in [`Index::throttle`].
 const THROTTLE_POLL: Duration = Duration::from_millis(2);
 
@@ -270,8 +272,15 @@ impl Drop for LocalIndex {
                 tracing::error!(path = %self.shared.path.display(), "the commit thread panicked");
             }
         }
+        // Reads that wait for a thread end with an error.
+        self.shared.read_permits.close();
+        let mut since = Some(Instant::now());
         while Arc::strong_count(&self.shared) > 1 {
             thread::sleep(READ_POLL);
+            if since.is_some_and(|since| since.elapsed() > READ_WARNING) {
+                tracing::warn!(path = %self.shared.path.display(), "the store cannot close, because reads have not ended within {READ_WARNING:?}. Check its disk");
+                since = None;
+            }
         }
     }
 }
@@ -440,7 +449,7 @@ impl Shared {
     fn get(&self, key: &[u8]) -> Result<Option<Bytes>, OsdError> {
         let found = self
             .read_speed
-            .measure(1, || self.keyspace.get(key))
+            .measure(|| self.keyspace.get(key), |_| 1)
             .map_err(engine_error("read", &self.path))?;
         Ok(found.map(|v| Bytes::copy_from_slice(&v)))
     }
@@ -454,10 +463,12 @@ impl Shared {
                 let (k, v) = entry.into_inner().map_err(engine_error("scan", &self.path))?;
                 Ok((Bytes::copy_from_slice(&k), Bytes::copy_from_slice(&v)))
             };
-            entries.map(bytes).collect()
+            entries.map(bytes).collect::<Result<Vec<_>, OsdError>>()
         };
         match limit <= WORKER_ROWS_MAX {
-            true => self.read_speed.measure(limit as u32, read),
+            true => self
+                .read_speed
+                .measure(read, |rows| rows.as_ref().map_or(0, Vec::len)),
             // A long scan takes long even if the data is in memory.
             false => read(),
         }

@@ -102,6 +102,7 @@ impl Store {
                 Err(ApplyError::Failed(errno)) => return Err(errno),
                 // A change of another inode of the same shard.
                 Err(ApplyError::Stale) => {}
+                Err(ApplyError::Unread(dir)) if unread.contains(&dir) => {}
                 Err(ApplyError::Unread(dir)) => unread.push(dir),
             }
         }
@@ -220,13 +221,13 @@ impl Store {
                 Err(error) => pending.end(Err(error)),
             }
         }
+        if joined.is_empty() {
+            return;
+        }
         for (fid, dir) in &dirs {
             batch.put(keys::inode(*fid), dir.encode());
         }
-        let applied = match joined.is_empty() {
-            true => Ok(()),
-            false => self.index.apply(batch).map_err(|e| Errno::from(e).into()),
-        };
+        let applied = self.index.apply(batch).map_err(|e| Errno::from(e).into());
         if applied.is_ok() {
             for (fid, dir) in dirs {
                 self.inode_cache.update(fid, Some(dir));

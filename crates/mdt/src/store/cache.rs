@@ -34,12 +34,20 @@ const DEFAULT_MAX: u64 = 128 << 10;
 /// The value of a read that waits for the index; `None` if there is no such inode.
 type ReadCell = Arc<OnceCell<Option<Arc<Inode>>>>;
 
+/// A read in the list of its shard.
+#[derive(Default)]
+struct ListedRead {
+    cell: ReadCell,
+    /// Number of tasks that wait for it.
+    readers: usize,
+}
+
 #[derive(Default)]
 struct Shard {
     young: HashMap<Fid, Arc<Inode>>,
     old: HashMap<Fid, Arc<Inode>>,
     /// The reads that wait for the index; at most one for each waiting request.
-    reads: HashMap<Fid, ReadCell>,
+    reads: HashMap<Fid, ListedRead>,
     /// Number of changes of inodes so far.
     changes: u64,
 }
@@ -71,11 +79,10 @@ impl Shard {
         }
     }
 
-    /// Whether this read is in the list.
-    fn lists(&self, fid: Fid, cell: &ReadCell) -> bool {
-        self.reads
-            .get(&fid)
-            .is_some_and(|listed| Arc::ptr_eq(listed, cell))
+    /// The list's entry of this read, if the list has it.
+    fn listed(&mut self, fid: Fid, cell: &ReadCell) -> Option<&mut ListedRead> {
+        let listed = self.reads.get_mut(&fid)?;
+        Arc::ptr_eq(&listed.cell, cell).then_some(listed)
     }
 }
 
@@ -106,7 +113,7 @@ impl InodeRead<'_> {
         let read = async || Ok::<_, Errno>(read().await?.map(Arc::new));
         let value = self.cell.get_or_try_init(read).await?.clone();
         let mut shard = self.cache.shard(self.fid).lock();
-        if shard.lists(self.fid, &self.cell) {
+        if shard.listed(self.fid, &self.cell).is_some() {
             shard.reads.remove(&self.fid);
             if let Some(inode) = &value {
                 shard.put(self.fid, inode.clone(), self.cache.generation_max());
@@ -119,10 +126,12 @@ impl InodeRead<'_> {
 impl Drop for InodeRead<'_> {
     /// Removes the read from the list if no other task waits for it.
     fn drop(&mut self) {
-        // The list and this task.
-        const LAST: usize = 2;
         let mut shard = self.cache.shard(self.fid).lock();
-        if shard.lists(self.fid, &self.cell) && Arc::strong_count(&self.cell) == LAST {
+        let Some(listed) = shard.listed(self.fid, &self.cell) else {
+            return;
+        };
+        listed.readers -= 1;
+        if listed.readers == 0 {
             shard.reads.remove(&self.fid);
         }
     }
@@ -188,12 +197,13 @@ impl InodeCache {
         if let Some(inode) = shard.get(fid, self.generation_max()) {
             return Lookup::Found(inode);
         }
+        let changes = shard.changes;
         match shard.reads.is_empty() {
             true => None,
-            false => shard.reads.get(&fid),
+            false => shard.reads.get_mut(&fid),
         }
-        .map_or(Lookup::Missing(shard.changes), |cell| {
-            Lookup::Reading(self.read(fid, cell.clone()))
+        .map_or(Lookup::Missing(changes), |listed| {
+            Lookup::Reading(self.join_read(fid, listed))
         })
     }
 
@@ -204,15 +214,15 @@ impl InodeCache {
         if shard.changes != changes {
             return None;
         }
-        let cell = shard.reads.entry(fid).or_default().clone();
-        Some(self.read(fid, cell))
+        Some(self.join_read(fid, shard.reads.entry(fid).or_default()))
     }
 
-    fn read(&self, fid: Fid, cell: ReadCell) -> InodeRead<'_> {
+    fn join_read(&self, fid: Fid, listed: &mut ListedRead) -> InodeRead<'_> {
+        listed.readers += 1;
         InodeRead {
             cache: self,
             fid,
-            cell,
+            cell: listed.cell.clone(),
         }
     }
 
@@ -313,6 +323,17 @@ mod tests {
             assert!(cache.begin_read(fid(1), changes).is_none());
             assert_eq!(cache.cached(fid(1)).map(|i| i.size), change.map(|i| i.size));
         }
+    }
+
+    #[test]
+    fn read_that_nobody_waits_for_leaves_the_list() {
+        let cache = InodeCache::new();
+        let (first, second) = (begin(&cache, fid(1)), begin(&cache, fid(1)));
+        std::thread::scope(|threads| {
+            threads.spawn(|| drop(first));
+            threads.spawn(|| drop(second));
+        });
+        assert!(cache.shard(fid(1)).lock().reads.is_empty());
     }
 
     #[tokio::test]

@@ -58,8 +58,11 @@ pub use work::Work;
 const SHARDS: usize = 256;
 /// Most operations depend on at most this number of shards.
 const INLINE_SHARDS: usize = 2;
-/// Maximum number of records that one scan of extended attributes or orphans returns.
-const ROWS_MAX: usize = 65536;
+/// Maximum number of records that one scan of orphans returns.
+const ORPHANS_MAX: usize = 65536;
+/// Number of extended attributes that one scan returns. A local index reads so many without a
+/// thread hand-over if memory holds them.
+const XATTRS_PER_SCAN: usize = 256;
 
 /// The numbers of open handles of an inode, of all clients together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -361,18 +364,28 @@ impl Store {
         Ok(self.index.get(&keys::xattr(fid, name)).await?)
     }
 
-    /// The extended attributes that have their own records, at most 65536 (`ROWS_MAX`).
+    /// The extended attributes that have their own records.
     ///
     /// # Errors
     ///
     /// The error of the index.
     pub async fn xattrs(&self, fid: Fid) -> Result<Vec<(Bytes, Bytes)>, Errno> {
-        let from = keys::xattr(fid, b"");
-        let rows = self.index.scan(&from, &prefix_end(&from), ROWS_MAX).await?;
-        Ok(rows
-            .into_iter()
-            .map(|(key, value)| (keys::xattr_name(&key), value))
-            .collect())
+        let mut from = keys::xattr(fid, b"").to_vec();
+        let end = prefix_end(&from);
+        let mut xattrs = Vec::new();
+        loop {
+            let rows = self.index.scan(&from, &end, XATTRS_PER_SCAN).await?;
+            let last = rows.last().filter(|_| rows.len() == XATTRS_PER_SCAN);
+            let next = last.map(|(key, _)| [&key[..], b"\0"].concat());
+            xattrs.extend(
+                rows.iter()
+                    .map(|(key, value)| (keys::xattr_name(key), value.clone())),
+            );
+            match next {
+                Some(next) => from = next,
+                None => return Ok(xattrs),
+            }
+        }
     }
 
     /// The names of an inode's extended attributes that have their own records.
@@ -392,7 +405,7 @@ impl Store {
             .collect())
     }
 
-    /// The FIDs of orphans after `after`, at most 65536 (`ROWS_MAX`).
+    /// The FIDs of orphans after `after`, at most 65536 (`ORPHANS_MAX`).
     ///
     /// # Errors
     ///
@@ -404,7 +417,7 @@ impl Store {
         };
         let rows = self
             .index
-            .scan(&from, &prefix_end(keys::ORPHANS), ROWS_MAX)
+            .scan(&from, &prefix_end(keys::ORPHANS), ORPHANS_MAX)
             .await?;
         Ok(rows.iter().filter_map(|(key, _)| keys::fid(key)).collect())
     }

@@ -37,11 +37,14 @@ impl ReadSpeed {
         self.fast.load(Relaxed) >= FAST_READS
     }
 
-    /// Runs a read of up to `entries` entries, and records the time that it takes.
-    pub(super) fn measure<T>(&self, entries: u32, read: impl FnOnce() -> T) -> T {
+    /// Runs a read, and records the time that it takes. `entries`: the number of entries in the
+    /// result.
+    pub(super) fn measure<T>(&self, read: impl FnOnce() -> T, entries: impl FnOnce(&T) -> usize) -> T {
         let begin = Instant::now();
         let result = read();
-        self.record(begin.elapsed().saturating_sub(ENTRY * entries));
+        let time = begin.elapsed();
+        let entries = u32::try_from(entries(&result)).unwrap_or(u32::MAX);
+        self.record(time.saturating_sub(ENTRY * entries));
         result
     }
 

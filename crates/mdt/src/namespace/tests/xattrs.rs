@@ -50,6 +50,12 @@ fn xattrs_are_set_listed_and_removed() {
         f.setxattr(file, b"unknown.a", Some(b"1"), 0).unwrap_err(),
         Errno::EOPNOTSUPP
     );
+    // More than one scan returns.
+    for n in 0..600 {
+        f.setxattr(file, format!("user.{n}").as_bytes(), Some(b"1"), 0)
+            .unwrap();
+    }
+    assert_eq!(f.store.xattrs(file).wait().unwrap().len(), 601);
     f.unlink(ROOT, "x").unwrap();
     assert!(f.store.xattrs(file).wait().unwrap().is_empty());
     f.become_user(9);
