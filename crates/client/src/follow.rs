@@ -66,7 +66,9 @@ impl Client {
     /// result.
     pub(crate) async fn data(&self, fid: Fid, layout: Arc<FileLayout>) -> Arc<DataFile> {
         if !self.lov.knows_targets(&layout) {
-            let read_config = tokio::time::timeout(LEARN_TARGETS_WAIT_MAX, self.learn_targets(&layout)).await;
+            // On the heap: every operation on a file moves its future, which contains this one.
+            let learn_targets = Box::pin(self.learn_targets(&layout));
+            let read_config = tokio::time::timeout(LEARN_TARGETS_WAIT_MAX, learn_targets).await;
             if read_config.is_err() || !self.lov.knows_targets(&layout) {
                 lnet::warn_rate_limited!(%fid, "the file has an object on an OST that the mount does not know: its data there cannot be accessed");
             }

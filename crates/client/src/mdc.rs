@@ -151,7 +151,7 @@ fn build_enqueue(intent: IntentRequest) -> (Enqueue, Elc) {
     // A layout intent for an EX lock creates objects.
     enqueue.request.modifies = intent.opens || (intent.opc == IT_LAYOUT && intent.mode == LockMode::Ex);
     enqueue.request.keep_until_closed = intent.opens;
-    enqueue.request.replay_bufs = intent.opens.then_some(replay::replayed_open);
+    enqueue.request.edit_replay = intent.opens.then_some(replay::replay_open);
     (enqueue, intent.elc)
 }
 
@@ -282,6 +282,11 @@ impl Mdc {
     /// A granted lock on a file with at least these bits, if the client holds one.
     pub(crate) fn find(&self, fid: Fid, mode: LockMode, bits: u64) -> Option<LockRef> {
         self.locks.find(&fid.res_id(), mode, Policy::ibits(bits))
+    }
+
+    /// Whether such a lock is cached at this moment.
+    pub(crate) fn has_lock(&self, fid: Fid, mode: LockMode, bits: u64) -> bool {
+        self.locks.has(&fid.res_id(), mode, Policy::ibits(bits))
     }
 
     /// Collects the client's own locks that an operation would revoke; the request carries their

@@ -508,7 +508,8 @@ impl Mgc {
         let reply = self
             .call(logname, LLOG_ORIGIN_HANDLE_READ_HEADER, vec![body.to_bytes()])
             .await?;
-        let header = LlogLogHdr::from_bytes(reply.buf(bufs::LLOG_HEADER)).and_then(|h| h.check().map(|()| h));
+        let header = LlogLogHdr::from_bytes(reply.buf(bufs::LLOG_HEADER))
+            .and_then(|h| h.check().map(|()| Box::new(h)));
         let header = header.map_err(|e| bad(e.to_string()))?;
         let last = header.last_index();
         let body = LlogdBody {

@@ -44,7 +44,7 @@ pub use import::{
     UncommittedGuard,
 };
 pub use node::Ptlrpc;
-pub use request::{BuildReplay, Bulk, Executed, Replay, ReplyMsg, Request};
+pub use request::{Bulk, EditReplay, Executed, Replay, ReplyMsg, Request};
 pub use server::{
     ActiveGuard, ConnectRequest, EndReason, Export, KeptReply, KnownClient, Reply, Role, ServerRequest,
     ServiceStats, Target, TargetExports,

@@ -57,9 +57,9 @@ pub struct Request {
     /// Whether the request is a part of the import's recovery at a restarted server. The call then
     /// fails if the connection is lost.
     pub replay: Option<Replay>,
-    /// Builds the buffers with which the import replays the request after a restart of the server,
-    /// from the request's buffers and the reply. `None`: the request's buffers.
-    pub replay_bufs: Option<BuildReplay>,
+    /// Turns the buffers of the request, by its reply, into those with which the import replays the
+    /// request after a restart of the server. `None`: they are the same.
+    pub edit_replay: Option<EditReplay>,
     /// `MSG_*` flags of `pb_flags`, in addition to those that the import sets.
     pub flags: u32,
     /// The id of the user that caused the request (job statistics, NRS).
@@ -73,8 +73,8 @@ pub struct Request {
     pub jobid: JobId,
 }
 
-/// Builds the buffers of a replay from those of the request and the reply.
-pub type BuildReplay = fn(&[Bytes], &ReplyMsg) -> Vec<Bytes>;
+/// Turns the buffers of a request into those of its replay; the second argument is its reply.
+pub type EditReplay = fn(&mut [Bytes], &ReplyMsg);
 
 /// The part of a recovery that a request belongs to.
 #[derive(Debug, Clone, Copy)]
@@ -140,7 +140,7 @@ impl Request {
             keep_until_closed: false,
             ends_open: None,
             replay: None,
-            replay_bufs: None,
+            edit_replay: None,
             flags: 0,
             uid: None,
             gid: None,

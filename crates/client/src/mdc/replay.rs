@@ -11,27 +11,25 @@ use wire::{
     OBD_MD_FLEASIZE, WireStruct,
 };
 
-/// The buffers of the replay of an open intent; those of the request if the open failed.
-pub(super) fn replayed_open(request: &[Bytes], reply: &ReplyMsg) -> Vec<Bytes> {
-    edited(request, reply).unwrap_or_else(|| request.to_vec())
+/// Turns the buffers of an open intent into those of its replay. They stay as they are if the open
+/// failed.
+pub(super) fn replay_open(request: &mut [Bytes], reply: &ReplyMsg) {
+    // A failure leaves the buffers unchanged.
+    let _ = edit(request, reply);
 }
 
-fn edited(request: &[Bytes], reply: &ReplyMsg) -> Option<Vec<Bytes>> {
+fn edit(request: &mut [Bytes], reply: &ReplyMsg) -> Option<()> {
     // The buffers of a request begin after the `ptlrpc_body`.
     let at = |index: usize| index - 1;
     let body: MdtBody = reply.get(bufs::INTENT_REPLY_BODY).ok()?;
     if body.mbo_fid1 == Fid::ZERO {
         return None;
     }
-    let mut all = request.to_vec();
-    let dlm = all.get_mut(at(bufs::DLM_REQ))?;
+    let dlm = request.get(at(bufs::DLM_REQ))?;
     let mut dlm_req = LdlmRequest::from_bytes(dlm).ok()?;
     dlm_req.lock_flags |= LDLM_FL_INTENT_ONLY as u32;
-    *dlm = [dlm_req.to_bytes(), dlm.slice(LdlmRequest::SIZE.min(dlm.len())..)]
-        .concat()
-        .into();
-    let rec = all.get_mut(at(bufs::OPEN_REC))?;
-    let mut open = MdtRecCreate::from_bytes(rec).ok()?;
+    let dlm = [dlm_req.to_bytes(), dlm.slice(LdlmRequest::SIZE.min(dlm.len())..)].concat();
+    let mut open = MdtRecCreate::from_bytes(request.get(at(bufs::OPEN_REC))?).ok()?;
     open.cr_fid2 = body.mbo_fid1;
     open.cr_open_handle_old = body.mbo_open_handle;
     let layout = reply.bytes(bufs::INTENT_REPLY_MD);
@@ -40,15 +38,16 @@ fn edited(request: &[Bytes], reply: &ReplyMsg) -> Option<Vec<Bytes>> {
         open.cr_flags_l |= flags as u32;
         open.cr_flags_h |= (flags >> 32) as u32;
     }
-    *rec = open.to_bytes();
-    *all.get_mut(at(bufs::OPEN_EA))? = layout;
-    Some(all)
+    *request.get_mut(at(bufs::OPEN_EA))? = layout;
+    request[at(bufs::DLM_REQ)] = dlm.into();
+    request[at(bufs::OPEN_REC)] = open.to_bytes();
+    Some(())
 }
 
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use super::replayed_open;
+    use super::replay_open;
     use bytes::Bytes;
     use rpc::ReplyMsg;
     use wire::format::bufs;
@@ -83,12 +82,12 @@ mod tests {
             bulk: Vec::new(),
             uncommitted_guard: None,
         };
-        let replayed = replayed_open(&request, &reply);
-        let open = MdtRecCreate::from_bytes(&replayed[bufs::OPEN_REC - 1]).unwrap();
+        replay_open(&mut request, &reply);
+        let open = MdtRecCreate::from_bytes(&request[bufs::OPEN_REC - 1]).unwrap();
         assert_eq!((open.cr_fid2, open.cr_open_handle_old.cookie), (fid, 77));
         assert_ne!(u64::from(open.cr_flags_l) & MDS_OPEN_HAS_OBJS, 0);
-        assert_eq!(&replayed[bufs::OPEN_EA - 1][..], b"layout");
-        let dlm = LdlmRequest::from_bytes(&replayed[bufs::DLM_REQ - 1]).unwrap();
+        assert_eq!(&request[bufs::OPEN_EA - 1][..], b"layout");
+        let dlm = LdlmRequest::from_bytes(&request[bufs::DLM_REQ - 1]).unwrap();
         assert_ne!(u64::from(dlm.lock_flags) & LDLM_FL_INTENT_ONLY, 0);
     }
 }

@@ -484,7 +484,7 @@ impl Client {
                 .is_some_and(|inode| inode.state.lock().unwritten)
         };
         // The lock may be revoked and granted again between the check of the mark and of the lock.
-        is_marked() && mdc.find(fid, LockMode::Pr, MDS_INODELOCK_DOM).is_some() && is_marked()
+        is_marked() && mdc.has_lock(fid, LockMode::Pr, MDS_INODELOCK_DOM) && is_marked()
     }
 
     /// The supplementary group that a request about a file carries ([`crate::perm::suppgid`]).

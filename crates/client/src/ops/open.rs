@@ -253,14 +253,7 @@ impl Client {
         let file = self.finish_open(&reply, &md, flags).await?;
         drop((reply, truncate));
         if flags.truncate {
-            let empty = SetAttr {
-                size: Some(0),
-                ..SetAttr::default()
-            };
-            if let Err(e) = self.setattr(cred, fid, &empty, Some(&file)).await {
-                let _ = self.release(&file).await;
-                return Err(e);
-            }
+            self.truncate_opened(cred, &file).await?;
         }
         Ok(file)
     }
@@ -336,14 +329,7 @@ impl Client {
         let created = reply.created_file();
         drop(reply);
         if !created && flags.truncate {
-            let empty = SetAttr {
-                size: Some(0),
-                ..SetAttr::default()
-            };
-            if let Err(e) = self.setattr(cred, file.fid, &empty, Some(&file)).await {
-                let _ = self.release(&file).await;
-                return Err(e);
-            }
+            self.truncate_opened(cred, &file).await?;
         }
         if created && flags.write && !self.is_unwritten(mdc, file.fid) {
             let data = file.data.lock().clone();
@@ -351,6 +337,20 @@ impl Client {
         }
         let found = self.found_by_name(cred, file.fid, md, (parent, name)).await?;
         Ok((found, file))
+    }
+
+    /// Truncates a file that was just opened; closes it if that fails.
+    async fn truncate_opened(&self, cred: &Cred, file: &Arc<OpenFile>) -> Result<(), Errno> {
+        let empty = SetAttr {
+            size: Some(0),
+            ..SetAttr::default()
+        };
+        // On the heap: the futures of all opens contain this one, and each move copies it.
+        let truncated = Box::pin(self.setattr(cred, file.fid, &empty, Some(file))).await;
+        if truncated.is_err() {
+            let _ = self.release(file).await;
+        }
+        truncated.map(drop)
     }
 
     /// Builds the open file from the reply to an open. Closes the handle and fails if the file is

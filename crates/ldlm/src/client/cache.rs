@@ -57,6 +57,11 @@ impl CachedLock {
         }
     }
 
+    /// Whether the lock covers `mode` and `policy`.
+    fn includes(&self, mode: LockMode, policy: &Policy) -> bool {
+        self.mode.covers(mode) && self.policy.covers(policy)
+    }
+
     /// Whether the caller can begin to cancel the lock: it is unused, and no other task is
     /// cancelling it.
     pub(super) fn can_cancel(&self) -> bool {
@@ -189,6 +194,14 @@ impl LockClient {
         self.find_if(res, mode, policy, |lock| lock.revoked_bits == 0)
     }
 
+    /// Whether a cached lock includes `mode` and `policy` and is not revoked at this moment. Costs
+    /// less than [`LockClient::find`], and does not count as a use of the lock.
+    pub fn has(&self, res: &LdlmResId, mode: LockMode, policy: Policy) -> bool {
+        let shard = self.cache_shard(res).lock();
+        let mut locks = shard.by_res.get(res).into_iter().flatten();
+        locks.any(|l| l.revoked_bits == 0 && l.includes(mode, &policy))
+    }
+
     /// A cached lock that includes `mode` and `policy`, revoked or not: for work that must finish
     /// before the cancel, because [`super::LockOwner::blocking`] may wait for it. The cancel waits
     /// for this work too, so such work must be rare, or it delays the cancel for ever.
@@ -209,7 +222,7 @@ impl LockClient {
         let client = self.me.upgrade()?;
         let mut shard = self.cache_shard(res).lock();
         let locks = shard.by_res.get_mut(res)?;
-        let serves = |l: &&mut CachedLock| is_usable(l) && l.mode.covers(mode) && l.policy.covers(&policy);
+        let serves = |l: &&mut CachedLock| is_usable(l) && l.includes(mode, &policy);
         let lock = locks.iter_mut().find(serves)?;
         lock.refs += 1;
         let info = lock.info(res);

@@ -150,10 +150,15 @@ impl LockClient {
     /// the RPC.
     pub async fn enqueue(&self, enqueue: Enqueue) -> Result<EnqueueReply, RpcError> {
         let client = self.me.upgrade().ok_or_else(closed_error)?;
-        if enqueue.policy.ty() == LockType::Flock {
-            return client.enqueue_flock(enqueue).await;
+        // On the heap: the futures of all operations contain this one, and each move copies it.
+        match enqueue.policy.ty() {
+            LockType::Flock => Box::pin(client.enqueue_flock(enqueue)).await,
+            _ => Box::pin(client.enqueue_in_place(enqueue)).await,
         }
-        let mut pending = PendingEnqueue::begin(client, &enqueue);
+    }
+
+    async fn enqueue_in_place(self: Arc<Self>, enqueue: Enqueue) -> Result<EnqueueReply, RpcError> {
+        let mut pending = PendingEnqueue::begin(self, &enqueue);
         let reply = pending.send(enqueue).await?;
         pending.finish(reply).await
     }

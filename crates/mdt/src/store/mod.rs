@@ -227,11 +227,14 @@ impl Store {
     ///
     /// `EIO` if the record is malformed, or the error of the index.
     pub async fn find(&self, fid: Fid) -> Result<Option<Inode>, Errno> {
-        let found = match self.find_now(fid) {
-            Ok(found) => found?,
-            Err(read) => read.await?,
-        };
-        Ok(found.map(|inode| Inode::clone(&inode)))
+        Ok(self.find_shared(fid).await?.map(Arc::unwrap_or_clone))
+    }
+
+    async fn find_shared(&self, fid: Fid) -> FoundInode {
+        match self.find_now(fid) {
+            Ok(found) => found,
+            Err(read) => read.await,
+        }
     }
 
     /// Looks up an inode in the cache and, on a miss, in the index; adds it to the cache. The error
@@ -264,7 +267,7 @@ impl Store {
                 Box::pin(async move { listed.value(async || decode_inode(fid, read.await?)).await })
             }
             // A change came first.
-            None => Box::pin(async move { Ok(self.find(fid).await?.map(Arc::new)) }),
+            None => Box::pin(self.find_shared(fid)),
         })
     }
 
@@ -274,7 +277,8 @@ impl Store {
     ///
     /// `ENOENT` if it does not exist, or an error of [`Store::find`].
     pub async fn inode(&self, fid: Fid) -> Result<Inode, Errno> {
-        self.find(fid).await?.ok_or(Errno::ENOENT)
+        let found = self.find_shared(fid).await?;
+        Ok(Arc::unwrap_or_clone(found.ok_or(Errno::ENOENT)?))
     }
 
     /// Checks that no inode has this FID; `None` if one has.
@@ -284,7 +288,8 @@ impl Store {
     /// An error of [`Store::find`].
     pub async fn unused_fid(&self, fid: Fid) -> Result<Option<UnusedFid>, Errno> {
         let stamp = self.stamp(&[fid]);
-        Ok(self.find(fid).await?.is_none().then_some(UnusedFid { stamp }))
+        let found = self.find_shared(fid).await?;
+        Ok(found.is_none().then_some(UnusedFid { stamp }))
     }
 
     /// Looks up a name in a directory, including the names without a record ([`dot_lustre`]).

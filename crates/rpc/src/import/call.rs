@@ -452,15 +452,12 @@ impl Call<'_> {
 
     /// The request, as the client replays it after a restart of the server.
     fn request_to_replay(&self, reply: &ReplyMsg) -> Request {
-        let req = self.req;
-        Request {
-            bufs: match req.replay_bufs {
-                Some(edit) => edit(&req.bufs, reply),
-                None => req.bufs.clone(),
-            },
-            portal: Some(self.portal),
-            ..req.clone()
+        let mut replay = self.req.clone();
+        replay.portal = Some(self.portal);
+        if let Some(edit) = replay.edit_replay {
+            edit(&mut replay.bufs, reply);
         }
+        replay
     }
 
     /// Returns the reply with its bulk; `None` to send the request again.

@@ -293,7 +293,9 @@ impl Object {
     /// Requests a lock from the target. The file exists, so a missing object means lost data
     /// (`EIO`).
     async fn enqueue(self: &Arc<Self>, enqueue: Enqueue) -> Result<EnqueueReply, Errno> {
-        let reply = self.enqueue_with_capability(enqueue).await.map_err(Errno::from);
+        // On the heap, as in [`LockClient::enqueue`](ldlm::LockClient::enqueue).
+        let reply = Box::pin(self.enqueue_with_capability(enqueue)).await;
+        let reply = reply.map_err(Errno::from);
         if reply.as_ref().is_err_and(|e| *e == Errno::ENOENT) {
             let file = self.file();
             lnet::warn_rate_limited!(ost = self.osc.name(), %file, "the OST lacks an object of the file: its data is lost");
