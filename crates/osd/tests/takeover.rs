@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 use std::fs;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
@@ -162,6 +163,29 @@ async fn late_write_of_the_old_server_does_not_reach_objects() {
         "only the late object 9: {:?}",
         files.strays
     );
+}
+
+#[tokio::test]
+async fn late_write_to_a_new_object_does_not_reach_the_next_server() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("ost");
+    let old = Server::start(TargetDir::create(&path, &shared_label(), |_| Ok(())).unwrap()).await;
+    // The record becomes durable; the data may stay in the page cache of the old server's node.
+    old.write(1, 0, "data").await.unwrap();
+    old.index.sync().await.unwrap();
+    let name = path.join("objects/240000400/01/1");
+    let page_cache = fs::OpenOptions::new().write(true).open(&name).unwrap();
+    let new = Server::take_over(&path).await;
+    assert_eq!(new.read(1).await, "data");
+    page_cache.write_all_at(b"LATE", 0).unwrap();
+    assert_eq!(new.read(1).await, "data");
+    assert_eq!(object_generation(&*new.index, &fid(1)).await.unwrap(), 1);
+    // The marks of new objects go as those of others.
+    new.write(2, 0, "data").await.unwrap();
+    new.objects.sync(None).await.unwrap();
+    while new.objects.settle(true).await.unwrap() {}
+    let marks = new.index.scan(&[0xf4], &[0xf5], 9).await.unwrap();
+    assert!(marks.is_empty(), "{marks:?}");
 }
 
 #[tokio::test]

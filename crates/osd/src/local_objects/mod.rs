@@ -283,6 +283,9 @@ impl Shared {
             generation: entry.generation,
         };
         batch.put(record::key(&entry.fid), record::write(&record));
+        if state.is_new {
+            self.marks.add_new(entry.fid, &mut batch);
+        }
         self.index.apply(batch)?;
         state.record_stale = false;
         Ok(())
@@ -317,7 +320,7 @@ impl Shared {
         let file = file.map_err(OsdError::io("make", &entry.path))?;
         let mut state = entry.state.lock();
         state.file = Some(file.clone());
-        state.exists = true;
+        (state.exists, state.is_new) = (true, true);
         Ok((file, true))
     }
 
@@ -339,6 +342,7 @@ impl Shared {
         // its times may wait.
         if new {
             self.write_record(entry)?;
+            entry.state.lock().is_new = false;
         }
         measured
     }
