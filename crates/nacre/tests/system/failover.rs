@@ -2,7 +2,8 @@
 //! nothing that a call has confirmed is lost. A server that was stopped in the middle of its work
 //! continues afterwards: nothing counts that it writes, and it ends.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
@@ -232,6 +233,25 @@ fn of_two_standbys_one_takes_over_by_force_and_the_other_waits_on() {
     drop(ends);
     assert!(holds_within(SLACK, || cluster.serves_all(&next)));
     assert_eq!(std::fs::read(mount.join("file")).unwrap(), b"data");
+    cluster.stop_and_check(&[&mount]);
+}
+
+#[test]
+fn a_standby_that_refuses_to_stop_still_takes_over() {
+    let mut cluster = Cluster::new();
+    let standby = cluster.standby(STANDBY, &[]);
+    // A mount of the standby's process, in use.
+    let mount = cluster.mount("mnt", STANDBY);
+    let in_use = std::fs::File::create(mount.join("file")).unwrap();
+    let mut control = UnixStream::connect(format!("/run/nacre/{}.sock", standby.0.id())).unwrap();
+    control.write_all(b"{\"op\":\"stop\",\"lazy\":false}\n").unwrap();
+    let mut answer = String::new();
+    BufReader::new(control).read_line(&mut answer).unwrap();
+    assert!(answer.contains("error") && answer.contains("mnt"), "{answer}");
+    cluster.site.kill("mdt");
+    cluster.site.kill("ost");
+    assert!(holds_within(SLACK, || cluster.serves_all(&standby)));
+    drop(in_use);
     cluster.stop_and_check(&[&mount]);
 }
 
