@@ -202,9 +202,11 @@ impl DaemonSpec {
                 None => Ok(()),
             }
         };
+        // A task of its own: it takes locks that the code below also takes.
         let activating_daemon = daemon.clone();
-        let mut activation = standby
-            .map(|(standby, wait)| Box::pin(async move { activating_daemon.activate(&standby, wait).await }));
+        let mut activation = standby.map(|(standby, wait)| {
+            tokio::spawn(async move { activating_daemon.activate(&standby, wait).await })
+        });
         tokio::pin!(first_mount, session_end);
         let mut republish = tokio::time::interval(REPUBLISH_INTERVAL);
         republish.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -247,7 +249,7 @@ impl DaemonSpec {
                 }
                 result = end_of(&mut activation) => {
                     activation = None;
-                    if let Err(e) = result {
+                    if let Err(e) = result.map_err(anyhow::Error::from).flatten() {
                         let stopped = daemon.stop().await;
                         return stopped.and(Err(e));
                     }
@@ -264,8 +266,6 @@ impl DaemonSpec {
                     continue;
                 }
             };
-            // An activation in progress holds the lock of the node.
-            activation = None;
             // A stop without a request cannot return an error, so mounts in use are detached.
             let lazy = request.as_ref().is_none_or(|r| r.lazy);
             let unmounted = daemon.node.lock().await.unmount_all(lazy).await;
@@ -277,6 +277,10 @@ impl DaemonSpec {
                 (unmounted, request) => {
                     if let Err(e) = unmounted {
                         tracing::warn!("{e:#}");
+                    }
+                    if let Some(activation) = activation {
+                        activation.abort();
+                        let _ = activation.await;
                     }
                     return daemon.stop_and_answer(request).await;
                 }
@@ -400,11 +404,10 @@ impl Daemon {
             self.record.lock().await.dirs.clone_from(&standby.dirs);
         }
         let targets = targets.into_iter().map(LocalTarget::Dir).collect();
-        let names = {
-            let mut node = self.node.lock().await;
-            node.serve(targets, wait).await?;
-            node.target_names().join(" ")
-        };
+        // The node must not be locked while the targets wait for their MGS.
+        let starting = self.node.lock().await.begin_serve(targets)?;
+        starting.finish(wait).await?;
+        let names = self.node.lock().await.target_names().join(" ");
         tracing::info!("took over {names}");
         service_manager::report_status(&format!("serving {names}"));
         self.publish(true).await

@@ -81,6 +81,25 @@ fn token_in(dir: &TargetDir) -> Result<Option<JoinToken>> {
     }
 }
 
+/// Targets of a node that are ready to start.
+pub(crate) struct StartingTargets {
+    node: Arc<Node>,
+    specs: Vec<TargetSpec>,
+    /// Those of targets that another server can take over by force.
+    fences: Vec<Fence>,
+}
+
+impl StartingTargets {
+    /// Starts the targets, as [`Node::serve`] does.
+    pub(crate) async fn finish(self, wait: Duration) -> Result<()> {
+        self.node.serve(self.specs, wait).await?;
+        match self.fences.is_empty() {
+            true => Ok(()),
+            false => standby::remove_earlier_generations(self.fences),
+        }
+    }
+}
+
 /// The running node of this process.
 pub(crate) struct ProcessNode {
     /// The address at which the node started; a node on several networks has more NIDs.
@@ -137,9 +156,14 @@ impl ProcessNode {
         })
     }
 
-    /// Starts targets, as [`Node::serve`] does. Keeps the locks on their directories even if the
-    /// start fails: the stores may be open.
+    /// Starts targets, as [`Node::serve`] does.
     pub(crate) async fn serve(&mut self, targets: Vec<LocalTarget>, wait: Duration) -> Result<()> {
+        self.begin_serve(targets)?.finish(wait).await
+    }
+
+    /// Prepares the start of targets. Keeps the locks on their directories even if the start fails:
+    /// the stores may be open.
+    pub(crate) fn begin_serve(&mut self, targets: Vec<LocalTarget>) -> Result<StartingTargets> {
         fd_limit::check(targets.len())?;
         let mut specs = Vec::new();
         let mut fences = Vec::new();
@@ -150,17 +174,23 @@ impl ProcessNode {
                     let spec = target_in(&mut dir);
                     let place = || format!("{svname} in {}", dir.path().display());
                     specs.push(spec.with_context(place)?);
-                    fences.extend(Some(dir.fence().clone()).filter(Fence::is_shared));
+                    if dir.fence().is_shared() {
+                        dir.record_nids(&self.nids())?;
+                        fences.push(dir.fence().clone());
+                    }
                     self.dirs.push(dir);
                 }
                 LocalTarget::Memory(label, bytes) => specs.push(TargetSpec::in_memory(label, bytes)),
             }
         }
-        self.node.serve(specs, wait).await?;
-        match fences.is_empty() {
-            true => Ok(()),
-            false => standby::watch_fences(fences),
+        if !fences.is_empty() {
+            standby::end_when_taken_over(fences.clone())?;
         }
+        Ok(StartingTargets {
+            node: self.node.clone(),
+            specs,
+            fences,
+        })
     }
 
     /// Opens the portals of targets that start later ([`Node::open_portals`]).

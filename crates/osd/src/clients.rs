@@ -83,14 +83,15 @@ impl ClientRecords {
         })
     }
 
-    /// The clients that have records, with their kept replies, in the order of their UUIDs. Records
-    /// the NIDs of the target's server, to know at the next start whether the target has moved.
+    /// The clients that have records, with their kept replies, in the order of their UUIDs.
+    /// `server`: the NIDs of the target's server. If they are others than those of
+    /// [`ClientRecords::record_server`], the target has moved, and its clients notice that late.
     ///
     /// # Errors
     ///
     /// As [`ClientRecords::load`].
     pub async fn known(&self, server: &[Nid]) -> Result<Vec<KnownClient>, OsdError> {
-        let has_moved = self.note_server(server).await?;
+        let has_moved = self.has_moved_to(server).await?;
         let mut replies: HashMap<u32, Vec<KeptReply>> = HashMap::default();
         for_each_reply(&*self.index, |number, reply| {
             replies.entry(number).or_default().push(reply);
@@ -109,17 +110,27 @@ impl ClientRecords {
         Ok(known)
     }
 
-    /// Records the NIDs of the target's server. True if the last start was on another node.
-    async fn note_server(&self, nids: &[Nid]) -> Result<bool, OsdError> {
+    /// Whether the recorded server had none of these NIDs.
+    async fn has_moved_to(&self, nids: &[Nid]) -> Result<bool, OsdError> {
+        let recorded = self.index.get(&SERVER_KEY).await?;
+        let is_own = |nid: &[u8]| nids.iter().any(|own| own.0.to_le_bytes() == nid);
+        Ok(recorded.is_some_and(|recorded| !recorded.chunks(size_of::<u64>()).any(is_own)))
+    }
+
+    /// Records the NIDs of the target's server. Call it when recovery has ended: if the server
+    /// restarts before, the clients of the former server may still have to notice the move.
+    ///
+    /// # Errors
+    ///
+    /// An error of the index.
+    pub async fn record_server(&self, nids: &[Nid]) -> Result<(), OsdError> {
         let value: Vec<u8> = nids.iter().flat_map(|nid| nid.0.to_le_bytes()).collect();
-        let before = self.index.get(&SERVER_KEY).await?;
-        if before.as_deref() != Some(&value) {
-            let mut batch = Batch::new();
-            batch.put(SERVER_KEY.to_vec(), value.clone());
-            self.index.apply(batch)?;
+        if self.index.get(&SERVER_KEY).await?.as_deref() == Some(&value) {
+            return Ok(());
         }
-        let is_known = |nid: &[u8]| value.chunks(nid.len()).any(|own| own == nid);
-        Ok(before.is_some_and(|before| !before.chunks(size_of::<u64>()).any(is_known)))
+        let mut batch = Batch::new();
+        batch.put(SERVER_KEY.to_vec(), value);
+        self.index.apply(batch)
     }
 
     /// The number of a client that has a record.
@@ -423,8 +434,12 @@ mod tests {
             (&[NID], false),
         ];
         for (server, notices_late) in cases {
-            let known = records.known(server).await.unwrap();
-            assert_eq!(known[0].notices_late, notices_late, "{server:?}");
+            // Restarts during recovery.
+            for _ in 0..2 {
+                let known = records.known(server).await.unwrap();
+                assert_eq!(known[0].notices_late, notices_late, "{server:?}");
+            }
+            records.record_server(server).await.unwrap();
         }
     }
 

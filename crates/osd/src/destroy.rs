@@ -41,16 +41,15 @@ impl TargetDir {
             path: path.into(),
             source,
         })?;
-        let stores = [OBJECTS, "index.new"].map(|name| path.join(name));
         let (indexes, locks) = generation_paths(path);
-        for part in stores.into_iter().chain(indexes).chain(replaced) {
+        for part in [path.join(OBJECTS)].into_iter().chain(indexes).chain(replaced) {
             fs::remove_dir_all(&part).or_else(|e| ignore_missing(&part, e))?;
         }
         let repair_files = journal::repair_files(path).map_err(|source| TargetError::Io {
             path: path.into(),
             source,
         })?;
-        let replaced = [LABEL, LABEL_COPY, LABEL_DAMAGED].map(files::temporary_name);
+        let replaced = [LABEL, LABEL_COPY, LABEL_DAMAGED, GENERATION].map(files::temporary_name);
         let others = [LABEL_COPY, LABEL_DAMAGED, LABEL_NEW, LABEL_DESTROYED, GENERATION].map(String::from);
         let others = others.into_iter().chain(replaced).map(|name| path.join(name));
         for part in repair_files.into_iter().chain(others).chain(locks) {

@@ -1,6 +1,9 @@
 //! Errors of a store, and the errno that a client receives for each.
 
-use std::{io, path::PathBuf};
+use std::{
+    io,
+    path::{Path, PathBuf},
+};
 
 use wire::Errno;
 
@@ -191,6 +194,43 @@ impl OsdError {
             | OsdError::DamagedObject { .. }
             | OsdError::DamagedBlock { .. } => Errno::EIO,
             OsdError::Target(_) => Errno::EIO,
+        }
+    }
+}
+
+/// The first failure of a store, after which the store accepts no change.
+#[derive(Clone, Debug)]
+pub(crate) enum Failure {
+    /// A sync or a change failed: the reason.
+    Disk(String),
+    /// Another server has taken the target over: the generations.
+    TakenOver(String),
+}
+
+impl Failure {
+    /// The failure of `op`.
+    pub(crate) fn of(op: &str, e: &OsdError) -> Failure {
+        match e {
+            OsdError::TakenOver { why, .. } => Failure::TakenOver(why.clone()),
+            e => Failure::Disk(format!("{op}: {e}")),
+        }
+    }
+
+    /// The error of a change after the failure.
+    pub(crate) fn of_change(self, store: &Path) -> OsdError {
+        let path = store.to_owned();
+        match self {
+            Failure::Disk(why) => OsdError::ReadOnly { path, why },
+            Failure::TakenOver(why) => OsdError::TakenOver { path, why },
+        }
+    }
+
+    /// The error of a sync after the failure.
+    pub(crate) fn of_sync(self, store: &Path) -> OsdError {
+        let path = store.to_owned();
+        match self {
+            Failure::Disk(why) => OsdError::SyncFailed { path, why },
+            Failure::TakenOver(why) => OsdError::TakenOver { path, why },
         }
     }
 }

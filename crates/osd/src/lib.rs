@@ -36,6 +36,7 @@ mod transactions;
 pub use boot_id::BootId;
 pub use clients::ClientRecords;
 pub use describe::{describe, describe_change};
+pub(crate) use error::Failure;
 pub use error::OsdError;
 pub use index::{Batch, Index, KEY_RESERVED, USER_KEYS, prefix_end};
 pub use index_read::IndexRead;

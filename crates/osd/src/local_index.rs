@@ -33,7 +33,7 @@ use read_speed::ReadSpeed;
 use tokio::sync::{Semaphore, watch};
 
 use crate::{
-    Batch, Index, IndexRead, OsdError, Space, SpacePurpose, Transactions, engine_files, files,
+    Batch, Failure, Index, IndexRead, OsdError, Space, SpacePurpose, Transactions, engine_files, files,
     journal::{self, Journals, ScratchCopy, SyncThread},
     reclaim::Reclaimer,
     target::{self, Fence},
@@ -139,7 +139,7 @@ struct DurableState {
     /// Number of applied batches that are on disk.
     batches: u64,
     /// The first failure.
-    failed: Option<String>,
+    failed: Option<Failure>,
 }
 
 impl LocalIndex {
@@ -292,7 +292,7 @@ fn adopt(earlier: &Path, path: &Path) -> Result<(), OsdError> {
         path.display(),
         earlier.display()
     );
-    let new = files::parent(path).join("index.new");
+    let new = target::incomplete_index(path);
     journal::copy_generation(earlier, &new)?;
     std::fs::rename(&new, path).map_err(OsdError::io("rename", &new))?;
     let target = files::parent(path);
@@ -320,7 +320,7 @@ impl Shared {
                 // A second record after the last change proves that the change was on disk
                 // (`journal::scan`).
                 if let Err(e) = self.commit(sync) {
-                    self.fail(&format!("commit: {e}"));
+                    self.fail(&Failure::of("commit", &e));
                 }
                 return;
             }
@@ -345,7 +345,7 @@ impl Shared {
                     self.reclaim.start_if_worthwhile();
                 }
                 Err(e) => {
-                    self.fail(&format!("commit: {e}"));
+                    self.fail(&Failure::of("commit", &e));
                     return;
                 }
             }
@@ -379,38 +379,35 @@ impl Shared {
             // The journal may contain a part of the batch. The engine accepts no further batch, and
             // the next start truncates that part.
             let e = engine_error("apply a batch", &self.path)(e);
-            self.fail(&e.to_string());
-            self.read_only_error()
+            self.fail(&Failure::Disk(e.to_string()));
+            self.failure().of_change(&self.path)
         })
     }
 
     /// Makes the index read-only.
-    fn fail(&self, why: &str) {
-        if !self.failed.swap(true, SeqCst) {
-            tracing::error!(path = %self.path.display(), "the store is now read-only: {why}. Check its disk (is it full?) and restart the target");
-            self.space.set_failure(why);
-            self.durable.send_modify(|d| d.failed = Some(why.to_owned()));
+    fn fail(&self, failure: &Failure) {
+        if self.failed.swap(true, SeqCst) {
+            return;
         }
+        let path = self.path.display();
+        let why = match failure {
+            Failure::Disk(why) => {
+                tracing::error!(%path, "the store is now read-only: {why}. Check its disk (is it full?) and restart the target");
+                why
+            }
+            Failure::TakenOver(why) => {
+                tracing::error!(%path, "the store is now read-only: another server has taken it over: {why}");
+                why
+            }
+        };
+        self.space.set_failure(why);
+        self.durable.send_modify(|d| d.failed = Some(failure.clone()));
     }
 
-    fn read_only_error(&self) -> OsdError {
-        OsdError::ReadOnly {
-            path: self.path.clone(),
-            why: self.failure(),
-        }
-    }
-
-    /// The first failure, as text.
-    fn failure(&self) -> String {
-        let why = self.durable.borrow().failed.clone();
-        why.unwrap_or_else(|| "the commit thread ended".into())
-    }
-
-    fn sync_error(&self) -> OsdError {
-        OsdError::SyncFailed {
-            path: self.path.clone(),
-            why: self.failure(),
-        }
+    /// The first failure.
+    fn failure(&self) -> Failure {
+        let failure = self.durable.borrow().failed.clone();
+        failure.unwrap_or_else(|| Failure::Disk("the commit thread ended".into()))
     }
 
     /// Makes all batches applied so far durable; returns their number.
@@ -503,7 +500,7 @@ impl Index for LocalIndex {
         }
         let s = &self.shared;
         let done = if s.failed.load(SeqCst) {
-            Err(s.read_only_error())
+            Err(s.failure().of_change(&s.path))
         } else if batch.is_empty() {
             // A transaction without changes, such as an open for reading.
             Ok(())
@@ -538,7 +535,7 @@ impl Index for LocalIndex {
                 .await;
             match reached {
                 Ok(d) if d.failed.is_none() => Ok(()),
-                _ => Err(s.sync_error()),
+                _ => Err(s.failure().of_sync(&s.path)),
             }
         })
     }

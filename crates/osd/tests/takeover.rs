@@ -2,13 +2,14 @@
 #![allow(clippy::unwrap_used)]
 
 use std::fs;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
 
 use bytes::Bytes;
 use osd::check::{ObjectFiles, Progress, object_generation};
-use osd::target::{TargetDir, TargetError, TargetKind, TargetLabel};
+use osd::target::{TargetDir, TargetError, TargetKind, TargetLabel, TargetServer};
 use osd::{Batch, Index, LocalStores, Objects, OsdError, SetAttr, Stores};
 use wire::Fid;
 
@@ -20,6 +21,11 @@ fn label(nodes: &[&str]) -> TargetLabel {
 
 fn shared_label() -> TargetLabel {
     label(&["10.0.0.1@tcp", "10.0.0.2@tcp"])
+}
+
+/// Takes a target over from its present server.
+fn take_over(path: &Path) -> Result<TargetDir, TargetError> {
+    TargetDir::take_over(path, &TargetServer::of(path)?)
 }
 
 /// A running server of a target.
@@ -39,7 +45,7 @@ impl Server {
     }
 
     async fn take_over(path: &Path) -> Server {
-        Server::start(TargetDir::take_over(path).unwrap()).await
+        Server::start(take_over(path).unwrap()).await
     }
 
     fn put(&self, key: &str, value: &str) -> Result<(), OsdError> {
@@ -85,7 +91,7 @@ async fn after_a_takeover_nothing_counts_that_the_old_server_writes() {
     let _ = old.put("late", "1");
     let refused = old.index.sync().await.unwrap_err().to_string();
     assert!(refused.contains("taken the target over"), "{refused}");
-    assert!(matches!(old.put("later", "1"), Err(OsdError::ReadOnly { .. })));
+    assert!(matches!(old.put("later", "1"), Err(OsdError::TakenOver { .. })));
     assert!(old.objects.sync(None).await.is_err());
     old.dir.fence().check().unwrap_err();
     new.put("own", "1").unwrap();
@@ -159,6 +165,56 @@ async fn late_write_of_the_old_server_does_not_reach_objects() {
     );
 }
 
+#[tokio::test]
+async fn late_write_to_a_new_object_does_not_reach_the_next_server() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("ost");
+    let old = Server::start(TargetDir::create(&path, &shared_label(), |_| Ok(())).unwrap()).await;
+    // The record becomes durable; the data may stay in the page cache of the old server's node.
+    old.write(1, 0, "data").await.unwrap();
+    old.index.sync().await.unwrap();
+    let name = path.join("objects/240000400/01/1");
+    let page_cache = fs::OpenOptions::new().write(true).open(&name).unwrap();
+    let new = Server::take_over(&path).await;
+    assert_eq!(new.read(1).await, "data");
+    page_cache.write_all_at(b"LATE", 0).unwrap();
+    assert_eq!(new.read(1).await, "data");
+    assert_eq!(object_generation(&*new.index, &fid(1)).await.unwrap(), 1);
+    // The marks of new objects go as those of others.
+    new.write(2, 0, "data").await.unwrap();
+    new.objects.sync(None).await.unwrap();
+    while new.objects.settle(true).await.unwrap() {}
+    let marks = new.index.scan(&[0xf4], &[0xf5], 9).await.unwrap();
+    assert!(marks.is_empty(), "{marks:?}");
+}
+
+#[tokio::test]
+async fn server_that_was_taken_over_reacts_before_its_callers_see_an_error() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("ost");
+    let target = TargetDir::create(&path, &shared_label(), |_| Ok(())).unwrap();
+    let reactions = Arc::new(AtomicU32::new(0));
+    let counter = reactions.clone();
+    target.fence().when_taken_over(move |e| {
+        assert!(matches!(e, OsdError::TakenOver { .. }), "{e}");
+        counter.fetch_add(1, SeqCst);
+    });
+    let old = Server::start(target).await;
+    old.put("a", "1").unwrap();
+    old.index.sync().await.unwrap();
+    assert_eq!(reactions.load(SeqCst), 0);
+    let _new = take_over(&path).unwrap();
+    old.put("b", "1").unwrap();
+    let refused = old.index.sync().await.unwrap_err();
+    assert!(reactions.load(SeqCst) > 0);
+    assert!(matches!(refused, OsdError::TakenOver { .. }), "{refused}");
+    let seen = reactions.load(SeqCst);
+    old.write(1, 0, "x").await.unwrap_err();
+    let refused = old.objects.sync(None).await.unwrap_err();
+    assert!(!refused.to_string().contains("Check the disk"), "{refused}");
+    assert!(reactions.load(SeqCst) >= seen);
+}
+
 /// Takes a target over again and again while servers put numbered keys and report those that are
 /// durable: the next server must have each of these.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -190,7 +246,7 @@ async fn each_durable_batch_survives_takeovers_at_any_moment() {
         }
         let next = tokio::task::spawn_blocking({
             let path = path.clone();
-            move || TargetDir::take_over(&path).unwrap()
+            move || take_over(&path).unwrap()
         });
         let next = Arc::new(Server::start(next.await.unwrap()).await);
         stop.store(true, SeqCst);
@@ -223,11 +279,11 @@ async fn interrupted_takeover_is_completed_by_the_next_start() {
     old.write(1, 0, "DATA").await.unwrap();
     old.index.sync().await.unwrap();
     // Killed before it made its index.
-    drop(TargetDir::take_over(&path).unwrap());
+    drop(take_over(&path).unwrap());
     // Killed while it copied the index.
-    let killed = TargetDir::take_over(&path).unwrap();
+    let killed = take_over(&path).unwrap();
     assert_eq!(killed.fence().generation(), 1);
-    fs::create_dir(path.join("index.new")).unwrap();
+    fs::create_dir(path.join("index.1.new")).unwrap();
     drop(killed);
     let new = Server::take_over(&path).await;
     assert_eq!(
@@ -239,22 +295,76 @@ async fn interrupted_takeover_is_completed_by_the_next_start() {
     assert_eq!(new.read(1).await, "DATA");
 }
 
+#[tokio::test]
+async fn two_takeovers_at_once_do_not_disturb_each_other() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("ost");
+    let old = Server::start(TargetDir::create(&path, &shared_label(), |_| Ok(())).unwrap()).await;
+    old.put("durable", "1").unwrap();
+    old.index.sync().await.unwrap();
+    // The server of generation 1 hangs while it copies the index.
+    let hanging = take_over(&path).unwrap();
+    let copying = path.join("index.1.new");
+    fs::create_dir(&copying).unwrap();
+    let new = Server::take_over(&path).await;
+    assert_eq!(new.get("durable").await.unwrap(), "1");
+    assert!(copying.exists());
+    drop((old, hanging));
+    assert!(new.dir.fence().remove_earlier_generations().unwrap());
+    assert!(!copying.exists());
+    drop(new);
+    fs::create_dir(path.join("index.7.new")).unwrap();
+    fs::write(path.join("lock.7"), "").unwrap();
+    TargetDir::destroy(&path).unwrap();
+    assert_eq!(fs::read_dir(&path).map_or(0, Iterator::count), 0);
+}
+
+#[test]
+fn target_is_taken_over_only_from_the_server_that_was_seen() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("ost");
+    let first = TargetDir::create(&path, &shared_label(), |_| Ok(())).unwrap();
+    let nids = ["10.0.0.1@tcp", "10.0.0.1@tcp1"].map(|nid| nid.parse().unwrap());
+    assert!(TargetServer::of(&path).unwrap().nids().is_empty());
+    first.record_nids(&nids).unwrap();
+    let seen = TargetServer::of(&path).unwrap();
+    assert_eq!(seen.nids(), nids);
+    TargetDir::check_take_over(&path).unwrap();
+    assert_eq!(
+        TargetServer::of(&path).unwrap(),
+        seen,
+        "the check changes nothing"
+    );
+    let second = TargetDir::take_over(&path, &seen).unwrap();
+    second.record_nids(&nids[..1]).unwrap();
+    let refused = TargetDir::take_over(&path, &seen).unwrap_err();
+    assert!(matches!(refused, TargetError::InUse { .. }), "{refused}");
+    assert!(refused.to_string().contains("nids 10.0.0.1@tcp)"), "{refused}");
+    assert_eq!(TargetServer::of(&path).unwrap().nids(), nids[..1]);
+    second.fence().check().unwrap();
+    // The same generation, but another server.
+    let seen = TargetServer::of(&path).unwrap();
+    drop(second);
+    let third = TargetDir::open(&path).unwrap();
+    third.record_nids(&nids[1..]).unwrap();
+    let refused = TargetDir::take_over(&path, &seen).unwrap_err();
+    assert!(matches!(refused, TargetError::InUse { .. }), "{refused}");
+    third.fence().check().unwrap();
+}
+
 #[test]
 fn only_shared_targets_can_be_taken_over_and_only_one_server_wins() {
     let dir = tempfile::tempdir().unwrap();
     let single = dir.path().join("single");
     let used = TargetDir::create(&single, &label(&["10.0.0.1@tcp"]), |_| Ok(())).unwrap();
-    assert!(matches!(
-        TargetDir::take_over(&single),
-        Err(TargetError::NotShared(_))
-    ));
+    assert!(matches!(take_over(&single), Err(TargetError::NotShared(_))));
     drop(used);
     // A free lock needs no force.
-    TargetDir::take_over(&single).unwrap();
+    take_over(&single).unwrap();
 
     let path = dir.path().join("shared");
     let old = TargetDir::create(&path, &shared_label(), |_| Ok(())).unwrap();
-    let new = TargetDir::take_over(&path).unwrap();
+    let new = take_over(&path).unwrap();
     assert!(matches!(TargetDir::open(&path), Err(TargetError::InUse { .. })));
     drop(old);
     assert!(matches!(TargetDir::open(&path), Err(TargetError::InUse { .. })));

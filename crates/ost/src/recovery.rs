@@ -63,6 +63,10 @@ impl Ost {
 
     /// All clients have recovered, or are evicted.
     pub(crate) async fn end_recovery(&self) {
+        let nids = self.rpc.lnet().nids();
+        if let Err(e) = self.client_records.record_server(&nids).await {
+            tracing::error!(ost = %self.svname, "cannot record the NIDs of this server: {e}");
+        }
         if let Err(e) = self.committer.end_recovery().await {
             tracing::error!(ost = %self.svname, "cannot commit the requests that clients replayed: {e}");
         }

@@ -89,7 +89,7 @@ impl OstConfig {
 pub struct Ost {
     pub(crate) svname: String,
     pub(crate) uuid: String,
-    rpc: Arc<Ptlrpc>,
+    pub(crate) rpc: Arc<Ptlrpc>,
     /// The file system's targets, from the MGS.
     config: watch::Receiver<Arc<FsConfig>>,
     nodemaps: Arc<Nodemaps>,
@@ -141,7 +141,11 @@ impl Ost {
         let objects = store.open_objects(&index).await?;
         let sequences = Arc::new(Sequences::open(index.clone(), &svname, cfg.index).await?);
         let client_records = ClientRecords::load(index.clone()).await?;
-        let known_clients = client_records.known(&rpc.lnet().nids()).await?;
+        let nids = rpc.lnet().nids();
+        let known_clients = client_records.known(&nids).await?;
+        if known_clients.is_empty() {
+            client_records.record_server(&nids).await?;
+        }
         let committer = Committer::open(
             index.clone(),
             objects.clone(),

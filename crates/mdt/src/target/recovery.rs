@@ -54,8 +54,9 @@ impl Recovery {
         let clients = ClientRecords::load(store.index().clone()).await?;
         let known = clients.known(server).await?;
         let is_active = !known.is_empty();
-        if is_active {
-            store.transactions().begin_recovery();
+        match is_active {
+            true => store.transactions().begin_recovery(),
+            false => clients.record_server(server).await?,
         }
         Ok(Recovery {
             clients: Arc::new(clients),
@@ -202,6 +203,10 @@ impl Mdt {
                 "{}: cannot destroy files that were removed while open; the next start destroys them: {e}",
                 self.uuid
             );
+        }
+        let nids = self.rpc.lnet().nids();
+        if let Err(e) = self.recovery.clients.record_server(&nids).await {
+            tracing::error!("{}: cannot record the NIDs of this server: {e}", self.uuid);
         }
         if let Err(e) = self.commit_replays().await {
             tracing::error!("{}: cannot commit the replayed requests: {e}", self.uuid);

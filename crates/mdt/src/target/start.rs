@@ -161,8 +161,9 @@ impl Mdt {
             mdt.osts.postpone_creates();
             mdt.locks.server().begin_replay();
         }
+        let present = config.borrow().clone();
         mdt.osts
-            .apply_config(&config.borrow().clone(), Duration::ZERO)
+            .apply_config(&present, Duration::ZERO)
             .await
             .map_err(contents_error("the records of OST objects"))?;
         let rpc_error = |source| MdtError::Rpc {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 use node::MGS_WAIT;
-use osd::target::{TargetKind, TargetLabel};
+use osd::target::{TargetDir, TargetKind, TargetLabel};
 use wire::Nid;
 
 use crate::cli::Serve;
@@ -30,9 +30,15 @@ pub(crate) fn run(args: Serve) -> Result<ExitCode> {
         .collect::<Result<Vec<_>>>()?;
     // Open the directories before starting the background process: errors appear on the terminal,
     // and no log is created in a wrong directory.
+    // The process that serves holds the locks on the directories: the background child, if any.
+    let is_server = args.foreground || daemon::is_child();
     let target_dirs = match (args.standby, args.takeover) {
         (true, _) => Vec::new(),
-        (false, true) => standby::take_over(&dirs)?,
+        (false, true) if is_server => standby::take_over_now(&dirs)?,
+        (false, true) => {
+            dirs.iter().try_for_each(|dir| TargetDir::check_take_over(dir))?;
+            Vec::new()
+        }
         (false, false) => open_dirs(&dirs)?,
     };
     let labels = dirs
@@ -51,8 +57,7 @@ pub(crate) fn run(args: Serve) -> Result<ExitCode> {
         mgs: labels.iter().flat_map(|label| label.mgsnode.clone()).collect(),
         runs_mgs,
     };
-    // The process that serves holds the locks on the directories: the background child, if any.
-    let own_targets = (args.foreground || daemon::is_child()).then_some(target_dirs);
+    let own_targets = is_server.then_some(target_dirs);
     let (last, own_dirs) = (preference.preferred, dirs.clone());
     let standby = args.standby.then(|| Standby {
         dirs: dirs.clone(),

@@ -2,7 +2,8 @@
 //! nothing that a call has confirmed is lost. A server that was stopped in the middle of its work
 //! continues afterwards: nothing counts that it writes, and it ends.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
@@ -16,8 +17,9 @@ use crate::unresponsive_clients::StoppedProcess;
 const MGS: u8 = 1;
 const MDT: u8 = 2;
 const OST: u8 = 3;
-/// The second service node of both targets.
+/// The second and the third service node of both targets.
 const STANDBY: u8 = 4;
+const THIRD: u8 = 5;
 
 /// A file system with an MGS, an MDT and an OST in processes of their own.
 struct Cluster {
@@ -35,7 +37,9 @@ impl Cluster {
         nacre_ok(&["mkfs", "--mgs", &cluster.site.path_str("mgs")]);
         let mgs = cluster.addresses.nid(MGS);
         for (name, kind, host) in [("mdt", "--mdt", MDT), ("ost", "--ost", OST)] {
-            let nodes = [host, STANDBY].map(|host| cluster.addresses.nid(host)).join(",");
+            let nodes = [host, STANDBY, THIRD]
+                .map(|host| cluster.addresses.nid(host))
+                .join(",");
             let dir = cluster.site.path_str(name);
             let identity = ["mkfs", kind, "--fsname", "lus", "--index", "0"];
             let servers = ["--mgsnode", &mgs, "--servicenode", &nodes, &dir];
@@ -66,8 +70,9 @@ impl Cluster {
                 &self.addresses.port,
             ])
             .args(options)
+            .env("NACRE_LOG", "info")
             .stdout(Stdio::piped())
-            .stderr(Stdio::null())
+            .stderr(std::fs::File::create(self.standby_log(host)).unwrap())
             .spawn()
             .unwrap();
         let mut line = String::new();
@@ -76,6 +81,20 @@ impl Cluster {
             .unwrap();
         assert!(line.contains("standing by for lus-MDT0000 lus-OST0000"), "{line}");
         Standby(child)
+    }
+
+    fn standby_log(&self, host: u8) -> PathBuf {
+        self.site.path(&format!("standby-{host}.log"))
+    }
+
+    /// Waits until the servers have answered a standby.
+    fn wait_for_answer(&self, host: u8) {
+        let log = || std::fs::read_to_string(self.standby_log(host)).unwrap();
+        assert!(
+            holds_within(SLACK, || log().contains("answer: standing by")),
+            "{}",
+            log()
+        );
     }
 
     fn mount(&mut self, name: &str, host: u8) -> PathBuf {
@@ -166,6 +185,7 @@ fn a_server_that_hangs_loses_its_targets_and_ends_when_it_continues() {
     let standby = cluster.standby(STANDBY, &["--standby-timeout", "2"]);
     check_programs(&mount, &second, || {
         let_programs_work(&mount);
+        cluster.wait_for_answer(STANDBY);
         let stopped = hanging.map(|pid| StoppedProcess::new(pid.into()));
         assert!(holds_within(SLACK, || cluster.serves_all(&standby)));
         let_programs_work(&mount);
@@ -175,15 +195,64 @@ fn a_server_that_hangs_loses_its_targets_and_ends_when_it_continues() {
     });
     let log = std::fs::read_to_string(cluster.site.path("mdt").join("nacre.log")).unwrap();
     assert!(log.contains("another server has taken the target over"), "{log}");
-    cluster.stop_and_check(&[&mount, &second]);
-    // The files of the first generation are gone.
+    assert!(!log.contains("Check its disk"), "{log}");
+    // The new server removes the files of the first generation.
     for name in ["mdt", "ost"] {
         let dir = cluster.site.path(name);
-        assert!(
-            dir.join("index.1").is_dir() && !dir.join("index").exists(),
-            "{name}"
-        );
+        let removed = || !dir.join("index").exists() && !dir.join("lock").exists();
+        assert!(holds_within(SLACK, removed), "{name}");
+        assert!(dir.join("index.1").is_dir(), "{name}");
     }
+    cluster.stop_and_check(&[&mount, &second]);
+}
+
+#[test]
+fn of_two_standbys_one_takes_over_by_force_and_the_other_waits_on() {
+    let mut cluster = Cluster::new();
+    let mount = cluster.mount("mnt", 8);
+    std::fs::write(mount.join("file"), "data").unwrap();
+    let hanging = ["mdt", "ost"].map(|name| cluster.site.pid_in(name));
+    let standbys = [STANDBY, THIRD].map(|host| cluster.standby(host, &["--standby-timeout", "2"]));
+    for host in [STANDBY, THIRD] {
+        cluster.wait_for_answer(host);
+    }
+    let stopped = hanging.map(|pid| StoppedProcess::new(pid.into()));
+    let server = || standbys.iter().position(|standby| cluster.serves_all(standby));
+    assert!(holds_within(SLACK, || server().is_some()));
+    drop(stopped);
+    assert!(holds_within(SLACK, || hanging.iter().all(|pid| has_ended(*pid))));
+    assert_eq!(std::fs::read(mount.join("file")).unwrap(), b"data");
+    // The server has a new generation once, and the other standby takes over when it ends.
+    for name in ["mdt", "ost"] {
+        let generation = std::fs::read_to_string(cluster.site.path(name).join("generation")).unwrap();
+        assert!(generation.starts_with("0000000001 "), "{generation}");
+    }
+    let first = server().unwrap();
+    let [a, b] = standbys;
+    let (ends, next) = if first == 0 { (a, b) } else { (b, a) };
+    drop(ends);
+    assert!(holds_within(SLACK, || cluster.serves_all(&next)));
+    assert_eq!(std::fs::read(mount.join("file")).unwrap(), b"data");
+    cluster.stop_and_check(&[&mount]);
+}
+
+#[test]
+fn a_standby_that_refuses_to_stop_still_takes_over() {
+    let mut cluster = Cluster::new();
+    let standby = cluster.standby(STANDBY, &[]);
+    // A mount of the standby's process, in use.
+    let mount = cluster.mount("mnt", STANDBY);
+    let in_use = std::fs::File::create(mount.join("file")).unwrap();
+    let mut control = UnixStream::connect(format!("/run/nacre/{}.sock", standby.0.id())).unwrap();
+    control.write_all(b"{\"op\":\"stop\",\"lazy\":false}\n").unwrap();
+    let mut answer = String::new();
+    BufReader::new(control).read_line(&mut answer).unwrap();
+    assert!(answer.contains("error") && answer.contains("mnt"), "{answer}");
+    cluster.site.kill("mdt");
+    cluster.site.kill("ost");
+    assert!(holds_within(SLACK, || cluster.serves_all(&standby)));
+    drop(in_use);
+    cluster.stop_and_check(&[&mount]);
 }
 
 #[test]

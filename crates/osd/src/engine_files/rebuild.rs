@@ -63,7 +63,7 @@ impl Record {
 /// written; [`OsdError::NoSpace`]; [`OsdError::Stopping`] after [`Progress::stop`].
 pub fn rebuild(target: &Path, progress: &Progress) -> Result<PathBuf, OsdError> {
     let index = target::index_dir(target);
-    let new = index.with_extension("new");
+    let new = target::incomplete_index(&index);
     let (db, keyspace) = create_empty(&new, LocalConfig::default())?;
     copy_newest(target, progress, &new, (&db, &keyspace))?;
     db.persist(PersistMode::SyncAll)

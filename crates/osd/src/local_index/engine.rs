@@ -5,7 +5,7 @@ use std::{fs, io, path::Path, sync::Arc};
 use fjall::{Database, Keyspace, KeyspaceCreateOptions, compaction::Leveled};
 
 use super::{LocalConfig, TABLE_BYTES};
-use crate::{OsdError, files};
+use crate::{OsdError, files, target};
 
 /// The engine's number of the key space that holds all records: the only one besides the engine's
 /// own (0).
@@ -20,7 +20,7 @@ const JOURNALS_BYTES_MAX: u64 = 64 << 20;
 /// Creates an empty database under a temporary name and renames it: an interruption leaves no
 /// partial database at `path`.
 pub(super) fn create(path: &Path, config: LocalConfig) -> Result<(), OsdError> {
-    let new = path.with_extension("new");
+    let new = target::incomplete_index(path);
     drop(create_empty(&new, config)?);
     fs::rename(&new, path).map_err(OsdError::io("rename", &new))?;
     let parent = files::parent(path);

@@ -47,6 +47,8 @@ pub(super) struct State {
     /// The open file; `None` if the object has none, for example before the first write.
     pub(super) file: Option<Arc<dyn ObjectFile>>,
     pub(super) attr: ObjAttr,
+    /// The first change of a new file is in progress, or its record is not written yet.
+    pub(super) is_new: bool,
     /// The record in the index is older than `attr` or `durable_size`.
     pub(super) record_stale: bool,
     /// Minimum size of the file on disk, bytes, as in the record; `None` if no sync of the file is

@@ -37,8 +37,8 @@ use parking_lot::Mutex;
 use wire::Fid;
 
 use crate::{
-    Batch, CachedAttr, Extent, ExtentData, Index, ObjAttr, Objects, OsdError, Scrubbed, Seek, SetAttr,
-    blocking, files,
+    Batch, CachedAttr, Extent, ExtentData, Failure, Index, ObjAttr, Objects, OsdError, Scrubbed, Seek,
+    SetAttr, blocking, files,
     target::{self, Fence},
 };
 use cache::{Cache, DirtyState, Entry, State};
@@ -66,7 +66,7 @@ struct Shared {
     /// The files that a start of a new generation copied.
     copied: Mutex<Vec<PathBuf>>,
     /// The first failure of a sync.
-    sync_failure: Mutex<Option<String>>,
+    sync_failure: Mutex<Option<Failure>>,
 }
 
 impl LocalObjects {
@@ -283,6 +283,9 @@ impl Shared {
             generation: entry.generation,
         };
         batch.put(record::key(&entry.fid), record::write(&record));
+        if state.is_new {
+            self.marks.add_new(entry.fid, &mut batch);
+        }
         self.index.apply(batch)?;
         state.record_stale = false;
         Ok(())
@@ -317,7 +320,7 @@ impl Shared {
         let file = file.map_err(OsdError::io("make", &entry.path))?;
         let mut state = entry.state.lock();
         state.file = Some(file.clone());
-        state.exists = true;
+        (state.exists, state.is_new) = (true, true);
         Ok((file, true))
     }
 
@@ -339,6 +342,7 @@ impl Shared {
         // its times may wait.
         if new {
             self.write_record(entry)?;
+            entry.state.lock().is_new = false;
         }
         measured
     }
@@ -346,29 +350,26 @@ impl Shared {
     /// Fails if a sync has failed.
     fn check_syncs(&self) -> Result<(), OsdError> {
         match self.sync_failure.lock().clone() {
-            Some(why) => Err(OsdError::SyncFailed {
-                path: self.root.clone(),
-                why,
-            }),
+            Some(failure) => Err(failure.of_sync(&self.root)),
             None => Ok(()),
         }
     }
 
     /// Logs and records the failure of a sync.
     fn record_sync_failure(&self, e: OsdError) -> OsdError {
-        tracing::error!(store = %self.root.display(), "sync failed, every later sync fails too: {e}. Check the disk and restart the target");
-        self.sync_failure.lock().get_or_insert_with(|| e.to_string());
+        let (store, failure) = (self.root.display(), Failure::of("sync", &e));
+        let advice = match failure {
+            Failure::Disk(_) => ". Check the disk and restart the target",
+            Failure::TakenOver(_) => "",
+        };
+        tracing::error!(%store, "sync failed, every later sync fails too: {e}{advice}");
+        self.sync_failure.lock().get_or_insert(failure);
         self.index.space().set_failure(&e.to_string());
         e
     }
 
     fn sync(&self, dirty: &[(Fid, DirtyState)], removed_in: &[(PathBuf, u64)]) -> Result<(), OsdError> {
-        if let Some(why) = self.sync_failure.lock().clone() {
-            return Err(OsdError::SyncFailed {
-                path: self.root.clone(),
-                why,
-            });
-        }
+        self.check_syncs()?;
         let now = self.checksums.now();
         self.sync_files(dirty, removed_in)
             .and_then(|()| self.fence.check())

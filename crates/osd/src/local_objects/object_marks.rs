@@ -7,8 +7,9 @@
 //! stays until the change is synced and the object has had no changes for a while. The next
 //! generation copies the file of each marked object ([`super::adopt`]) and uses only the copy.
 //!
-//! The first change of a new object needs no mark: its record follows the change, and without a
-//! record the next generation does not use the file.
+//! The first change of a new object waits for no mark: without a record the next generation does
+//! not use the file. The record and the mark reach the index in one batch, because the record may
+//! be durable long before the data.
 
 use std::sync::Arc;
 
@@ -44,7 +45,7 @@ pub(super) struct ObjectMarks {
 
 #[derive(Default)]
 struct Mark {
-    /// The mark is on disk.
+    /// No change has to wait for the mark: it is on disk, or not later than the object's record.
     durable: bool,
     /// Number of changes in progress.
     changes: usize,
@@ -95,6 +96,18 @@ impl ObjectMarks {
             fid,
             durable: mark.durable,
         }))
+    }
+
+    /// Adds the mark of a new object to the batch with the object's first record.
+    pub(super) fn add_new(&self, fid: Fid, batch: &mut Batch) {
+        if let Some(value) = self.value {
+            batch.put(key(&fid), value.to_vec());
+            let mark = || Mark {
+                durable: true,
+                ..Mark::default()
+            };
+            self.shard(&fid).lock().entry(fid).or_insert_with(mark).idle = 0;
+        }
     }
 
     /// Removes the mark of each object that has no unsynced changes and had no changes during the

@@ -18,20 +18,22 @@
 //! file with its server at each open, but may remember a directory's names for a minute.
 
 use std::{
-    fs,
+    fmt, fs,
     io::{self, Read},
     os::unix::fs::FileExt,
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{Arc, OnceLock},
 };
 
-use super::{INDEX, LOCK, TargetError};
+use super::{INDEX, LOCK, TargetError, lock::try_flock};
 use crate::{OsdError, files};
 
 /// The file with the number of the generation.
 pub(crate) const GENERATION: &str = "generation";
 /// Number of attempts to read the file while another server writes it.
 const READS_MAX: u32 = 3;
+/// The end of the name of an index that is being made.
+const INCOMPLETE: &str = ".new";
 
 /// Reads the number of a target's generation; `None`: the target has no such file, because it has
 /// at most one service node.
@@ -47,10 +49,12 @@ fn read(target: &Path) -> io::Result<Option<u32>> {
             return Ok(Some(number));
         }
     }
-    Err(io::Error::new(
-        io::ErrorKind::InvalidData,
-        "damaged: expected a number and its checksum",
-    ))
+    let line = text_of(newest_index(target));
+    let why = format!(
+        "damaged: expected a number and its checksum. Make sure that no server of this target runs, and write this line into the file, which selects the newest index: {}",
+        line.trim_end()
+    );
+    Err(io::Error::new(io::ErrorKind::InvalidData, why))
 }
 
 fn text_of(number: u32) -> String {
@@ -69,6 +73,11 @@ pub(crate) fn current(target: &Path) -> Result<u32, TargetError> {
     Ok(found?.unwrap_or(0))
 }
 
+/// The highest generation that has an index; 0 without any.
+fn newest_index(target: &Path) -> u32 {
+    earlier(target, u32::MAX, INDEX).pop().unwrap_or(0)
+}
+
 /// Whether the target can be taken over by force.
 pub(crate) fn is_shared(target: &Path) -> Result<bool, TargetError> {
     Ok(read(target).map_err(io_error(target))?.is_some())
@@ -77,17 +86,18 @@ pub(crate) fn is_shared(target: &Path) -> Result<bool, TargetError> {
 /// Begins generation `number`. The caller holds the lock of that generation, or, for generation 0,
 /// of the target.
 pub(crate) fn write(target: &Path, number: u32) -> Result<(), TargetError> {
-    let write = || {
-        let file = files::options()
-            .create(true)
-            .truncate(false)
-            .write(true)
-            .open(target.join(GENERATION))?;
-        file.write_all_at(text_of(number).as_bytes(), 0)?;
-        file.sync_all()?;
-        files::sync_dir(target)
+    let (path, text) = (target.join(GENERATION), text_of(number));
+    let written = match fs::OpenOptions::new().write(true).open(&path) {
+        Ok(file) => file
+            .write_all_at(text.as_bytes(), 0)
+            .and_then(|()| file.sync_all()),
+        // A crash or a full disk must not leave an empty file.
+        Err(e) if e.kind() == io::ErrorKind::NotFound => {
+            files::replace(&path, text.as_bytes(), files::FILE_MODE)
+        }
+        Err(e) => Err(e),
     };
-    write().map_err(io_error(target))
+    written.map_err(io_error(target))
 }
 
 fn io_error(target: &Path) -> impl FnOnce(io::Error) -> TargetError {
@@ -109,11 +119,18 @@ pub(crate) fn index_of(target: &Path, generation: u32) -> PathBuf {
     target.join(name_in(INDEX, generation))
 }
 
+/// The directory in which an index is made, until it is complete. Each generation has its own: an
+/// old server may still be making its index while the next one makes another.
+pub(crate) fn incomplete_index(index: &Path) -> PathBuf {
+    let name = index.file_name().unwrap_or_default().to_string_lossy();
+    index.with_file_name(format!("{name}{INCOMPLETE}"))
+}
+
 /// The directory of a target's index: that of its present generation, or of the last one that has
 /// an index if a server was killed before it made its own. If the generation cannot be read, the
 /// highest one that has an index.
 pub(crate) fn index_dir(target: &Path) -> PathBuf {
-    let last = current(target).unwrap_or_else(|_| earlier(target, u32::MAX, INDEX).pop().unwrap_or(0));
+    let last = current(target).unwrap_or_else(|_| newest_index(target));
     (0..=last)
         .rev()
         .map(|generation| index_of(target, generation))
@@ -138,34 +155,44 @@ fn earlier(target: &Path, end: u32, name: &str) -> Vec<u32> {
 
 /// Removes the indexes and lock files of generations before `generation` whose servers have ended.
 /// True: none is left.
-fn remove_earlier(target: &Path, generation: u32) -> io::Result<bool> {
+fn remove_earlier(target: &Path, generation: u32) -> Result<bool, OsdError> {
     let mut all_ended = true;
     for old in earlier(target, generation, LOCK) {
         let path = target.join(name_in(LOCK, old));
-        let file = fs::File::open(&path)?;
-        match super::try_flock(&file) {
-            Ok(true) => {
-                let index = index_of(target, old);
-                if index.is_dir() {
-                    fs::remove_dir_all(&index)?;
-                }
-                fs::remove_file(&path)?;
-                tracing::info!("{}: removed the files of generation {old}", target.display());
-            }
-            Ok(false) => all_ended = false,
-            Err(e) => return Err(e),
+        let file = fs::File::open(&path).map_err(OsdError::io("open", &path))?;
+        if !try_flock(&file).map_err(OsdError::io("lock", &path))? {
+            all_ended = false;
+            continue;
         }
+        let index = index_of(target, old);
+        for dir in [incomplete_index(&index), index] {
+            match fs::remove_dir_all(&dir) {
+                Err(e) if e.kind() != io::ErrorKind::NotFound => {
+                    return Err(OsdError::io("remove", dir)(e));
+                }
+                _ => {}
+            }
+        }
+        fs::remove_file(&path).map_err(OsdError::io("remove", &path))?;
+        tracing::info!("{}: removed the files of generation {old}", target.display());
     }
     Ok(all_ended)
 }
 
-/// All files and directories of a target's generations, for its destruction.
+/// All indexes and lock files of a target's generations, for its destruction.
 pub(crate) fn all_paths(target: &Path) -> (Vec<PathBuf>, Vec<PathBuf>) {
-    let of = |name: &str| -> Vec<PathBuf> {
-        let generations = earlier(target, u32::MAX, name).into_iter();
-        generations.map(|n| target.join(name_in(name, n))).collect()
-    };
-    (of(INDEX), of(LOCK))
+    // A generation whose server was killed early has only a lock file.
+    let locks = earlier(target, u32::MAX, LOCK);
+    let mut generations = [earlier(target, u32::MAX, INDEX), locks.clone(), vec![0]].concat();
+    generations.sort_unstable();
+    generations.dedup();
+    let indexes = generations.into_iter().map(|n| index_of(target, n));
+    (
+        indexes
+            .flat_map(|index| [incomplete_index(&index), index])
+            .collect(),
+        locks.into_iter().map(|n| target.join(name_in(LOCK, n))).collect(),
+    )
 }
 
 /// The generation in which a server opened its target. Each clone stands for the same generation.
@@ -175,6 +202,20 @@ pub struct Fence {
     generation: u32,
     /// The target can be taken over by force.
     shared: bool,
+    when_taken_over: Arc<Hook>,
+}
+
+/// See [`Fence::when_taken_over`].
+type Reaction = dyn Fn(&OsdError) + Send + Sync;
+
+/// The reaction, once it is set.
+#[derive(Default)]
+struct Hook(OnceLock<Box<Reaction>>);
+
+impl fmt::Debug for Hook {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Hook").field(&self.0.get().is_some()).finish()
+    }
 }
 
 impl Fence {
@@ -183,6 +224,7 @@ impl Fence {
             target: target.into(),
             generation,
             shared,
+            when_taken_over: Arc::default(),
         }
     }
 
@@ -199,6 +241,13 @@ impl Fence {
     /// Whether another server can take the target over by force.
     pub fn is_shared(&self) -> bool {
         self.shared
+    }
+
+    /// Sets the reaction to a takeover, for all clones: each check that fails calls it with the
+    /// error before it returns, so before any request can fail for that reason. Later calls have no
+    /// effect.
+    pub fn when_taken_over(&self, react: impl Fn(&OsdError) + Send + Sync + 'static) {
+        let _ = self.when_taken_over.0.set(Box::new(react));
     }
 
     /// Fails if another server has begun a later generation, or if the generation cannot be read.
@@ -220,10 +269,14 @@ impl Fence {
             Ok(None) => format!("the file '{GENERATION}' is missing"),
             Err(e) => format!("cannot read the file '{GENERATION}': {e}"),
         };
-        Err(OsdError::TakenOver {
+        let error = OsdError::TakenOver {
             path: self.target.to_path_buf(),
             why,
-        })
+        };
+        if let Some(react) = self.when_taken_over.0.get() {
+            react(&error);
+        }
+        Err(error)
     }
 
     /// Removes the files of earlier generations whose servers have ended. Call it after the index
@@ -232,8 +285,8 @@ impl Fence {
     ///
     /// # Errors
     ///
-    /// The error of opening or removing a file.
-    pub fn remove_earlier_generations(&self) -> io::Result<bool> {
+    /// [`OsdError::Io`]: a file cannot be opened or removed.
+    pub fn remove_earlier_generations(&self) -> Result<bool, OsdError> {
         remove_earlier(&self.target, self.generation)
     }
 
@@ -263,15 +316,36 @@ mod tests {
         let why = fence.check().unwrap_err().to_string();
         assert!(why.contains("generation 7 has begun"), "{why}");
         let path = dir.path().join(GENERATION);
+        fs::create_dir(dir.path().join("index.7")).unwrap();
         let good = fs::read(&path).unwrap();
         for byte in 0..good.len() {
             let mut bad = good.clone();
             bad[byte] ^= 1;
             fs::write(&path, &bad).unwrap();
-            current(dir.path()).unwrap_err();
+            let why = current(dir.path()).unwrap_err().to_string();
+            let remedy = String::from_utf8_lossy(&good);
+            assert!(why.contains(remedy.trim_end()), "{why}");
             Fence::new(dir.path(), 7, true).check().unwrap_err();
         }
         Fence::unshared(dir.path()).check().unwrap();
+    }
+
+    #[test]
+    fn first_write_leaves_no_incomplete_file_and_later_ones_keep_the_file() {
+        use std::os::unix::fs::MetadataExt;
+        let dir = tempfile::tempdir().unwrap();
+        let (target, path) = (dir.path(), dir.path().join(GENERATION));
+        // The temporary file cannot be made: nothing is left.
+        let temporary = target.join(files::temporary_name(GENERATION));
+        fs::create_dir(&temporary).unwrap();
+        write(target, 0).unwrap_err();
+        assert!(!path.exists());
+        fs::remove_dir(&temporary).unwrap();
+        write(target, 0).unwrap();
+        let inode = fs::metadata(&path).unwrap().ino();
+        write(target, 1).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().ino(), inode);
+        assert_eq!(fs::read_dir(target).unwrap().count(), 1);
     }
 
     #[test]

@@ -11,6 +11,7 @@
 mod error;
 mod generation;
 mod label;
+mod lock;
 mod stored_label;
 
 use std::{
@@ -19,16 +20,21 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use rustix::fs::{FlockOperation, flock};
+use wire::Nid;
 
 use crate::files;
 
+use lock::lock_file;
 use stored_label::StoredLabel;
 
 pub use error::TargetError;
 pub use generation::Fence;
-pub(crate) use generation::{GENERATION, all_paths as generation_paths, index_dir, name_in};
+pub(crate) use generation::{
+    GENERATION, all_paths as generation_paths, incomplete_index, index_dir, name_in,
+};
 pub use label::{FORMAT_VERSION, TargetKind, TargetLabel};
+pub use lock::TargetServer;
+pub(crate) use lock::lock;
 
 /// The label's file name.
 pub(crate) const LABEL: &str = "target";
@@ -55,7 +61,7 @@ pub struct TargetDir {
     path: PathBuf,
     label: TargetLabel,
     fence: Fence,
-    _lock: fs::File,
+    lock: fs::File,
 }
 
 impl TargetDir {
@@ -110,7 +116,7 @@ impl TargetDir {
             .create_new(true)
             .open(&new)
             .map_err(io(&new))?;
-        let (lock, _) = lock(path, true)?;
+        let (lock, _) = lock::lock(path, true)?;
         files::restrict(path).map_err(io(path))?;
         file.write_all(label.to_text().as_bytes()).map_err(io(&new))?;
         fill(path).map_err(io(path))?;
@@ -128,7 +134,7 @@ impl TargetDir {
             path: path.into(),
             label: label.clone(),
             fence: Fence::new(path, 0, shared),
-            _lock: lock,
+            lock,
         })
     }
 
@@ -154,7 +160,7 @@ impl TargetDir {
     fn open_locked(path: &Path, may_write: bool) -> Result<TargetDir, TargetError> {
         // Before the lock: only a target's directory gets a lock file.
         let stored = StoredLabel::read(path)?;
-        let (lock, generation) = lock(path, may_write)?;
+        let (lock, generation) = lock::lock(path, may_write)?;
         if may_write {
             return TargetDir::locked(path, lock, generation);
         }
@@ -162,7 +168,7 @@ impl TargetDir {
             path: path.into(),
             label: stored.label,
             fence: Fence::new(path, generation, generation::is_shared(path)?),
-            _lock: lock,
+            lock,
         })
     }
 
@@ -180,36 +186,61 @@ impl TargetDir {
             path: path.into(),
             label: stored.label,
             fence: Fence::new(path, generation, shared),
-            _lock: lock,
+            lock,
         })
     }
 
-    /// Opens and locks a target even if another process holds its lock: begins a new generation, so
-    /// that nothing counts that the other process writes from now on. If the lock is free, opens
+    /// Opens and locks a target even if `old`, its server, holds its lock: begins a new generation,
+    /// so that nothing counts that the old server writes from now on. If the lock is free, opens
     /// the target as [`TargetDir::open`] does.
     ///
     /// # Errors
     ///
     /// [`TargetError::NotShared`] if the target's last server ran without several service nodes;
-    /// [`TargetError::InUse`] if another process is taking the target over; an error of
-    /// [`TargetDir::open`].
-    pub fn take_over(path: &Path) -> Result<TargetDir, TargetError> {
-        loop {
-            match TargetDir::open(path) {
-                Err(TargetError::InUse { .. }) => {}
-                opened => return opened,
-            }
-            let old = generation::current(path)?;
-            if !generation::is_shared(path)? {
-                return Err(TargetError::NotShared(path.into()));
-            }
-            let lock = lock_file(path, &generation::name_in(LOCK, old + 1), true)?;
-            // Another server may have begun and ended this generation meanwhile.
-            if generation::current(path)? == old {
-                generation::write(path, old + 1)?;
-                return TargetDir::locked(path, lock, old + 1);
-            }
+    /// [`TargetError::InUse`] if the target has another server than `old` meanwhile, or another
+    /// process is taking it over; an error of [`TargetDir::open`].
+    pub fn take_over(path: &Path, old: &TargetServer) -> Result<TargetDir, TargetError> {
+        match TargetDir::open(path) {
+            Err(TargetError::InUse { .. }) => {}
+            opened => return opened,
         }
+        if !generation::is_shared(path)? {
+            return Err(TargetError::NotShared(path.into()));
+        }
+        let check_server = || match TargetServer::of(path)? {
+            found if found == *old => Ok(()),
+            found => Err(found.in_use(path)),
+        };
+        check_server()?;
+        let number = old.generation + 1;
+        let lock = lock_file(path, &generation::name_in(LOCK, number), true)?;
+        // Another server may have begun and ended this generation meanwhile.
+        check_server()?;
+        generation::write(path, number)?;
+        TargetDir::locked(path, lock, number)
+    }
+
+    /// Fails if [`TargetDir::take_over`] could not open the target. Begins no generation.
+    ///
+    /// # Errors
+    ///
+    /// [`TargetError::NotShared`], or an error of [`TargetDir::open`].
+    pub fn check_take_over(path: &Path) -> Result<(), TargetError> {
+        match TargetDir::open(path) {
+            Err(TargetError::InUse { .. }) if generation::is_shared(path)? => Ok(()),
+            Err(TargetError::InUse { .. }) => Err(TargetError::NotShared(path.into())),
+            opened => opened.map(drop),
+        }
+    }
+
+    /// Records the NIDs of this process's node, at which a standby server looks for this server.
+    ///
+    /// # Errors
+    ///
+    /// [`TargetError::Io`] if the lock file cannot be written.
+    pub fn record_nids(&self, nids: &[Nid]) -> Result<(), TargetError> {
+        let path = || self.path.join(generation::name_in(LOCK, self.fence.generation()));
+        lock::write_nids(&self.lock, nids).map_err(|source| TargetError::Io { path: path(), source })
     }
 
     /// Checks that the stores of a target that ran before exist: an unmounted disk leaves an empty
@@ -336,59 +367,6 @@ pub(crate) fn set_initialised(dir: &Path) -> Result<(), TargetError> {
         ..label
     };
     stored_label::write(dir, &label)
-}
-
-/// Locks the directory in its present generation, and returns that. With `note_pid`, writes this
-/// process's id into the lock file, for the error messages of other processes. Without it, changes
-/// no file.
-pub(crate) fn lock(dir: &Path, note_pid: bool) -> Result<(fs::File, u32), TargetError> {
-    loop {
-        let generation = generation::current(dir)?;
-        let file = lock_file(dir, &generation::name_in(LOCK, generation), note_pid)?;
-        // Another server may have taken the target over meanwhile.
-        if generation::current(dir)? == generation {
-            return Ok((file, generation));
-        }
-    }
-}
-
-/// Locks the file `name`, see [`lock`].
-fn lock_file(dir: &Path, name: &str, note_pid: bool) -> Result<fs::File, TargetError> {
-    let path = dir.join(name);
-    let io = |source| TargetError::Io {
-        path: path.clone(),
-        source,
-    };
-    let mut file = files::options()
-        .create(note_pid)
-        .truncate(false)
-        .read(true)
-        .write(note_pid)
-        .open(&path)
-        .map_err(io)?;
-    if !try_flock(&file).map_err(io)? {
-        let by = fs::read_to_string(&path)
-            .ok()
-            .map(|s| s.trim().to_owned())
-            .filter(|s| !s.is_empty());
-        return Err(TargetError::InUse { path: dir.into(), by });
-    }
-    if !note_pid {
-        return Ok(file);
-    }
-    file.set_len(0)
-        .and_then(|()| writeln!(file, "pid {}", std::process::id()))
-        .map_err(io)?;
-    Ok(file)
-}
-
-/// Locks a file with flock. False if another process holds the lock.
-fn try_flock(file: &fs::File) -> io::Result<bool> {
-    match flock(file, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(true),
-        Err(rustix::io::Errno::WOULDBLOCK) => Ok(false),
-        Err(e) => Err(e.into()),
-    }
 }
 
 #[cfg(test)]

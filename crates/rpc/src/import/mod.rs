@@ -375,13 +375,14 @@ impl Import {
     }
 
     /// Handles the message that the target has started as `instance` (`ocd_instance`) at one of
-    /// `nids`: connects there at once, unless it is connected to that instance. Without an earlier
-    /// connection, the NID is only the first one to try.
+    /// `nids`: connects there at once, unless the last connection was to that instance or a later
+    /// one, because the message may be old. Without an earlier connection, the NID is only the
+    /// first one to try.
     pub fn target_started(&self, nids: &[Nid], instance: u32) {
         let known = self.connect_data().ocd_instance;
         let mut core = self.core.lock();
         let index = core.nids.iter().position(|nid| nids.contains(nid));
-        let Some(index) = index.filter(|_| known != instance) else {
+        let Some(index) = index.filter(|_| known < instance) else {
             return;
         };
         let actions = core.machine.move_to(index, cpt::now());

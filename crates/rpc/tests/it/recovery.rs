@@ -224,6 +224,23 @@ async fn clients_replay_uncommitted_requests_in_order_then_locks_then_go_on() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn only_the_message_of_a_later_start_moves_a_client() {
+    let rpc = node(6);
+    rpc.add_target(Arc::new(restarted(&[], 0)));
+    let (import, owner) = connect(&rpc, "a").await;
+    let nid = import.peer();
+    for (instance, events) in [
+        (1, &["connected"][..]),
+        (2, &["connected"]),
+        (3, &["connected", "disconnected", "connected"]),
+    ] {
+        import.target_started(&[nid], instance);
+        sleep(Duration::from_secs(1)).await;
+        assert_eq!(*owner.events.events.lock(), events, "{instance}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_missing_client_is_evicted_and_new_clients_wait_until_then() {
     let rpc = node(2);
     rpc.add_target(Arc::new(first()));
