@@ -100,9 +100,11 @@ pub(crate) fn find_leftovers(host: &Host) -> Vec<String> {
     found
 }
 
-/// Whether a server evicted the client: the client's imports record it.
+/// Whether a server evicted the client: each eviction begins a generation of the import. (The list
+/// of an import's states has only the last ones.)
 pub(crate) fn was_evicted(host: &Host) -> bool {
     let Some(node) = host.node() else { return false };
-    let states = node.registry().get("*.*.state");
-    states.iter().any(|(_, text)| text.contains("EVICTED"))
+    let imports = node.registry().get("*.*.import");
+    let mut generations = imports.iter().flat_map(|(_, text)| text.lines());
+    generations.any(|line| line.trim().strip_prefix("generation: ").is_some_and(|n| n != "1"))
 }

@@ -7,6 +7,7 @@ mod by_fid;
 mod capabilities;
 mod creator_dom;
 mod fixture;
+mod journal;
 mod leases;
 mod names;
 mod open;
