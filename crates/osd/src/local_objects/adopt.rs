@@ -31,10 +31,6 @@ pub(super) fn adopt_objects(
     generation: u32,
 ) -> Result<Vec<PathBuf>, OsdError> {
     let mut copied = Vec::new();
-    if matches!(index.apply(Batch::new()), Err(OsdError::Invalid(_))) {
-        // The index is open for reading only.
-        return Ok(copied);
-    }
     let mut from = object_marks::PREFIX.to_vec();
     loop {
         let marks = index
@@ -43,6 +39,10 @@ pub(super) fn adopt_objects(
         let Some((last, _)) = marks.last() else {
             break;
         };
+        if matches!(index.apply(Batch::new()), Err(OsdError::Invalid(_))) {
+            // The index is open for reading only.
+            break;
+        }
         from = [last, &b"\0"[..]].concat();
         for (key, value) in marks {
             let mut batch = Batch::new();
