@@ -113,6 +113,38 @@ pub fn llog(bytes: &[u8]) {
     }
 }
 
+/// The layout of a file as the MDT uses it: requested, stored, replayed and swapped.
+fn file_layout(bytes: &[u8]) {
+    use mdt::layout::{self, LayoutRequest, composite};
+    if let Ok(Some(wanted)) = LayoutRequest::parse(bytes)
+        && let Ok(default) = wanted.to_default_layout()
+    {
+        // A default layout that the MDT stores is a valid request.
+        assert!(LayoutRequest::parse(&default).is_ok());
+        if let LayoutRequest::Composite(components) = wanted {
+            let all: Vec<_> = components
+                .into_iter()
+                .map(|c| c.with_defaults(&Default::default()))
+                .collect();
+            let new = composite::new_layout(Fid::ROOT, &all);
+            assert_eq!(composite::check(&new), Ok(()));
+            for component in 0..all.len() {
+                assert!(composite::request_of(&new, component, 4).is_some());
+            }
+        }
+    }
+    let _ = layout::replayed(bytes);
+    let _ = layout::last_object(bytes, 5 << 20);
+    let _ = layout::swap((Fid::ROOT, bytes), (Fid::DOT_LUSTRE, bytes));
+    if let Ok(Some(stored)) = layout::components(bytes)
+        && composite::check(&stored).is_ok()
+    {
+        let missing = composite::missing(&stored, &(0..composite::EOF));
+        assert!(missing.is_ok(), "{missing:?}");
+        assert!(layout::placed_objects(bytes).is_ok());
+    }
+}
+
 /// Inode attributes: layouts of files and directories, links, ACLs; and directory pages.
 pub fn layout(bytes: &[u8]) {
     if let Ok(layout) = LovLayout::parse(bytes) {
@@ -130,9 +162,7 @@ pub fn layout(bytes: &[u8]) {
         assert_eq!(PosixAcl::parse(&acl.build()).as_ref(), Ok(&acl));
     }
     let _ = DirPage::parse_all(&Bytes::copy_from_slice(bytes));
-    if let Ok(wanted) = mdt::layout::StripeRequest::parse(bytes) {
-        let _ = wanted.map(|w| w.to_default_layout());
-    }
+    file_layout(bytes);
     if let Ok(range) = LuSeqRange::from_bytes(bytes) {
         assert_eq!(range.to_bytes(), bytes[..LuSeqRange::SIZE]);
     }

@@ -9,7 +9,10 @@
 
 use std::collections::BTreeMap;
 
-use mdt::check::{Claim, Examination, show_path};
+use mdt::{
+    check::{Claim, Examination, show_path},
+    layout::StripePlace,
+};
 use osd::{OsdError, check::Finding};
 use ost::check::{ObjectEntry, SequenceTable};
 use wire::{Fid, LU_SEQ_RANGE_OST, LuSeqRange, OstIndex};
@@ -24,23 +27,23 @@ pub(crate) enum Mismatch {
         ost: OstIndex,
         object: Fid,
         /// The file and stripe that keep the object.
-        keeper: (Fid, u16),
+        keeper: (Fid, StripePlace),
         /// The file and stripe that get a new object.
-        loser: (Fid, u16),
+        loser: (Fid, StripePlace),
     },
     /// A stripe claims an object with a FID that this OST never allocates.
     ImpossibleObject {
         ost: OstIndex,
         object: Fid,
         /// The file and stripe.
-        claimant: (Fid, u16),
+        claimant: (Fid, StripePlace),
     },
     /// The parent FID stored with an object names another file or stripe.
     WrongParent {
         ost: OstIndex,
         object: Fid,
         /// The file and stripe.
-        claimant: (Fid, u16),
+        claimant: (Fid, StripePlace),
         /// The stored parent FID; its `f_ver` is the stripe.
         parent: Fid,
     },
@@ -49,7 +52,7 @@ pub(crate) enum Mismatch {
         ost: OstIndex,
         object: Fid,
         /// The file and stripe.
-        claimant: (Fid, u16),
+        claimant: (Fid, StripePlace),
     },
     /// No stripe claims the object.
     Orphan {
@@ -211,10 +214,10 @@ impl<'a> CrossCheck<'a> {
         let (on_object, rest) = self.claims.split_at(count);
         self.claims = rest;
         let (ost, object) = (self.ost, Fid::new(id.0, id.1, 0));
-        let claimant_of = |c: &Claim| (examined.file(c), c.stripe);
+        let claimant_of = |c: &Claim| (examined.file(c), c.place);
         let is_parent = |c: &&Claim| {
-            let (file, stripe) = claimant_of(c);
-            parent == Fid::new(file.f_seq, file.f_oid, stripe.into())
+            let (file, place) = claimant_of(c);
+            parent == Fid::new(file.f_seq, file.f_oid, place.stripe.into())
         };
         let Some(keeper) = on_object.iter().find(is_parent).or(on_object.first()) else {
             return;
@@ -286,12 +289,12 @@ impl<'a> CrossCheck<'a> {
 impl Mismatch {
     /// Describes the contradiction, with paths and sizes from `stores`.
     pub(crate) async fn finding(&self, stores: &Stores) -> Result<Finding, OsdError> {
-        let place = async |(file, stripe): (Fid, u16)| {
+        let place = async |(file, place): (Fid, StripePlace)| {
             let path = match &stores.mdt {
                 Some(mdt) => show_path(&mdt.store, file).await,
                 None => String::new(),
             };
-            format!("{path} {file} stripe {stripe}").trim_start().to_owned()
+            format!("{path} {file} {place}").trim_start().to_owned()
         };
         let new = |kind, fid, place: String, expected: &str, found: String, repair| Finding {
             kind,

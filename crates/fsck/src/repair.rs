@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use mdt::layout::StripeObject;
+use mdt::layout::{StripeObject, StripePlace};
 use wire::{Errno, Fid, OstIndex};
 
 use crate::{
@@ -51,17 +51,17 @@ impl<'a> Repairer<'a> {
         match *problem {
             cross::Mismatch::SharedObject {
                 ost,
-                loser: (file, stripe),
+                loser: (file, place),
                 ..
             }
             | cross::Mismatch::ImpossibleObject {
                 ost,
-                claimant: (file, stripe),
+                claimant: (file, place),
                 ..
             } => {
                 let fid = self.new_object(ost).await?;
                 self.mdt()?
-                    .replace_object(file, stripe, StripeObject { ost, fid })
+                    .replace_object(file, place, StripeObject { ost, fid })
                     .await
             }
             cross::Mismatch::WrongParent {
@@ -97,12 +97,17 @@ impl<'a> Repairer<'a> {
         let file = mdt
             .create_lost_file(StripeObject { ost, fid: object }, owner, &name)
             .await?;
-        self.set_parent(ost, object, (file, 0)).await
+        self.set_parent(ost, object, (file, StripePlace::default())).await
     }
 
     /// Stores a file and its stripe as the parent of an object.
-    async fn set_parent(&self, ost: OstIndex, object: Fid, (file, stripe): (Fid, u16)) -> Result<(), Errno> {
-        let parent = Fid::new(file.f_seq, file.f_oid, stripe.into());
+    async fn set_parent(
+        &self,
+        ost: OstIndex,
+        object: Fid,
+        (file, place): (Fid, StripePlace),
+    ) -> Result<(), Errno> {
+        let parent = Fid::new(file.f_seq, file.f_oid, place.stripe.into());
         Ok(self.ost(ost)?.store.set_parent(object, parent).await?)
     }
 

@@ -2,22 +2,25 @@
 //! file's layout (`lov_mds_md`); always little-endian, in messages and in attributes.
 //!
 //! This module is pure; [`crate::lod`] selects the OSTs. It implements RAID0, optionally with
-//! several stripes on an OST (overstriping), a pool name, or OSTs listed by the user. The MDT
-//! stores foreign layouts, whose data is in another system, without interpreting them. Composite
-//! and data-on-MDT layouts are errors.
+//! several stripes on an OST (overstriping), a pool name, or OSTs listed by the user; and layouts
+//! with several components ([`composite`]). The MDT stores foreign layouts, whose data is in
+//! another system, without interpreting them. Mirrors and data-on-MDT layouts are errors.
 
-use std::collections::BTreeSet;
+pub mod composite;
+
+use std::{collections::BTreeSet, fmt};
 
 use bytes::Bytes;
 use wire::{
-    Errno, Fid, LOV_ALL_STRIPES_WIDE, LOV_MAGIC_FOREIGN, LOV_MAX_STRIPE_COUNT, LOV_MIN_STRIPE_SIZE,
-    LOV_PATTERN_DEFAULT, LOV_PATTERN_F_MASK, LOV_PATTERN_NONE, LOV_PATTERN_OVERSTRIPING, LOV_PATTERN_RAID0,
-    LOV_USER_MAGIC_SPECIFIC, LOV_USER_MAGIC_V1, LOV_USER_MAGIC_V3, LovForeignMd, LovMdsMdV3, LovOstDataV1,
-    OstId, OstIndex, Text, WireStruct,
-    striping::{LovLayout, PlainLayout},
+    Errno, Fid, LOV_ALL_STRIPES_WIDE, LOV_MAGIC_COMP_V1, LOV_MAGIC_FOREIGN, LOV_MAX_STRIPE_COUNT,
+    LOV_MIN_STRIPE_SIZE, LOV_PATTERN_DEFAULT, LOV_PATTERN_F_MASK, LOV_PATTERN_NONE, LOV_PATTERN_OVERSTRIPING,
+    LOV_PATTERN_RAID0, LOV_USER_MAGIC_SPECIFIC, LOV_USER_MAGIC_V1, LOV_USER_MAGIC_V3, LovForeignMd,
+    LovMdsMdV3, LovOstDataV1, OstId, OstIndex, Text, WireStruct,
+    striping::{CompositeLayout, LovLayout, PlainLayout},
 };
 
 use crate::namespace::xattr::VALUE_MAX;
+use composite::ComponentRequest;
 
 /// The value of the first OST that means "any OST".
 const ANY_OST: u16 = u16::MAX;
@@ -57,6 +60,8 @@ pub struct StripeRequest {
 pub enum LayoutRequest {
     /// Stripes on OSTs.
     Striped(StripeRequest),
+    /// Components, each with its own stripes.
+    Composite(Vec<ComponentRequest>),
     /// A foreign layout (`lov_foreign_md`), which the file gets as it is.
     Foreign(Bytes),
 }
@@ -67,10 +72,13 @@ impl LayoutRequest {
     /// # Errors
     ///
     /// `EINVAL` for a foreign layout without a value, or whose value is longer than an extended
-    /// attribute or than `ea`; otherwise as [`StripeRequest::parse`].
+    /// attribute or than `ea`; otherwise as [`StripeRequest::parse`] and
+    /// [`composite::parse_request`].
     pub fn parse(ea: &[u8]) -> Result<Option<LayoutRequest>, Errno> {
-        if !is_foreign(ea) {
-            return Ok(StripeRequest::parse(ea)?.map(LayoutRequest::Striped));
+        match magic_of(ea) {
+            LOV_MAGIC_FOREIGN => {}
+            LOV_MAGIC_COMP_V1 => return Ok(Some(LayoutRequest::Composite(composite::parse_request(ea)?))),
+            _ => return Ok(StripeRequest::parse(ea)?.map(LayoutRequest::Striped)),
         }
         let layout = LovLayout::parse(ea).map_err(|_| Errno::EINVAL)?;
         let stored = layout.build();
@@ -78,6 +86,31 @@ impl LayoutRequest {
         match has_value && stored.len() <= VALUE_MAX {
             true => Ok(Some(LayoutRequest::Foreign(stored))),
             false => Err(Errno::EINVAL),
+        }
+    }
+
+    /// The default layout that a directory stores for this request.
+    ///
+    /// # Errors
+    ///
+    /// `EOPNOTSUPP` for a foreign layout.
+    pub fn to_default_layout(&self) -> Result<Bytes, Errno> {
+        match self {
+            LayoutRequest::Striped(striping) => Ok(striping.to_default_layout()),
+            LayoutRequest::Composite(components) => Ok(composite::to_default_layout(components)),
+            LayoutRequest::Foreign(_) => Err(Errno::EOPNOTSUPP),
+        }
+    }
+
+    /// Takes unspecified values from a directory's default. As in Lustre, a request that specifies
+    /// any value takes nothing from a default with components.
+    pub fn with_defaults(self, default: LayoutRequest) -> LayoutRequest {
+        match (self, default) {
+            (LayoutRequest::Striped(striping), LayoutRequest::Striped(default)) => {
+                LayoutRequest::Striped(striping.with_defaults(&default))
+            }
+            (LayoutRequest::Striped(striping), default) if striping == StripeRequest::default() => default,
+            (request, _) => request,
         }
     }
 }
@@ -105,15 +138,20 @@ impl StripeRequest {
     ///
     /// `EOPNOTSUPP` for a layout that is not implemented, `EINVAL` for a malformed one.
     pub fn parse(ea: &[u8]) -> Result<Option<StripeRequest>, Errno> {
-        let magic = magic_of(ea);
-        if ![LOV_USER_MAGIC_V1, LOV_USER_MAGIC_V3, LOV_USER_MAGIC_SPECIFIC].contains(&magic) {
+        if ![LOV_USER_MAGIC_V1, LOV_USER_MAGIC_V3, LOV_USER_MAGIC_SPECIFIC].contains(&magic_of(ea)) {
             return Err(if LovLayout::is_layout(ea) {
                 Errno::EOPNOTSUPP
             } else {
                 Errno::EINVAL
             });
         }
-        let lum = PlainLayout::parse(ea).map_err(|_| Errno::EINVAL)?;
+        let striping = StripeRequest::from_plain(&PlainLayout::parse(ea).map_err(|_| Errno::EINVAL)?)?;
+        let is_empty = striping == StripeRequest::default();
+        Ok((!is_empty).then_some(striping))
+    }
+
+    /// The request of a `lov_user_md`, alone or in a component.
+    fn from_plain(lum: &PlainLayout) -> Result<StripeRequest, Errno> {
         let overstriping = match lum.pattern {
             LOV_PATTERN_NONE | LOV_PATTERN_RAID0 | LOV_PATTERN_DEFAULT => false,
             OVERSTRIPED => true,
@@ -127,8 +165,8 @@ impl StripeRequest {
             pool: lum.pool,
             osts: Vec::new(),
         };
-        if magic == LOV_USER_MAGIC_SPECIFIC {
-            striping.osts = listed_osts(&lum)?;
+        if lum.magic == LOV_USER_MAGIC_SPECIFIC {
+            striping.osts = listed_osts(lum)?;
         }
         if !striping.stripe_size.is_multiple_of(LOV_MIN_STRIPE_SIZE) {
             return Err(Errno::EINVAL);
@@ -141,12 +179,16 @@ impl StripeRequest {
         if u32::from(count) > LOV_MAX_STRIPE_COUNT && !all_osts.contains(&count) {
             return Err(Errno::EINVAL);
         }
-        let is_empty = striping == StripeRequest::default();
-        Ok((!is_empty).then_some(striping))
+        Ok(striping)
     }
 
     /// The `lov_user_md` of a directory's default layout.
     pub fn to_default_layout(&self) -> Bytes {
+        self.to_plain().build()
+    }
+
+    /// The request as a `lov_user_md`.
+    fn to_plain(&self) -> PlainLayout {
         PlainLayout {
             magic: match (self.osts.is_empty(), self.pool.is_empty()) {
                 (false, _) => LOV_USER_MAGIC_SPECIFIC,
@@ -168,7 +210,6 @@ impl StripeRequest {
                 .map(|ost| object_record(OstId::default(), *ost))
                 .collect(),
         }
-        .build()
     }
 
     /// Takes unspecified values from `defaults`; its list of OSTs and overstriping only if this
@@ -250,20 +291,25 @@ pub fn build(file: Fid, stripe_size: u32, pool: Text<16>, objects: &[StripeObjec
     } else {
         stripe_size
     };
-    let records = objects
-        .iter()
-        .map(|o| object_record(o.fid.into(), o.ost))
-        .collect();
-    let mut layout = PlainLayout::raid0(file, size, records);
-    let osts: Vec<OstIndex> = objects.iter().map(|o| o.ost).collect();
-    if has_repeated(&osts) {
-        layout.pattern = OVERSTRIPED;
-    }
+    let mut layout = PlainLayout::raid0(file, size, Vec::new());
+    set_objects(&mut layout, objects);
     if !pool.is_empty() {
         layout.magic = LOV_USER_MAGIC_V3;
         layout.pool = pool;
     }
     layout.build()
+}
+
+/// Sets the objects of a layout, and the pattern and stripe count that follow from them.
+fn set_objects(layout: &mut PlainLayout, objects: &[StripeObject]) {
+    let record = |o: &StripeObject| object_record(o.fid.into(), o.ost);
+    layout.objects = objects.iter().map(record).collect();
+    layout.stripe_count = objects.len() as u16;
+    let osts: Vec<OstIndex> = objects.iter().map(|o| o.ost).collect();
+    layout.pattern = match has_repeated(&osts) {
+        true => OVERSTRIPED,
+        false => LOV_PATTERN_RAID0,
+    };
 }
 
 /// The magic of a layout; 0 if it is too short.
@@ -278,10 +324,73 @@ pub fn is_foreign(ea: &[u8]) -> bool {
 
 /// Whether a file's layout has several stripes on an OST.
 pub fn is_overstriped(ea: &[u8]) -> bool {
-    // Each getattr of a file asks, so this does not parse the objects.
+    // Each getattr of a file asks, so this does not parse the objects of a plain layout.
+    if magic_of(ea) == LOV_MAGIC_COMP_V1 {
+        return LovLayout::parse(ea).is_ok_and(|layout| layout.is_overstriped());
+    }
     let pattern = ea.get(4..8).and_then(|p| p.first_chunk());
     let is_plain = [LOV_USER_MAGIC_V1, LOV_USER_MAGIC_V3].contains(&magic_of(ea));
     is_plain && pattern.is_some_and(|p| u32::from_le_bytes(*p) & !LOV_PATTERN_F_MASK == OVERSTRIPED)
+}
+
+/// The place of an object in a file's layout.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct StripePlace {
+    /// The number of the component; 0 in a plain layout.
+    pub component: u16,
+    /// The number of the stripe in the component.
+    pub stripe: u16,
+}
+
+impl fmt::Display for StripePlace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.component {
+            0 => write!(f, "stripe {}", self.stripe),
+            component => write!(f, "component {component} stripe {}", self.stripe),
+        }
+    }
+}
+
+/// A file's layout if it has components.
+///
+/// # Errors
+///
+/// `EPROTO` if the layout is malformed.
+pub fn components(ea: &[u8]) -> Result<Option<CompositeLayout>, Errno> {
+    match magic_of(ea) {
+        LOV_MAGIC_COMP_V1 => match LovLayout::parse(ea)? {
+            LovLayout::Composite(layout) => Ok(Some(layout)),
+            _ => Err(Errno::EPROTO),
+        },
+        _ => Ok(None),
+    }
+}
+
+/// The objects of a file's layout, with their places; none for an empty or foreign layout.
+///
+/// # Errors
+///
+/// `EPROTO` if the layout is malformed.
+pub fn placed_objects(ea: &[u8]) -> Result<Vec<(StripePlace, StripeObject)>, Errno> {
+    if ea.is_empty() || is_foreign(ea) {
+        return Ok(Vec::new());
+    }
+    if let Some(layout) = components(ea)? {
+        let of_all = composite::with_objects(&layout);
+        return Ok(of_all.flat_map(|(number, plain)| placed(number, plain)).collect());
+    }
+    Ok(placed(0, &PlainLayout::parse(ea)?).collect())
+}
+
+/// The objects of a component.
+fn placed(component: u16, plain: &PlainLayout) -> impl Iterator<Item = (StripePlace, StripeObject)> {
+    (0..).zip(&plain.objects).map(move |(stripe, record)| {
+        let object = StripeObject {
+            ost: OstIndex(record.l_ost_idx),
+            fid: record.l_ost_oi.fid(),
+        };
+        (StripePlace { component, stripe }, object)
+    })
 }
 
 /// The objects of a file's layout; none for an empty or foreign layout.
@@ -290,18 +399,8 @@ pub fn is_overstriped(ea: &[u8]) -> bool {
 ///
 /// `EPROTO` if the layout is malformed.
 pub fn objects(ea: &[u8]) -> Result<Vec<StripeObject>, Errno> {
-    if ea.is_empty() || is_foreign(ea) {
-        return Ok(Vec::new());
-    }
-    let layout = PlainLayout::parse(ea)?;
-    Ok(layout
-        .objects
-        .iter()
-        .map(|o| StripeObject {
-            ost: OstIndex(o.l_ost_idx),
-            fid: o.l_ost_oi.fid(),
-        })
-        .collect())
+    let placed = placed_objects(ea)?;
+    Ok(placed.into_iter().map(|(_, object)| object).collect())
 }
 
 /// The layout in a replayed open: that of the file when it was first opened. `None` if `ea` is a
@@ -316,6 +415,14 @@ pub fn replayed(ea: &[u8]) -> Result<Option<Bytes>, Errno> {
             Some(LayoutRequest::Foreign(layout)) => Ok(Some(layout)),
             _ => Err(Errno::EINVAL),
         };
+    }
+    if magic_of(ea) == LOV_MAGIC_COMP_V1 {
+        let layout = components(ea).map_err(|_| Errno::EINVAL)?.ok_or(Errno::EINVAL)?;
+        if !composite::is_of_file(&layout) {
+            return Ok(None);
+        }
+        composite::check(&layout).map_err(|_| Errno::EINVAL)?;
+        return Ok(Some(LovLayout::Composite(layout).build()));
     }
     if ![LOV_USER_MAGIC_V1, LOV_USER_MAGIC_V3].contains(&magic_of(ea)) {
         return Ok(None);
@@ -352,20 +459,41 @@ pub fn swap((a, layout_a): (Fid, &[u8]), (b, layout_b): (Fid, &[u8])) -> Result<
     {
         return Err(Errno::EOPNOTSUPP);
     }
-    let (mut new_b, mut new_a) = (PlainLayout::parse(layout_a)?, PlainLayout::parse(layout_b)?);
-    let excluded = [0, new_a.layout_gen, new_b.layout_gen];
-    let mut generation = new_a.layout_gen.max(new_b.layout_gen);
-    while excluded.contains(&generation) {
+    let (mut new_b, mut new_a) = (LovLayout::parse(layout_a)?, LovLayout::parse(layout_b)?);
+    let (old_a, old_b) = (generation_of(&new_b), generation_of(&new_a));
+    // A plain layout has only the lower 16 bits.
+    let excluded = [0, old_a as u16, old_b as u16];
+    let mut generation = old_a.max(old_b);
+    while excluded.contains(&(generation as u16)) {
         generation = generation.wrapping_add(1);
     }
-    for (layout, file) in [(&mut new_a, a), (&mut new_b, b)] {
-        layout.layout_gen = generation;
-        layout.oi = OstId {
-            oi_id: file.f_oid.into(),
-            oi_seq: file.f_seq,
-        };
-    }
+    set_file(&mut new_a, a, generation);
+    set_file(&mut new_b, b, generation);
     Ok((new_a.build(), new_b.build()))
+}
+
+fn generation_of(layout: &LovLayout) -> u32 {
+    match layout {
+        LovLayout::Plain(plain) => plain.layout_gen.into(),
+        LovLayout::Composite(composite) => composite.head.lcm_layout_gen,
+        LovLayout::Foreign(..) => 0,
+    }
+}
+
+/// Sets the file and the generation of a layout.
+fn set_file(layout: &mut LovLayout, file: Fid, generation: u32) {
+    let oi = composite::owner(file);
+    match layout {
+        LovLayout::Plain(plain) => (plain.oi, plain.layout_gen) = (oi, generation as u16),
+        LovLayout::Composite(composite) => {
+            composite.head.lcm_layout_gen = generation;
+            composite
+                .components
+                .iter_mut()
+                .for_each(|(_, plain)| plain.oi = oi);
+        }
+        LovLayout::Foreign(..) => {}
+    }
 }
 
 /// The object with the last byte of a file of `size` bytes, and the size of that object. `None` for
@@ -373,17 +501,23 @@ pub fn swap((a, layout_a): (Fid, &[u8]), (b, layout_b): (Fid, &[u8])) -> Result<
 ///
 /// # Errors
 ///
-/// `EINVAL` or `EPROTO` if the layout is malformed.
+/// `EINVAL` or `EPROTO` if the layout is malformed; `EINVAL` if the component of the byte has no
+/// objects.
 pub fn last_object(ea: &[u8], size: u64) -> Result<Option<(StripeObject, u64)>, Errno> {
     if ea.is_empty() || is_foreign(ea) || size == 0 {
         return Ok(None);
     }
-    let layout = PlainLayout::parse(ea)?;
+    let last = size - 1;
+    let layout = match components(ea)? {
+        Some(composite) => composite::component_at(&composite, last)
+            .cloned()
+            .ok_or(Errno::EINVAL)?,
+        None => PlainLayout::parse(ea)?,
+    };
     let (stripe_size, count) = (u64::from(layout.stripe_size), layout.objects.len() as u64);
     if stripe_size == 0 || count == 0 {
         return Err(Errno::EINVAL);
     }
-    let last = size - 1;
     // A row of stripes has one stripe-size piece of each object.
     let (row, in_row) = (last / (stripe_size * count), last % (stripe_size * count));
     let record = &layout.objects[(in_row / stripe_size) as usize];
@@ -394,7 +528,7 @@ pub fn last_object(ea: &[u8], size: u64) -> Result<Option<(StripeObject, u64)>, 
     Ok(Some((object, row * stripe_size + in_row % stripe_size + 1)))
 }
 
-/// Size of the longest layout in a file system with `ost_count` OSTs, bytes.
+/// Size of the longest plain layout in a file system with `ost_count` OSTs, bytes.
 pub fn max_size(ost_count: usize) -> usize {
     LovMdsMdV3::SIZE + ost_count.max(1) * LovOstDataV1::SIZE
 }

@@ -16,6 +16,7 @@ mod dir_stats;
 mod dirpage;
 mod error;
 mod fid2path;
+mod file_layout;
 mod getattr;
 mod handles;
 mod hsm;

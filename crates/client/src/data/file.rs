@@ -172,12 +172,12 @@ impl DataFile {
         size.min(i64::MAX as u64)
     }
 
-    /// Whether a write to a range first needs objects. Not beyond the largest size, where it fails.
-    /// A file without any layout needs an open for write instead.
-    pub(crate) fn lacks_objects(&self, range: &Range<u64>) -> bool {
-        let has_objects = |end| self.layout.has_objects(range.start..end);
+    /// The part of a range that a write may reach, if it first needs objects. Beyond the largest
+    /// size the write fails. A file without any layout needs an open for write instead.
+    pub(crate) fn range_without_objects(&self, range: &Range<u64>) -> Option<Range<u64>> {
+        let range = range.start..range.end.min(self.size_max());
         let has_layout = !self.layout.components().is_empty();
-        has_layout && !has_objects(range.end) && !has_objects(range.end.min(self.size_max()))
+        (has_layout && !self.layout.has_objects(range.clone())).then_some(range)
     }
 
     /// Checks that the file may have this size.

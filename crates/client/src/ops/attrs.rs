@@ -69,9 +69,8 @@ impl Client {
         let data = self.data_to_set(cred, fid, set, file).await?;
         if let (Some(data), Some(size)) = (&data, set.size) {
             data.check_size(size)?;
-            let range = FileLayout::range_of_size(size);
-            if data.lacks_objects(&range) {
-                self.create_objects(fid, range).await?;
+            if let Some(missing) = data.range_without_objects(&FileLayout::range_of_size(size)) {
+                self.create_objects(fid, missing).await?;
                 return Ok(None);
             }
         }

@@ -68,10 +68,10 @@ impl Client {
     async fn data_to_write(&self, file: &OpenFile, range: Range<u64>) -> Result<Arc<DataFile>, Errno> {
         loop {
             let data = self.data_of(file).await?;
-            if !data.lacks_objects(&range) {
+            let Some(missing) = data.range_without_objects(&range) else {
                 return Ok(data);
-            }
-            self.create_objects(file.fid, range.clone()).await?;
+            };
+            self.create_objects(file.fid, missing).await?;
         }
     }
 

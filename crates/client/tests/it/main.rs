@@ -5,6 +5,7 @@ mod by_fid;
 mod capabilities;
 mod captured_clients;
 mod captured_servers;
+mod components;
 mod connect_flags;
 mod crashes;
 mod data;

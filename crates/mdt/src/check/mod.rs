@@ -27,7 +27,7 @@ use wire::{Fid, LuSeqRange, OstIndex};
 pub use problem::{Problem, show_path};
 pub use repair::Repairer;
 
-use crate::store::Store;
+use crate::{layout::StripePlace, store::Store};
 use table::Table;
 
 /// The claim of a file's stripe to an object.
@@ -37,8 +37,8 @@ pub struct Claim {
     pub ost: OstIndex,
     /// Sequence and id of the object.
     pub object: (u64, u32),
-    /// The index of the stripe in the file.
-    pub stripe: u16,
+    /// The object's place in the file's layout.
+    pub place: StripePlace,
     /// The file's row in the table of inodes.
     file: u32,
 }

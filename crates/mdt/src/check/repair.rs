@@ -7,13 +7,13 @@ use bytes::Bytes;
 use osd::{Batch, prefix_end};
 use wire::{
     Errno, Fid, LU_SEQ_RANGE_MDT, LUSTRE_ORPHAN_FL, LuSeqRange, OstIndex, Time, Transno, WireStruct,
-    striping::PlainLayout,
+    striping::LovLayout,
 };
 
 use super::{Problem, problem::InodePart};
 use crate::{
     cred::Cred,
-    layout::{self, StripeObject},
+    layout::{self, StripeObject, StripePlace},
     namespace::{NewInode, create, lookup, make_root, set_layout},
     osp::pool::LastUsedId,
     sequences::{SUPER_SEQUENCE, Sequences},
@@ -161,10 +161,27 @@ impl Repairer {
     /// # Errors
     ///
     /// `EINVAL` if the file has no such stripe, or the error of reading or changing the store.
-    pub async fn replace_object(&self, file: Fid, stripe: u16, object: StripeObject) -> Result<(), Errno> {
+    pub async fn replace_object(
+        &self,
+        file: Fid,
+        place: StripePlace,
+        object: StripeObject,
+    ) -> Result<(), Errno> {
         let inode = self.store.inode(file).await?;
-        let mut layout = PlainLayout::parse(&inode.lov)?;
-        let old = layout.objects.get_mut(usize::from(stripe)).ok_or(Errno::EINVAL)?;
+        let mut layout = LovLayout::parse(&inode.lov)?;
+        let plain = match &mut layout {
+            LovLayout::Plain(plain) => Some(plain),
+            LovLayout::Composite(composite) => {
+                let component = composite.components.get_mut(usize::from(place.component));
+                component.map(|(_, plain)| plain)
+            }
+            LovLayout::Foreign(..) => None,
+        };
+        let plain = plain.ok_or(Errno::EINVAL)?;
+        let old = plain
+            .objects
+            .get_mut(usize::from(place.stripe))
+            .ok_or(Errno::EINVAL)?;
         (old.l_ost_oi, old.l_ost_idx) = (object.fid.into(), object.ost.0);
         let lov = layout.build();
         self.change(file, |inode| inode.lov = lov).await

@@ -6,10 +6,16 @@
 use bytes::Bytes;
 use osd::{Batch, check::Progress};
 use testbase::Wait;
-use wire::{Fid, LU_SEQ_RANGE_MDT, LuSeqRange, MDS_FMODE_READ, Time, WireStruct};
+use wire::{
+    Errno, Fid, LU_SEQ_RANGE_MDT, LuSeqRange, MDS_FMODE_READ, OstIndex, Time, WireStruct, striping::LovLayout,
+};
 
 use super::{Examination, Repairer, examine};
 use crate::{
+    layout::{
+        StripeObject, StripePlace, StripeRequest,
+        composite::{self, ComponentRequest},
+    },
     namespace::tests::Fixture,
     sequences::SUPER_SEQUENCE,
     store::{Change, Entry, Inode, S_IFDIR, S_IFREG, keys, links},
@@ -404,6 +410,53 @@ async fn invalid_layouts_and_acls_are_removed() {
         ["bad ACL", "bad ACL", "bad layout", "bad layout", "bad layout"]
     );
     assert_eq!(t.repair_all().await, ALL_PATHS);
+}
+
+#[tokio::test]
+async fn objects_of_all_components_are_claimed_and_replaced_by_their_places() {
+    let t = Tree::new();
+    let object = |oid| StripeObject {
+        ost: OstIndex(0),
+        fid: Fid::new(0x2_4000_0400, oid, 0),
+    };
+    let place = |component, stripe| StripePlace { component, stripe };
+    let component = |extent| ComponentRequest {
+        extent,
+        striping: StripeRequest {
+            stripe_size: 1 << 20,
+            stripe_count: 1,
+            ..StripeRequest::default()
+        },
+    };
+    let requests = [0..1 << 20, 1 << 20..2 << 20, 2 << 20..composite::EOF].map(component);
+    let mut layout = composite::new_layout(t.file, &requests);
+    composite::add_objects(&mut layout, 0, &[object(100)]);
+    composite::add_objects(&mut layout, 2, &[object(101), object(102)]);
+    t.change(t.file, |i| i.lov = LovLayout::Composite(layout.clone()).build());
+    let claims = async || {
+        let examination = t.examine().await;
+        assert_eq!(examination.problems, []);
+        let own = examination
+            .claims
+            .iter()
+            .filter(|c| examination.file(c) == t.file);
+        own.map(|c| (c.place, c.object.1)).collect::<Vec<_>>()
+    };
+    let expected = [(place(0, 0), 100), (place(2, 0), 101), (place(2, 1), 102)];
+    assert_eq!(claims().await, expected);
+    let repairer = Repairer::new(t.f.store.clone(), 0);
+    let replace = async |at, oid| repairer.replace_object(t.file, at, object(oid)).await;
+    replace(place(2, 0), 103).await.unwrap();
+    assert_eq!(claims().await, [expected[0], (place(2, 0), 103), expected[2]]);
+    assert_eq!(replace(place(3, 0), 104).await, Err(Errno::EINVAL));
+    assert_eq!(replace(place(2, 2), 104).await, Err(Errno::EINVAL));
+
+    // A gap between components, and the layout of another file.
+    layout.components[1].0.lcme_extent.e_start += 1;
+    t.change(t.file, |i| i.lov = LovLayout::Composite(layout).build());
+    let of_another = composite::new_layout(t.file, &requests);
+    t.change(t.g, |i| i.lov = LovLayout::Composite(of_another).build());
+    assert_eq!(t.kinds().await, ["bad layout", "bad layout"]);
 }
 
 #[tokio::test]

@@ -4,11 +4,7 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use osd::{OsdError, check::Progress, check::for_each_entry};
-use wire::{
-    Fid,
-    linkea::LinkEa,
-    striping::{LovLayout, PlainLayout},
-};
+use wire::{Fid, OstId, linkea::LinkEa, striping::LovLayout};
 
 use super::{
     Claim, Examination, Problem,
@@ -18,7 +14,7 @@ use super::{
 };
 use crate::{
     acl,
-    layout::{self, StripeRequest},
+    layout::{self, LayoutRequest, composite},
     namespace::check_name,
     osp::pool::LastUsedId,
     store::{
@@ -133,7 +129,7 @@ fn inode_row(fid: Fid, inode: &Inode, examination: &mut Examination) -> Row {
             report(part, format!("{} malformed bytes: {e}", acl.len()));
         }
     }
-    if inode.is_dir() && !inode.lov.is_empty() && StripeRequest::parse(&inode.lov).is_err() {
+    if inode.is_dir() && !inode.lov.is_empty() && LayoutRequest::parse(&inode.lov).is_err() {
         report(InodePart::Layout, format!("{} malformed bytes", inode.lov.len()));
     }
     if inode.is_file() && !inode.lov.is_empty() {
@@ -148,27 +144,32 @@ fn inode_row(fid: Fid, inode: &Inode, examination: &mut Examination) -> Row {
 /// The claims of a file's layout; `file` is the file's row. The error is the reason that the layout
 /// is invalid.
 fn claims_of(fid: Fid, file: u32, lov: &[u8]) -> Result<Vec<Claim>, String> {
-    if layout::is_foreign(lov) {
-        let parsed = LovLayout::parse(lov).map_err(|e| e.to_string());
-        return parsed.map(|_| Vec::new());
-    }
-    let layout = PlainLayout::parse(lov).map_err(|e| e.to_string())?;
-    if usize::from(layout.stripe_count) != layout.objects.len() || layout.objects.is_empty() {
-        let (count, objects) = (layout.stripe_count, layout.objects.len());
-        return Err(format!("a layout of {count} stripes with {objects} objects"));
-    }
-    let owner = Fid::new(layout.oi.oi_seq, layout.oi.oi_id as u32, 0);
-    if owner != fid {
+    let owners: Vec<OstId> = match LovLayout::parse(lov).map_err(|e| e.to_string())? {
+        LovLayout::Foreign(..) => return Ok(Vec::new()),
+        LovLayout::Plain(plain) => {
+            if usize::from(plain.stripe_count) != plain.objects.len() || plain.objects.is_empty() {
+                let (count, objects) = (plain.stripe_count, plain.objects.len());
+                return Err(format!("a layout of {count} stripes with {objects} objects"));
+            }
+            vec![plain.oi]
+        }
+        LovLayout::Composite(layout) => {
+            composite::check(&layout)?;
+            layout.components.iter().map(|(_, plain)| plain.oi).collect()
+        }
+    };
+    let owners = owners.iter().map(|oi| Fid::new(oi.oi_seq, oi.oi_id as u32, 0));
+    if let Some(owner) = owners.into_iter().find(|owner| *owner != fid) {
         return Err(format!("the layout of file {owner}"));
     }
-    let objects = layout::objects(lov).map_err(|e| e.to_string())?;
-    let claim = |(stripe, object): (usize, layout::StripeObject)| Claim {
+    let objects = layout::placed_objects(lov).map_err(|e| e.to_string())?;
+    let claim = |(place, object): (layout::StripePlace, layout::StripeObject)| Claim {
         ost: object.ost,
         object: (object.fid.f_seq, object.fid.f_oid),
-        stripe: stripe as u16,
+        place,
         file,
     };
-    Ok(objects.into_iter().enumerate().map(claim).collect())
+    Ok(objects.into_iter().map(claim).collect())
 }
 
 /// Walks the entries: each name must be valid, match its key's hash, and lead to an inode of the

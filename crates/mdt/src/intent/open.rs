@@ -20,10 +20,10 @@ use crate::{
     body::{self, Attrs},
     cred::Cred,
     handles::OpenFile,
-    layout::{self, LayoutRequest, StripeRequest},
+    layout::{self, LayoutRequest},
     locks::{self, RequestLocks},
     namespace::{self, ChangeResult, NewInode, OpenMode, Resolved},
-    store::{Inode, RequestStore, S_IFDIR, S_IFREG, UnusedFid},
+    store::{Inode, S_IFREG, UnusedFid},
     target::{Mdt, lock_terms, name_of, precision},
 };
 
@@ -359,7 +359,7 @@ impl Mdt {
             Bytes::new()
         } else {
             let layout = request.layout.clone().unwrap_or_default();
-            self.new_layout(rec.cr_fid2, layout, &resolved.dir).await?
+            self.new_layout(rec.cr_fid2, 0, layout, &resolved.dir).await?
         };
         let node = request.new_file(lov);
         let creator_bit = match lock_terms(req) {
@@ -404,32 +404,6 @@ impl Mdt {
         namespace::create_resolved(store, cred, name, resolved, Some(unused), node).await
     }
 
-    /// The layout of a new file: a foreign one, or one with newly allocated objects. Values that
-    /// the user does not specify come from the parent's default layout, then the root's, then the
-    /// file system's.
-    pub(crate) async fn new_layout(
-        &self,
-        file: Fid,
-        layout: LayoutRequest,
-        parent: &Inode,
-    ) -> Result<Bytes, Errno> {
-        let striping = match layout {
-            LayoutRequest::Striped(striping) => striping,
-            LayoutRequest::Foreign(layout) => return Ok(layout),
-        };
-        let default_of = |dir: &Inode| match dir.kind() {
-            S_IFDIR if !dir.lov.is_empty() => {
-                StripeRequest::parse(&dir.lov).ok().flatten().unwrap_or_default()
-            }
-            _ => StripeRequest::default(),
-        };
-        let root = self.store.inode(Fid::ROOT).await?;
-        let striping = striping
-            .with_defaults(&default_of(parent))
-            .with_defaults(&default_of(&root));
-        self.osts.allocate(file, &striping).await
-    }
-
     /// Sets the layout of a file that has none, if the open is for write (without
     /// `MDS_OPEN_DELAY_CREATE`) or specifies a layout. `EEXIST` if the open specifies a layout, but
     /// the file has one.
@@ -457,35 +431,6 @@ impl Mdt {
         let store = self.request_store(req).with_data(out.disposition);
         self.set_layout(req, store, fid, request.layout.clone().unwrap_or_default())
             .await
-    }
-
-    /// Sets the layout of a file that has none, and revokes the LAYOUT bit from clients. Does
-    /// nothing if the file has a layout. Extends the objects to the file's size; the UPDATE lock
-    /// prevents a change of the size.
-    pub(crate) async fn set_layout(
-        &self,
-        req: &ServerRequest,
-        store: RequestStore<'_>,
-        fid: Fid,
-        layout: LayoutRequest,
-    ) -> Result<Inode, Errno> {
-        let mut held = self.request_locks(req);
-        held.lock_layout(fid, locks::UPDATE).await?;
-        let inode = self.store.inode(fid).await?;
-        if !inode.lov.is_empty() {
-            return Ok(inode);
-        }
-        let parents = crate::store::links::parse(&inode.links).links;
-        let parent = match parents.first() {
-            Some((parent, _)) => self.store.find(*parent).await?,
-            None => None,
-        };
-        let lov = self.new_layout(fid, layout, &parent.unwrap_or_default()).await?;
-        self.osts.extend(&lov, inode.size).await?;
-        match namespace::set_layout(store, fid, lov).await? {
-            Some(change) => Ok(change.inode),
-            None => self.store.inode(fid).await,
-        }
     }
 
     /// Opens a file or directory, and returns the cookie of its new handle; 0 for other types,

@@ -362,3 +362,33 @@ fn plan_set_layout(mut inode: Inode, file: Fid, lov: Bytes) -> Result<Option<Pla
     change.change_inode(file, &inode);
     Ok(Some(Plan::new(change, file, inode, pre_versions)))
 }
+
+/// Replaces the layout `old` of a file by a layout `new` that has more objects. The caller has
+/// revoked the clients' locks on the layout.
+///
+/// # Errors
+///
+/// `ESTALE` if the file has another layout than `old`; `ENOENT` if it is gone; `ENOSPC`.
+pub async fn replace_layout<'a>(
+    store: impl Into<RequestStore<'a>>,
+    file: Fid,
+    (old, new): (&Bytes, Bytes),
+) -> Result<ChangeResult, Errno> {
+    let store = store.into();
+    let mut attempts = Attempts::new(store);
+    loop {
+        let stamp = attempts.begin(&[file]).await?;
+        let mut inode = store.inode(file).await?;
+        if inode.lov != *old {
+            return Err(Errno::ESTALE);
+        }
+        let pre_versions = [inode.version, 0, 0, 0];
+        inode.lov = new.clone();
+        let mut change = Change::growing();
+        change.change_inode(file, &inode);
+        let plan = Plan::new(change, file, inode, pre_versions);
+        if let Some(result) = attempts.apply(plan, &stamp)? {
+            return Ok(result);
+        }
+    }
+}

@@ -20,7 +20,7 @@ pub mod xattr;
 use wire::{Errno, Fid, Time, Transno};
 
 pub use attr::{CloseAttrs, SetattrArgs, apply_close_attrs, setattr};
-pub use create::{NewInode, create, create_volatile, link, set_layout};
+pub use create::{NewInode, create, create_volatile, link, replace_layout, set_layout};
 pub(crate) use create::{check_fid, create_resolved};
 pub(crate) use open::drop_handle;
 pub use open::{

@@ -7,7 +7,7 @@ use super::{APPEND, Attempts, ChangeResult, IMMUTABLE, Plan};
 use crate::{
     acl::{self, XATTR_ACCESS, XATTR_DEFAULT},
     cred::{Cred, MAY_READ, MAY_WRITE},
-    layout::StripeRequest,
+    layout::LayoutRequest,
     store::{Change, Inode, RequestStore, S_ISVTX, Store},
 };
 
@@ -260,7 +260,7 @@ fn check_may_set(cred: &Cred, inode: &Inode, name: &[u8]) -> Result<(), Errno> {
 /// # Errors
 ///
 /// `EPERM` if the user is not the owner; `EEXIST` for a file with a layout, `EOPNOTSUPP` for other
-/// inodes that are no directory; an error of [`StripeRequest::parse`].
+/// inodes that are no directory, and for a foreign layout; an error of [`LayoutRequest::parse`].
 pub fn set_default_layout(cred: &Cred, inode: &mut Inode, ea: Option<&[u8]>) -> Result<(), Errno> {
     if !inode.is_dir() {
         return Err(if inode.lov.is_empty() {
@@ -272,7 +272,10 @@ pub fn set_default_layout(cred: &Cred, inode: &mut Inode, ea: Option<&[u8]>) -> 
     if !cred.owns(inode) {
         return Err(Errno::EPERM);
     }
-    let striping = ea.map(StripeRequest::parse).transpose()?.flatten();
-    inode.lov = striping.map_or(Bytes::new(), |striping| striping.to_default_layout());
+    let layout = ea.map(LayoutRequest::parse).transpose()?.flatten();
+    inode.lov = match layout {
+        Some(layout) => layout.to_default_layout()?,
+        None => Bytes::new(),
+    };
     Ok(())
 }

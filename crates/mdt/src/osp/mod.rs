@@ -87,7 +87,7 @@ impl Default for DefaultStriping {
 
 impl DefaultStriping {
     /// The values of the parameters, the stripe size rounded down to a valid one.
-    fn request(&self) -> StripeRequest {
+    pub(crate) fn request(&self) -> StripeRequest {
         let in_range = |value: u64| u32::try_from(value).unwrap_or(0);
         StripeRequest {
             stripe_size: in_range(self.stripe_size.load(Ordering::Relaxed)) / LOV_MIN_STRIPE_SIZE
@@ -256,11 +256,25 @@ impl Osts {
         self.osts.load().len()
     }
 
-    /// Allocates the objects of a new file and returns its layout: as many objects as requested, or
-    /// fewer if some OSTs have none. Waits while no OST has an object, or while one that the user
-    /// chose has none. `ENOSPC` after [`ALLOCATE_TIMEOUT`], or earlier if the OSTs are full.
+    /// Allocates the objects of a new file and returns its plain layout.
+    ///
+    /// # Errors
+    ///
+    /// As [`Osts::allocate_objects`].
     pub(crate) async fn allocate(&self, file: Fid, striping: &StripeRequest) -> Result<Bytes, Errno> {
-        let striping = &striping.clone().with_defaults(&self.default_striping.request());
+        let striping = striping.clone().with_defaults(&self.default_striping.request());
+        let objects = self.allocate_objects(file, &striping).await?;
+        Ok(layout::build(file, striping.stripe_size, striping.pool, &objects))
+    }
+
+    /// Allocates objects for a file: as many as requested, or fewer if some OSTs have none. Waits
+    /// while no OST has an object, or while one that the user chose has none. `ENOSPC` after
+    /// [`ALLOCATE_TIMEOUT`], or earlier if the OSTs are full.
+    pub(crate) async fn allocate_objects(
+        &self,
+        file: Fid,
+        striping: &StripeRequest,
+    ) -> Result<Vec<StripeObject>, Errno> {
         // Each file takes one turn: a retry must not change the OSTs of later files.
         let turn = self.turn.fetch_add(1, Ordering::Relaxed);
         self.refresh_statfs().await;
@@ -283,8 +297,12 @@ impl Osts {
                 }
             },
         };
-        let objects = self.take_missing(allocation).await?;
-        Ok(layout::build(file, striping.stripe_size, striping.pool, &objects))
+        self.take_missing(allocation).await
+    }
+
+    /// Returns objects that no file uses to their OSTs.
+    pub(crate) fn put_back(&self, objects: &[StripeObject]) {
+        put_back(&self.all(), objects);
     }
 
     /// Extends the object that has the file's last byte in a new layout, so that the file keeps the

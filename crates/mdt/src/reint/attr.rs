@@ -40,6 +40,10 @@ const STRIPED_DIRECTORY: [u32; 2] = [LMV_USER_MAGIC, LMV_USER_MAGIC_SPECIFIC];
 /// The attribute in which Lustre's LFSCK records the state of a name.
 const XATTR_NAME_LFSCK_NAMESPACE: &str = "trusted.lfsck_ns";
 
+/// Lustre's lfs adds, removes and changes components of a file by attributes with this prefix.
+const COMPONENT_CHANGE: &[u8] = b"trusted.lov.";
+const COMPONENT_CHANGE_BY_USER: &[u8] = b"lustre.lov.";
+
 /// Whether only the target itself may set this attribute.
 fn is_internal_xattr(name: &[u8]) -> bool {
     [
@@ -167,6 +171,12 @@ impl Mdt {
         let inode = self.store.inode(fid).await?;
         if is_layout && inode.is_file() {
             return self.set_file_layout(req, &set, cred, value).await;
+        }
+        if [COMPONENT_CHANGE, COMPONENT_CHANGE_BY_USER]
+            .iter()
+            .any(|prefix| name.starts_with(prefix))
+        {
+            return Err(Errno::EOPNOTSUPP);
         }
         if is_internal_xattr(&name) {
             return ignore_internal_xattr(cred, &name, value.as_deref());

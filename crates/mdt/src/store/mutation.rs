@@ -222,10 +222,10 @@ impl Change {
     ///
     /// The error of a malformed layout.
     pub fn queue_set_parent(&mut self, file: Fid, inode: &Inode) -> Result<(), Errno> {
-        for (stripe, object) in (0..).zip(layout::objects(&inode.lov)?) {
+        for (place, object) in layout::placed_objects(&inode.lov)? {
             let work = Work::Adopt {
                 file,
-                stripe,
+                stripe: place.stripe.into(),
                 ownership: inode.ownership(),
             };
             self.mutations.push(Mutation::ObjectQueued { object, work });

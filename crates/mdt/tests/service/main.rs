@@ -5,6 +5,7 @@
 mod batch;
 mod by_fid;
 mod capabilities;
+mod components;
 mod creator_dom;
 mod fixture;
 mod journal;

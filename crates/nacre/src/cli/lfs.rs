@@ -1,5 +1,9 @@
 //! The command line of `nacre lfs`, with the options of Lustre's lfs.
 
+mod setstripe;
+
+pub(crate) use self::setstripe::{ComponentArgs, Setstripe};
+
 use std::ffi::OsString;
 use std::path::PathBuf;
 
@@ -87,58 +91,6 @@ Output (times in UTC): -print (default), -print0, -ls, -printf FORMAT with \\n \
   %p path, %s size, %b 512-byte blocks, %k KiB, %y type, %m mode, %n links, %U user id, %G group id,
   %a %c %t times of access, change, modification; %A@ %C@ %T@ the same in seconds since 1970,
   %LF FID, %LP project, %Lc stripe count, %LS stripe size, %Li first OST, %Lo all OSTs, %Lp pool";
-
-#[derive(Debug, Args)]
-pub(crate) struct Setstripe {
-    /// Number of OSTs to stripe over; -1 for all
-    #[arg(short = 'c', long, allow_negative_numbers = true)]
-    pub(crate) stripe_count: Option<i32>,
-    /// Number of stripes, of which an OST may have several (overstriping); -1 for one on every OST,
-    /// to -32 for 32 on every OST
-    #[arg(
-        short = 'C',
-        long,
-        allow_negative_numbers = true,
-        conflicts_with_all = ["stripe_count", "copy"]
-    )]
-    pub(crate) overstripe_count: Option<i32>,
-    /// Bytes on one OST before the next; the suffixes K, M and G are accepted
-    #[arg(short = 'S', long)]
-    pub(crate) stripe_size: Option<String>,
-    /// First OST; -1 for any
-    #[arg(short = 'i', long, allow_negative_numbers = true)]
-    pub(crate) stripe_index: Option<i32>,
-    /// One stripe on each of these OSTs, by index, range 0-3 or name, in this order; an OST listed
-    /// several times gets several stripes
-    #[arg(short = 'o', long, visible_alias = "ost-list", conflicts_with_all = ["stripe_index", "copy"])]
-    pub(crate) ost: Option<String>,
-    /// Use the stripe count and size of this file, or of this directory's default layout
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["stripe_count", "stripe_size", "stripe_index", "delete"])]
-    pub(crate) copy: Option<PathBuf>,
-    /// Delete the default layout of a directory
-    #[arg(short = 'd', long)]
-    pub(crate) delete: bool,
-    /// Create files with a foreign layout, whose data is in another system. The type is a number,
-    /// or none (the default), posix, pccrw, pccro, S3 or symlink
-    #[arg(
-        long,
-        value_name = "TYPE",
-        num_args = 0..=1,
-        require_equals = true,
-        requires = "xattr",
-        conflicts_with_all = ["stripe_count", "overstripe_count", "stripe_size", "stripe_index", "ost", "copy", "delete"]
-    )]
-    pub(crate) foreign: Option<Option<String>>,
-    /// Value of the foreign layout
-    #[arg(short = 'x', long, value_name = "STRING", requires = "foreign")]
-    pub(crate) xattr: Option<String>,
-    /// Flags of the foreign layout, a hexadecimal number
-    #[arg(long, value_name = "HEX", requires = "foreign")]
-    pub(crate) flags: Option<String>,
-    /// Files to create, or directories
-    #[arg(required = true)]
-    pub(crate) paths: Vec<PathBuf>,
-}
 
 /// Rewrites the arguments of `lfs getstripe` that clap does not parse: values that follow `-I` and
 /// `-E` without a space, and `!` before `--mirror-id` and `--mirror-index`.

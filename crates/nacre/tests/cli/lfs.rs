@@ -394,6 +394,77 @@ fn overstriped_files_have_several_stripes_on_an_ost() {
 }
 
 #[test]
+fn files_have_components_that_grow() {
+    let mut site = Site::new();
+    let mount = site.up("d", &["--osts", "2"]);
+    let path = |name: &str| format!("{mount}/{name}");
+    let lfs = |args: &[&str]| nacre_ok(&[&["lfs"], args].concat());
+    sh(&format!("mkdir {mount}/dir"));
+    let components = [
+        "-E", "1M", "-c", "1", "-E", "64M", "-c", "2", "-S", "2M", "-E", "-1", "-c", "-1",
+    ];
+    lfs(&[&["setstripe"], &components[..], &[&path("dir")]].concat());
+    let shown = lfs(&["getstripe", "-d", &path("dir")]);
+    for line in [
+        "lcm_entry_count:   3",
+        "lcme_extent.e_end:   67108864",
+        "lcme_extent.e_end:   EOF",
+    ] {
+        assert!(shown.contains(line), "{shown}");
+    }
+    // A write creates the objects of the components that it touches.
+    let counts = |name: &str| lfs(&["getstripe", "--component-flags=init", "-I", &path(name)]);
+    sh(&format!("echo small > {mount}/dir/f"));
+    assert_eq!(counts("dir/f"), "1\n");
+    sh(&format!(
+        "head -c 3000000 /dev/urandom > {mount}/dir/f; cp {mount}/dir/f {mount}/dir/g; cmp {mount}/dir/f {mount}/dir/g"
+    ));
+    assert_eq!(counts("dir/g"), "1\n2\n");
+    sh(&format!(
+        "echo far | dd of={mount}/dir/f bs=1 seek=100000000 conv=notrunc status=none"
+    ));
+    assert_eq!(counts("dir/f"), "1\n2\n3\n");
+    let size = lfs(&["getstripe", "-S", "-I2", &path("dir/f")]);
+    assert_eq!(size, "2097152\n");
+    // Copies of the layout, and of the default.
+    lfs(&["setstripe", "--copy", &path("dir/f"), &path("copy")]);
+    assert_eq!(counts("copy"), "1\n");
+    lfs(&["setstripe", "-d", &path("dir")]);
+    sh(&format!("touch {mount}/dir/plain"));
+    assert!(!lfs(&["getstripe", &path("dir/plain")]).contains("lcm_"));
+    // A layout with an end: a write beyond it fails.
+    lfs(&[
+        "setstripe",
+        "-E",
+        "1M",
+        "-i",
+        "1",
+        "-E",
+        "2M",
+        "-o",
+        "1,0",
+        &path("bounded"),
+    ]);
+    sh(&format!(
+        "! head -c 3000000 /dev/zero > {mount}/bounded; [ $(stat -c %s {mount}/bounded) = 2097152 ]"
+    ));
+    assert_eq!(lfs(&["find", &path("bounded"), "-printf", "%Lo"]), "1,0");
+
+    for (args, reason) in [
+        (&["-E", "100"][..], "multiple of 64K"),
+        (&["-E", "2M", "-E", "1M"], "not above"),
+        (&["-E", "-1", "-E", "2M"], "no end"),
+        (&["-E", "1M", "-S", "2M"], "stripe size"),
+        (&["-E", "1M", "-i", "7"], "does the OST exist"),
+        (&["--component-add", "-E", "1M"], "does not change the components"),
+    ] {
+        let error = nacre_refuses(&[&["lfs", "setstripe"], args, &[&path("none")]].concat());
+        assert!(error.contains(reason), "{args:?}: {error}");
+    }
+    assert!(!std::path::Path::new(&path("none")).exists());
+}
+
+#[test]
 fn foreign_layouts_are_created_shown_found_and_removed() {
     let mut site = Site::new();
     let mount = site.up("d", &[]);

@@ -9,6 +9,7 @@
 mod capabilities;
 mod cargo_build;
 mod clients;
+mod components;
 mod crash;
 mod crash_matrix;
 mod failover;

@@ -60,6 +60,8 @@ pub const COMPLETION_LVB: usize = request("RQF_LDLM_CP_CALLBACK", Rmf::DlmLvb);
 pub const GLIMPSE_LVB: usize = reply("RQF_LDLM_GL_CALLBACK", Rmf::DlmLvb);
 /// The operation of an intent.
 pub const INTENT: usize = request("RQF_LDLM_INTENT_OPEN", Rmf::LdlmIntent);
+/// The range of a file for which a layout intent requests objects.
+pub const LAYOUT_INTENT: usize = request("RQF_LDLM_INTENT_LAYOUT", Rmf::LayoutIntent);
 /// The body of an intent that reads attributes.
 pub const INTENT_BODY: usize = request("RQF_LDLM_INTENT_GETATTR", Rmf::MdtBody);
 /// The name that an intent looks up.

@@ -29,9 +29,9 @@ impl DataFile {
     /// Checks that the range of a write has objects: the caller requests them before the write.
     /// `EIO` otherwise.
     fn check_has_objects(&self, offset: u64, len: usize) -> Result<(), Errno> {
-        match self.lacks_objects(&(offset..offset.saturating_add(len as u64))) {
-            true => Err(Errno::EIO),
-            false => Ok(()),
+        match self.range_without_objects(&(offset..offset.saturating_add(len as u64))) {
+            Some(_) => Err(Errno::EIO),
+            None => Ok(()),
         }
     }
 
@@ -140,7 +140,7 @@ impl DataFile {
         let attrs = self.all().map(attr).collect::<Result<Vec<_>, Errno>>()?;
         let end = self.merge(attrs).size;
         let range = end..end.saturating_add(self.fit_write(end, data.len())? as u64);
-        if self.lacks_objects(&range) {
+        if let Some(range) = self.range_without_objects(&range) {
             return Ok(Appended::NeedsObjects(range));
         }
         let bytes = self.write_locked(end, data, &locks).await?;

@@ -3,6 +3,7 @@
 //! The index goes back to an earlier state, as after a crash. The requests pass through [`Front`],
 //! which turns them into replays, so that these tests do not depend on the RPC layer's recovery.
 
+mod components;
 mod crash_index;
 mod front;
 mod kept_replies;

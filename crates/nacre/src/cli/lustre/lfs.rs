@@ -16,20 +16,21 @@ const NO_SWAP: &str = "Nacre's lfs does not swap layouts (Lustre's does, on a mo
 const GROUPS: &[Group] = &[
     differs(
         &["setstripe"],
-        "plain and foreign layouts only; a file with data keeps its layout",
+        "no mirrors and no data on MDTs; a file with data keeps its layout",
     ),
     refused(
         &[
-            "setstripe -E",
-            "setstripe --component-end",
             "setstripe --component-add",
             "setstripe --component-del",
             "setstripe --component-set",
-            "setstripe -z",
-            "setstripe --extension-size",
         ],
-        "Nacre makes no layouts with components",
-        "use -c, -S and -i",
+        "Nacre does not change the components of a file",
+        "set all components with -E when the file is created",
+    ),
+    refused(
+        &["setstripe -z", "setstripe --extension-size"],
+        "Nacre does not extend components by themselves",
+        "set the ends of the components with -E",
     ),
     refused(
         &["setstripe -N", "setstripe --mirror-count"],

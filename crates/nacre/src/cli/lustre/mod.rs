@@ -203,7 +203,7 @@ mod tests {
     #[test]
     fn refused_option_is_found_with_an_attached_value() {
         for (line, name) in [
-            ("nacre lfs setstripe -E1M f", "lfs setstripe -E: "),
+            ("nacre lfs setstripe -z1M f", "lfs setstripe -z: "),
             ("nacre lfs setstripe -c 1 -pfast f", "lfs setstripe -p: "),
             ("nacre lfs setstripe --pool=fast f", "lfs setstripe --pool: "),
             ("nacre lfs setstripe -N2 f", "lfs setstripe -N: "),
@@ -254,7 +254,7 @@ mod tests {
             "nacre lfs df quota",
             "nacre lfs getstripe hsm_state",
             "nacre lfs setstripe -- --pool",
-            "nacre lfs setstripe -- -E1M",
+            "nacre lfs setstripe -- -z1M",
             "nacre lfs setstripe --stripe-count 1 f",
             "nacre lfs find t -name --list-commands",
             "nacre lctl ping 10.0.0.1@tcp --net",

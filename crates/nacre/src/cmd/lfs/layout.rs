@@ -8,11 +8,13 @@ use anyhow::{Context, Result, bail};
 use bytes::Bytes;
 use rustix::fs::{CWD, FileType, Mode, XattrFlags, getxattr, mknodat, setxattr};
 use rustix::io::Errno;
-use wire::striping::{LovLayout, PlainLayout};
-use wire::{LOV_USER_MAGIC_SPECIFIC, LovOstDataV1};
+use wire::striping::{CompositeLayout, LovLayout, PlainLayout};
+use wire::{
+    LOV_MAGIC_COMP_V1, LOV_USER_MAGIC_SPECIFIC, LovCompMdEntryV1, LovCompMdV1, LovOstDataV1, LuExtent,
+};
 
 use super::foreign;
-use crate::cli::Setstripe;
+use crate::cli::{ComponentArgs, Setstripe};
 
 /// The extended attribute to set a layout.
 const SET_XATTR: &str = "lustre.lov";
@@ -26,6 +28,8 @@ const STRIPE_SIZE_UNIT: u64 = 64 << 10;
 const STRIPES_MAX: i32 = 2000;
 /// Number of OSTs that a 16-bit index can name.
 const OST_INDEX_COUNT: usize = 1 << 16;
+/// The end of a component that has no end.
+const COMPONENT_EOF: u64 = u64::MAX;
 /// The least stripe count with overstriping: 32 stripes on each OST. -1 means one on each.
 const OVERSTRIPE_COUNT_MIN: i32 = -32;
 /// As a stripe count: all OSTs. As a stripe index: any OST.
@@ -43,10 +47,8 @@ impl LayoutRequest {
     /// A request from the command line. Missing values mean the file system's default; a request
     /// without any value deletes the default layout of a directory.
     pub(super) fn new(args: &Setstripe) -> Result<LayoutRequest> {
-        let (size, index, delete) = (&args.stripe_size, args.stripe_index, args.delete);
-        let overstripes = args.overstripe_count.is_some();
-        let count = args.stripe_count.or(args.overstripe_count);
-        if delete && (count.is_some() || size.is_some() || index.is_some() || args.ost.is_some()) {
+        let (components, delete) = (&args.striping.0, args.delete);
+        if delete && *components != [ComponentArgs::default()] {
             bail!("-d deletes the default layout and cannot be combined with other options");
         }
         let request = |ea, foreign| LayoutRequest { ea, delete, foreign };
@@ -57,46 +59,117 @@ impl LayoutRequest {
         if let Some(source) = &args.copy {
             return Ok(request(copy_request(source)?.build(), false));
         }
-        let stripe_count = match count {
-            None => 0,
-            Some(-1) => ANY_OST,
-            Some(n @ OVERSTRIPE_COUNT_MIN..-1) if overstripes => n as u16,
-            Some(n @ 0..=STRIPES_MAX) => n as u16,
-            Some(n) if overstripes => bail!(
-                "-C is from 1 to {STRIPES_MAX}, 0 for the default, or -1 to {OVERSTRIPE_COUNT_MIN} for 1 to 32 stripes on each OST, not {n}"
-            ),
-            Some(n) => bail!(
-                "a stripe count is from 1 to {STRIPES_MAX}, 0 for the default, or -1 for all OSTs, not {n}"
-            ),
+        let layout = match &components[..] {
+            [whole] if whole.end.is_none() => LovLayout::Plain(striping(whole)?),
+            components => composite(components)?,
         };
-        let first = match index {
-            None | Some(-1) => None,
-            Some(n @ 0..=0xfffe) => Some(n as u16),
-            Some(n) => bail!("a stripe index is the index of an OST, or -1 for any, not {n}"),
-        };
-        let stripe_size = size.as_deref().map(parse_size).transpose()?.unwrap_or(0);
-        let layout = match &args.ost {
-            Some(osts) => request_on_osts(stripe_size, stripe_count, &stripe_osts(osts)?)?,
-            None => PlainLayout::request(stripe_size, stripe_count, first),
-        };
-        let layout = if overstripes { layout.overstriped() } else { layout };
         Ok(request(layout.build(), false))
     }
 }
 
-/// A request for the stripe count and size of a file, or of a directory's default.
-fn copy_request(source: &Path) -> Result<PlainLayout> {
-    let here = source.display();
-    match read(source)? {
-        Some(LovLayout::Plain(plain)) => {
-            let request = PlainLayout::request(plain.stripe_size, plain.stripe_count, None);
-            Ok(match plain.is_overstriped() {
-                true => request.overstriped(),
-                false => request,
-            })
+/// A request for the striping of a component, or of the whole file.
+fn striping(args: &ComponentArgs) -> Result<PlainLayout> {
+    let overstripes = args.count.is_some_and(|c| c.overstripes);
+    let stripe_count = match args.count.map(|c| c.count) {
+        None => 0,
+        Some(-1) => ANY_OST,
+        Some(n @ OVERSTRIPE_COUNT_MIN..-1) if overstripes => n as u16,
+        Some(n @ 0..=STRIPES_MAX) => n as u16,
+        Some(n) if overstripes => bail!(
+            "-C is from 1 to {STRIPES_MAX}, 0 for the default, or -1 to {OVERSTRIPE_COUNT_MIN} for 1 to 32 stripes on each OST, not {n}"
+        ),
+        Some(n) => {
+            bail!("a stripe count is from 1 to {STRIPES_MAX}, 0 for the default, or -1 for all OSTs, not {n}")
         }
-        Some(LovLayout::Composite(_)) => {
-            bail!("{here} has components, which Nacre cannot make: set -c and -S instead")
+    };
+    let first = match args.stripe_index {
+        None | Some(-1) => None,
+        Some(n @ 0..=0xfffe) => Some(n as u16),
+        Some(n) => bail!("a stripe index is the index of an OST, or -1 for any, not {n}"),
+    };
+    let size = args.stripe_size.as_deref();
+    let stripe_size = size.map(parse_size).transpose()?.unwrap_or(0);
+    let layout = match &args.ost {
+        Some(osts) => request_on_osts(stripe_size, stripe_count, &stripe_osts(osts)?)?,
+        None => PlainLayout::request(stripe_size, stripe_count, first),
+    };
+    Ok(if overstripes { layout.overstriped() } else { layout })
+}
+
+/// A request for a layout with these components, each of which begins where the one before ends.
+fn composite(args: &[ComponentArgs]) -> Result<LovLayout> {
+    let mut components = Vec::with_capacity(args.len());
+    let mut e_start = 0;
+    for component in args {
+        let text = component.end.as_deref().unwrap_or("-1");
+        let e_end = parse_end(text)?;
+        if e_start == COMPONENT_EOF {
+            bail!("-E {text} follows a component that has no end: leave it out");
+        }
+        if e_end <= e_start {
+            bail!("-E {text} is not above the end of the component before it");
+        }
+        let plain = striping(component)?;
+        let size = u64::from(plain.stripe_size);
+        if e_end != COMPONENT_EOF && size != 0 && !e_end.is_multiple_of(size) {
+            bail!("-E {text} is not a multiple of the component's stripe size, {size} bytes: set another -S");
+        }
+        let entry = LovCompMdEntryV1 {
+            lcme_extent: LuExtent { e_start, e_end },
+            ..Default::default()
+        };
+        components.push((entry, plain));
+        e_start = e_end;
+    }
+    Ok(composite_layout(components))
+}
+
+fn composite_layout(components: Vec<(LovCompMdEntryV1, PlainLayout)>) -> LovLayout {
+    let head = LovCompMdV1 {
+        lcm_magic: LOV_MAGIC_COMP_V1,
+        ..Default::default()
+    };
+    LovLayout::Composite(CompositeLayout { head, components })
+}
+
+/// Parses the end of a component: a number of bytes with or without a suffix, or -1 or `eof`.
+fn parse_end(text: &str) -> Result<u64> {
+    if text == "-1" || text.eq_ignore_ascii_case("eof") {
+        return Ok(COMPONENT_EOF);
+    }
+    let bytes = parse_bytes(text)?;
+    match bytes {
+        0 => bail!("a component ends above 0, not at {text}"),
+        bytes if bytes % STRIPE_SIZE_UNIT != 0 => {
+            bail!("the end of a component is a multiple of 64K, not {text}")
+        }
+        bytes => Ok(bytes),
+    }
+}
+
+/// A request for the layout of a file, or of a directory's default: stripe counts and sizes, and
+/// the extents of components.
+fn copy_request(source: &Path) -> Result<LovLayout> {
+    let here = source.display();
+    let striping = |plain: &PlainLayout| {
+        let request = PlainLayout::request(plain.stripe_size, plain.stripe_count, None);
+        match plain.is_overstriped() {
+            true => request.overstriped(),
+            false => request,
+        }
+    };
+    match read(source)? {
+        Some(LovLayout::Plain(plain)) => Ok(LovLayout::Plain(striping(&plain))),
+        Some(LovLayout::Composite(composite)) => {
+            let component = |(entry, plain): &(LovCompMdEntryV1, PlainLayout)| {
+                let entry = LovCompMdEntryV1 {
+                    lcme_extent: entry.lcme_extent,
+                    ..Default::default()
+                };
+                (entry, striping(plain))
+            };
+            let components = composite.components.iter().map(component);
+            Ok(composite_layout(components.collect()))
         }
         Some(LovLayout::Foreign(..)) => bail!("{here} has a foreign layout: set -c and -S instead"),
         None => bail!("{here} has no layout of its own to copy: set -c and -S instead"),
@@ -137,20 +210,27 @@ fn request_on_osts(stripe_size: u32, stripe_count: u16, osts: &[u32]) -> Result<
 
 /// Parses a stripe size: a number of bytes, with or without one of the suffixes K, M and G.
 fn parse_size(text: &str) -> Result<u32> {
+    let bytes = parse_bytes(text)?;
+    if bytes % STRIPE_SIZE_UNIT != 0 {
+        bail!("a stripe size is a multiple of 64K, not {text}");
+    }
+    u32::try_from(bytes).with_context(|| format!("a stripe size is less than 4G, not {text}"))
+}
+
+/// Parses a number of bytes, with or without one of the suffixes K, M, G, T and P.
+fn parse_bytes(text: &str) -> Result<u64> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let unit: u64 = match text[digits.len()..].to_ascii_lowercase().as_str() {
         "" => 1,
         "k" => 1 << 10,
         "m" => 1 << 20,
         "g" => 1 << 30,
-        other => bail!("'{other}' is not a unit: use K, M or G"),
+        "t" => 1 << 40,
+        "p" => 1 << 50,
+        other => bail!("'{other}' is not a unit: use K, M, G, T or P"),
     };
     let bytes = digits.parse::<u64>().ok().and_then(|n| n.checked_mul(unit));
-    let bytes = bytes.with_context(|| format!("'{text}' is not a size"))?;
-    if bytes % STRIPE_SIZE_UNIT != 0 {
-        bail!("a stripe size is a multiple of 64K, not {text}");
-    }
-    u32::try_from(bytes).with_context(|| format!("a stripe size is less than 4G, not {text}"))
+    bytes.with_context(|| format!("'{text}' is not a size"))
 }
 
 /// Creates a file with the layout, or sets the default layout of a directory.
@@ -179,7 +259,9 @@ pub(super) fn set(path: &Path, request: &LayoutRequest) -> Result<()> {
     match result {
         Err(Errno::OPNOTSUPP) => bail!("{here} is not on a mounted Nacre file system"),
         Err(Errno::INVAL) => {
-            bail!("{here}: the file system rejects this layout (does the OST exist?)")
+            bail!(
+                "{here}: the file system rejects this layout (does the OST exist? does each component end at a multiple of its stripe size?)"
+            )
         }
         result => result.with_context(|| format!("cannot set the layout of {here}")),
     }
@@ -292,8 +374,53 @@ mod tests {
     fn stripe_size_must_be_a_multiple_of_64k_below_4g() {
         assert_eq!(parse_size("1M").unwrap(), 1 << 20);
         assert_eq!(parse_size("65536").unwrap(), 65536);
-        for bad in ["100", "1T", "M", "4G", ""] {
+        for bad in ["100", "1T", "M", "4G", "1X", ""] {
             assert!(parse_size(bad).is_err(), "{bad}");
+        }
+    }
+    fn component(end: &str, stripe_size: Option<&str>) -> ComponentArgs {
+        ComponentArgs {
+            end: Some(end.into()),
+            stripe_size: stripe_size.map(Into::into),
+            ..ComponentArgs::default()
+        }
+    }
+
+    #[test]
+    fn components_follow_each_other() {
+        let args = [
+            component("1M", None),
+            component("64M", Some("2M")),
+            component("-1", None),
+        ];
+        let LovLayout::Composite(layout) = composite(&args).unwrap() else {
+            panic!("no composite layout");
+        };
+        let extents = layout
+            .components
+            .iter()
+            .map(|(e, _)| (e.lcme_extent.e_start, e.lcme_extent.e_end));
+        let mib = 1 << 20;
+        assert!(extents.eq([(0, mib), (mib, 64 * mib), (64 * mib, u64::MAX)]));
+        composite(&[component("1T", None)]).unwrap();
+    }
+
+    #[test]
+    fn ends_of_components_ascend_and_are_multiples_of_the_stripe_size() {
+        for (ends, size, reason) in [
+            (&["100"][..], None, "multiple of 64K"),
+            (&["0"], None, "above 0"),
+            (&["2M", "1M"], None, "not above"),
+            (&["1M", "1M"], None, "not above"),
+            (&["-1", "1M"], None, "no end"),
+            (&["eof", "-1"], None, "no end"),
+            (&["3M"], Some("2M"), "stripe size"),
+            (&["x"], None, "not a unit"),
+            (&["-2"], None, "not a size"),
+        ] {
+            let args: Vec<_> = ends.iter().map(|end| component(end, size)).collect();
+            let error = composite(&args).unwrap_err().to_string();
+            assert!(error.contains(reason), "{ends:?}: {error}");
         }
     }
 }
