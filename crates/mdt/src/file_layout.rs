@@ -11,7 +11,7 @@ use wire::{
 };
 
 use crate::{
-    layout::{self, LayoutRequest, composite},
+    layout::{self, LayoutRequest, StripeObject, composite},
     locks,
     namespace::{self, ChangeResult},
     store::{Inode, RequestStore},
@@ -65,13 +65,13 @@ impl Mdt {
         Ok(LovLayout::Composite(layout).build())
     }
 
-    /// Allocates the objects of components.
+    /// Allocates the objects of components; returns them.
     async fn add_objects(
         &self,
         file: Fid,
         layout: &mut CompositeLayout,
         components: &[usize],
-    ) -> Result<(), Errno> {
+    ) -> Result<Vec<StripeObject>, Errno> {
         let mut allocated = Vec::new();
         for &component in components {
             let request = composite::request_of(layout, component, self.osts.len()).ok_or(Errno::EINVAL)?;
@@ -86,7 +86,7 @@ impl Mdt {
                 }
             }
         }
-        Ok(())
+        Ok(allocated)
     }
 
     /// Sets the layout of a file that has none, and revokes the LAYOUT bit from clients. Does
@@ -145,10 +145,14 @@ impl Mdt {
         let Some((mut layout, components)) = missing(&inode, range)? else {
             return Ok(None);
         };
-        self.add_objects(file, &mut layout, &components).await?;
+        let allocated = self.add_objects(file, &mut layout, &components).await?;
         composite::raise_generation(&mut layout);
         let lov = LovLayout::Composite(layout).build();
-        let change = namespace::replace_layout(self.request_store(req), file, (&inode.lov, lov)).await?;
+        let change = namespace::replace_layout(self.request_store(req), file, (&inode.lov, lov)).await;
+        if change.is_err() {
+            self.osts.put_back(&allocated);
+        }
+        let change = change?;
         self.store.index().sync().await?;
         Ok(Some(change))
     }
