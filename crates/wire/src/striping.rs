@@ -177,6 +177,20 @@ pub struct CompositeLayout {
     pub components: Vec<(LovCompMdEntryV1, PlainLayout)>,
 }
 
+impl CompositeLayout {
+    /// `e_end` of a component that has no end.
+    pub const EOF: u64 = u64::MAX;
+
+    /// A layout with these components, without mirrors.
+    pub fn new(components: Vec<(LovCompMdEntryV1, PlainLayout)>) -> CompositeLayout {
+        let head = LovCompMdV1 {
+            lcm_magic: LOV_MAGIC_COMP_V1,
+            ..Default::default()
+        };
+        CompositeLayout { head, components }
+    }
+}
+
 /// The layout of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LovLayout {

@@ -8,7 +8,7 @@ use client::{Client, Cred, FileLayout, OpenFile, OpenFlags, Seek, SetAttr};
 use std::sync::Arc;
 use testkit::Cluster;
 use wire::striping::{CompositeLayout, LovLayout, PlainLayout};
-use wire::{Errno, Fid, LOV_MAGIC_COMP_V1, LovCompMdEntryV1, LovCompMdV1, LuExtent};
+use wire::{Errno, Fid, LovCompMdEntryV1, LuExtent};
 
 const RW: OpenFlags = OpenFlags::READ_WRITE;
 const STRIPE_SIZE: u32 = 64 << 10;
@@ -26,12 +26,8 @@ fn request(components: &[(u64, u16)]) -> Bytes {
         e_start = e_end;
         (entry, PlainLayout::request(STRIPE_SIZE, count, None))
     };
-    let head = LovCompMdV1 {
-        lcm_magic: LOV_MAGIC_COMP_V1,
-        ..Default::default()
-    };
     let components = components.iter().map(component).collect();
-    LovLayout::Composite(CompositeLayout { head, components }).build()
+    LovLayout::Composite(CompositeLayout::new(components)).build()
 }
 
 /// One stripe up to 1 MiB, two up to 4 MiB, then one on each of three OSTs.

@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use bytes::Bytes;
 use wire::{
-    Errno, Fid, LCME_FL_INIT, LOV_MAGIC_COMP_V1, LOV_MAGIC_V1, LOV_MAX_STRIPE_COUNT, LOV_MIN_STRIPE_SIZE,
+    Errno, Fid, LCME_FL_INIT, LOV_MAGIC_V1, LOV_MAX_STRIPE_COUNT, LOV_MIN_STRIPE_SIZE,
     LOV_USER_MAGIC_SPECIFIC, LOV_USER_MAGIC_V3, LovCompMdEntryV1, LovCompMdV1, LovMdsMdV3, LovOstDataV1,
     LuExtent, OstId, OstIndex, WireStruct,
     striping::{CompositeLayout, LovLayout, PlainLayout},
@@ -18,7 +18,7 @@ use super::{
 use crate::namespace::xattr::VALUE_MAX;
 
 /// The end of a component that has no end.
-pub const EOF: u64 = u64::MAX;
+pub const EOF: u64 = CompositeLayout::EOF;
 /// Most bytes that a component without objects takes in a layout: its entry, a header with a pool,
 /// and one record in place of the objects.
 const COMPONENT_BYTES: usize = LovCompMdEntryV1::SIZE + LovMdsMdV3::SIZE + LovOstDataV1::SIZE;
@@ -143,20 +143,7 @@ fn check_extents(layout: &CompositeLayout) -> Result<(), String> {
 /// The default layout of a directory (`lov_comp_md_v1`) that requests these components.
 pub fn to_default_layout(components: &[ComponentRequest]) -> Bytes {
     let components = components.iter().map(ComponentRequest::to_default).collect();
-    build(components, 0)
-}
-
-fn build(components: Vec<(LovCompMdEntryV1, PlainLayout)>, lcm_layout_gen: u32) -> Bytes {
-    LovLayout::Composite(composite(components, lcm_layout_gen)).build()
-}
-
-fn composite(components: Vec<(LovCompMdEntryV1, PlainLayout)>, lcm_layout_gen: u32) -> CompositeLayout {
-    let head = LovCompMdV1 {
-        lcm_magic: LOV_MAGIC_COMP_V1,
-        lcm_layout_gen,
-        ..Default::default()
-    };
-    CompositeLayout { head, components }
+    LovLayout::Composite(CompositeLayout::new(components)).build()
 }
 
 /// The layout of a new file with these components, which have all values and no objects yet. As in
@@ -168,9 +155,9 @@ pub fn new_layout(file: Fid, components: &[ComponentRequest]) -> CompositeLayout
             without_objects(file, &request.striping),
         )
     };
-    let components: Vec<_> = (1..).zip(components).map(component).collect();
-    let generation = components.len() as u32;
-    composite(components, generation)
+    let mut layout = CompositeLayout::new((1..).zip(components).map(component).collect());
+    layout.head.lcm_layout_gen = layout.components.len() as u32;
+    layout
 }
 
 /// A component's record before the component has objects. As Lustre's, it keeps the OSTs that the

@@ -9,9 +9,7 @@ use bytes::Bytes;
 use rustix::fs::{CWD, FileType, Mode, XattrFlags, getxattr, mknodat, setxattr};
 use rustix::io::Errno;
 use wire::striping::{CompositeLayout, LovLayout, PlainLayout};
-use wire::{
-    LOV_MAGIC_COMP_V1, LOV_USER_MAGIC_SPECIFIC, LovCompMdEntryV1, LovCompMdV1, LovOstDataV1, LuExtent,
-};
+use wire::{LOV_USER_MAGIC_SPECIFIC, LovCompMdEntryV1, LovOstDataV1, LuExtent};
 
 use super::foreign;
 use crate::cli::{ComponentArgs, Setstripe};
@@ -28,8 +26,6 @@ const STRIPE_SIZE_UNIT: u64 = 64 << 10;
 const STRIPES_MAX: i32 = 2000;
 /// Number of OSTs that a 16-bit index can name.
 const OST_INDEX_COUNT: usize = 1 << 16;
-/// The end of a component that has no end.
-const COMPONENT_EOF: u64 = u64::MAX;
 /// The least stripe count with overstriping: 32 stripes on each OST. -1 means one on each.
 const OVERSTRIPE_COUNT_MIN: i32 = -32;
 /// As a stripe count: all OSTs. As a stripe index: any OST.
@@ -103,7 +99,7 @@ fn composite(args: &[ComponentArgs]) -> Result<LovLayout> {
     for component in args {
         let text = component.end.as_deref().unwrap_or("-1");
         let e_end = parse_end(text)?;
-        if e_start == COMPONENT_EOF {
+        if e_start == CompositeLayout::EOF {
             bail!("-E {text} follows a component that has no end: leave it out");
         }
         if e_end <= e_start {
@@ -111,7 +107,7 @@ fn composite(args: &[ComponentArgs]) -> Result<LovLayout> {
         }
         let plain = striping(component)?;
         let size = u64::from(plain.stripe_size);
-        if e_end != COMPONENT_EOF && size != 0 && !e_end.is_multiple_of(size) {
+        if e_end != CompositeLayout::EOF && size != 0 && !e_end.is_multiple_of(size) {
             bail!("-E {text} is not a multiple of the component's stripe size, {size} bytes: set another -S");
         }
         let entry = LovCompMdEntryV1 {
@@ -121,21 +117,13 @@ fn composite(args: &[ComponentArgs]) -> Result<LovLayout> {
         components.push((entry, plain));
         e_start = e_end;
     }
-    Ok(composite_layout(components))
-}
-
-fn composite_layout(components: Vec<(LovCompMdEntryV1, PlainLayout)>) -> LovLayout {
-    let head = LovCompMdV1 {
-        lcm_magic: LOV_MAGIC_COMP_V1,
-        ..Default::default()
-    };
-    LovLayout::Composite(CompositeLayout { head, components })
+    Ok(LovLayout::Composite(CompositeLayout::new(components)))
 }
 
 /// Parses the end of a component: a number of bytes with or without a suffix, or -1 or `eof`.
 fn parse_end(text: &str) -> Result<u64> {
     if text == "-1" || text.eq_ignore_ascii_case("eof") {
-        return Ok(COMPONENT_EOF);
+        return Ok(CompositeLayout::EOF);
     }
     let bytes = parse_bytes(text)?;
     match bytes {
@@ -169,7 +157,7 @@ fn copy_request(source: &Path) -> Result<LovLayout> {
                 (entry, striping(plain))
             };
             let components = composite.components.iter().map(component);
-            Ok(composite_layout(components.collect()))
+            Ok(LovLayout::Composite(CompositeLayout::new(components.collect())))
         }
         Some(LovLayout::Foreign(..)) => bail!("{here} has a foreign layout: set -c and -S instead"),
         None => bail!("{here} has no layout of its own to copy: set -c and -S instead"),
