@@ -11,16 +11,17 @@ use crate::lmv::Lmv;
 use crate::mdc::Mdc;
 use crate::ops::OpenDirs;
 use crate::stats::MountStats;
+use crate::umount::{self, SAVE_MAX, Unsaved};
+use cpt::JoinSet;
 use mgc::{FsConfig, Mgc};
 use params::{Group, Registry};
 use parking_lot::{Mutex, RwLock};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+use tokio::time::Instant;
 use wire::{Fid, LockTerms, Nid, Precision, Time};
 
-/// The longest time that one step of an unmount waits for an MDT or the MGS.
-const SERVER_UMOUNT_STEP_MAX: Duration = Duration::from_secs(10);
 /// The longest time that a statfs waits for an OST, or for an MDT other than MDT0000.
 pub(crate) const STATFS_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -172,43 +173,27 @@ impl Client {
         self.lmv.first().precision() == Precision::Nanoseconds
     }
 
-    /// Unmounts: writes dirty data, cancels locks, disconnects. Each step has a time limit. A
-    /// second call has no effect.
-    pub async fn umount(&self) {
+    /// Unmounts: writes dirty data, waits until the servers have committed all changes, cancels
+    /// locks, disconnects. Returns the changes that the servers did not commit within [`SAVE_MAX`];
+    /// each other step has a time limit of its own. A second call has no effect.
+    pub async fn umount(&self) -> Vec<Unsaved> {
         if self.unmounted.swap(true, Ordering::AcqRel) {
-            return;
+            return Vec::new();
         }
-        self.lov.umount().await;
-        for mdc in self.lmv.all() {
-            if tokio::time::timeout(SERVER_UMOUNT_STEP_MAX, mdc.locks.cancel_all())
-                .await
-                .is_err()
-            {
-                tracing::warn!(
-                    target = mdc.index,
-                    "unmount: locks not cancelled within {SERVER_UMOUNT_STEP_MAX:?}; the server will drop them"
-                );
-            }
-            if tokio::time::timeout(SERVER_UMOUNT_STEP_MAX, mdc.import.disconnect())
-                .await
-                .is_err()
-            {
-                tracing::warn!(
-                    target = mdc.index,
-                    "unmount: the MDT did not answer MDS_DISCONNECT within {SERVER_UMOUNT_STEP_MAX:?}"
-                );
-            }
+        let deadline = Instant::now() + SAVE_MAX;
+        let mut unsaved = self.lov.umount(deadline).await;
+        let mut leaving = JoinSet::new();
+        for mdc in self.lmv.all().iter().cloned() {
+            leaving.spawn(async move { umount::leave_mdt(&mdc, deadline).await });
         }
-        if tokio::time::timeout(SERVER_UMOUNT_STEP_MAX, self.mgc.disconnect())
-            .await
-            .is_err()
-        {
-            tracing::warn!(
-                "unmount: the MGS did not answer MGS_DISCONNECT within {SERVER_UMOUNT_STEP_MAX:?}"
-            );
-        }
+        unsaved.extend(leaving.join_all().await.into_iter().flatten());
+        umount::leave_mgs(&self.mgc).await;
         self.inodes.clear();
         self.param_groups.lock().clear();
+        for changes in &unsaved {
+            tracing::error!("unmount: {changes}");
+        }
+        unsaved
     }
 
     /// Checks a file system's name: 1 to [`FSNAME_MAX`] letters, digits, `-` or `_`.

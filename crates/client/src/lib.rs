@@ -31,6 +31,7 @@ mod perm;
 mod process;
 mod source;
 mod stats;
+mod umount;
 mod watch;
 
 pub use atime::Atime;
@@ -47,3 +48,4 @@ pub use ops::{
 };
 pub use process::{ProcessStatus, is_exiting, is_linking};
 pub use source::{Source, parse_source};
+pub use umount::{SAVE_MAX, Unsaved};

@@ -17,7 +17,7 @@ use tokio::sync::{Mutex, Notify, mpsc, oneshot};
 
 use crate::control::{Caller, Handler, Request};
 use crate::process::{self, ProcessRecord};
-use crate::process_node::{LocalTarget, MountRequest, ProcessNode};
+use crate::process_node::{LocalTarget, MountRequest, ProcessNode, check_saved};
 use crate::publish::Publisher;
 use crate::standby::Standby;
 use crate::start::StartConfig;
@@ -431,23 +431,27 @@ impl Daemon {
         let daemon = self.clone();
         tokio::spawn(async move {
             fuse_mount.ended().await;
-            daemon.finish_unmount(&fuse_mount).await;
+            // The mount has logged an error.
+            let _ = daemon.finish_unmount(&fuse_mount).await;
             daemon.mount_ended.notify_one();
         });
         self.publish(true).await?;
         Ok(true)
     }
 
-    /// Removes a mount that the kernel has already ended.
-    async fn finish_unmount(self: &Arc<Self>, fuse_mount: &Arc<fuse::FuseMount>) {
+    /// Removes a mount that the kernel has already ended. Fails if changes of it may be lost.
+    async fn finish_unmount(self: &Arc<Self>, fuse_mount: &Arc<fuse::FuseMount>) -> Result<()> {
         // If another task has removed the mount, it may not have published the change yet.
-        let cleanup = self.node.lock().await.remove_mount(fuse_mount);
+        let mount = self.node.lock().await.remove_mount(fuse_mount);
         if let Err(e) = self.publish(true).await {
             tracing::warn!("cannot publish the process record: {e:#}");
         }
-        if let Some(cleanup) = cleanup {
-            cleanup.await;
-        }
+        let Some(mount) = mount else {
+            return Ok(());
+        };
+        let unsaved = mount.end().await;
+        self.node.lock().await.forget_mount(&mount);
+        check_saved(unsaved)
     }
 
     /// Unmounts the mount at `path`. Returns whether this process then exits.
@@ -459,13 +463,14 @@ impl Daemon {
             .unmount(lazy)
             .await
             .map_err(|e| mounts::busy_error(e, path))?;
-        self.finish_unmount(&fuse_mount).await;
+        let saved = self.finish_unmount(&fuse_mount).await;
         let ends = self.role == MOUNT_ROLE && self.node.lock().await.refuse_mounts_if_unused();
         let daemon = self.clone();
         tokio::spawn(async move {
             tokio::time::sleep(ANSWER_DRAIN_TIME).await;
             daemon.mount_ended.notify_one();
         });
+        saved?;
         Ok(ends)
     }
 

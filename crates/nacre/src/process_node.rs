@@ -5,7 +5,7 @@
 mod metrics;
 mod mount;
 
-pub(crate) use mount::MountRequest;
+pub(crate) use mount::{MountRequest, check_saved};
 
 use std::future::Future;
 use std::path::PathBuf;
@@ -32,12 +32,13 @@ use crate::process::MountRecord;
 use crate::process_params::register_process_params;
 use crate::start::StartConfig;
 use crate::{daemon, fd_limit, instance, standby, token};
-use mount::{LocalMount, Mounts};
+use mount::Mounts;
 
 /// Time for the last answer to leave this process after a command has ended the selftest session.
 const ANSWER_DRAIN_TIME: Duration = Duration::from_millis(100);
-/// Time limit of stopping a process: longer than its nine stop steps together.
-pub(crate) const STOP_MAX: Duration = STEP_MAX.saturating_mul(10);
+/// Time limit of stopping a process: longer than its nine stop steps together, of which one is the
+/// end of the mounts.
+pub(crate) const STOP_MAX: Duration = STEP_MAX.saturating_mul(12).saturating_add(client::SAVE_MAX);
 
 /// A target to run in this process.
 pub(crate) enum LocalTarget {
@@ -207,6 +208,10 @@ impl ProcessNode {
     }
 
     /// Stops everything in reverse start order. Detaches the mounts.
+    ///
+    /// # Errors
+    ///
+    /// Names the changes of mounts and of the MGS that may be lost. Everything has stopped even then.
     pub(crate) async fn stop(&mut self) -> Result<()> {
         self.mounts.close();
         if let Some(Err(e)) = limit_step("the mounts", self.unmount_all(true)).await {
@@ -215,10 +220,12 @@ impl ProcessNode {
         if let Some((_, console)) = self.console.take() {
             limit_step("the session of LNet selftest", console.end()).await;
         }
-        await_all(self.mounts.active.drain(..).map(LocalMount::end)).await;
-        let result = self.node.stop().await.context("cannot stop the MGS");
+        let ending = self.mounts.take_all().into_iter();
+        let unsaved = await_all(ending.map(|mount| async move { mount.end().await.to_vec() })).await;
+        let stopped = self.node.stop().await.context("cannot stop the MGS");
         self.dirs.clear();
-        result
+        stopped?;
+        check_saved(&unsaved.concat())
     }
 
     /// The address at which this node started.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use client::{Client, MountOptions};
+use client::{Client, MountOptions, Unsaved};
 use wire::Nid;
 
 use crate::steps::limit_step;
@@ -67,19 +67,19 @@ impl Node {
         }
         match client {
             Some(client) if !is_kept => {
-                limit_step("a mount", client.umount()).await;
+                client.umount().await;
                 Err(NodeError::Stopping)
             }
             _ => Ok(mounted?),
         }
     }
 
-    /// Unmounts: writes dirty data, cancels locks, disconnects. Each of these has a time limit.
-    pub async fn umount(&self, client: &Arc<Client>) {
+    /// Unmounts ([`Client::umount`]). Returns the changes that may be lost.
+    pub async fn umount(&self, client: &Arc<Client>) -> Vec<Unsaved> {
         self.state
             .lock()
             .clients
             .retain(|known| !Arc::ptr_eq(known, client));
-        client.umount().await;
+        client.umount().await
     }
 }

@@ -124,9 +124,12 @@ impl Node {
             std::mem::replace(&mut *state, stopped)
         };
         drop(state.selftest);
-        await_all(state.clients.into_iter().map(|client| async move {
-            limit_step("a mount", client.umount()).await;
-        }))
+        await_all(
+            state
+                .clients
+                .into_iter()
+                .map(|client| async move { client.umount().await }),
+        )
         .await;
         let (mut mdts, mut osts, mut mgs) = (Vec::new(), Vec::new(), Vec::new());
         for target in state.targets {

@@ -234,7 +234,8 @@ impl Mount {
     ///
     /// # Errors
     ///
-    /// `EBADF`: already unmounted; or the error of `close_files`.
+    /// `EBADF`: already unmounted; the error of `close_files`; `EIO`: changes may be lost, because a
+    /// server has not committed them within [`client::SAVE_MAX`].
     pub fn unmount(&self, close_files: impl AsyncFnOnce() -> Result<(), Errno>) -> Result<(), Errno> {
         self.unmount_interruptible(close_files, || false)
     }
@@ -255,10 +256,11 @@ impl Mount {
         };
         let mut leave_servers = Box::pin(async {
             let result = close_files().await;
-            // Unmount before the node stops: writing back the last data may take longer than the
-            // time limit of a stop step.
-            layers.node.umount(&self.client).await;
-            result
+            // Unmount before the node stops, which returns no errors of mounts.
+            match layers.node.umount(&self.client).await.is_empty() {
+                true => result,
+                false => result.and(Err(Errno::EIO)),
+            }
         });
         let result = block_on_until_interrupted(layers.runtime.handle(), &mut leave_servers, is_interrupted);
         drop(leave_servers);

@@ -9,6 +9,7 @@ use super::object::resource;
 use super::objects::OstObjects;
 use super::osc::OscTarget;
 use crate::layout::{FileLayout, Stripe};
+use crate::umount::Unsaved;
 use cpt::{HashMap, JoinSet};
 use mgc::{FsConfig, NidTable};
 use params::Group;
@@ -16,6 +17,7 @@ use parking_lot::{Mutex, RwLock};
 use rpc::{Import, Ptlrpc};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
+use tokio::time::Instant;
 use wire::{Errno, Fid, ObdStatfs, OstIndex, StripeIndex};
 
 /// All object targets of a mount.
@@ -199,15 +201,16 @@ impl Lov {
         ost.ok_or(Errno::ENODEV)?.osc().file_of(object).await
     }
 
-    /// Writes dirty data back, cancels all locks, disconnects. Each step has a time limit.
-    pub async fn umount(&self) {
+    /// Leaves all OSTs at the same time, as [`super::objects::OstObjects::umount`] does.
+    pub async fn umount(&self, deadline: Instant) -> Vec<Unsaved> {
         let mut tasks = JoinSet::new();
         for ost in self.osts() {
-            tasks.spawn(async move { ost.umount().await });
+            tasks.spawn(async move { ost.umount(deadline).await });
         }
-        while tasks.join_next().await.is_some() {}
+        let unsaved = tasks.join_all().await.into_iter().flatten().collect();
         self.osts.write().clear();
         self.limit_params.lock().take();
+        unsaved
     }
 }
 

@@ -122,10 +122,10 @@ fn stop(process: &ProcessRecord, lazy: bool) -> Result<()> {
     }
     let answer = control::call(&process.control, &Request::Stop { lazy }, STOP_MAX);
     if let Err(e) = answer {
-        // The process may have exited before its answer left.
-        if process.is_alive() && e.is::<control::Refused>() {
+        if e.is::<control::Refused>() {
             return Err(e);
         }
+        // The process may have exited before its answer left.
         if process.is_alive() {
             return Err(e).with_context(|| format!("nacre (process {}) did not stop", process.pid));
         }

@@ -25,7 +25,12 @@ pub(crate) fn run(args: Umount) -> Result<ExitCode> {
             };
             let process_exits = match control::call(&process.control, &request, STOP_MAX) {
                 Ok(answer) => answer["ends"].as_bool() == Some(true),
-                Err(e) if fuse::mounted_at(&path).is_some_and(|m| m.is_nacre()) => return Err(e),
+                Err(e)
+                    if e.is::<control::Refused>()
+                        || fuse::mounted_at(&path).is_some_and(|m| m.is_nacre()) =>
+                {
+                    return Err(e);
+                }
                 // The process exited before its answer left.
                 Err(_) => true,
             };

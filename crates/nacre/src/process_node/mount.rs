@@ -5,15 +5,15 @@
 //! [`ProcessNode::begin_mount`] and [`ProcessNode::finish_mount`] need the node's lock briefly;
 //! [`Mounter::mount`] sends requests to the servers in between.
 
-use std::future::Future;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Result, bail};
-use client::{Atime, Client, Cred, MountOptions, parse_source};
+use client::{Atime, Client, Cred, MountOptions, Unsaved, parse_source};
 use fuse::{FuseMount, FuseOptions};
 use node::{Node, limit_step};
 use serde::{Deserialize, Serialize};
+use tokio::sync::OnceCell;
 
 use super::ProcessNode;
 use crate::mount_options::MountFlags;
@@ -36,12 +36,16 @@ pub(crate) struct LocalMount {
     pub(super) client: Arc<Client>,
     pub(super) fuse_mount: Arc<FuseMount>,
     node: Arc<Node>,
+    /// The result of [`LocalMount::end`].
+    unsaved: OnceCell<Vec<Unsaved>>,
 }
 
 /// The mounts of a node.
 #[derive(Default)]
 pub(super) struct Mounts {
-    pub(super) active: Vec<LocalMount>,
+    pub(super) active: Vec<Arc<LocalMount>>,
+    /// Mounts that the kernel has ended and whose clients still leave the servers.
+    ending: Vec<Arc<LocalMount>>,
     /// Number of mounts between [`ProcessNode::begin_mount`] and [`ProcessNode::finish_mount`].
     pending: usize,
     /// Whether the process is about to exit and accepts no new mount.
@@ -52,6 +56,11 @@ impl Mounts {
     /// Accepts no new mount from now on.
     pub(super) fn close(&mut self) {
         self.closed = true;
+    }
+
+    /// Takes all mounts, to end them.
+    pub(super) fn take_all(&mut self) -> Vec<Arc<LocalMount>> {
+        self.active.drain(..).chain(self.ending.drain(..)).collect()
     }
 }
 
@@ -96,6 +105,7 @@ impl Mounter {
                 client,
                 fuse_mount: Arc::new(fuse_mount),
                 node: self.node.clone(),
+                unsaved: OnceCell::new(),
             }),
             Err(e) => {
                 self.node.umount(&client).await;
@@ -107,15 +117,18 @@ impl Mounter {
 
 impl LocalMount {
     /// Detaches the mount if the kernel has not ended it, closes open files, and disconnects the
-    /// client from the servers.
-    pub(super) async fn end(self) {
-        limit_step("a mount", async {
-            if let Err(e) = self.fuse_mount.unmount(true).await {
-                tracing::warn!("cannot detach {}: {e}", self.record.mountpoint.display());
-            }
-            self.node.umount(&self.client).await
-        })
-        .await;
+    /// client from the servers. Returns the changes that may be lost. A second call waits for the
+    /// first.
+    pub(crate) async fn end(&self) -> &[Unsaved] {
+        self.unsaved.get_or_init(|| self.leave()).await
+    }
+
+    async fn leave(&self) -> Vec<Unsaved> {
+        let detached = limit_step("a mount", self.fuse_mount.unmount(true)).await;
+        if let Some(Err(e)) = detached {
+            tracing::warn!("cannot detach {}: {e}", self.record.mountpoint.display());
+        }
+        self.node.umount(&self.client).await
     }
 }
 
@@ -137,11 +150,11 @@ impl ProcessNode {
         self.mounts.pending -= 1;
         let mount = result?;
         if self.mounts.closed {
-            tokio::spawn(mount.end());
+            tokio::spawn(async move { mount.end().await.len() });
             bail!("this process is stopping");
         }
         let fuse_mount = mount.fuse_mount.clone();
-        self.mounts.active.push(mount);
+        self.mounts.active.push(Arc::new(mount));
         Ok(fuse_mount)
     }
 
@@ -151,18 +164,18 @@ impl ProcessNode {
         found.map(|m| m.fuse_mount.clone())
     }
 
-    /// Removes a mount that the kernel has ended. Returns the remaining cleanup; `None` if another
-    /// task has removed the mount already.
-    pub(crate) fn remove_mount(
-        &mut self,
-        fuse_mount: &Arc<FuseMount>,
-    ) -> Option<impl Future<Output = ()> + use<>> {
-        let index = self
-            .mounts
-            .active
-            .iter()
-            .position(|m| Arc::ptr_eq(&m.fuse_mount, fuse_mount))?;
-        Some(self.mounts.active.remove(index).end())
+    /// Removes a mount that the kernel has ended from the node's mounts. The caller awaits
+    /// [`LocalMount::end`], then calls [`ProcessNode::forget_mount`].
+    pub(crate) fn remove_mount(&mut self, fuse_mount: &Arc<FuseMount>) -> Option<Arc<LocalMount>> {
+        let is_it = |mount: &Arc<LocalMount>| Arc::ptr_eq(&mount.fuse_mount, fuse_mount);
+        let Mounts { active, ending, .. } = &mut self.mounts;
+        ending.extend(active.extract_if(.., |mount| is_it(mount)));
+        ending.iter().find(|mount| is_it(mount)).cloned()
+    }
+
+    /// Forgets a mount whose client has left the servers.
+    pub(crate) fn forget_mount(&mut self, mount: &Arc<LocalMount>) {
+        self.mounts.ending.retain(|other| !Arc::ptr_eq(other, mount));
     }
 
     /// Refuses further mounts if no mount is active or in progress, so that the process can exit.
@@ -187,4 +200,13 @@ impl ProcessNode {
         }
         Ok(())
     }
+}
+
+/// Fails if changes of a mount may be lost.
+pub(crate) fn check_saved(unsaved: &[Unsaved]) -> Result<()> {
+    if unsaved.is_empty() {
+        return Ok(());
+    }
+    let lines: Vec<String> = unsaved.iter().map(ToString::to_string).collect();
+    bail!("unmounted, but not everything is saved: {}", lines.join("; "))
 }

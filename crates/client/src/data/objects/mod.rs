@@ -12,20 +12,21 @@ use super::config::DataConfig;
 use super::losses::Losses;
 use super::object::{DIRTY_AGE_MAX, DirtyObjects, Object, resource};
 use super::osc::{Osc, OscTarget};
+use crate::umount::{self, Unsaved};
+use bytes::Bytes;
 use owner::OstOwner;
 use parking_lot::Mutex;
-use rpc::Ptlrpc;
+use rpc::{Ptlrpc, Request};
 use std::collections::BTreeMap;
 use std::ops::Deref;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::task::AbortHandle;
-use wire::LdlmResId;
+use tokio::time::Instant;
+use wire::{LdlmResId, OST_SYNC, OstBody, WireStruct};
 
 /// Longest wait of the write-back task between two rounds while data is dirty.
 const FLUSH_PERIOD: Duration = Duration::from_millis(100);
-/// The longest time of each step of an unmount for one OST.
-const OST_UMOUNT_STEP_MAX: Duration = Duration::from_secs(20);
 
 /// The objects of one OST.
 #[derive(Debug)]
@@ -163,40 +164,39 @@ impl OstObjects {
         }
     }
 
-    /// Writes dirty data, cancels locks and disconnects. Each step is bounded by
-    /// [`OST_UMOUNT_STEP_MAX`].
-    pub(super) async fn umount(&self) {
-        let write_and_cancel = async {
+    /// Leaves the OST: until `deadline` writes dirty data and waits for the commit of all changes,
+    /// then cancels locks and disconnects.
+    pub(super) async fn umount(&self, deadline: Instant) -> Option<Unsaved> {
+        let import = self.osc.import();
+        let write_and_commit = async {
             for object in self.all_objects() {
                 object.flush(0..u64::MAX).await;
             }
-            self.osc.locks().cancel_all().await;
+            let sync = Request::new(OST_SYNC, vec![OstBody::default().to_bytes(), Bytes::new()]);
+            umount::commit(import, sync).await;
         };
-        let import = self.osc.name();
-        if tokio::time::timeout(OST_UMOUNT_STEP_MAX, write_and_cancel)
-            .await
-            .is_err()
-        {
-            tracing::error!(
-                import,
-                "unmount: the OST did not take the dirty data and lock cancellations within {OST_UMOUNT_STEP_MAX:?}; data that was not synced may be lost"
-            );
-        }
+        let uncommitted = umount::save(import, write_and_commit, deadline).await;
+        umount::limit_step(
+            import,
+            "take the lock cancellations",
+            self.osc.locks().cancel_all(),
+        )
+        .await;
+        let is_unwritten = |object: &Arc<Object>| object.dirty_since().is_some() || object.is_writing();
+        let has_unwritten_data = self.all_objects().iter().any(is_unwritten);
         if let Some(task) = self.write_back_task.lock().take() {
             task.abort();
         }
-        if tokio::time::timeout(OST_UMOUNT_STEP_MAX, self.osc.import().disconnect())
-            .await
-            .is_err()
-        {
-            tracing::warn!(
-                import,
-                "unmount: the OST did not answer OST_DISCONNECT within {OST_UMOUNT_STEP_MAX:?}"
-            );
-        }
+        umount::limit_step(import, "answer OST_DISCONNECT", import.disconnect()).await;
         self.osc.remove_params();
         self.objects.lock().clear();
         self.dirty.take();
+        match has_unwritten_data {
+            true => Some(Unsaved::Data {
+                import: import.name().to_owned(),
+            }),
+            false => uncommitted,
+        }
     }
 }
 
