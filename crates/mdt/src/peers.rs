@@ -241,3 +241,53 @@ fn connect_data() -> ObdConnectData {
         ..ObdConnectData::default()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use mgc::{FsConfig, TargetConf};
+    use rpc::ConnectRequest;
+    use testbase::rpc_node;
+    use wire::{Errno, Nid, OBD_CONNECT_LIGHTWEIGHT, OBD_CONNECT_MDS_MDS, ObdConnectData};
+
+    use super::Peers;
+
+    #[tokio::test]
+    async fn a_connect_as_an_mdt_needs_the_nid_of_that_mdt() {
+        let mdt = |index: u32, nid: &str| TargetConf {
+            index,
+            nids: vec![nid.parse().unwrap()],
+            ..TargetConf::default()
+        };
+        let config = FsConfig {
+            mdts: vec![mdt(0, "10.0.0.1@tcp"), mdt(1, "10.0.0.2@tcp")],
+            ..FsConfig::default()
+        };
+        let peers = Peers::new(rpc_node::node(1), "fs", 0, Default::default());
+        let check = |flags, uuid: &str, nid: &str| {
+            let req = ConnectRequest {
+                client_uuid: uuid.into(),
+                peer: nid.parse().unwrap(),
+                reconnects: false,
+                data: ObdConnectData {
+                    ocd_connect_flags: flags,
+                    ..ObdConnectData::default()
+                },
+            };
+            peers.check_claim(&req, &config)
+        };
+        let mdt1 = "fs-MDT0001-mdtlov_UUID";
+        assert_eq!(check(OBD_CONNECT_MDS_MDS, mdt1, "10.0.0.2@tcp"), Ok(()));
+        assert_eq!(check(OBD_CONNECT_MDS_MDS, mdt1, &Nid::LO.to_string()), Ok(()));
+        for (uuid, nid) in [
+            (mdt1, "10.0.0.1@tcp"),
+            (mdt1, "10.0.0.3@tcp"),
+            ("fs-MDT0002-mdtlov_UUID", "10.0.0.2@tcp"),
+            ("someone", "10.0.0.2@tcp"),
+        ] {
+            let refused = check(OBD_CONNECT_MDS_MDS, uuid, nid);
+            assert_eq!(refused, Err(Errno::EAGAIN), "{uuid} at {nid}");
+        }
+        assert_eq!(check(OBD_CONNECT_LIGHTWEIGHT, "someone", "10.0.0.3@tcp"), Ok(()));
+    }
+}

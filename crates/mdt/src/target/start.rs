@@ -11,7 +11,7 @@ use mgc::{FsConfig, NidTable};
 use osd::{Batch, Index, Stores};
 use rpc::{Export, Import, Ptlrpc, TargetExports, services};
 use tokio::sync::watch;
-use wire::{Errno, Fid, LockTerms, OBD_CONNECT_LIGHTWEIGHT, OstIndex, Time};
+use wire::{Errno, Fid, LockTerms, OstIndex, Time};
 
 use super::{
     Mdt, MdtConfig,
@@ -363,8 +363,7 @@ async fn follow_locations(mdt: Weak<Mdt>, mut table: watch::Receiver<Arc<NidTabl
 /// The time for which new files avoid an OST that joins now; zero without Lustre clients. A Nacre
 /// client that finds a file on an unknown OST reads the configuration; a Lustre client fails.
 fn new_ost_delay(mdt: &Mdt, exports: &TargetExports) -> Duration {
-    let is_lustre_client =
-        |e: &Arc<Export>| e.lock_terms() != LockTerms::Nacre && !e.has(OBD_CONNECT_LIGHTWEIGHT);
+    let is_lustre_client = |e: &Arc<Export>| e.lock_terms() != LockTerms::Nacre && !e.is_server();
     match exports.all().iter().any(is_lustre_client) {
         true => Duration::from_secs(mdt.osts.new_ost_delay().load(Ordering::Relaxed)),
         false => Duration::ZERO,
