@@ -118,7 +118,7 @@ pub(crate) struct ExaminedMdts {
     pub(crate) is_complete: bool,
 }
 
-/// What an examined MDT has on the OST.
+/// The part of an examined MDT on the OST.
 struct OfMdt<'a> {
     index: u32,
     examined: &'a Examination,

@@ -161,8 +161,8 @@ impl Sequences {
     ///
     /// # Errors
     ///
-    /// `ENOENT` as [`Sequences::lookup`]; `EINPROGRESS` if MDT0000 does not answer, and no other MDT
-    /// has the sequence: the client asks again.
+    /// `ENOENT` as [`Sequences::lookup`]; `EINPROGRESS` if MDT0000 does not answer, and no other
+    /// MDT has the sequence: the client asks again.
     pub(crate) async fn locate(&self, request: &LuSeqRange) -> Result<LuSeqRange, Errno> {
         let found = self.lookup(request);
         let Some(peers) = self.peers.as_ref().filter(|_| self.index != 0) else {

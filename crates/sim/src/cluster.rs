@@ -1,5 +1,5 @@
-//! The nodes of a simulated cluster: a metadata server with MGS and MDT0000, object servers, further
-//! metadata servers, and clients. Nodes die and start again; their disks survive.
+//! The nodes of a simulated cluster: a metadata server with MGS and MDT0000, object servers,
+//! further metadata servers, and clients. Nodes die and start again; their disks survive.
 
 use std::net::Ipv4Addr;
 use std::ops::Range;

@@ -147,7 +147,7 @@ async fn each_mdt_allocates_from_its_own_range_and_all_know_all_ranges() {
         }
         let (start, end, owner) = answers[0];
         assert_eq!(answers, [answers[0]; 3]);
-        assert_eq!((owner, end - start), (index, u64::from(LUSTRE_SEQ_SUPER_WIDTH)));
+        assert_eq!((owner, end - start), (index, LUSTRE_SEQ_SUPER_WIDTH));
         assert!((start..end).contains(seq) && start >= FIRST);
         ranges.push(start);
     }

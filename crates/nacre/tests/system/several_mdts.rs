@@ -60,7 +60,7 @@ fn up_adds_mdts_and_restarts_with_them_after_a_kill() {
     let mount = site.up("d", &[]);
     sh(&format!("diff -r {TREE} {mount}/tree && echo x > {mount}/new"));
     site.down("d");
-    let checked = fsck(&[dir.clone()]);
+    let checked = fsck(std::slice::from_ref(&dir));
     assert!(!checked.contains("was not given"), "{checked}");
     let fewer = nacre(&["up", "--dir", &dir, "--mdts", "2"]);
     assert!(fewer.err.contains("has 3 MDTs"), "{}", fewer.err);
