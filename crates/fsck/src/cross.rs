@@ -2,10 +2,14 @@
 //! each object belongs to a stripe.
 //!
 //! An OST stores an object when it is first written, so a stripe without an object is correct. Two
-//! kinds of objects without a stripe are correct too: ones with an id above the MDT's last used id,
-//! which orphan cleanup destroys when the MDT connects, and ones queued for destruction. A claim is
-//! a stripe's reference to an object. Objects arrive in the order of FIDs and the claims are sorted
-//! the same way: one pass is enough, and it keeps no list of objects.
+//! kinds of objects without a stripe are correct too: ones with an id above the last used id of the
+//! MDT that allocates in the sequence, which orphan cleanup destroys when that MDT connects, and
+//! ones queued for destruction. A claim is a stripe's reference to an object. Objects arrive in the
+//! order of FIDs and the claims of each MDT are sorted the same way: one pass is enough, and it
+//! keeps no list of objects.
+//!
+//! An object belongs to a file of any MDT. If an MDT is missing, objects without a stripe may
+//! belong to its files, and are not reported.
 
 use std::collections::BTreeMap;
 
@@ -19,31 +23,45 @@ use wire::{Fid, LU_SEQ_RANGE_OST, LuSeqRange, OstIndex};
 
 use crate::targets::Stores;
 
-/// A contradiction between the MDT and an OST.
+/// A stripe that claims an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Claimant {
+    /// The index of the MDT with the file.
+    pub(crate) mdt: u32,
+    pub(crate) file: Fid,
+    pub(crate) place: StripePlace,
+}
+
+impl Claimant {
+    /// Whether the parent FID stored with an object, with the stripe as `f_ver`, names this stripe.
+    fn is_parent(&self, parent: Fid) -> bool {
+        parent == Fid::new(self.file.f_seq, self.file.f_oid, self.place.stripe.into())
+    }
+}
+
+/// A contradiction between an MDT and an OST.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Mismatch {
     /// Two stripes claim the same object.
     SharedObject {
         ost: OstIndex,
         object: Fid,
-        /// The file and stripe that keep the object.
-        keeper: (Fid, StripePlace),
-        /// The file and stripe that get a new object.
-        loser: (Fid, StripePlace),
+        /// The stripe that keeps the object.
+        keeper: Claimant,
+        /// The stripe that gets a new object.
+        loser: Claimant,
     },
     /// A stripe claims an object with a FID that this OST never allocates.
     ImpossibleObject {
         ost: OstIndex,
         object: Fid,
-        /// The file and stripe.
-        claimant: (Fid, StripePlace),
+        claimant: Claimant,
     },
     /// The parent FID stored with an object names another file or stripe.
     WrongParent {
         ost: OstIndex,
         object: Fid,
-        /// The file and stripe.
-        claimant: (Fid, StripePlace),
+        claimant: Claimant,
         /// The stored parent FID; its `f_ver` is the stripe.
         parent: Fid,
     },
@@ -51,8 +69,9 @@ pub(crate) enum Mismatch {
     QueuedForDestroy {
         ost: OstIndex,
         object: Fid,
-        /// The file and stripe.
-        claimant: (Fid, StripePlace),
+        claimant: Claimant,
+        /// The MDT with the queue.
+        queued_by: u32,
     },
     /// No stripe claims the object.
     Orphan {
@@ -65,6 +84,7 @@ pub(crate) enum Mismatch {
     },
     /// Objects in use have ids above the MDT's last used id: orphan cleanup would destroy them.
     LowLastUsed {
+        mdt: u32,
         ost: OstIndex,
         seq: u64,
         last_used: u32,
@@ -79,8 +99,8 @@ pub(crate) enum Mismatch {
         /// The highest id in use.
         highest: u32,
     },
-    /// The MDT allocates objects in a sequence that does not belong to the OST.
-    ForeignSequence { ost: OstIndex, seq: u64 },
+    /// An MDT allocates objects in a sequence that does not belong to the OST.
+    ForeignSequence { mdt: u32, ost: OstIndex, seq: u64 },
     /// The FLDB has no entry for the OST's sequence range.
     MissingFldbEntry {
         ost: OstIndex,
@@ -90,45 +110,78 @@ pub(crate) enum Mismatch {
     },
 }
 
-/// Compares one OST's objects with the claims on it.
-pub(crate) struct CrossCheck<'a> {
-    ost: OstIndex,
-    sequences: &'a SequenceTable,
-    /// The result of examining the MDT; `None` if no MDT is given.
-    examined: Option<&'a Examination>,
+/// The result of examining the MDTs.
+pub(crate) struct ExaminedMdts {
+    /// The result for each MDT, by index. The claims are sorted.
+    pub(crate) mdts: BTreeMap<u32, Examination>,
+    /// Whether all MDTs of the file system were examined.
+    pub(crate) is_complete: bool,
+}
+
+/// The part of an examined MDT on the OST.
+struct OfMdt<'a> {
+    index: u32,
+    examined: &'a Examination,
     /// The claims on this OST that are not yet compared, sorted by sequence and id.
     claims: &'a [Claim],
     /// The sequence in which the MDT allocates objects of this OST (0: none), and the last id that
     /// it used.
     last_used: (u64, u32),
+}
+
+impl<'a> OfMdt<'a> {
+    fn new(ost: OstIndex, index: u32, examined: &'a Examination) -> OfMdt<'a> {
+        let all = &examined.claims;
+        let from = all.partition_point(|c| c.ost < ost);
+        let to = all.partition_point(|c| c.ost <= ost);
+        OfMdt {
+            index,
+            examined,
+            claims: &all[from..to],
+            last_used: examined.last_used.get(&ost).copied().unwrap_or_default(),
+        }
+    }
+
+    /// Takes the claims on an object, which no earlier claim precedes.
+    fn take(&mut self, id: (u64, u32)) -> impl Iterator<Item = Claimant> + use<'a> {
+        let count = self.claims.iter().take_while(|c| c.object == id).count();
+        let (taken, rest) = self.claims.split_at(count);
+        self.claims = rest;
+        let (mdt, examined) = (self.index, self.examined);
+        taken.iter().map(move |claim| Claimant {
+            mdt,
+            file: examined.file(claim),
+            place: claim.place,
+        })
+    }
+}
+
+/// Compares one OST's objects with the claims on it.
+pub(crate) struct CrossCheck<'a> {
+    ost: OstIndex,
+    sequences: &'a SequenceTable,
+    /// The examined MDTs. If there are none, nothing is compared.
+    mdts: Vec<OfMdt<'a>>,
+    /// Whether these are all MDTs of the file system.
+    is_complete: bool,
     /// The highest claimed object id of each sequence.
     highest_ids: BTreeMap<u64, u32>,
     mismatches: Vec<Mismatch>,
 }
 
 impl<'a> CrossCheck<'a> {
-    /// Starts the comparison. The claims in `examined` must be sorted. If `examined` is `None`,
-    /// nothing is compared.
+    /// Starts the comparison.
     pub(crate) fn new(
         ost: OstIndex,
         sequences: &'a SequenceTable,
-        examined: Option<&'a Examination>,
+        examined: &'a ExaminedMdts,
     ) -> CrossCheck<'a> {
-        let claims = examined.map_or(&[][..], |e| {
-            let from = e.claims.partition_point(|c| c.ost < ost);
-            let to = e.claims.partition_point(|c| c.ost <= ost);
-            &e.claims[from..to]
-        });
-        let last_used = examined
-            .and_then(|e| e.last_used.get(&ost))
-            .copied()
-            .unwrap_or_default();
+        let mdts = examined.mdts.iter();
         CrossCheck {
             ost,
             sequences,
-            examined,
-            claims,
-            last_used,
+            mdts: mdts.map(|(index, mdt)| OfMdt::new(ost, *index, mdt)).collect(),
+            is_complete: examined.is_complete,
             highest_ids: BTreeMap::new(),
             mismatches: Vec::new(),
         }
@@ -136,15 +189,13 @@ impl<'a> CrossCheck<'a> {
 
     /// Compares the OST's next object with the claims.
     pub(crate) fn add_object(&mut self, object: ObjectEntry) {
-        let Some(examined) = self.examined else { return };
         let id = (object.fid.f_seq, object.fid.f_oid);
         self.take_claims_below(id);
-        if self.claims.first().is_some_and(|c| c.object == id) {
-            self.take_claims_on(id, object.parent);
+        if self.take_claims_on(id, object.parent) || !self.is_complete {
             return;
         }
-        let is_above_last_used = id.0 == self.last_used.0 && id.1 > self.last_used.1;
-        if !is_above_last_used && !self.is_queued_for_destroy(examined, object.fid) {
+        let is_above_last_used = |mdt: &OfMdt<'_>| id.0 == mdt.last_used.0 && id.1 > mdt.last_used.1;
+        if !self.mdts.iter().any(is_above_last_used) && self.queue_with(object.fid).is_none() {
             self.mismatches.push(Mismatch::Orphan {
                 ost: self.ost,
                 object: object.fid,
@@ -156,30 +207,29 @@ impl<'a> CrossCheck<'a> {
 
     /// Ends the comparison after the OST's last object. Returns all contradictions.
     pub(crate) fn finish(mut self) -> Vec<Mismatch> {
-        let Some(examined) = self.examined else {
-            return self.mismatches;
-        };
         self.take_claims_below((u64::MAX, u32::MAX));
-        let (ost, last_used) = (self.ost, self.last_used);
-        if last_used.0 != 0 && !self.sequences.is_allocated(last_used.0) {
-            self.mismatches.push(Mismatch::ForeignSequence {
-                ost,
-                seq: last_used.0,
-            });
+        let ost = self.ost;
+        for of_mdt in &self.mdts {
+            let (mdt, seq) = (of_mdt.index, of_mdt.last_used.0);
+            if seq != 0 && !self.sequences.is_allocated(seq) {
+                self.mismatches.push(Mismatch::ForeignSequence { mdt, ost, seq });
+            }
         }
         for (&seq, &highest) in &self.highest_ids {
             let last_created = self.sequences.last(seq);
-            if seq == last_used.0 && highest > last_used.1 {
+            let allocator = self.mdts.iter().find(|mdt| mdt.last_used.0 == seq);
+            // Ids up to the MDT's last used id need no repair: when the MDT connects, the OST
+            // creates its objects up to that id.
+            let created_on_connect = allocator.is_some_and(|mdt| highest <= mdt.last_used.1);
+            if let Some(mdt) = allocator.filter(|_| !created_on_connect) {
                 self.mismatches.push(Mismatch::LowLastUsed {
+                    mdt: mdt.index,
                     ost,
                     seq,
-                    last_used: last_used.1,
+                    last_used: mdt.last_used.1,
                     highest,
                 });
             }
-            // Ids up to the MDT's last used id need no repair: when the MDT connects, the OST
-            // creates its objects up to that id.
-            let created_on_connect = seq == last_used.0 && highest <= last_used.1;
             if u64::from(highest) > last_created && !created_on_connect {
                 self.mismatches.push(Mismatch::LowLastCreated {
                     ost,
@@ -189,46 +239,46 @@ impl<'a> CrossCheck<'a> {
                 });
             }
         }
-        self.check_fldb(examined);
+        // MDT0000 has the whole FLDB.
+        if let Some(mdt0) = self
+            .mdts
+            .iter()
+            .find(|mdt| mdt.index == 0)
+            .map(|mdt| mdt.examined)
+        {
+            self.check_fldb(mdt0);
+        }
         self.mismatches
     }
 
     /// Takes the claims on objects below `id`. These objects do not exist: they were never written,
     /// or were lost with unsynced data.
     fn take_claims_below(&mut self, id: (u64, u32)) {
-        while let Some(next) = self
-            .claims
-            .first()
-            .map(|c| c.object)
-            .filter(|object| *object < id)
-        {
+        let first = |mdts: &[OfMdt<'_>]| {
+            let firsts = mdts.iter().filter_map(|mdt| mdt.claims.first());
+            firsts.map(|claim| claim.object).min()
+        };
+        while let Some(next) = first(&self.mdts).filter(|object| *object < id) {
             self.take_claims_on(next, Fid::ZERO);
         }
     }
 
-    /// Takes the claims on one object. `parent` is the parent FID stored with the object; zero
-    /// without an object or a parent.
-    fn take_claims_on(&mut self, id: (u64, u32), parent: Fid) {
-        let Some(examined) = self.examined else { return };
-        let count = self.claims.iter().take_while(|c| c.object == id).count();
-        let (on_object, rest) = self.claims.split_at(count);
-        self.claims = rest;
+    /// Takes the claims on one object; returns whether there are any. `parent` is the parent FID
+    /// stored with the object; zero without an object or a parent.
+    fn take_claims_on(&mut self, id: (u64, u32), parent: Fid) -> bool {
+        let claimants: Vec<Claimant> = self.mdts.iter_mut().flat_map(|mdt| mdt.take(id)).collect();
         let (ost, object) = (self.ost, Fid::new(id.0, id.1, 0));
-        let claimant_of = |c: &Claim| (examined.file(c), c.place);
-        let is_parent = |c: &&Claim| {
-            let (file, place) = claimant_of(c);
-            parent == Fid::new(file.f_seq, file.f_oid, place.stripe.into())
+        let is_keeper = claimants.iter().position(|c| c.is_parent(parent));
+        let keeper = is_keeper.unwrap_or(0);
+        let Some(&claimant) = claimants.get(keeper) else {
+            return false;
         };
-        let Some(keeper) = on_object.iter().find(is_parent).or(on_object.first()) else {
-            return;
-        };
-        let claimant = claimant_of(keeper);
-        for claim in on_object.iter().filter(|c| *c != keeper) {
+        for (_, &loser) in claimants.iter().enumerate().filter(|(n, _)| *n != keeper) {
             self.mismatches.push(Mismatch::SharedObject {
                 ost,
                 object,
                 keeper: claimant,
-                loser: claimant_of(claim),
+                loser,
             });
         }
         if !self.sequences.is_allocated(id.0) || id.1 == 0 {
@@ -237,11 +287,11 @@ impl<'a> CrossCheck<'a> {
                 object,
                 claimant,
             });
-            return;
+            return true;
         }
         let highest = self.highest_ids.entry(id.0).or_default();
         *highest = id.1.max(*highest);
-        if !parent.is_zero() && !is_parent(&keeper) {
+        if !parent.is_zero() && is_keeper.is_none() {
             self.mismatches.push(Mismatch::WrongParent {
                 ost,
                 object,
@@ -249,17 +299,22 @@ impl<'a> CrossCheck<'a> {
                 parent,
             });
         }
-        if self.is_queued_for_destroy(examined, object) {
+        if let Some(queued_by) = self.queue_with(object) {
             self.mismatches.push(Mismatch::QueuedForDestroy {
                 ost,
                 object,
                 claimant,
+                queued_by,
             });
         }
+        true
     }
 
-    fn is_queued_for_destroy(&self, examined: &Examination, object: Fid) -> bool {
-        examined.destroy_queue.binary_search(&(self.ost, object)).is_ok()
+    /// The MDT that has queued the object for destruction.
+    fn queue_with(&self, object: Fid) -> Option<u32> {
+        let entry = (self.ost, object);
+        let has_it = |mdt: &&OfMdt<'_>| mdt.examined.destroy_queue.binary_search(&entry).is_ok();
+        self.mdts.iter().find(has_it).map(|mdt| mdt.index)
     }
 
     /// Checks that the FLDB has an entry for the OST's sequence range.
@@ -289,8 +344,9 @@ impl<'a> CrossCheck<'a> {
 impl Mismatch {
     /// Describes the contradiction, with paths and sizes from `stores`.
     pub(crate) async fn finding(&self, stores: &Stores) -> Result<Finding, OsdError> {
-        let place = async |(file, place): (Fid, StripePlace)| {
-            let path = match &stores.mdt {
+        let place = async |claimant: Claimant| {
+            let Claimant { mdt, file, place } = claimant;
+            let path = match stores.mdts.get(&mdt) {
                 Some(mdt) => show_path(&mdt.store, file).await,
                 None => String::new(),
             };

@@ -68,7 +68,7 @@ pub struct Summary {
     pub targets: Vec<String>,
     /// Parts that could not be checked, as sentences for the user.
     pub unchecked: Vec<String>,
-    /// Numbers of inodes, names and other records; all 0 without the MDT.
+    /// Numbers of inodes, names and other records; of all MDTs together; all 0 without one.
     pub counts: mdt::check::Counts,
     /// Objects found, on all OSTs.
     pub objects: u64,
@@ -175,17 +175,17 @@ pub async fn check(
     Ok(summary)
 }
 
-/// Checks the stores of an MDT and of OSTs, and changes nothing. Each store has its target's name
+/// Checks the stores of MDTs and of OSTs, and changes nothing. Each store has its target's name
 /// and index. Returns each finding with the name of its target.
 ///
 /// # Errors
 ///
 /// [`FsckError::Store`] if a store cannot be read.
 pub async fn examine(
-    mdt: (String, u32, Arc<mdt::store::Store>),
+    mdts: impl IntoIterator<Item = (String, u32, Arc<mdt::store::Store>)>,
     osts: impl IntoIterator<Item = (String, OstIndex, ost::check::Store)>,
 ) -> Result<Vec<(String, Finding)>, FsckError> {
-    let stores = targets::Stores::from_open(mdt, osts);
+    let stores = targets::Stores::from_open(mdts, osts);
     let found = stores
         .examine(&Progress::default(), &mut Summary::default())
         .await?;

@@ -1,6 +1,10 @@
 //! The targets checked together: their locked directories and their stores.
 
-use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::PathBuf,
+    sync::Arc,
+};
 
 use osd::{
     LocalStores, OsdError, Stores as _,
@@ -9,13 +13,13 @@ use osd::{
     journal::Damage,
     target::{TargetDir, TargetKind},
 };
-use wire::{Fid, OstIndex};
+use wire::{Fid, LU_SEQ_RANGE_MDT, OstIndex};
 
-use crate::{FsckError, Summary, cross, repair::Repairer};
+use crate::{FsckError, Summary, cross, cross::ExaminedMdts, repair::Repairer};
 
 /// The locked directories of the targets of one file system.
 pub struct Targets {
-    /// The MGS first, then the MDT, then the OSTs by index.
+    /// The MGS first, then the MDTs, then the OSTs, by index.
     dirs: Vec<TargetDir>,
     /// Whether the check reads all data.
     data: bool,
@@ -25,7 +29,7 @@ pub struct Targets {
 pub(crate) struct Stores {
     /// The MGS's name, its directory and its stores.
     mgs: Option<(String, PathBuf, LocalStores)>,
-    pub(crate) mdt: Option<MdtStore>,
+    pub(crate) mdts: BTreeMap<u32, MdtStore>,
     pub(crate) osts: BTreeMap<OstIndex, OstStore>,
     fsname: String,
     /// The names of the targets that are not open, because their indexes are damaged.
@@ -36,7 +40,6 @@ pub(crate) struct Stores {
 
 pub(crate) struct MdtStore {
     pub(crate) svname: String,
-    pub(crate) index: u32,
     pub(crate) store: Arc<mdt::store::Store>,
 }
 
@@ -52,12 +55,12 @@ pub(crate) struct TargetProblem {
     pub(crate) finding: Finding,
 }
 
-/// A problem of one target, or between the MDT and an OST.
+/// A problem of one target, or between an MDT and an OST.
 pub(crate) enum Problem {
     Journal,
     Index,
     Mgs,
-    Mdt(mdt::check::Problem),
+    Mdt(u32, mdt::check::Problem),
     Ost(OstIndex, ost::check::Problem),
     Cross(cross::Mismatch),
 }
@@ -156,7 +159,7 @@ impl Targets {
     pub(crate) async fn open(&self, repair: bool, damaged: &[TargetProblem]) -> Result<Stores, FsckError> {
         let mut stores = Stores {
             mgs: None,
-            mdt: None,
+            mdts: BTreeMap::new(),
             osts: BTreeMap::new(),
             fsname: String::new(),
             unread: Vec::new(),
@@ -183,8 +186,7 @@ impl Targets {
                         false => target_stores.open_index_read_only().await,
                     };
                     let store = Arc::new(mdt::store::Store::new(index.map_err(store_error)?));
-                    let index = label.index;
-                    stores.mdt = Some(MdtStore { svname, index, store });
+                    stores.mdts.insert(label.index, MdtStore { svname, store });
                 }
                 TargetKind::Ost => {
                     stores.fsname.clone_from(&label.fsname);
@@ -206,13 +208,18 @@ impl Stores {
     /// Makes `Stores` of stores that are open and need no directory. Each has the name and the
     /// index of its target.
     pub(crate) fn from_open(
-        (svname, index, store): (String, u32, Arc<mdt::store::Store>),
+        mdts: impl IntoIterator<Item = (String, u32, Arc<mdt::store::Store>)>,
         osts: impl IntoIterator<Item = (String, OstIndex, ost::check::Store)>,
     ) -> Stores {
-        let fsname = svname.split('-').next().unwrap_or_default().to_owned();
+        let mdts: BTreeMap<u32, MdtStore> = mdts
+            .into_iter()
+            .map(|(svname, index, store)| (index, MdtStore { svname, store }))
+            .collect();
+        let first = mdts.values().next().map_or("", |mdt| &mdt.svname);
+        let fsname = first.split('-').next().unwrap_or_default().to_owned();
         Stores {
             mgs: None,
-            mdt: Some(MdtStore { svname, index, store }),
+            mdts,
             osts: osts
                 .into_iter()
                 .map(|(svname, index, store)| (index, OstStore { svname, store }))
@@ -223,7 +230,7 @@ impl Stores {
         }
     }
 
-    /// Examines each store, and compares each OST with the MDT. Fills in `summary`.
+    /// Examines each store, and compares each OST with the MDTs. Fills in `summary`.
     pub(crate) async fn examine(
         &self,
         progress: &Progress,
@@ -236,7 +243,7 @@ impl Stores {
             .map(|name| format!("{name}: its index is damaged, so its records are not checked"))
             .collect();
         summary.objects = 0;
-        let targets = usize::from(self.mgs.is_some()) + usize::from(self.mdt.is_some()) + self.osts.len();
+        let targets = usize::from(self.mgs.is_some()) + self.mdts.len() + self.osts.len();
         progress.begin(targets);
         if let Some((svname, path, mgs_stores)) = &self.mgs {
             summary.targets.push(svname.clone());
@@ -260,42 +267,7 @@ impl Stores {
             }
             progress.finish_target();
         }
-        let mut examined = None;
-        match &self.mdt {
-            None => {
-                let reason = match self.unread.iter().any(|name| name.contains("-MDT")) {
-                    true => "no MDT can be read",
-                    false => "no MDT was given",
-                };
-                summary.unchecked.push(format!(
-                    "{reason}: names are not checked, and objects are not compared with files"
-                ));
-            }
-            Some(mdt) => {
-                summary.targets.push(mdt.svname.clone());
-                let mut found = mdt::check::examine(&mdt.store, mdt.index, progress)
-                    .await
-                    .map_err(store_error(&mdt.svname))?;
-                summary.counts = found.counts;
-                for problem in std::mem::take(&mut found.problems) {
-                    problems.push(TargetProblem {
-                        target: mdt.svname.clone(),
-                        finding: problem.finding(&mdt.store).await,
-                        problem: Problem::Mdt(problem),
-                    });
-                }
-                found.claims.sort_unstable();
-                for ost in missing_osts(&found, &self.osts) {
-                    let name = format!("{}-OST{ost:04x}", self.fsname);
-                    if !self.unread.contains(&name) {
-                        let text = format!("{name} was not given: objects on it are not checked");
-                        summary.unchecked.push(text);
-                    }
-                }
-                examined = Some(found);
-                progress.finish_target();
-            }
-        }
+        let examined = self.examine_mdts(progress, summary, &mut problems).await?;
         for (index, ost) in &self.osts {
             summary.targets.push(ost.svname.clone());
             let mut ost_problems = Vec::new();
@@ -304,7 +276,7 @@ impl Stores {
                 .sequences(progress, &mut ost_problems)
                 .await
                 .map_err(store_error(&ost.svname))?;
-            let mut cross = cross::CrossCheck::new(*index, &sequences, examined.as_ref());
+            let mut cross = cross::CrossCheck::new(*index, &sequences, &examined);
             let mut with_data = Vec::new();
             let objects = ost.store.for_each_object(progress, &mut ost_problems, |object| {
                 summary.objects += 1;
@@ -322,8 +294,9 @@ impl Stores {
             for problem in ost_problems {
                 // A crash can leave the record of a destroyed object without its data file. If no
                 // layout names the object, do not report it.
-                if let (ost::check::Problem::DamagedFile { fid, .. }, Some(found)) = (&problem, &examined)
-                    && !is_claimed(found, *index, fid)
+                if let ost::check::Problem::DamagedFile { fid, .. } = &problem
+                    && !examined.mdts.is_empty()
+                    && !examined.mdts.values().any(|mdt| is_claimed(mdt, *index, fid))
                 {
                     continue;
                 }
@@ -346,13 +319,74 @@ impl Stores {
         Ok(problems)
     }
 
+    /// Examines the MDTs.
+    async fn examine_mdts(
+        &self,
+        progress: &Progress,
+        summary: &mut Summary,
+        problems: &mut Vec<TargetProblem>,
+    ) -> Result<ExaminedMdts, FsckError> {
+        let mut mdts = BTreeMap::new();
+        summary.counts = Default::default();
+        for (&index, mdt) in &self.mdts {
+            summary.targets.push(mdt.svname.clone());
+            // The index of MDT0000 is the lowest one.
+            let mdt0_fldb = mdts.get(&0).map(|mdt0: &mdt::check::Examination| &mdt0.fldb[..]);
+            let mut found = mdt::check::examine(&mdt.store, index, mdt0_fldb, progress)
+                .await
+                .map_err(store_error(&mdt.svname))?;
+            summary.counts += found.counts;
+            for problem in std::mem::take(&mut found.problems) {
+                problems.push(TargetProblem {
+                    target: mdt.svname.clone(),
+                    finding: problem.finding(&mdt.store).await,
+                    problem: Problem::Mdt(index, problem),
+                });
+            }
+            found.claims.sort_unstable();
+            mdts.insert(index, found);
+            progress.finish_target();
+        }
+        if mdts.is_empty() {
+            let reason = match self.unread.iter().any(|name| name.contains("-MDT")) {
+                true => "no MDT can be read",
+                false => "no MDT was given",
+            };
+            summary.unchecked.push(format!(
+                "{reason}: names are not checked, and objects are not compared with files"
+            ));
+        }
+        let missing = missing_mdts(&mdts);
+        for mdt in missing.iter().filter(|_| !mdts.is_empty()) {
+            let name = format!("{}-MDT{mdt:04x}", self.fsname);
+            let reason = match self.unread.contains(&name) {
+                true => "cannot be read",
+                false => "was not given",
+            };
+            summary.unchecked.push(format!(
+                "{name} {reason}: its names and files are not checked, and objects that no file of another MDT has are not reported, because they may belong to its files"
+            ));
+        }
+        for ost in missing_osts(mdts.values(), &self.osts) {
+            let name = format!("{}-OST{ost:04x}", self.fsname);
+            if !self.unread.contains(&name) {
+                let text = format!("{name} was not given: objects on it are not checked");
+                summary.unchecked.push(text);
+            }
+        }
+        Ok(ExaminedMdts {
+            is_complete: missing.is_empty(),
+            mdts,
+        })
+    }
+
     pub(crate) fn repairer(&self) -> Repairer<'_> {
         Repairer::new(self)
     }
 
     /// Waits until all changes are on disk.
     pub(crate) async fn sync(&self) -> Result<(), FsckError> {
-        if let Some(mdt) = &self.mdt {
+        for mdt in self.mdts.values() {
             mdt.store.index().sync().await.map_err(store_error(&mdt.svname))?;
         }
         for ost in self.osts.values() {
@@ -399,18 +433,25 @@ fn damaged_journal(damage: &Damage) -> Finding {
     }
 }
 
-/// OSTs that layouts name or that the MDT uses for new objects, but that are not among the targets.
-fn missing_osts(found: &mdt::check::Examination, given: &BTreeMap<OstIndex, OstStore>) -> Vec<OstIndex> {
-    let mut named: Vec<OstIndex> = found
-        .claims
-        .iter()
-        .map(|c| c.ost)
-        .chain(found.last_used.keys().copied())
-        .collect();
-    named.sort_unstable();
-    named.dedup();
-    named.retain(|ost| !given.contains_key(ost));
-    named
+/// MDTs with sequences that are not among the targets. MDT0000 knows all of them.
+fn missing_mdts(examined: &BTreeMap<u32, mdt::check::Examination>) -> BTreeSet<u32> {
+    let ranges = examined.values().flat_map(|mdt| &mdt.fldb);
+    let of_mdts = ranges.filter(|range| range.lsr_flags == LU_SEQ_RANGE_MDT);
+    let mut missing: BTreeSet<u32> = of_mdts.map(|range| range.lsr_index).chain([0]).collect();
+    missing.retain(|index| !examined.contains_key(index));
+    missing
+}
+
+/// OSTs that layouts name or that an MDT uses for new objects, but that are not among the targets.
+fn missing_osts<'a>(
+    examined: impl Iterator<Item = &'a mdt::check::Examination>,
+    given: &BTreeMap<OstIndex, OstStore>,
+) -> BTreeSet<OstIndex> {
+    let named = examined.flat_map(|mdt| {
+        let claimed = mdt.claims.iter().map(|claim| claim.ost);
+        claimed.chain(mdt.last_used.keys().copied())
+    });
+    named.filter(|ost| !given.contains_key(ost)).collect()
 }
 
 /// Whether a layout names the object; the claims are sorted.

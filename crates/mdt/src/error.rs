@@ -33,6 +33,15 @@ pub enum MdtError {
         /// The target.
         target: String,
     },
+    /// The record of the MDT's index is missing or has another index, although the target ran
+    /// before or the store has other records.
+    #[error(
+        "{target}: its store has no record of this MDT's index, although this target ran before: a part of the store was lost, or it is the store of another MDT. Restore the target from a backup"
+    )]
+    NoIndex {
+        /// The target.
+        target: String,
+    },
     /// An RPC service cannot start.
     #[error("{target}: {source}")]
     Rpc {

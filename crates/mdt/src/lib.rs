@@ -27,6 +27,7 @@ mod lod;
 pub mod namespace;
 mod osp;
 mod parameters;
+mod peers;
 mod reconstruct;
 mod reint;
 mod rmfid;

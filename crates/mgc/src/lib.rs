@@ -20,7 +20,7 @@ pub use config::{ConfParam, FsConfig, TargetConf};
 pub use mgc::{CAPA_KEYS, Mgc, NID_TABLE_SUFFIX, NODEMAPS, config_resource};
 pub use nid_table::{NidTable, TargetLocation};
 pub use nodemap::{CachedRights, DEFAULT, Nodemap, NodemapTable, Nodemaps, Rights, evict_denied};
-pub use role::role_of;
+pub use role::{mdt_index_of, role_of};
 pub use token::JoinToken;
 
 /// Errors of requests to the MGS.

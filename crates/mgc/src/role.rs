@@ -53,6 +53,14 @@ pub fn role_of(
     Err(Errno::EAGAIN)
 }
 
+/// The index of the MDT of a file system that connects to another target with this UUID, such as
+/// `testfs-MDT0001-mdtlov_UUID`. The UUID gives no rights: the caller has checked that the peer is
+/// a server ([`role_of`]).
+pub fn mdt_index_of(fsname: &str, client_uuid: &str) -> Option<u32> {
+    let rest = client_uuid.strip_prefix(fsname)?.strip_prefix("-MDT")?;
+    u32::from_str_radix(rest.strip_suffix("-mdtlov_UUID")?, 16).ok()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -97,6 +105,22 @@ mod tests {
             for other in ["10.0.0.2@tcp", "10.0.0.3@tcp", "10.0.0.1@tcp1"] {
                 assert_eq!(role(other, claim), Err(Errno::EAGAIN), "{other}");
             }
+        }
+    }
+
+    #[test]
+    fn an_mdts_uuid_names_its_index() {
+        let index = |uuid| mdt_index_of("fs", uuid);
+        assert_eq!(index("fs-MDT0000-mdtlov_UUID"), Some(0));
+        assert_eq!(index("fs-MDT001a-mdtlov_UUID"), Some(26));
+        for other in [
+            "fs-MDT0001-lwp-OST0000_UUID",
+            "of-MDT0001-mdtlov_UUID",
+            "fs-OST0001-mdtlov_UUID",
+            "fs-MDT-mdtlov_UUID",
+            "9b3ee1a4-7a5e-4c5b-8a7e-0d2c1b3f4e5d",
+        ] {
+            assert_eq!(index(other), None, "{other}");
         }
     }
 

@@ -37,34 +37,15 @@ pub(crate) struct RegisterResult {
     pub(crate) changed: bool,
 }
 
-/// Registers a target; an MDT must have index 0. Changes the logs in memory; the caller saves them.
-/// `store` is the UUID of the target's store, if the target sent one. `now` is in seconds since
-/// 1970.
+/// Registers a target. Changes the logs in memory; the caller saves them. `store` is the UUID of
+/// the target's store, if the target sent one. `now` is in seconds since 1970.
 pub(crate) fn register(
     logs: &mut Logs,
-    info: MgsTargetInfo,
-    store: Option<&str>,
-    now: i64,
-) -> Result<RegisterResult, MgsError> {
-    let target = parse(&info)?;
-    if target.kind == Kind::Mdt && target.index > 0 {
-        return Err(MgsError::Refused {
-            svname: target.name(),
-            why: "this version of Nacre supports one MDT per file system, index 0".to_owned(),
-            errno: Errno::EOPNOTSUPP,
-        });
-    }
-    register_any_index(logs, info, target, store, now)
-}
-
-/// As [`register`], but an MDT can have any index.
-fn register_any_index(
-    logs: &mut Logs,
     mut info: MgsTargetInfo,
-    mut target: Target,
     store: Option<&str>,
     now: i64,
 ) -> Result<RegisterResult, MgsError> {
+    let mut target = parse(&info)?;
     let refuse = |target: &Target, errno, why: String| {
         Err(MgsError::Refused {
             svname: target.name(),
@@ -388,13 +369,8 @@ pub(crate) mod tests {
             (LDD_F_SV_TYPE_OST, 1, N2, 0x6b00_21fe),
         ];
         for (kind, index, nid, now) in steps {
-            let info = info(kind, index, nid);
-            let target = parse(&info).unwrap();
-            assert!(
-                register_any_index(&mut logs, info, target, None, now)
-                    .unwrap()
-                    .changed
-            );
+            let result = register(&mut logs, info(kind, index, nid), None, now);
+            assert!(result.unwrap().changed);
         }
         for name in [
             "testfs-client",
@@ -583,12 +559,16 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_second_mdt_is_refused() {
+    fn further_mdts_join_with_any_index_once_mdt0000_has_registered() {
         let mut logs = logs();
-        register(&mut logs, info(LDD_F_SV_TYPE_MDT, 0, "10.0.0.1"), None, 1).unwrap();
-        let second = register(&mut logs, info(LDD_F_SV_TYPE_MDT, 1, "10.0.0.2"), None, 1).unwrap_err();
-        assert_eq!(second.errno(), Errno::EOPNOTSUPP);
-        assert!(second.to_string().contains("one MDT"), "{second}");
-        assert_eq!(config(&logs, "testfs-client").mdts.len(), 1);
+        let early = register(&mut logs, info(LDD_F_SV_TYPE_MDT, 1, "10.0.0.2"), None, 1).unwrap_err();
+        assert_eq!(early.errno(), Errno::EAGAIN, "{early}");
+        for (index, nid) in [(0, "10.0.0.1"), (7, "10.0.0.7"), (1, "10.0.0.2")] {
+            register(&mut logs, info(LDD_F_SV_TYPE_MDT, index, nid), None, 1).unwrap();
+        }
+        let indices = |log: &str| Vec::from_iter(config(&logs, log).mdts.iter().map(|t| t.index));
+        assert_eq!(indices("testfs-client"), [0, 1, 7]);
+        assert_eq!(indices("testfs-MDT0000"), [1, 7]);
+        assert_eq!(indices("testfs-MDT0007"), [0, 1]);
     }
 }

@@ -1,5 +1,5 @@
-//! The description of a file system that `nacre up` keeps in its directory: name, store, number of
-//! OSTs, last address, start parameters.
+//! The description of a file system that `nacre up` keeps in its directory: name, store, numbers
+//! of MDTs and OSTs, last address, start parameters.
 //!
 //! `nacre up` writes `instance.new` into a new directory first and `instance.json` last, so a
 //! directory with only `instance.new` is incomplete. Each target has its own directory: `mgs`,
@@ -19,8 +19,10 @@ use crate::cmd::mkfs;
 use crate::output::shell_word;
 use crate::process::{RECORD_IN_DIR, SOCKET_IN_DIR, write_atomically};
 
-/// The format that this version writes, and the newest one that it reads.
-const FORMAT_VERSION: u32 = 1;
+/// The newest format that this version reads and writes: a file system with several MDTs.
+const FORMAT_VERSION: u32 = 2;
+/// The format of a file system with one MDT, which older versions read, too.
+const FORMAT_ONE_MDT: u32 = 1;
 /// Name of the description's file.
 const INSTANCE_FILE: &str = "instance.json";
 /// Name of the description's file until all targets exist.
@@ -48,6 +50,9 @@ pub(crate) struct Instance {
     pub(crate) fsname: String,
     /// Where the file system stores its data.
     pub(crate) store: Store,
+    /// Number of metadata targets.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub(crate) mdts: u32,
     /// Number of object targets.
     pub(crate) osts: u32,
     /// First NID of the process at the last start.
@@ -58,11 +63,20 @@ pub(crate) struct Instance {
     pub(crate) start: Vec<String>,
 }
 
+fn one() -> u32 {
+    1
+}
+
+fn is_one(count: &u32) -> bool {
+    *count == 1
+}
+
 /// Values from the command line; `None` keeps the value of an existing file system, or takes the
 /// default for a new one.
 pub(crate) struct InstanceOptions<'a> {
     pub(crate) fsname: Option<&'a str>,
     pub(crate) store: Option<Store>,
+    pub(crate) mdts: Option<u32>,
     pub(crate) osts: Option<u32>,
 }
 
@@ -89,13 +103,15 @@ impl Instance {
                 let fsname = options.fsname.unwrap_or("nacre");
                 mkfs::check_fsname(fsname)?;
                 Ok(Instance {
-                    format_version: FORMAT_VERSION,
+                    format_version: FORMAT_ONE_MDT,
                     fsname: fsname.to_owned(),
                     store: options.store.unwrap_or(Store::Local),
+                    mdts: 1,
                     osts: options.osts.unwrap_or(1),
                     nid: None,
                     start: Vec::new(),
-                })
+                }
+                .with_mdts(options.mdts.unwrap_or(1)))
             }
             DirState::Instance(instance) => {
                 if options.fsname.is_some_and(|name| name != instance.fsname) {
@@ -116,7 +132,14 @@ impl Instance {
                         instance.osts
                     );
                 }
-                Ok(Instance { osts, ..instance })
+                let mdts = options.mdts.unwrap_or(instance.mdts);
+                if mdts < instance.mdts {
+                    bail!(
+                        "the file system in {here} has {} MDTs, and an MDT cannot be removed",
+                        instance.mdts
+                    );
+                }
+                Ok(Instance { osts, ..instance }.with_mdts(mdts))
             }
         }
     }
@@ -167,6 +190,19 @@ impl Instance {
         self.nid.as_deref()?.parse().ok()
     }
 
+    /// The same instance with this number of MDTs. Its format is the oldest that can describe it.
+    fn with_mdts(self, mdts: u32) -> Instance {
+        let format_version = match mdts {
+            1 => FORMAT_ONE_MDT,
+            _ => FORMAT_VERSION,
+        };
+        Instance {
+            format_version,
+            mdts,
+            ..self
+        }
+    }
+
     /// The same instance at this NID.
     pub(crate) fn with_nid(self, nid: Nid) -> Instance {
         Instance {
@@ -181,7 +217,7 @@ impl Instance {
     }
 
     /// Creates the missing targets and writes the description. Returns the directories of all
-    /// targets: MGS, MDT, then OSTs.
+    /// targets: MGS, MDTs, then OSTs.
     pub(crate) fn create_missing(&self, dir: &Path) -> Result<Vec<PathBuf>> {
         let text =
             serde_json::to_string_pretty(self).context("cannot encode the description of the file system")?;
@@ -223,14 +259,15 @@ impl Instance {
 
     /// Kind and index of each target.
     pub(crate) fn targets(&self) -> Vec<(TargetKind, u32)> {
+        let mdts = (0..self.mdts).map(|i| (TargetKind::Mdt, i));
         let osts = (0..self.osts).map(|i| (TargetKind::Ost, i));
-        [(TargetKind::Mgs, 0), (TargetKind::Mdt, 0)]
-            .into_iter()
+        std::iter::once((TargetKind::Mgs, 0))
+            .chain(mdts)
             .chain(osts)
             .collect()
     }
 
-    /// The directories of all targets: MGS, MDT, then OSTs.
+    /// The directories of all targets: MGS, MDTs, then OSTs.
     pub(crate) fn target_dirs(&self, dir: &Path) -> Vec<PathBuf> {
         let name = |(kind, index): (TargetKind, u32)| match kind {
             TargetKind::Mgs => dir.join("mgs"),
@@ -357,6 +394,7 @@ mod tests {
     const NO_OPTIONS: InstanceOptions = InstanceOptions {
         fsname: None,
         store: None,
+        mdts: None,
         osts: None,
     };
 
@@ -383,6 +421,11 @@ mod tests {
         )
         .unwrap();
         let dirs = three.create_missing(dir.path()).unwrap();
+        let text = fs::read_to_string(dir.path().join(INSTANCE_FILE)).unwrap();
+        assert!(
+            text.contains("\"format_version\": 1") && !text.contains("mdts"),
+            "{text}"
+        );
         assert!(dirs[4].ends_with("ost0002") && dirs[4].is_dir());
         assert!(plan_error(dir.path(), &two).contains("3 OSTs"));
         assert!(
@@ -405,6 +448,24 @@ mod tests {
             )
             .contains("--store")
         );
+    }
+
+    #[test]
+    fn mdts_can_be_added_and_older_versions_do_not_start_without_them() {
+        let dir = tempfile::tempdir().unwrap();
+        let with_mdts = |mdts| InstanceOptions {
+            mdts: Some(mdts),
+            ..NO_OPTIONS
+        };
+        for (mdts, dirs) in [(1, 3), (3, 5)] {
+            let planned = Instance::plan(dir.path(), &with_mdts(mdts)).unwrap();
+            assert_eq!(planned.create_missing(dir.path()).unwrap().len(), dirs);
+        }
+        assert!(TargetDir::is_target(&dir.path().join("mdt0002")));
+        assert_eq!(Instance::plan(dir.path(), &NO_OPTIONS).unwrap().mdts, 3);
+        let text = fs::read_to_string(dir.path().join(INSTANCE_FILE)).unwrap();
+        assert!(text.contains("\"format_version\": 2"), "{text}");
+        assert!(plan_error(dir.path(), &with_mdts(2)).contains("3 MDTs"));
     }
 
     #[test]

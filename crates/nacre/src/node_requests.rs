@@ -11,6 +11,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use client::{Client, Cred, Groups};
 use lnet::Lnet;
+use mdt::Mdt;
 use mgc::{Mgc, TargetConf};
 use mgs::Mgs;
 use params::{ParamError, Registry};
@@ -34,6 +35,8 @@ pub(crate) struct NodeHandles {
     pub(crate) clients: Vec<(PathBuf, Arc<Client>)>,
     /// Names of the targets.
     pub(crate) targets: Vec<String>,
+    /// The MDTs among them.
+    pub(crate) mdts: Vec<Arc<Mdt>>,
     pub(crate) console: Option<Arc<lst_console::Console>>,
 }
 

@@ -49,12 +49,12 @@ pub(crate) enum LocalTarget {
 }
 
 /// Capacity in bytes of a target that is stored in memory. As with tmpfs, all OSTs together get
-/// half of the memory that the process may use; the MDT gets an eighth, the MGS a 64th.
-pub(crate) fn memory_store_bytes(kind: TargetKind, osts: u32) -> u64 {
+/// half of the memory that the process may use; all MDTs together get an eighth, the MGS a 64th.
+pub(crate) fn memory_store_bytes(kind: TargetKind, (mdts, osts): (u32, u32)) -> u64 {
     let memory = cpt::memory_bytes();
     match kind {
         TargetKind::Ost => memory / 2 / u64::from(osts.max(1)),
-        TargetKind::Mdt => memory / 8,
+        TargetKind::Mdt => memory / 8 / u64::from(mdts.max(1)),
         TargetKind::Mgs => memory / 64,
     }
 }
@@ -308,6 +308,7 @@ impl ProcessNode {
             mgs: self.node.mgs(),
             mgcs: self.node.mgcs(),
             targets: self.node.target_names(),
+            mdts: self.node.mdts(),
             console: self.console.as_ref().map(|(_, console)| console.clone()),
         }
     }

@@ -63,11 +63,15 @@ impl Ost {
         self.committer.end(transaction, 0);
         result.map_err(|e| self.store_error("create objects", wanted, &e))?;
         if destroys_orphans {
-            // The only MDT of the file system uses no object above `plan.last`, so all objects of
-            // earlier runs are known now.
+            // The MDT of the sequence uses no object above `plan.last`, so all objects of earlier
+            // runs are known now.
             sequence.confirm_up_to(plan.last);
         }
-        self.sequences.mark_in_use(&sequence);
+        if let Some(mdt) = mgc::mdt_index_of(&self.fsname, &req.export.client_uuid) {
+            let config = self.config.borrow().clone();
+            self.sequences
+                .mark_in_use(&sequence, mdt, config.mdts.iter().map(|t| t.index));
+        }
         let oa = Obdo {
             o_valid: OBD_MD_FLID | OBD_MD_FLGROUP | OBD_MD_FLSIZE,
             o_oi: OstId::from(Fid::new(wanted.f_seq, plan.report as u32, 0)),

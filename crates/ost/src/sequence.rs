@@ -6,10 +6,11 @@
 //! first change the store holds nothing else about the object. Ids are never reused, so an object
 //! that this run of the target created needs no lookup in the store before its first change.
 //!
-//! A killed run may have created objects and lost the new last id. When the MDT connects, it
-//! reports its present sequence and the last object that it uses there. That suffices: a file
-//! system has one MDT, and the last id of each earlier sequence was on disk before the MDT
-//! requested the next sequence. [`Sequences`] keeps all records in memory.
+//! A killed run may have created objects and lost the new last id. When an MDT connects, it
+//! reports its present sequence and the last object that it uses there. That suffices for its
+//! objects: the last id of each earlier sequence was on disk before the MDT requested the next
+//! sequence. When all MDTs of the configuration have reported, no unknown object can exist.
+//! [`Sequences`] keeps all records in memory.
 //!
 //! ```text
 //! key 's' 'q'            start, end, next: u64 LE, the super-sequence and the next sequence
@@ -18,6 +19,7 @@
 
 use cpt::HashMap;
 use std::{
+    collections::BTreeSet,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
@@ -51,9 +53,11 @@ pub(crate) struct Sequences {
     range_ready: watch::Sender<bool>,
     /// The known sequences by number.
     sequences: RwLock<HashMap<u64, Arc<Sequence>>>,
-    /// The MDT has reported, in this run, its sequence and the last object that it uses. From then
-    /// on no object without a record can exist.
-    mdt_reported: AtomicBool,
+    /// The indices of the MDTs that have reported, in this run, their sequence and the last object
+    /// that they use.
+    reported: Mutex<BTreeSet<u32>>,
+    /// All MDTs have reported. From then on no object without a record can exist.
+    all_reported: AtomicBool,
 }
 
 /// A super-sequence (`end` is exclusive), and the next sequence to allocate.
@@ -215,7 +219,8 @@ impl Sequences {
             range: Mutex::new(range),
             range_ready,
             sequences: RwLock::new(sequences),
-            mdt_reported: AtomicBool::new(false),
+            reported: Mutex::default(),
+            all_reported: AtomicBool::new(false),
         })
     }
 
@@ -325,18 +330,24 @@ impl Sequences {
 
     /// Whether an earlier run may have created the object and lost the record of it.
     pub(crate) fn may_exist(&self, fid: &Fid) -> bool {
-        !self.mdt_reported.load(SeqCst)
+        !self.all_reported.load(SeqCst)
             && fid.f_ver == 0
             && fid.f_oid != 0
             && self.find(fid.f_seq).is_some_and(|s| !s.is_confirmed())
     }
 
-    /// Records that the MDT creates objects in this sequence. If all objects of this sequence are
-    /// known, no unknown object can exist in another sequence either, because the MDT uses no
-    /// other.
-    pub(crate) fn mark_in_use(&self, sequence: &Sequence) {
-        if sequence.is_confirmed() {
-            self.mdt_reported.store(true, SeqCst);
+    /// Records that an MDT creates objects in this sequence. If all objects of this sequence are
+    /// known, no unknown object of the MDT can exist in another sequence either, because the MDT
+    /// uses no other. `mdts` are the indices of all MDTs. An MDT that joins later has no objects
+    /// of an earlier run.
+    pub(crate) fn mark_in_use(&self, sequence: &Sequence, mdt: u32, mdts: impl IntoIterator<Item = u32>) {
+        if !sequence.is_confirmed() || self.all_reported.load(SeqCst) {
+            return;
+        }
+        let mut reported = self.reported.lock();
+        reported.insert(mdt);
+        if mdts.into_iter().all(|mdt| reported.contains(&mdt)) {
+            self.all_reported.store(true, SeqCst);
         }
     }
 
@@ -474,7 +485,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn no_unknown_object_may_exist_after_the_mdts_report() {
+    async fn no_unknown_object_may_exist_after_the_reports_of_all_mdts() {
         let index: Arc<dyn Index> = Arc::new(MemoryIndex::default());
         let start = 0x2c0000400;
         let run = async || Sequences::open(index.clone(), "t", OstIndex(1)).await.unwrap();
@@ -497,7 +508,7 @@ mod tests {
         // The MDT continues with its sequence, or it is a new MDT and gets another one.
         for new_mdt in [false, true] {
             let s = run().await;
-            s.mark_in_use(&s.find(start + 2).unwrap());
+            s.mark_in_use(&s.find(start + 2).unwrap(), 0, [0, 1]);
             assert_eq!(may_exist(&s), [true; 3]);
             let used = match new_mdt {
                 true => s.allocate(0).await.unwrap().unwrap().lsr_start,
@@ -508,7 +519,11 @@ mod tests {
             if !new_mdt {
                 used.confirm_up_to(0);
             }
-            s.mark_in_use(&used);
+            s.mark_in_use(&used, 0, [0, 1]);
+            // The other MDT may have unknown objects in its sequence, but the first one has none.
+            assert_eq!(may_exist(&s), [true, new_mdt, true]);
+            s.find(start).unwrap().confirm_up_to(0);
+            s.mark_in_use(&s.find(start).unwrap(), 1, [0, 1]);
             assert_eq!(may_exist(&s), [false; 3]);
         }
     }

@@ -87,11 +87,12 @@ impl OstConfig {
 
 /// An object storage target.
 pub struct Ost {
+    pub(crate) fsname: String,
     pub(crate) svname: String,
     pub(crate) uuid: String,
     pub(crate) rpc: Arc<Ptlrpc>,
     /// The file system's targets, from the MGS.
-    config: watch::Receiver<Arc<FsConfig>>,
+    pub(crate) config: watch::Receiver<Arc<FsConfig>>,
     nodemaps: Arc<Nodemaps>,
     pub(crate) capa_keys: Arc<CapaKeyring>,
     pub(crate) objects: Arc<dyn Objects>,
@@ -181,6 +182,7 @@ impl Ost {
             maxbytes: MAXBYTES,
         };
         let ost = Arc::new(Ost {
+            fsname: cfg.fsname.clone(),
             uuid: format!("{svname}_UUID"),
             svname,
             rpc: rpc.clone(),

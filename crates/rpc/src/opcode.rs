@@ -64,7 +64,7 @@ pub(crate) fn version(opc: u32) -> u32 {
 pub(crate) fn connect_opcode(kind: ImportKind) -> u32 {
     match kind {
         ImportKind::Mgc => MGS_CONNECT,
-        ImportKind::Mdc | ImportKind::Lwp => MDS_CONNECT,
+        ImportKind::Mdc | ImportKind::OspMdt | ImportKind::Lwp => MDS_CONNECT,
         ImportKind::Osc | ImportKind::Osp => OST_CONNECT,
     }
 }
@@ -73,14 +73,25 @@ pub(crate) fn connect_opcode(kind: ImportKind) -> u32 {
 pub(crate) fn disconnect_opcode(kind: ImportKind) -> u32 {
     match kind {
         ImportKind::Mgc => MGS_DISCONNECT,
-        ImportKind::Mdc | ImportKind::Lwp => MDS_DISCONNECT,
+        ImportKind::Mdc | ImportKind::OspMdt | ImportKind::Lwp => MDS_DISCONNECT,
         ImportKind::Osc | ImportKind::Osp => OST_DISCONNECT,
     }
 }
 
 /// The portal of a request with this opcode over an import of this kind.
+///
+/// Requests between MDTs have a portal of their own, as in Lustre: clients' requests that wait for
+/// another MDT then do not take the slots that the other MDT's requests need.
 pub(crate) fn request_portal(opc: u32, kind: ImportKind) -> u32 {
     match opc {
+        LDLM_CANCEL | LDLM_CONVERT => LDLM_CANCEL_REQUEST_PORTAL,
+        LDLM_BL_CALLBACK..=LDLM_SET_INFO => LDLM_CB_REQUEST_PORTAL,
+        SEQ_QUERY => match kind {
+            ImportKind::Osc | ImportKind::Osp => SEQ_DATA_PORTAL,
+            _ => SEQ_METADATA_PORTAL,
+        },
+        FLD_QUERY | FLD_READ => FLD_REQUEST_PORTAL,
+        _ if kind == ImportKind::OspMdt => OUT_PORTAL,
         OST_READ | OST_WRITE => match kind {
             ImportKind::Mdc | ImportKind::Lwp => MDS_IO_PORTAL,
             _ => OST_IO_PORTAL,
@@ -90,17 +101,10 @@ pub(crate) fn request_portal(opc: u32, kind: ImportKind) -> u32 {
         MDS_GETATTR | MDS_CLOSE | MDS_READPAGE | MDS_GETXATTR | OBD_IDX_READ | QUOTA_DQACQ | QUOTA_DQREL => {
             MDS_READPAGE_PORTAL
         }
-        LDLM_CANCEL | LDLM_CONVERT => LDLM_CANCEL_REQUEST_PORTAL,
-        LDLM_BL_CALLBACK..=LDLM_SET_INFO => LDLM_CB_REQUEST_PORTAL,
-        SEQ_QUERY => match kind {
-            ImportKind::Osc | ImportKind::Osp => SEQ_DATA_PORTAL,
-            _ => SEQ_METADATA_PORTAL,
-        },
-        FLD_QUERY | FLD_READ => FLD_REQUEST_PORTAL,
         OUT_UPDATE | MDS_BATCH => OUT_PORTAL,
         _ => match kind {
             ImportKind::Mgc => MGS_REQUEST_PORTAL,
-            ImportKind::Mdc | ImportKind::Lwp => MDS_REQUEST_PORTAL,
+            ImportKind::Mdc | ImportKind::OspMdt | ImportKind::Lwp => MDS_REQUEST_PORTAL,
             ImportKind::Osc | ImportKind::Osp => OST_REQUEST_PORTAL,
         },
     }
@@ -154,6 +158,12 @@ mod tests {
             (wire::FLD_QUERY, ImportKind::Mdc, (29, 10), 0x20000),
             (wire::OUT_UPDATE, ImportKind::Osp, (24, 4), 0x20000),
             (wire::MDS_BATCH, ImportKind::Mdc, (24, 4), 0x20000),
+            (wire::MDS_CONNECT, ImportKind::OspMdt, (24, 4), 0x10000),
+            (wire::MDS_STATFS, ImportKind::OspMdt, (24, 4), 0x20000),
+            (wire::LDLM_ENQUEUE, ImportKind::OspMdt, (24, 4), 0x40000),
+            (wire::LDLM_CANCEL, ImportKind::OspMdt, (17, 18), 0x40000),
+            (wire::SEQ_QUERY, ImportKind::OspMdt, (30, 10), 0x20000),
+            (wire::FLD_QUERY, ImportKind::OspMdt, (29, 10), 0x20000),
             (wire::OST_CONNECT, ImportKind::Osc, (28, 4), 0x10000),
         ] {
             let portal = request_portal(opc, kind);

@@ -58,7 +58,7 @@ pub(crate) async fn find_conflict(cluster: Arc<Cluster>) -> String {
 /// The findings of a check of all stores, each with its target.
 pub(crate) async fn check_file_system(cluster: &Cluster) -> Result<Vec<(String, Finding)>, String> {
     let show = |e: &dyn std::fmt::Display| e.to_string();
-    let (mut mdt, mut osts) = (None, Vec::new());
+    let (mut mdts, mut osts) = (Vec::new(), Vec::new());
     for (name, index, disk) in cluster.servers.iter().flat_map(|host| host.targets()) {
         if name.contains("MGS") {
             continue;
@@ -66,15 +66,14 @@ pub(crate) async fn check_file_system(cluster: &Cluster) -> Result<Vec<(String, 
         let stores = disk.stores();
         let entries = stores.open_index().await.map_err(|e| show(&e))?;
         if name.contains("MDT") {
-            mdt = Some((name, index, Arc::new(mdt::store::Store::new(entries))));
+            mdts.push((name, index, Arc::new(mdt::store::Store::new(entries))));
             continue;
         }
         let objects = stores.open_objects(&entries).await.map_err(|e| show(&e))?;
         let (ost, files) = (OstIndex(index), disk.object_files());
         osts.push((name, ost, ost::check::Store::on(ost, entries, objects, files)));
     }
-    let mdt = mdt.ok_or("there is no MDT")?;
-    fsck::examine(mdt, osts).await.map_err(|e| show(&e))
+    fsck::examine(mdts, osts).await.map_err(|e| show(&e))
 }
 
 /// Counters of a node that are too high after the end of all calls: dirty data, and locks.

@@ -1,7 +1,8 @@
-//! The nodes of a simulated cluster: a metadata server with MGS and MDT, object servers, and
-//! clients. Nodes die and start again; their disks survive.
+//! The nodes of a simulated cluster: a metadata server with MGS and MDT0000, object servers,
+//! further metadata servers, and clients. Nodes die and start again; their disks survive.
 
 use std::net::Ipv4Addr;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -62,12 +63,35 @@ struct HostState {
     started: bool,
 }
 
+/// The numbers of hosts of each kind.
+#[derive(Clone, Copy, Debug)]
+pub struct Size {
+    /// MDTs: the first one shares a host with the MGS, each other one has a host.
+    pub mdts: u32,
+    /// Object servers with an OST each.
+    pub osts: u32,
+    /// Clients.
+    pub clients: u32,
+}
+
+impl Size {
+    /// Number of servers.
+    fn servers(self) -> u32 {
+        self.mdts + self.osts
+    }
+
+    /// The ids of the clients' hosts.
+    pub fn client_ids(self) -> Range<u32> {
+        self.servers()..self.servers() + self.clients
+    }
+}
+
 /// A cluster.
 pub struct Cluster {
     seed: u64,
     /// The network.
     pub fabric: Arc<Fabric>,
-    /// The servers: the metadata server first.
+    /// The servers: the one with the MGS and MDT0000, those with an OST, those with a further MDT.
     pub servers: Vec<Arc<Host>>,
     /// The clients.
     pub clients: Vec<Arc<Host>>,
@@ -138,7 +162,7 @@ impl Host {
     }
 }
 
-fn label(kind: TargetKind, index: u32, osts: u32) -> TargetLabel {
+fn label(kind: TargetKind, index: u32, size: Size) -> TargetLabel {
     let mgsnode = match kind {
         TargetKind::Mgs => Vec::new(),
         _ => vec![nid(0)],
@@ -147,7 +171,7 @@ fn label(kind: TargetKind, index: u32, osts: u32) -> TargetLabel {
         TargetKind::Mgs => String::new(),
         _ => FSNAME.to_owned(),
     };
-    let servers: Vec<String> = (1..=osts).map(|id| nid(id).to_string()).collect();
+    let servers: Vec<String> = (1..size.servers()).map(|id| nid(id).to_string()).collect();
     let params = match kind {
         TargetKind::Mgs => vec![(SERVER_NIDS_PARAM.to_owned(), servers.join(" "))],
         _ => Vec::new(),
@@ -166,11 +190,10 @@ fn label(kind: TargetKind, index: u32, osts: u32) -> TargetLabel {
 }
 
 impl Cluster {
-    /// Hosts without nodes: a metadata server, object servers with an OST each, and clients.
-    /// `ost_bytes`: the capacity of each OST's disk; `None`: the default.
-    pub fn new(seed: u64, fabric: Arc<Fabric>, osts: u32, clients: u32, ost_bytes: Option<u64>) -> Cluster {
+    /// Hosts without nodes. `ost_bytes`: the capacity of each OST's disk; `None`: the default.
+    pub fn new(seed: u64, fabric: Arc<Fabric>, size: Size, ost_bytes: Option<u64>) -> Cluster {
         let target = |kind: TargetKind, index: u32| {
-            let label = label(kind, index, osts);
+            let label = label(kind, index, size);
             let mut config = DiskConfig {
                 name: label.svname(),
                 ..DiskConfig::default()
@@ -188,14 +211,13 @@ impl Cluster {
             }
         };
         let mds = Host::new(0, vec![target(TargetKind::Mgs, 0), target(TargetKind::Mdt, 0)]);
-        let oss = (0..osts).map(|i| Host::new(1 + i, vec![target(TargetKind::Ost, i)]));
+        let oss = (0..size.osts).map(|i| Host::new(1 + i, vec![target(TargetKind::Ost, i)]));
+        let further_mds = (1..size.mdts).map(|i| Host::new(size.osts + i, vec![target(TargetKind::Mdt, i)]));
         Cluster {
             seed,
             fabric,
-            servers: std::iter::once(mds).chain(oss).collect(),
-            clients: (0..clients)
-                .map(|i| Host::new(1 + osts + i, Vec::new()))
-                .collect(),
+            servers: std::iter::once(mds).chain(oss).chain(further_mds).collect(),
+            clients: size.client_ids().map(|id| Host::new(id, Vec::new())).collect(),
         }
     }
 

@@ -1,11 +1,11 @@
 //! Runs simulations: many seeds, or one with its history. With `--whole`, a failing history is not
-//! shrunk.
+//! shrunk. `--mdts N` sets the number of MDTs.
 
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Instant;
 
 use cpt::Bug;
-use sim::run::{CLIENTS, OSTS, Report, Settings, run};
+use sim::run::{Report, Settings, run};
 use sim::shrink::shrink;
 use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::fmt::format::Writer;
@@ -52,9 +52,10 @@ const PLANTED_SEEDS: u64 = 100;
 /// Runs a seed in a process of its own, so that no earlier run influences it: tokio counts the
 /// runtimes of a process, and its random numbers depend on the count. Returns the output, and
 /// whether the run broke a promise.
-fn run_in_own_process(seed: u64, bug: Option<Bug>) -> std::io::Result<(String, bool)> {
+fn run_in_own_process(seed: u64, mdts: u32, bug: Option<Bug>) -> std::io::Result<(String, bool)> {
     let mut run = Command::new(std::env::current_exe()?);
-    run.args(["--run", &seed.to_string()]).stderr(Stdio::inherit());
+    run.args(["--run", &seed.to_string(), "--mdts", &mdts.to_string()])
+        .stderr(Stdio::inherit());
     if let Some(bug) = bug {
         run.args(["--bug", &bug.to_string()]);
     }
@@ -69,7 +70,7 @@ fn planted() -> std::io::Result<ExitCode> {
     for bug in Bug::ALL {
         let mut found = None;
         for seed in 1..=PLANTED_SEEDS {
-            let (text, broken) = run_in_own_process(seed, Some(bug))?;
+            let (text, broken) = run_in_own_process(seed, 1, Some(bug))?;
             if broken {
                 found = Some((seed, text));
                 break;
@@ -108,8 +109,13 @@ fn main() -> std::io::Result<ExitCode> {
         .with_ansi(false)
         .init();
     let bug = word("--bug").and_then(|name| Bug::ALL.into_iter().find(|bug| bug.to_string() == *name));
+    let mdts = number("--mdts")
+        .and_then(|n| u32::try_from(n).ok())
+        .unwrap_or(1)
+        .max(1);
     let settings_of = |seed| Settings {
         bug,
+        mdts,
         ..Settings::of(seed)
     };
     if let Some(seed) = number("--run") {
@@ -128,7 +134,7 @@ fn main() -> std::io::Result<ExitCode> {
         if !report.findings.broken.is_empty() && !report.is_stuck && !args.iter().any(|arg| arg == "--whole")
         {
             println!("{}; shrinking", show(&report));
-            report = shrink(&settings, (1 + OSTS..1 + OSTS + CLIENTS).map(|id| id as u8));
+            report = shrink(&settings, settings.size().client_ids().map(|id| id as u8));
         }
         print!("{}", report.history);
         println!("{}", show(&report));
@@ -143,7 +149,7 @@ fn main() -> std::io::Result<ExitCode> {
     let begin = Instant::now();
     let mut broken = 0;
     for seed in first..first + seeds {
-        let (text, is_broken) = run_in_own_process(seed, bug)?;
+        let (text, is_broken) = run_in_own_process(seed, mdts, bug)?;
         if !quiet || is_broken {
             print!("{text}");
         }

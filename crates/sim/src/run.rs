@@ -16,7 +16,7 @@ use wire::{Errno, Fid};
 use crate::checks::{
     check_file_system, find_conflict, find_leftovers, lacks_space, needs_fault, was_evicted,
 };
-use crate::cluster::{Cluster, Host};
+use crate::cluster::{Cluster, Host, Size};
 use crate::data::ClientId;
 use crate::faults::{Faults, Plan, client_id};
 use crate::history::History;
@@ -51,6 +51,8 @@ const STACK: usize = 64 << 20;
 pub struct Settings {
     /// Determines all random choices of the run.
     pub seed: u64,
+    /// Number of MDTs.
+    pub mdts: u32,
     /// Number of calls of each client.
     pub calls: u32,
     /// The faults.
@@ -66,10 +68,20 @@ impl Settings {
     pub fn of(seed: u64) -> Settings {
         Settings {
             seed,
+            mdts: 1,
             calls: 60,
             plan: Plan::of(seed),
             bug: None,
             skipped: BTreeSet::new(),
+        }
+    }
+
+    /// The size of the cluster.
+    pub fn size(&self) -> Size {
+        Size {
+            mdts: self.mdts,
+            osts: OSTS,
+            clients: CLIENTS,
         }
     }
 }
@@ -232,9 +244,10 @@ impl Simulation {
         let seed = rng.u64(..);
         let small = settings.plan.small_disks;
         let ost_bytes = small.then(|| rng.u64(SMALL_DISK));
+        let cluster = Cluster::new(seed, fabric, settings.size(), ost_bytes);
         Simulation {
             settings,
-            cluster: Arc::new(Cluster::new(seed, fabric, OSTS, CLIENTS, ost_bytes)),
+            cluster: Arc::new(cluster),
             history: History::new(digest.clone()),
             digest,
             counts,

@@ -9,7 +9,7 @@ use lnet::sim::{Fabric, Fate, FrameInfo, Weather};
 use parking_lot::Mutex;
 
 use crate::cluster::{Cluster, Host};
-use crate::run::{CLIENTS, Failure, OSTS, in_simulation};
+use crate::run::{Failure, OSTS, Settings, in_simulation};
 
 /// Delivery time of a frame.
 const LATENCY: Duration = Duration::from_millis(1);
@@ -31,7 +31,7 @@ impl Weather for RuledWeather {
     fn arrived(&mut self, _: &FrameInfo) {}
 }
 
-/// A running cluster: a metadata server, two object servers and four clients.
+/// A running cluster: metadata servers, two object servers and four clients.
 pub struct Scenario {
     /// The nodes and the network.
     pub cluster: Arc<Cluster>,
@@ -48,11 +48,25 @@ where
     S: FnOnce(Scenario) -> F + Send + 'static,
     F: Future<Output = ()>,
 {
+    play_on(Settings::of(seed), scenario);
+}
+
+/// As [`play`], on a cluster with the seed and the number of MDTs in `settings`.
+///
+/// # Panics
+///
+/// As [`play`].
+pub fn play_on<S, F>(settings: Settings, scenario: S)
+where
+    S: FnOnce(Scenario) -> F + Send + 'static,
+    F: Future<Output = ()>,
+{
+    let seed = settings.seed;
     let played = in_simulation(seed, async move || {
         let rule = Arc::<Mutex<Option<Rule>>>::default();
         let fabric = Fabric::new(Box::new(RuledWeather(rule.clone())));
         tokio::spawn(fabric.clone().run());
-        let cluster = Arc::new(Cluster::new(seed, fabric, OSTS, CLIENTS, None));
+        let cluster = Arc::new(Cluster::new(seed, fabric, settings.size(), None));
         for host in cluster.hosts() {
             let started = cluster.start(host).await;
             assert_eq!(started, Ok(()), "node {}", host.id);
@@ -109,7 +123,7 @@ impl Scenario {
 
     /// Closes or opens the ways between a client and the object servers.
     pub fn isolate_from_osts(&self, client: usize, isolated: bool) {
-        self.block(client, &self.cluster.servers[1..], isolated);
+        self.block(client, &self.cluster.servers[1..=OSTS as usize], isolated);
     }
 
     /// Closes or opens the ways between a client and the metadata server.

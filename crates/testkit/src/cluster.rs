@@ -1,5 +1,5 @@
-//! A file system in one process and in memory: an MGS, an MDT, some OSTs, and any number of
-//! clients.
+//! A file system in one process and in memory: an MGS, one or several MDTs, some OSTs, and any
+//! number of clients.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -38,7 +38,7 @@ pub struct Cluster {
     pub rpc: Arc<Ptlrpc>,
     /// The MGS.
     pub mgs: Arc<Mgs>,
-    /// The MDT.
+    /// MDT0000.
     pub mdt: Arc<Mdt>,
     /// The OSTs on this node.
     pub osts: Vec<Arc<Ost>>,
@@ -118,6 +118,33 @@ impl Cluster {
         Cluster::start_with_clock(lnet, osts, SettableClock::default()).await
     }
 
+    /// Starts a cluster with several MDTs.
+    pub async fn start_with_mdts(mdts: u32, osts: u32) -> Cluster {
+        let mut cluster = Cluster::start(osts).await;
+        for index in 1..mdts {
+            cluster.add_mdt(index).await;
+        }
+        cluster
+    }
+
+    /// Starts another metadata target on the cluster's own node. Returns when it can put files on
+    /// all OSTs.
+    pub async fn add_mdt(&mut self, index: u32) -> Arc<Mdt> {
+        serve(&self.node, vec![in_memory(TargetKind::Mdt, index)]).await;
+        let mdt = self.mdt_of(index);
+        timeout(WAIT_MAX, mdt.osts_ready(self.osts.len()))
+            .await
+            .expect("the MDT can put files on all OSTs");
+        mdt
+    }
+
+    /// The running metadata target with this index.
+    pub fn mdt_of(&self, index: u32) -> Arc<Mdt> {
+        let uuid = format!("{}_UUID", label(TargetKind::Mdt, index).svname());
+        let found = self.node.mdts().into_iter().find(|mdt| mdt.uuid() == uuid);
+        found.expect("the MDT runs")
+    }
+
     /// Starts a cluster on the node `lnet` with a clock.
     pub async fn start_with_clock(lnet: Arc<Lnet>, osts: u32, clock: SettableClock) -> Cluster {
         let index = Arc::new(MemoryIndex::new(Space::of_memory(CAPACITY)));
@@ -188,7 +215,7 @@ impl Cluster {
     pub async fn restart_mdt(&mut self, index: Arc<dyn Index>) {
         self.stop_mdt().await;
         serve(&self.node, vec![mdt_on(index)]).await;
-        self.mdt = self.node.mdts().remove(0);
+        self.mdt = self.mdt_of(0);
     }
 
     /// Sets whether clients of this node need capabilities for objects. Users of these clients keep

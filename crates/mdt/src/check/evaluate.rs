@@ -12,7 +12,7 @@ use wire::Fid;
 
 use super::{
     Examination, Problem,
-    table::{LINK_SUM_INVALID, MALFORMED, NO_ROW, ORPHAN, SEARCHED, Table, VISITING},
+    table::{LINK_SUM_INVALID, MALFORMED, NO_ROW, ORPHAN, REMOTE_NAME, SEARCHED, Table, VISITING},
 };
 use crate::{
     namespace::check_name,
@@ -25,10 +25,11 @@ type Name = (Fid, Bytes);
 /// Reports the inconsistent inodes.
 pub(super) async fn evaluate(
     store: &Store,
+    mdt_index: u32,
     progress: &Progress,
     examination: &mut Examination,
 ) -> Result<(), OsdError> {
-    if examination.table.find(Fid::ROOT).is_none() {
+    if mdt_index == 0 && examination.table.find(Fid::ROOT).is_none() {
         examination.problems.push(Problem::NoRoot);
     }
     let cycles = find_cycles(&mut examination.table);
@@ -45,7 +46,7 @@ pub(super) async fn evaluate(
             // The next start of the target restores the name.
             continue;
         }
-        if row.names == 0 && !is_root {
+        if row.names == 0 && !is_root && (row.is_removed() || !row.has(REMOTE_NAME)) {
             match row.is_removed() {
                 true if row.has(ORPHAN) => examination.counts.orphans += 1,
                 true => examination.problems.push(Problem::MissingOrphanRecord { fid }),
@@ -63,7 +64,7 @@ pub(super) async fn evaluate(
                 .push(Problem::StaleOrphanRecord { fid, exists: true });
         }
         let (stored, expected) = (row.nlink, row.nlink_expected());
-        if stored != expected {
+        if stored != expected && (row.is_dir() || !row.has(REMOTE_NAME)) {
             examination.problems.push(Problem::WrongLinkCount {
                 fid,
                 stored,
@@ -71,7 +72,8 @@ pub(super) async fn evaluate(
             });
         }
         let names_max = if is_root { 0 } else { 1 };
-        if row.link_difference != 0 || row.has(LINK_SUM_INVALID) || (row.is_dir() && row.names > names_max) {
+        let has_other_links = row.link_difference != 0 || row.has(LINK_SUM_INVALID);
+        if (has_other_links && !row.has(REMOTE_NAME)) || (row.is_dir() && row.names > names_max) {
             suspects.entry(fid).or_default();
         }
     }

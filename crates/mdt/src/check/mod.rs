@@ -1,6 +1,7 @@
 //! Checks the store of an MDT, and repairs it. In a consistent store every name leads to an inode
 //! that records the name, every link is counted, every directory is below the root, and every inode
-//! without a name has an orphan record.
+//! without a name has an orphan record. Names of inodes on other MDTs, and the links of inodes to
+//! names on other MDTs, are not compared.
 //!
 //! [`examine`] walks the records of each kind in the order of their keys and changes nothing. It
 //! keeps 48 bytes per inode ([`table`]) and 32 per stripe of a file ([`Claim`]), and compares names
@@ -19,7 +20,7 @@ mod table;
 mod tests;
 mod walk;
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, ops::AddAssign};
 
 use osd::{OsdError, check::Progress};
 use wire::{Fid, LuSeqRange, OstIndex};
@@ -28,6 +29,7 @@ pub use problem::{Problem, show_path};
 pub use repair::Repairer;
 
 use crate::{layout::StripePlace, store::Store};
+use ranges::Ranges;
 use table::Table;
 
 /// The claim of a file's stripe to an object.
@@ -56,6 +58,15 @@ pub struct Counts {
     pub orphans: u64,
 }
 
+impl AddAssign for Counts {
+    fn add_assign(&mut self, other: Counts) {
+        self.inodes += other.inodes;
+        self.directories += other.directories;
+        self.names += other.names;
+        self.orphans += other.orphans;
+    }
+}
+
 /// The result of examining a store.
 #[derive(Debug, Default)]
 pub struct Examination {
@@ -81,20 +92,27 @@ impl Examination {
     }
 }
 
-/// Examines the store of the MDT with index `mdt_index`.
+/// Examines the store of the MDT with index `mdt_index`. `mdt0_fldb` is the FLDB of MDT0000, for
+/// another MDT; without it, sequences that this MDT does not know count as those of other MDTs.
 ///
 /// # Errors
 ///
 /// [`OsdError::Stopping`] if the caller stopped the check (`progress`), or an error of reading the
 /// index.
-pub async fn examine(store: &Store, mdt_index: u32, progress: &Progress) -> Result<Examination, OsdError> {
+pub async fn examine(
+    store: &Store,
+    mdt_index: u32,
+    mdt0_fldb: Option<&[LuSeqRange]>,
+    progress: &Progress,
+) -> Result<Examination, OsdError> {
     let mut examination = Examination::default();
-    walk::inodes(store, mdt_index, progress, &mut examination).await?;
-    walk::names(store, progress, &mut examination).await?;
+    let ranges = Ranges::read(store, mdt_index, mdt0_fldb, progress).await?;
+    walk::inodes(store, &ranges, progress, &mut examination).await?;
+    walk::names(store, &ranges, progress, &mut examination).await?;
     walk::xattrs(store, progress, &mut examination).await?;
     walk::orphans(store, progress, &mut examination).await?;
     walk::work(store, progress, &mut examination).await?;
     walk::unknown(store, progress, &mut examination).await?;
-    evaluate::evaluate(store, progress, &mut examination).await?;
+    evaluate::evaluate(store, mdt_index, progress, &mut examination).await?;
     Ok(examination)
 }

@@ -6,7 +6,7 @@ use osd::{
     OsdError,
     check::{Progress, for_each_entry},
 };
-use wire::{FID_SEQ_NORMAL, LU_SEQ_RANGE_MDT, LuSeqRange, WireStruct};
+use wire::{FID_SEQ_NORMAL, Fid, LU_SEQ_RANGE_MDT, LuSeqRange, WireStruct};
 
 use crate::{
     sequences::{SUPER_SEQUENCE, fixed_ranges},
@@ -16,6 +16,8 @@ use crate::{
 /// The records of sequences in a store.
 pub(super) struct Ranges {
     mdt_index: u32,
+    /// Whether `fldb` has the ranges of all servers.
+    is_whole: bool,
     /// The fixed and the valid recorded ranges, sorted by start.
     pub(super) fldb: Vec<LuSeqRange>,
     /// The part of the MDT's super-sequence that is not recorded as allocated.
@@ -25,10 +27,16 @@ pub(super) struct Ranges {
 }
 
 impl Ranges {
-    /// Reads the records from the store.
-    pub(super) async fn read(store: &Store, mdt_index: u32, progress: &Progress) -> Result<Ranges, OsdError> {
+    /// Reads the records from the store. `mdt0_fldb` replaces the part of the FLDB in the store.
+    pub(super) async fn read(
+        store: &Store,
+        mdt_index: u32,
+        mdt0_fldb: Option<&[LuSeqRange]>,
+        progress: &Progress,
+    ) -> Result<Ranges, OsdError> {
         let mut ranges = Ranges {
             mdt_index,
+            is_whole: mdt_index == 0 || mdt0_fldb.is_some(),
             fldb: fixed_ranges(),
             unallocated: None,
             malformed: Vec::new(),
@@ -55,6 +63,9 @@ impl Ranges {
         })
         .await?;
         ranges.fldb.sort_by_key(|r| r.lsr_start);
+        if let Some(fldb) = mdt0_fldb {
+            ranges.fldb = fldb.to_vec();
+        }
         let own = keys::setting(SUPER_SEQUENCE);
         if let Some(value) = store.index().get(&own).await? {
             match LuSeqRange::from_bytes(&value) {
@@ -77,6 +88,14 @@ impl Ranges {
     /// Whether the range belongs to this MDT.
     pub(super) fn is_own(&self, range: &LuSeqRange) -> bool {
         range.lsr_flags == LU_SEQ_RANGE_MDT && range.lsr_index == self.mdt_index
+    }
+
+    /// Whether another MDT has, or may have, the inode with this FID.
+    pub(super) fn is_remote(&self, fid: Fid) -> bool {
+        match self.find(fid.f_seq) {
+            Some(range) => range.lsr_flags == LU_SEQ_RANGE_MDT && range.lsr_index != self.mdt_index,
+            None => !self.is_whole,
+        }
     }
 
     /// Whether a sequence is in the unallocated part of the MDT's super-sequence.

@@ -308,6 +308,10 @@ impl Repairer {
 
     /// The directory `lost+found`, created if missing.
     async fn lost_found(&mut self) -> Result<Fid, Errno> {
+        if self.mdt_index != 0 {
+            // MDT0000 has the only root directory.
+            return Err(Errno::EOPNOTSUPP);
+        }
         let root = Cred::root();
         if self.store.find(Fid::ROOT).await?.is_none() {
             make_root(&self.store, (0, 0), self.now).await?;
@@ -333,7 +337,7 @@ impl Repairer {
         let fid = match self.last_fid {
             Some(last) => Fid::new(last.f_seq, last.f_oid + 1, 0),
             None => {
-                let sequences = Sequences::load(self.store.clone(), self.mdt_index).await?;
+                let sequences = Sequences::load(self.store.clone(), self.mdt_index, None).await?;
                 Fid::new(sequences.allocate_meta().await?.lsr_start, 1, 0)
             }
         };

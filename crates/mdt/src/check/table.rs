@@ -25,6 +25,8 @@ pub(super) const LINK_SUM_INVALID: u8 = 16;
 pub(super) const SEARCHED: u8 = 32;
 /// The directory is on the path of the current search for cycles.
 pub(super) const VISITING: u8 = 64;
+/// A recorded link has its name on another MDT.
+pub(super) const REMOTE_NAME: u8 = 128;
 
 /// The state of one inode.
 #[derive(Debug)]

@@ -3,6 +3,8 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod several_mdts;
+
 use bytes::Bytes;
 use osd::{Batch, check::Progress};
 use testbase::Wait;
@@ -45,7 +47,9 @@ impl Tree {
     }
 
     async fn examine(&self) -> Examination {
-        examine(&self.f.store, 0, &Progress::default()).await.unwrap()
+        examine(&self.f.store, 0, None, &Progress::default())
+            .await
+            .unwrap()
     }
 
     fn damage(&self, damage: impl FnOnce(&mut Batch)) {
@@ -72,7 +76,7 @@ impl Tree {
     async fn findings(&self) -> Vec<(&'static str, String)> {
         // A new store: cached inodes would hide the damage.
         let store = crate::store::Store::new(self.f.store.index().clone());
-        let found = examine(&store, 0, &Progress::default()).await.unwrap();
+        let found = examine(&store, 0, None, &Progress::default()).await.unwrap();
         let mut findings = Vec::new();
         for problem in &found.problems {
             let finding = problem.finding(&store).await;
@@ -92,7 +96,7 @@ impl Tree {
     async fn repair_all(&self) -> Vec<String> {
         let store = std::sync::Arc::new(crate::store::Store::new(self.f.store.index().clone()));
         for _ in 0..5 {
-            let found = examine(&store, 0, &Progress::default()).await.unwrap();
+            let found = examine(&store, 0, None, &Progress::default()).await.unwrap();
             if found.problems.is_empty() {
                 return self.paths();
             }

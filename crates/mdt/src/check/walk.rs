@@ -10,7 +10,7 @@ use super::{
     Claim, Examination, Problem,
     problem::InodePart,
     ranges::Ranges,
-    table::{HAS_ENTRIES, HAS_XATTRS, LINK_SUM_INVALID, MALFORMED, ORPHAN, Row},
+    table::{HAS_ENTRIES, HAS_XATTRS, LINK_SUM_INVALID, MALFORMED, ORPHAN, REMOTE_NAME, Row},
 };
 use crate::{
     acl,
@@ -39,11 +39,10 @@ fn report_malformed(examination: &mut Examination, key: Bytes, record: &'static 
 /// this MDT and are allocated.
 pub(super) async fn inodes(
     store: &Store,
-    mdt_index: u32,
+    ranges: &Ranges,
     progress: &Progress,
     examination: &mut Examination,
 ) -> Result<(), OsdError> {
-    let ranges = Ranges::read(store, mdt_index, progress).await?;
     examination.fldb = ranges.fldb.clone();
     for (key, reason) in &ranges.malformed {
         report_malformed(examination, key.clone(), "sequences", reason);
@@ -55,7 +54,7 @@ pub(super) async fn inodes(
             return Ok(());
         };
         if last_seq.replace(fid.f_seq) != Some(fid.f_seq) {
-            check_sequence(&ranges, fid, examination);
+            check_sequence(ranges, fid, examination);
         }
         let inode = Inode::decode(&value)
             .map_err(|e| e.to_string())
@@ -67,7 +66,7 @@ pub(super) async fn inodes(
                 )),
             });
         let row = match inode {
-            Ok(inode) => inode_row(fid, &inode, examination),
+            Ok(inode) => inode_row(fid, &inode, ranges, examination),
             Err(reason) => {
                 report_malformed(examination, key, "inode", reason);
                 let mut row = Row::new(fid, 0, 0);
@@ -102,12 +101,19 @@ fn check_sequence(ranges: &Ranges, fid: Fid, examination: &mut Examination) {
 }
 
 /// The row of an inode, before names are counted. Checks its ACLs and layout, and adds its claims.
-fn inode_row(fid: Fid, inode: &Inode, examination: &mut Examination) -> Row {
+fn inode_row(fid: Fid, inode: &Inode, ranges: &Ranges, examination: &mut Examination) -> Row {
     let mut row = Row::new(fid, inode.mode, inode.nlink);
     if inode.has_xattrs {
         row.set(HAS_XATTRS);
     }
-    match LinkEa::parse(&inode.links) {
+    let links = LinkEa::parse(&inode.links);
+    if links
+        .as_ref()
+        .is_ok_and(|ea| ea.links.iter().any(|(parent, _)| ranges.is_remote(*parent)))
+    {
+        row.set(REMOTE_NAME);
+    }
+    match links {
         Ok(links) if links.overflow_time == 0 => {
             for (parent, name) in &links.links {
                 row.link_difference = row
@@ -173,9 +179,10 @@ fn claims_of(fid: Fid, file: u32, lov: &[u8]) -> Result<Vec<Claim>, String> {
 }
 
 /// Walks the entries: each name must be valid, match its key's hash, and lead to an inode of the
-/// same type.
+/// same type, or to an inode of another MDT.
 pub(super) async fn names(
     store: &Store,
+    ranges: &Ranges,
     progress: &Progress,
     examination: &mut Examination,
 ) -> Result<(), OsdError> {
@@ -217,7 +224,7 @@ pub(super) async fn names(
             row.has(MALFORMED) || row.is_dir()
         });
         if may_be_directory {
-            count_name(dir_row, fid, name, entry, examination);
+            count_name((dir_row, fid), name, entry, ranges, examination);
         }
         Ok(())
     })
@@ -263,10 +270,22 @@ fn directory_row(dir: Fid, examination: &mut Examination) -> Option<usize> {
 
 /// Counts a name in the rows of its inode and its directory; reports a dangling name or a wrong
 /// type.
-fn count_name(dir_row: Option<usize>, dir: Fid, name: Bytes, entry: Entry, examination: &mut Examination) {
+fn count_name(
+    (dir_row, dir): (Option<usize>, Fid),
+    name: Bytes,
+    entry: Entry,
+    ranges: &Ranges,
+    examination: &mut Examination,
+) {
     let fid = entry.fid;
     let hash = examination.table.name_hash(dir, &name);
     let Some(child) = examination.table.find(fid) else {
+        if ranges.is_remote(fid) {
+            if let Some(index) = dir_row.filter(|_| entry.kind == S_IFDIR) {
+                examination.table.rows[index].subdirs += 1;
+            }
+            return;
+        }
         examination
             .problems
             .push(Problem::DanglingName { dir, name, fid });

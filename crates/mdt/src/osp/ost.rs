@@ -216,6 +216,11 @@ impl Ost {
         self.import.target_uuid()
     }
 
+    /// The connection to the OST.
+    pub(crate) fn import(&self) -> &Arc<Import> {
+        &self.import
+    }
+
     /// Whether the OST is connected.
     pub(crate) fn is_connected(&self) -> bool {
         self.connected.load(Ordering::Acquire)

@@ -31,6 +31,7 @@ impl Target for Mdt {
 
     fn admit(&self, req: &ConnectRequest) -> Result<Role, Errno> {
         let role = mgc::role_of(&self.uuid, req, |nid| self.config.borrow().has_target_at(nid))?;
+        self.peers.check_claim(req, &self.config.borrow())?;
         self.nodemaps.admit(&self.uuid, req, role)
     }
 
@@ -137,19 +138,22 @@ impl Mdt {
             )),
             MDS_HSM_STATE_GET => self.hsm_state(req).await,
             MDS_HSM_STATE_SET => self.set_hsm_state(req).await,
-            FLD_QUERY => self.fld_query(req),
+            FLD_QUERY => self.fld_query(req).await,
             SEQ_QUERY => self.seq_query(req).await,
             _ => Err(Errno::ENOTSUPP),
         }
     }
 
-    fn fld_query(&self, req: &ServerRequest) -> HandlerResult {
+    async fn fld_query(&self, req: &ServerRequest) -> HandlerResult {
         if query_operation(req)? != FLD_LOOKUP {
             return Err(Errno::EOPNOTSUPP);
         }
-        let range = self
-            .sequences
-            .lookup(&req.get::<LuSeqRange>(bufs::QUERY_RANGE)?)?;
+        let request: LuSeqRange = req.get(bufs::QUERY_RANGE)?;
+        let range = match self.peers.index_of(&req.export) {
+            // An MDT asks each of the others itself.
+            Some(_) => self.sequences.lookup(&request)?,
+            None => self.sequences.locate(&request).await?,
+        };
         Ok(reply(1, [range.to_bytes()]))
     }
 

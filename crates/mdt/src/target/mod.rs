@@ -29,6 +29,7 @@ use crate::{
     layout,
     locks::{Locks, RequestLocks},
     osp::Osts,
+    peers::Peers,
     sequence_owners::SequenceOwners,
     sequences::Sequences,
     squash::{self, Squash},
@@ -95,7 +96,9 @@ pub struct Mdt {
     pub(crate) capa_keys: Arc<CapaKeyring>,
     pub(crate) store: Arc<Store>,
     pub(crate) locks: Locks,
-    pub(crate) sequences: Sequences,
+    /// The other MDTs.
+    pub(crate) peers: Arc<Peers>,
+    pub(crate) sequences: Arc<Sequences>,
     pub(crate) sequence_owners: SequenceOwners,
     recovery: Recovery,
     pub(crate) osts: Osts,

@@ -5,12 +5,13 @@ use std::{
     time::Duration,
 };
 
+use bytes::Bytes;
 use ldlm::{LdlmConfig, LockServer, LockType, NoLvb};
 use mgc::{FsConfig, NidTable};
-use osd::{Index, Stores};
-use rpc::{Export, Ptlrpc, TargetExports, services};
+use osd::{Batch, Index, Stores};
+use rpc::{Export, Import, Ptlrpc, TargetExports, services};
 use tokio::sync::watch;
-use wire::{Errno, Fid, LockTerms, OBD_CONNECT_LIGHTWEIGHT, OstIndex};
+use wire::{Errno, Fid, LockTerms, OstIndex, Time};
 
 use super::{
     Mdt, MdtConfig,
@@ -27,10 +28,13 @@ use crate::{
         orphans::{self, IdRanges},
     },
     parameters,
+    peers::Peers,
     sequences::Sequences,
     store::{Store, dot_lustre, keys},
 };
 
+/// Name of the setting with the index of an MDT other than MDT0000.
+pub(crate) const INDEX: &str = "mdt.index";
 /// Default of `mdd.*.atime_diff`, seconds.
 const ATIME_DIFF_SECS: u64 = 60;
 
@@ -43,8 +47,8 @@ impl Mdt {
     /// # Errors
     ///
     /// [`MdtError::Store`] if the store cannot be opened or read, [`MdtError::NoRoot`] if the
-    /// target ran on the store before and the root directory is missing, or an error of
-    /// [`Mdt::start_on`].
+    /// target ran on the store before and the root directory is missing, [`MdtError::NoIndex`] for
+    /// the record of the index on other MDTs than MDT0000, or an error of [`Mdt::start_on`].
     pub async fn start(
         rpc: Arc<Ptlrpc>,
         config: watch::Receiver<Arc<FsConfig>>,
@@ -57,24 +61,30 @@ impl Mdt {
             source,
         };
         let index = store.open_index().await.map_err(store_error)?;
-        let root = index.get(&keys::inode(Fid::ROOT)).await;
-        let has_root = root.map_err(store_error)?.is_some();
-        if store.has_run() && !has_root {
-            return Err(MdtError::NoRoot { target });
+        let first_record = match cfg.index {
+            0 => keys::inode(Fid::ROOT),
+            _ => keys::setting(INDEX),
+        };
+        let has_first_record = index.get(&first_record).await.map_err(store_error)?.is_some();
+        if store.has_run() && !has_first_record {
+            return Err(lost_records(target, cfg.index));
         }
         Mdt::start_on(rpc, index, config, cfg).await
     }
 
-    /// Starts the target on an open index: creates the root directory if the index is empty,
-    /// destroys files that were removed while open, connects to the OSTs, and serves clients.
+    /// Starts the target on an open index: MDT0000 creates the root directory if the index is
+    /// empty. Destroys files that were removed while open, connects to the OSTs and to the other
+    /// MDTs, and serves clients.
     /// `config` is the file system's configuration from the client log; the target applies its
     /// changes. If clients were connected before the start, they recover first, and the target
     /// destroys nothing before that.
     ///
     /// # Errors
     ///
-    /// [`MdtError::NoRoot`] if the index has contents but no root directory, [`MdtError::Contents`]
-    /// if its contents cannot be read, [`MdtError::Rpc`] if the services cannot start.
+    /// [`MdtError::NoRoot`] or [`MdtError::NoIndex`] if the index has contents but lacks the root
+    /// directory or, on other MDTs than MDT0000, the record of the MDT's index;
+    /// [`MdtError::Contents`] if its contents cannot be read, [`MdtError::Rpc`] if the services
+    /// cannot start.
     pub async fn start_on(
         rpc: Arc<Ptlrpc>,
         index: Arc<dyn Index>,
@@ -102,22 +112,22 @@ impl Mdt {
             rustix::process::geteuid().as_raw(),
             rustix::process::getegid().as_raw(),
         );
-        let root_error = || contents_error("the root directory");
-        if store.find(Fid::ROOT).await.map_err(root_error())?.is_none() {
-            if !store.is_empty().await.map_err(root_error())? {
-                return Err(MdtError::NoRoot { target: svname });
-            }
-            make_root(&store, owner, cfg.clock.now())
+        let is_complete = match cfg.index {
+            0 => make_first_directory(&store, owner, cfg.clock.now())
                 .await
-                .map_err(root_error())?;
-            // Sync first: after the start, the store is marked as used, and from then on a missing
-            // root directory prevents a start.
-            let synced = store.index().sync().await;
-            synced.map_err(|e| root_error()(e.errno()))?;
+                .map_err(contents_error("the root directory"))?,
+            index => record_index(&store, index)
+                .await
+                .map_err(contents_error("the index of the MDT"))?,
+        };
+        if !is_complete {
+            return Err(lost_records(svname, cfg.index));
         }
-        dot_lustre::make(&store, owner, cfg.clock.now())
-            .await
-            .map_err(contents_error("the directory .lustre"))?;
+        if cfg.index == 0 {
+            dot_lustre::make(&store, owner, cfg.clock.now())
+                .await
+                .map_err(contents_error("the directory .lustre"))?;
+        }
         if !is_recovering {
             let removed = remove_orphans(&store).await;
             removed.map_err(contents_error("the orphan records"))?;
@@ -125,7 +135,9 @@ impl Mdt {
         let unverified = orphans::unverified_ids(&store)
             .await
             .map_err(contents_error("the records of OST objects"))?;
-        let sequences = Sequences::load(store.clone(), cfg.index)
+        let peers = Peers::new(rpc.clone(), &cfg.fsname, cfg.index, cfg.params.clone());
+        let peers = Arc::new(peers);
+        let sequences = Sequences::load(store.clone(), cfg.index, Some(peers.clone()))
             .await
             .map_err(contents_error("the FID sequences"))?;
         let ldlm = LdlmConfig {
@@ -153,7 +165,8 @@ impl Mdt {
             config: config.clone(),
             nodemaps: cfg.nodemaps.clone(),
             capa_keys: cfg.capa_keys.clone(),
-            sequences,
+            sequences: Arc::new(sequences),
+            peers,
             store,
             uuid,
         });
@@ -162,6 +175,7 @@ impl Mdt {
             mdt.locks.server().begin_replay();
         }
         let present = config.borrow().clone();
+        mdt.peers.apply_config(&present);
         mdt.osts
             .apply_config(&present, Duration::ZERO)
             .await
@@ -189,7 +203,13 @@ impl Mdt {
         });
         let config_task = follow_config(Arc::downgrade(&mdt), Arc::downgrade(&exports), config);
         let eviction_task = mgc::evict_denied(cfg.nodemaps.clone(), Arc::downgrade(&exports));
-        let tasks = [inode_count, cpt::spawn(config_task), cpt::spawn(eviction_task)];
+        let sequence_task = mdt.sequences.clone().keep_super_sequence();
+        let tasks = [
+            inode_count,
+            cpt::spawn(config_task),
+            cpt::spawn(eviction_task),
+            cpt::spawn(sequence_task),
+        ];
         mdt.tasks.lock().extend(tasks);
         Ok(mdt)
     }
@@ -222,10 +242,18 @@ impl Mdt {
         self.store.transactions().epoch() as u32
     }
 
-    /// Reconnects to OSTs as soon as this table of NIDs says that they have started again.
+    /// Reconnects to OSTs and other MDTs as soon as this table of NIDs says that they have started
+    /// again.
     pub fn follow_nid_table(self: &Arc<Self>, table: watch::Receiver<Arc<NidTable>>) {
         let following = cpt::spawn(follow_locations(Arc::downgrade(self), table));
         self.tasks.lock().push(following);
+    }
+
+    /// The connections to other targets (Lustre's OSP devices): to the MDTs, then to the OSTs.
+    pub fn imports(&self) -> Vec<Arc<Import>> {
+        let osts = self.osts.all();
+        let of_osts = osts.iter().map(|ost| ost.import().clone());
+        self.peers.imports().into_iter().chain(of_osts).collect()
     }
 
     /// Waits until `count` OSTs have precreated objects for new files, or are too full for them.
@@ -248,6 +276,7 @@ impl Mdt {
             task.abort();
         }
         self.groups.lock().clear();
+        self.peers.stop().await;
         self.osts.stop(is_scanned).await;
         if let Err(e) = self.store.index().sync().await {
             tracing::error!("{}: sync failed, the last changes may be lost: {e}", self.uuid);
@@ -255,7 +284,49 @@ impl Mdt {
     }
 }
 
-/// Applies each change of the configuration: adds new OSTs, and updates the NIDs of known ones.
+/// Creates the root directory if the store is empty. Returns false if it is missing in a store with
+/// other records.
+async fn make_first_directory(store: &Store, owner: (u32, u32), now: Time) -> Result<bool, Errno> {
+    if store.find(Fid::ROOT).await?.is_some() {
+        return Ok(true);
+    }
+    if !store.is_empty().await? {
+        return Ok(false);
+    }
+    make_root(store, owner, now).await?;
+    // Sync first: after the start, the store is marked as used, and from then on a missing root
+    // directory prevents a start.
+    store.index().sync().await?;
+    Ok(true)
+}
+
+/// Records the MDT's index if the store is empty: other MDTs than MDT0000 have no root directory.
+/// Returns false if the record is missing in a store with other records, or has another index.
+async fn record_index(store: &Store, index: u32) -> Result<bool, Errno> {
+    let record = Bytes::copy_from_slice(&index.to_le_bytes());
+    if let Some(found) = store.index().get(&keys::setting(INDEX)).await? {
+        return Ok(found == record);
+    }
+    if !store.is_empty().await? {
+        return Ok(false);
+    }
+    let mut batch = Batch::new();
+    batch.put_twice(keys::setting(INDEX), record);
+    store.index().apply(batch)?;
+    store.index().sync().await?;
+    Ok(true)
+}
+
+/// The error of a store that has lost the record that is written first.
+fn lost_records(target: String, index: u32) -> MdtError {
+    match index {
+        0 => MdtError::NoRoot { target },
+        _ => MdtError::NoIndex { target },
+    }
+}
+
+/// Applies each change of the configuration: adds new OSTs and MDTs, and updates the NIDs of known
+/// ones.
 async fn follow_config(
     mdt: Weak<Mdt>,
     exports: Weak<TargetExports>,
@@ -268,6 +339,7 @@ async fn follow_config(
             return;
         };
         let new_config = config.borrow_and_update().clone();
+        mdt.peers.apply_config(&new_config);
         let delay = match std::mem::take(&mut expects_first_config) {
             true => Duration::ZERO,
             false => new_ost_delay(&mdt, &exports),
@@ -278,19 +350,20 @@ async fn follow_config(
     }
 }
 
-/// Reconnects to OSTs that have started again, until the MDT is dropped.
+/// Reconnects to targets that have started again, until the MDT is dropped.
 async fn follow_locations(mdt: Weak<Mdt>, mut table: watch::Receiver<Arc<NidTable>>) {
     while table.changed().await.is_ok() {
         let Some(mdt) = mdt.upgrade() else { return };
-        mdt.osts.apply_locations(&table.borrow_and_update());
+        let table = table.borrow_and_update().clone();
+        mdt.osts.apply_locations(&table);
+        mdt.peers.apply_locations(&table);
     }
 }
 
 /// The time for which new files avoid an OST that joins now; zero without Lustre clients. A Nacre
 /// client that finds a file on an unknown OST reads the configuration; a Lustre client fails.
 fn new_ost_delay(mdt: &Mdt, exports: &TargetExports) -> Duration {
-    let is_lustre_client =
-        |e: &Arc<Export>| e.lock_terms() != LockTerms::Nacre && !e.has(OBD_CONNECT_LIGHTWEIGHT);
+    let is_lustre_client = |e: &Arc<Export>| e.lock_terms() != LockTerms::Nacre && !e.is_server();
     match exports.all().iter().any(is_lustre_client) {
         true => Duration::from_secs(mdt.osts.new_ost_delay().load(Ordering::Relaxed)),
         false => Duration::ZERO,

@@ -16,6 +16,7 @@ mod recovery;
 mod restart;
 mod self_deadlock;
 mod server_side_checks;
+mod several_mdts;
 mod slow_store;
 mod statfs;
 mod swap;

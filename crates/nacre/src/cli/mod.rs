@@ -178,6 +178,9 @@ pub(crate) struct Up {
         conflicts_with = "no_mount"
     )]
     pub(crate) options: Vec<String>,
+    /// Number of metadata targets [default: unchanged, or 1]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=256))]
+    pub(crate) mdts: Option<u32>,
     /// Number of object storage targets [default: unchanged, or 1]
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) osts: Option<u32>,
@@ -285,7 +288,7 @@ pub(crate) struct Mkfs {
     /// File system of the target, at most 8 characters; required for an MDT and OST
     #[arg(long)]
     pub(crate) fsname: Option<String>,
-    /// Index of the target, required for an OST; an MGS or MDT has index 0
+    /// Index of the target, required for an OST; the first MDT has index 0, the default of an MDT
     #[arg(long)]
     pub(crate) index: Option<u32>,
     /// Take over the index of a target whose store was lost

@@ -279,11 +279,11 @@ fn selector(process: &ProcessRecord) -> String {
     }
 }
 
-/// Imports without a connection, and those that a server has evicted. `selector`: the option that
-/// selects the process.
+/// Imports without a connection, and those that a server has evicted, except those of MDTs, which
+/// [`PARAMETER_CHECKS`] covers. `selector`: the option that selects the process.
 fn import_problems(devices: &[Device], selector: &str) -> Vec<Problem> {
     let mut found = Vec::new();
-    for device in devices {
+    for device in devices.iter().filter(|device| device.kind != "osp") {
         let Some(target) = &device.target else { continue };
         if !target.connected {
             let remedy = format!(
@@ -340,10 +340,17 @@ const PARAMETER_CHECKS: &[ParameterCheck] = &[
         })
     }),
     ("osp.*.active", |import, value| {
-        (value == "0").then(|| {
-            let remedy = "start the OST; until then new files use other OSTs";
-            finding(Level::Problem, import, "is not connected to its OST", remedy)
-        })
+        let (problem, remedy) = match import.contains("-osp-MDT") {
+            true => (
+                "is not connected to its MDT",
+                "start the MDT; until then its part of the name space waits",
+            ),
+            false => (
+                "is not connected to its OST",
+                "start the OST; until then new files use other OSTs",
+            ),
+        };
+        (value == "0").then(|| finding(Level::Problem, import, problem, remedy))
     }),
     ("osp.*.excluded", |import, why| {
         (!why.is_empty()).then(|| {
@@ -501,10 +508,21 @@ mod tests {
 
     #[test]
     fn failed_store_and_unavailable_ost_are_problems() {
-        let check = |pattern: &str, value| {
+        let problem_of = |pattern: &str, object: &str, value| {
             let (_, check) = PARAMETER_CHECKS.iter().find(|(p, _)| *p == pattern).unwrap();
-            check("lus-MDT0000", value).map(|p| p.level)
+            check(object, value)
         };
+        let check = |pattern: &str, value| problem_of(pattern, "lus-MDT0000", value).map(|p| p.level);
+        for (import, kind) in [
+            ("lus-OST0000-osc-MDT0001", "OST"),
+            ("lus-MDT0000-osp-MDT0001", "MDT"),
+        ] {
+            let problem = problem_of("osp.*.active", import, "0").unwrap();
+            assert!(
+                problem.remedy.contains(kind) && problem.problem.ends_with(kind),
+                "{import}"
+            );
+        }
         assert_eq!(check("osd-*.*.store_failure", ""), None);
         assert_eq!(check("osd-*.*.store_failure", "disk full"), Some(Level::Problem));
         assert_eq!(check("osd-*.*.disk_error", ""), None);

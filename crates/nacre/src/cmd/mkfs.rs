@@ -52,9 +52,6 @@ pub(crate) fn run(args: Mkfs) -> Result<ExitCode> {
         (TargetKind::Ost, None) => bail!("an object target needs --index"),
         (_, index) => index.unwrap_or(0),
     };
-    if kind == TargetKind::Mdt && index > 0 {
-        bail!("this version of Nacre supports one MDT for each file system, with index 0");
-    }
     let mut label = new_label(kind, args.fsname.as_deref().unwrap_or_default(), index)?;
     label.mgsnode = args.mgsnode.into_iter().flat_map(|nids| nids.0).collect();
     label.service_nodes = args.servicenode.into_iter().flat_map(|nids| nids.0).collect();

@@ -44,6 +44,7 @@ pub(crate) fn run(args: Up) -> Result<ExitCode> {
     let instance_options = InstanceOptions {
         fsname: args.fsname.as_deref(),
         store: args.store,
+        mdts: args.mdts,
         osts: args.osts,
     };
     // The parent has checked for a running process; its background child need not do so again.
@@ -140,7 +141,7 @@ async fn bring_up(
             Store::Local => LocalTarget::Dir(TargetDir::open(path)?),
             Store::Memory => {
                 let label = super::mkfs::new_label(kind, &instance.fsname, index)?;
-                LocalTarget::Memory(label, memory_store_bytes(kind, instance.osts))
+                LocalTarget::Memory(label, memory_store_bytes(kind, (instance.mdts, instance.osts)))
             }
         });
     }
@@ -272,9 +273,11 @@ fn summary(
         None => format!("\n  source for mounts and programs: {nids}:/{}", instance.fsname),
     };
     format!(
-        "{fs} is up, {mount_state} ({ms} ms)\n  1 MDT and {osts} OST{s} in {dir}, MGS at {nids} port {port}{source}\n  stop it with: nacre down --dir {dir_word}",
+        "{fs} is up, {mount_state} ({ms} ms)\n  {mdts} MDT{s_mdts} and {osts} OST{s} in {dir}, MGS at {nids} port {port}{source}\n  stop it with: nacre down --dir {dir_word}",
         fs = instance.fsname,
         ms = start_time.elapsed().as_millis(),
+        mdts = instance.mdts,
+        s_mdts = if instance.mdts == 1 { "" } else { "s" },
         osts = instance.osts,
         s = if instance.osts == 1 { "" } else { "s" },
         dir = dir.display(),

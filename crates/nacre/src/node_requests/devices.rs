@@ -83,6 +83,15 @@ impl NodeHandles {
             };
             out.push(Device::new(kind, target, format!("{target}_UUID")));
         }
+        for mdt in &self.mdts {
+            let uuid = format!("{}-mdtlov_UUID", mdt.uuid().trim_end_matches("_UUID"));
+            let imports = mdt.imports();
+            out.extend(
+                imports
+                    .iter()
+                    .map(|import| Device::of_import("osp", import, &uuid)),
+            );
+        }
         out
     }
 }

@@ -177,6 +177,7 @@ fn devices_are_listed_and_nodes_pinged() {
         "obdfilter lus-OST0000",
         "osc lus-OST0000-osc",
         "mdc lus-MDT0000-mdc",
+        "osp lus-OST0000-osc-MDT0000 lus-MDT0000-mdtlov_UUID",
     ] {
         assert!(devices.contains(name), "{devices}");
     }

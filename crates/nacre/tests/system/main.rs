@@ -31,6 +31,7 @@ mod registration;
 mod replay_barrier;
 mod rsync;
 mod semantics;
+mod several_mdts;
 mod sqlite;
 mod suites;
 mod tar;

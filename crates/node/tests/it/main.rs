@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod several_mdts;
+
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -15,6 +15,8 @@ pub enum ImportKind {
     Osc,
     /// An MDT, connected to an OST.
     Osp,
+    /// An MDT, connected to another MDT.
+    OspMdt,
     /// An OST, connected to an MDT to get FID sequences.
     Lwp,
 }
@@ -25,7 +27,7 @@ impl ImportKind {
         let part = match self {
             ImportKind::Mgc => LUSTRE_SP_MGC,
             ImportKind::Mdc | ImportKind::Osc => LUSTRE_SP_CLI,
-            ImportKind::Osp => LUSTRE_SP_MDT,
+            ImportKind::Osp | ImportKind::OspMdt => LUSTRE_SP_MDT,
             ImportKind::Lwp => LUSTRE_SP_OST,
         };
         part << 24

@@ -3,6 +3,7 @@
 #![cfg(feature = "sim")]
 #![allow(clippy::unwrap_used)]
 
+mod dead_mdts;
 mod fail_loc;
 mod failed_disks;
 mod unmounts;

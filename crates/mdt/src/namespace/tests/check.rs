@@ -5,6 +5,6 @@ use testbase::Wait;
 use crate::{check::examine, store::Store};
 
 pub(super) fn assert_consistent(store: &Store) {
-    let found = examine(store, 0, &Default::default()).wait().unwrap();
+    let found = examine(store, 0, None, &Default::default()).wait().unwrap();
     assert_eq!(found.problems, []);
 }

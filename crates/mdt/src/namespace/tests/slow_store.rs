@@ -161,7 +161,7 @@ async fn concurrent_links_in_an_uncached_directory_add_up() {
     for file in slow.files {
         assert_eq!(slow.store.inode(file).await.unwrap().nlink, 5);
     }
-    let found = crate::check::examine(&slow.store, 0, &Default::default())
+    let found = crate::check::examine(&slow.store, 0, None, &Default::default())
         .await
         .unwrap();
     assert_eq!(found.problems, []);
