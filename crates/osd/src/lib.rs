@@ -10,6 +10,7 @@
 mod boot_id;
 pub mod check;
 pub mod clients;
+mod holdings;
 mod describe;
 mod destroy;
 pub mod engine_files;

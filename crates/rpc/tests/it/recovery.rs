@@ -107,6 +107,7 @@ fn known(uuid: &str, replies: Vec<KeptReply>) -> KnownClient {
         // The client notices the restart by a missing reply or a ping, which takes up to 25 s.
         notices_late: uuid != "missing",
         replies,
+        holdings: Default::default(),
     }
 }
 

@@ -18,9 +18,10 @@
 //! client that sends nothing, 30 s. It then evicts the client. After `recovery_time_hard` it waits
 //! for no client longer than 10 s, and after ten times that it evicts all unfinished clients.
 
+use crate::server::{Access, Holdings, KnownClient, Part};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
-use wire::Transno;
+use wire::{Nid, Transno};
 
 /// Minimum time for which the target waits for a client to reconnect.
 const RECONNECT_MIN: Duration = Duration::from_secs(10);
@@ -77,6 +78,10 @@ enum Progress {
 
 #[derive(Debug)]
 struct Client {
+    /// Its node before the restart.
+    nid: Nid,
+    /// The parts of the target in which it may hold something.
+    holdings: Holdings,
     notices_late: bool,
     progress: Progress,
     /// The replayed request that waits or runs.
@@ -116,24 +121,25 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
-    /// The recovery of a target that starts now; `clients`: UUID, and whether it is a client of
-    /// Lustre.
+    /// The recovery of a target that starts now.
     pub(crate) fn new(
-        clients: impl IntoIterator<Item = (String, bool)>,
+        clients: impl IntoIterator<Item = KnownClient>,
         last_committed: Transno,
         window: Window,
         now: Instant,
     ) -> Machine {
-        let client = |notices_late| Client {
-            notices_late,
-            progress: Progress::Missing,
-            request: None,
-            awaited_since: now,
+        let client = |known: KnownClient| {
+            let client = Client {
+                nid: known.nid,
+                holdings: known.holdings,
+                notices_late: known.notices_late,
+                progress: Progress::Missing,
+                request: None,
+                awaited_since: now,
+            };
+            (known.uuid, client)
         };
-        let clients: BTreeMap<_, _> = clients
-            .into_iter()
-            .map(|(uuid, notices_late)| (uuid, client(notices_late)))
-            .collect();
+        let clients: BTreeMap<_, _> = clients.into_iter().map(client).collect();
         Machine {
             window,
             started_at: now,
@@ -162,6 +168,14 @@ impl Machine {
     /// Whether the client may recover: it was connected before the restart, and is not evicted.
     pub(crate) fn knows(&self, uuid: &str) -> bool {
         self.clients.contains_key(uuid)
+    }
+
+    /// Whether a new client can have this access to a part of the target: no client that has not
+    /// recovered yet may hold something that excludes it. A client that has recovered holds what
+    /// the target's lock table says.
+    pub(crate) fn is_free(&self, part: &Part, access: Access) -> bool {
+        let mut unfinished = self.clients.values().filter(|c| c.progress < Progress::Done);
+        !unfinished.any(|client| client.holdings.excludes(part, access))
     }
 
     /// The client has reconnected.
@@ -356,7 +370,7 @@ impl Machine {
                 .clients
                 .iter()
                 .filter(|(_, c)| c.progress == Progress::Missing);
-            let missing: Vec<_> = missing.map(|(uuid, _)| uuid.as_str()).collect();
+            let missing: Vec<_> = missing.map(|(uuid, c)| format!("{uuid}@{}", c.nid)).collect();
             return format!(
                 "status: RECOVERING\nrecovery_start: {start}\ntime_remaining: {left}\nconnected_clients: {counts}\n\
                  req_replay_clients: {}\nlock_replay_clients: {}\ncompleted_clients: {}\nevicted_clients: {}\n\
@@ -392,12 +406,49 @@ impl Machine {
 #[cfg(test)]
 mod tests {
     use super::{Action, Machine, SILENCE_MAX, Stage, Window};
+    use crate::server::{Access, Holdings, KnownClient, Part};
     use std::time::{Duration, Instant};
-    use wire::Transno;
+    use wire::{Nid, Transno};
 
     fn machine(clients: &[&str], now: Instant) -> Machine {
-        let clients = clients.iter().map(|c| ((*c).to_owned(), c.starts_with("lustre")));
+        let holdings_of = |uuid: &str| {
+            let mut holdings = Holdings::default();
+            // Client `a` changes part 'a'.
+            holdings.add_part(&part(uuid), Access::Write);
+            holdings
+        };
+        let clients = clients.iter().map(|uuid| KnownClient {
+            uuid: (*uuid).to_owned(),
+            nid: Nid(7),
+            notices_late: uuid.starts_with("lustre"),
+            replies: Vec::new(),
+            holdings: holdings_of(uuid),
+        });
         Machine::new(clients, Transno(10), Window::default(), now)
+    }
+
+    fn part(uuid: &str) -> Part {
+        Part {
+            group: 1,
+            member: uuid.bytes().map(u32::from).sum(),
+            is_new: false,
+        }
+    }
+
+    #[test]
+    fn new_clients_wait_only_for_clients_that_have_not_recovered() {
+        let now = Instant::now();
+        let mut m = machine(&["a", "b"], now);
+        let free = |m: &Machine| ["a", "b", "c"].map(|uuid| m.is_free(&part(uuid), Access::Read));
+        assert_eq!(free(&m), [false, false, true]);
+        m.connected("a", now);
+        m.lock_arrived("a", now);
+        assert_eq!(free(&m), [false, false, true]);
+        m.final_ping("a", now);
+        assert_eq!(free(&m), [true, false, true]);
+        assert!(m.status(0, now).contains("missing_clients: [ b@"));
+        m.tick(now + secs(10));
+        assert_eq!(free(&m), [true, true, true]);
     }
 
     fn run(transno: u64, uuid: &str) -> Vec<Action> {
