@@ -13,13 +13,22 @@ use crate::lock::LockId;
 use crate::mode::LockMode;
 use crate::namespace::Namespace;
 use crate::policy::{LockType, Policy};
+use crate::resource::Resource;
 use std::time::Instant;
 use wire::LdlmResId;
 
 impl Namespace {
-    /// Begins to accept replays; ended by [`Namespace::replay_done`].
+    /// Begins to accept replays; ended by [`Namespace::replay_done`]. Locks that exist already count
+    /// as replayed.
     pub fn begin_replay(&mut self) {
         self.replaying = true;
+        let all = |r: &Resource| r.granted().iter().chain(&r.waiting).copied().collect::<Vec<_>>();
+        let ids: Vec<LockId> = self.resources.values().flat_map(all).collect();
+        for id in ids {
+            if let Some(lock) = self.locks.get_mut(id) {
+                lock.replayed = true;
+            }
+        }
     }
 
     /// All clients have replayed their locks: processes the queues. Grants the waiting locks that

@@ -85,7 +85,10 @@ pub(crate) async fn load(
             corrupt(&key, why)
         })?;
         if *value != [VERSION] {
-            return Err(corrupt(&key, format!("expected version {VERSION}, found {value:?}")));
+            return Err(corrupt(
+                &key,
+                format!("expected version {VERSION}, found {value:?}"),
+            ));
         }
         if is_known(number) {
             all.entry(number).or_default().add(mark);
@@ -173,12 +176,20 @@ mod tests {
     async fn records_of_holdings_survive_until_they_are_replaced_or_the_client_is_forgotten() {
         let index: Arc<dyn Index> = Arc::new(MemoryIndex::default());
         let records = ClientRecords::load(index.clone()).await.unwrap();
-        assert!(records.add_holding("a", mark(Access::Read, 1), &[]).await.is_err());
+        assert!(
+            records
+                .add_holding("a", mark(Access::Read, 1), &[])
+                .await
+                .is_err()
+        );
         for uuid in ["a", "b"] {
             records.remember(uuid, Nid(5), false).await.unwrap();
         }
         let marks = [mark(Access::Read, 1), mark(Access::Write, 2)];
-        records.add_holding("a", mark(Access::Write, 9), &[]).await.unwrap();
+        records
+            .add_holding("a", mark(Access::Write, 9), &[])
+            .await
+            .unwrap();
         records.add_holding("a", marks[0], &[]).await.unwrap();
         let replaced = [mark(Access::Write, 9)];
         records.add_holding("a", marks[1], &replaced).await.unwrap();
@@ -201,7 +212,13 @@ mod tests {
         // A crash between the removal of the client and that of its records.
         records.forget("b").unwrap();
         assert_eq!(loaded(&index).await, Vec::<Vec<Mark>>::new());
-        assert!(index.scan(&PREFIX, &prefix_end(&PREFIX), 9).await.unwrap().is_empty());
+        assert!(
+            index
+                .scan(&PREFIX, &prefix_end(&PREFIX), 9)
+                .await
+                .unwrap()
+                .is_empty()
+        );
     }
 
     #[tokio::test]

@@ -10,12 +10,12 @@
 mod boot_id;
 pub mod check;
 pub mod clients;
-mod holdings;
 mod describe;
 mod destroy;
 pub mod engine_files;
 mod error;
 pub mod files;
+mod holdings;
 mod index;
 mod index_read;
 pub mod journal;

@@ -79,7 +79,12 @@ mod tests {
         assert_eq!(part(seq, 1), part(seq, 1023));
         assert_ne!(part(seq, 1023), part(seq, 1024));
         assert_eq!(part(seq, 1023).group, part(seq, 1 << 13).group);
-        let groups = [part(seq, 1), part(seq, 1 << 14), part(seq + 1, 1), part(seq - 1, u32::MAX)];
+        let groups = [
+            part(seq, 1),
+            part(seq, 1 << 14),
+            part(seq + 1, 1),
+            part(seq - 1, u32::MAX),
+        ];
         let mut groups = groups.map(|part| part.group);
         groups.sort_unstable();
         assert!(groups.windows(2).all(|pair| pair[0] != pair[1]), "{groups:x?}");

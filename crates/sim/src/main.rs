@@ -5,7 +5,7 @@ use std::process::{Command, ExitCode, Stdio};
 use std::time::Instant;
 
 use cpt::Bug;
-use sim::run::{CLIENTS, OSTS, Report, Settings, run};
+use sim::run::{CLIENTS, NEWCOMERS, OSTS, Report, Settings, run};
 use sim::shrink::shrink;
 use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::fmt::format::Writer;
@@ -128,7 +128,10 @@ fn main() -> std::io::Result<ExitCode> {
         if !report.findings.broken.is_empty() && !report.is_stuck && !args.iter().any(|arg| arg == "--whole")
         {
             println!("{}; shrinking", show(&report));
-            report = shrink(&settings, (1 + OSTS..1 + OSTS + CLIENTS).map(|id| id as u8));
+            report = shrink(
+                &settings,
+                (1 + OSTS..1 + OSTS + CLIENTS + NEWCOMERS).map(|id| id as u8),
+            );
         }
         print!("{}", report.history);
         println!("{}", show(&report));

@@ -155,7 +155,12 @@ impl Mdt {
     }
 
     /// Replaces the record of what a client may hold.
-    pub(super) fn replace_records_of_holdings(&self, export: &Arc<Export>, before: &Holdings, now: &Holdings) {
+    pub(super) fn replace_records_of_holdings(
+        &self,
+        export: &Arc<Export>,
+        before: &Holdings,
+        now: &Holdings,
+    ) {
         let uuid = &export.client_uuid;
         if let Err(e) = self.recovery.clients.replace_holdings(uuid, before, now) {
             let mdt = &self.uuid;

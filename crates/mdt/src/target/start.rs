@@ -135,7 +135,11 @@ impl Mdt {
             ..LdlmConfig::default()
         };
         let mdt = Arc::new(Mdt {
-            locks: Locks::new(LockServer::new(&format!("mdt-{uuid}"), Arc::new(super::newcomers::Inodes), ldlm)),
+            locks: Locks::new(LockServer::new(
+                &format!("mdt-{uuid}"),
+                Arc::new(super::newcomers::Inodes),
+                ldlm,
+            )),
             cookies: Cookies::new(store.transactions().epoch()),
             osts: Osts::new(rpc.clone(), store.clone(), svname.clone(), cfg.params.clone()),
             sequence_owners: Default::default(),

@@ -86,7 +86,10 @@ impl Export {
     async fn record(&self, mark: Mark) -> Result<(), Errno> {
         let me = self.me().ok_or(Errno::ENOTCONN)?;
         let replaced = self.claims.recorded.read().replaced_by(mark);
-        match (self.target().record_holdings(&me, mark, replaced).await, mark.access) {
+        match (
+            self.target().record_holdings(&me, mark, replaced).await,
+            mark.access,
+        ) {
             (Ok(()), _) => self.claims.recorded.write().add(mark),
             // A store that takes no changes still serves readers.
             (Err(_), Access::Read) => {}

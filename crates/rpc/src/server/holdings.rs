@@ -99,7 +99,10 @@ impl Parts {
         if self.everything {
             return;
         }
-        let members = self.groups.entry(group).or_insert_with(|| Members::Some(Vec::new()));
+        let members = self
+            .groups
+            .entry(group)
+            .or_insert_with(|| Members::Some(Vec::new()));
         match members {
             Members::All => {}
             some if member == Mark::ALL_MEMBERS => *some = Members::All,
@@ -129,7 +132,10 @@ impl Parts {
                 Members::All => vec![Mark::ALL_MEMBERS],
                 Members::Some(members) => members.clone(),
             };
-            members.into_iter().map(|member| (*group, member)).collect::<Vec<_>>()
+            members
+                .into_iter()
+                .map(|member| (*group, member))
+                .collect::<Vec<_>>()
         };
         self.groups.iter().flat_map(of_group).collect()
     }
@@ -164,8 +170,7 @@ impl Holdings {
     /// Whether another client must not get this access to the part while the owner of the set
     /// may hold what the set has.
     pub fn excludes(&self, part: &Part, access: Access) -> bool {
-        !part.is_new
-            && (self.write.contains(part) || (access == Access::Write && self.read.contains(part)))
+        !part.is_new && (self.write.contains(part) || (access == Access::Write && self.read.contains(part)))
     }
 
     /// The entry that adds a part: the part, or more if the set has many entries already.
@@ -188,9 +193,7 @@ impl Holdings {
             return Vec::new();
         }
         let stands_for = |m: &Mark| {
-            m.access == mark.access
-                && *m != mark
-                && (mark.group == Mark::ALL_GROUPS || m.group == mark.group)
+            m.access == mark.access && *m != mark && (mark.group == Mark::ALL_GROUPS || m.group == mark.group)
         };
         self.marks().into_iter().filter(stands_for).collect()
     }
@@ -240,9 +243,18 @@ mod tests {
         held.add_part(&part(1, 1), Access::Read);
         held.add_part(&part(1, 2), Access::Write);
         let excluded = |member, access| held.excludes(&part(1, member), access);
-        assert_eq!([Access::Read, Access::Write].map(|a| excluded(1, a)), [false, true]);
-        assert_eq!([Access::Read, Access::Write].map(|a| excluded(2, a)), [true, true]);
-        assert_eq!([Access::Read, Access::Write].map(|a| excluded(3, a)), [false, false]);
+        assert_eq!(
+            [Access::Read, Access::Write].map(|a| excluded(1, a)),
+            [false, true]
+        );
+        assert_eq!(
+            [Access::Read, Access::Write].map(|a| excluded(2, a)),
+            [true, true]
+        );
+        assert_eq!(
+            [Access::Read, Access::Write].map(|a| excluded(3, a)),
+            [false, false]
+        );
         assert!(held.covers(&part(1, 2), Access::Read) && !held.covers(&part(1, 1), Access::Write));
         let new = Part {
             is_new: true,

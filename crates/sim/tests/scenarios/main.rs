@@ -5,6 +5,7 @@
 
 mod fail_loc;
 mod failed_disks;
+mod newcomers;
 
 use bytes::Bytes;
 use client::{Cred, SetAttr};

@@ -357,6 +357,15 @@ impl Machine {
         vec![Action::Enter(stage)]
     }
 
+    /// The clients that have not reconnected: UUID, and NID of before the restart.
+    pub(crate) fn missing(&self) -> Vec<String> {
+        let is_missing = |(_, client): &(&String, &Client)| client.progress == Progress::Missing;
+        let missing = self.clients.iter().filter(is_missing);
+        missing
+            .map(|(uuid, client)| format!("{uuid}@{}", client.nid))
+            .collect()
+    }
+
     /// The text of the parameter `recovery_status`, in Lustre's format. `start`: the start of the
     /// recovery, seconds since 1970.
     pub(crate) fn status(&self, start: u64, now: Instant) -> String {
@@ -366,11 +375,6 @@ impl Machine {
             let left = self
                 .wake_at()
                 .map_or(0, |at| at.saturating_duration_since(now).as_secs());
-            let missing = self
-                .clients
-                .iter()
-                .filter(|(_, c)| c.progress == Progress::Missing);
-            let missing: Vec<_> = missing.map(|(uuid, c)| format!("{uuid}@{}", c.nid)).collect();
             return format!(
                 "status: RECOVERING\nrecovery_start: {start}\ntime_remaining: {left}\nconnected_clients: {counts}\n\
                  req_replay_clients: {}\nlock_replay_clients: {}\ncompleted_clients: {}\nevicted_clients: {}\n\
@@ -388,7 +392,7 @@ impl Machine {
                 self.replayed,
                 self.queue.len(),
                 self.last_transno.0 + 1,
-                missing.join(" ")
+                self.missing().join(" ")
             );
         };
         let duration = ended_at.saturating_duration_since(self.started_at).as_secs();

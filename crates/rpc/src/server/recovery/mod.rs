@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::sync::{Notify, oneshot, watch};
-use tokio::time::sleep_until;
+use tokio::time::{sleep, sleep_until};
 use wire::{
     Errno, LDLM_ENQUEUE, MSG_LOCK_REPLAY_DONE, MSG_REPLAY, MSG_REQ_REPLAY_DONE, Nid, OBD_PING, Transno,
 };
@@ -33,6 +33,8 @@ const NEW_CLIENTS_WAITING_MAX: usize = 16 << 10;
 /// How often the target tries to greet a node, and the time limit of each try.
 const GREETINGS_PER_NODE: u32 = 3;
 const GREETING_TIMEOUT: Duration = Duration::from_secs(2);
+/// Time after the start of a recovery at which the log names the missing clients.
+const REPORT_AFTER: Duration = Duration::from_secs(2);
 /// How long the driver sleeps if the machine sets no time to wake up.
 const SLEEP_MAX: Duration = Duration::from_secs(3600);
 
@@ -154,7 +156,12 @@ impl TargetRecovery {
     /// # Errors
     ///
     /// `ENOTCONN` if the client disconnects.
-    pub(super) async fn wait_until_free(&self, part: Part, access: Access, export: &Export) -> Result<(), Errno> {
+    pub(super) async fn wait_until_free(
+        &self,
+        part: Part,
+        access: Access,
+        export: &Export,
+    ) -> Result<(), Errno> {
         let mut progress = self.progress.subscribe();
         while !self.is_free(&part, access) {
             tokio::select! {
@@ -410,10 +417,30 @@ pub(super) async fn run(recovery: Arc<TargetRecovery>, lnet: Arc<Lnet>) {
         greet(&recovery, &lnet).await;
         std::future::pending().await
     };
+    let reporting = async {
+        sleep(REPORT_AFTER).await;
+        report_missing(&recovery);
+        std::future::pending().await
+    };
     tokio::select! {
         biased;
         () = drive(&recovery) => {}
         () = greeting => {}
+        () = reporting => {}
+    }
+}
+
+/// Names the clients in the log that have not reconnected.
+fn report_missing(recovery: &TargetRecovery) {
+    let missing = recovery.state.lock().machine.missing();
+    if let Some(exports) = recovery.exports.upgrade().filter(|_| !missing.is_empty()) {
+        let target_uuid = exports.target().uuid();
+        let missing = missing.join(" ");
+        tracing::warn!(
+            target_uuid,
+            missing,
+            "recovery waits for clients that have not reconnected"
+        );
     }
 }
 
