@@ -4,9 +4,9 @@
 //! A granted lock is granted again as it was, without a check for conflicts: the former server had
 //! granted all of them together. Until every client has replayed its locks, a granted lock that is
 //! still missing may conflict with any replayed waiting one. So the namespace grants no replayed
-//! waiting lock until then. It also revokes no replayed lock: a client knows the new handle of a lock
-//! only after the reply. Other requests are ordinary. Their sender has made sure that no lock that is
-//! still missing conflicts with them.
+//! waiting lock until then. It also revokes no replayed lock: a client knows the new handle of a
+//! lock only after the reply. Other requests are ordinary. Their sender has made sure that no lock
+//! that is still missing conflicts with them.
 
 use crate::action::{Action, LockRequest, Placement, Refusal};
 use crate::lock::LockId;
@@ -18,8 +18,8 @@ use std::time::Instant;
 use wire::LdlmResId;
 
 impl Namespace {
-    /// Begins to accept replays; ended by [`Namespace::replay_done`]. Locks that exist already count
-    /// as replayed.
+    /// Begins to accept replays; ended by [`Namespace::replay_done`]. Locks that exist already
+    /// count as replayed.
     pub fn begin_replay(&mut self) {
         self.replaying = true;
         let all = |r: &Resource| r.granted().iter().chain(&r.waiting).copied().collect::<Vec<_>>();

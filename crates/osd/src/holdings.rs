@@ -2,11 +2,12 @@
 //! changes ([`rpc::Holdings`]).
 //!
 //! ```text
-//! key    f0 'm' | number of the client u32 BE | access u8: 0 read, 1 write | group u64 BE | member u32 BE
+//! key    f0 'm' | client's number u32 BE | access u8 | group u64 BE | member u32 BE
 //! value  version u8 = 1
 //! ```
 //!
-//! `group` and `member` are all ones for all groups and for all members.
+//! `access` is 0 for reading and 1 for writing. `group` and `member` are all ones for all groups and
+//! for all members.
 
 use cpt::HashMap;
 use rpc::{Access, Holdings, Mark};
@@ -39,8 +40,8 @@ impl ClientRecords {
         self.index().sync().await
     }
 
-    /// Replaces the records of the parts in which a client may hold something. A crash may bring the
-    /// former records back.
+    /// Replaces the records of the parts in which a client may hold something. A crash may bring
+    /// the former records back.
     ///
     /// # Errors
     ///

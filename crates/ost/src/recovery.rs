@@ -49,8 +49,8 @@ impl Ost {
             .map_err(|e| self.client_record_error(&export.client_uuid, &e))
     }
 
-    /// Records that a client may hold something in a part of the target. Also records the client, if
-    /// it connected during a recovery and has no record yet.
+    /// Records that a client may hold something in a part of the target. Also records the client,
+    /// if it connected during a recovery and has no record yet.
     ///
     /// # Errors
     ///

@@ -194,8 +194,8 @@ impl LockServer {
         self.grant(export, &request).await
     }
 
-    /// Like [`LockServer::grant_to`] without waiting for other clients: grants no lock if `bits` are
-    /// not free at once, if there are too many locks, or if clients that recover may hold a
+    /// Like [`LockServer::grant_to`] without waiting for other clients: grants no lock if `bits`
+    /// are not free at once, if there are too many locks, or if clients that recover may hold a
     /// conflicting lock. Revokes no lock.
     ///
     /// # Errors

@@ -8,11 +8,11 @@ use wire::LdlmRequest;
 
 impl LockServer {
     /// Begins to accept replays of locks. To be called before the target serves the first request
-    /// of a recovery; ended by [`LockServer::replay_done`]. Until then no replayed lock is revoked or
-    /// leaves the queue, and intents of clients that replay get no locks: a client ignores the reply
-    /// to an intent that it replays, and replays the lock afterwards. New clients get locks where no
-    /// lock is missing ([`Export::claim`]). The target's own tasks must not request locks meanwhile,
-    /// except for requests of clients.
+    /// of a recovery; ended by [`LockServer::replay_done`]. Until then no replayed lock is revoked
+    /// or leaves the queue, and intents of clients that replay get no locks: a client ignores the
+    /// reply to an intent that it replays, and replays the lock afterwards. New clients get locks
+    /// where no lock is missing ([`Export::claim`]). The target's own tasks must not request locks
+    /// meanwhile, except for requests of clients.
     pub fn begin_replay(&self) {
         self.replaying.store(true, Ordering::Release);
         for shard in &self.shards {

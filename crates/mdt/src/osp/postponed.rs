@@ -1,5 +1,5 @@
-//! New objects wait for the end of the MDT's recovery: until then only the clients that recover know
-//! which objects their new files have.
+//! New objects wait for the end of the MDT's recovery: until then only the clients that recover
+//! know which objects their new files have.
 
 use super::Osts;
 

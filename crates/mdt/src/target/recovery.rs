@@ -2,8 +2,8 @@
 //! and the work that waits for the end of recovery.
 //!
 //! A client that was connected before the restart replays the requests that the crash may have
-//! undone, and the opens of files that it still has open. Until all clients have done so, nothing may
-//! conclude that a file or an object is unused:
+//! undone, and the opens of files that it still has open. Until all clients have done so, nothing
+//! may conclude that a file or an object is unused:
 //!
 //! - a file without names may be open: it stays, as an orphan;
 //! - an object without a file may belong to a create that a client will replay: the MDT neither
@@ -114,8 +114,8 @@ impl Mdt {
         RequestStore::new(&self.store, Origin { replayed, slot })
     }
 
-    /// The number of a client in the records of clients. `None` for a client without a record, which
-    /// cannot recover.
+    /// The number of a client in the records of clients. `None` for a client without a record,
+    /// which cannot recover.
     fn client_number(&self, export: &Arc<Export>) -> Option<u32> {
         let known = export.ext::<ClientNumber>();
         known.0.get().copied().or_else(|| {
@@ -136,8 +136,8 @@ impl Mdt {
         Ok(self.recovery.clients.remember(uuid, nid, is_lustre).await?)
     }
 
-    /// Records that a client may hold something in a part of the target. Also records the client, if
-    /// it connected during a recovery and has no record yet.
+    /// Records that a client may hold something in a part of the target. Also records the client,
+    /// if it connected during a recovery and has no record yet.
     pub(super) async fn record_holding(
         &self,
         export: &Arc<Export>,
