@@ -239,9 +239,10 @@ impl TargetRecovery {
             ],
             false => vec![(export.ext::<Waiting>().0.clone(), WAITING_MAX)],
         };
-        let count = |(count, max): &(Arc<AtomicUsize>, usize)| count.fetch_add(1, Ordering::Relaxed) < *max;
-        // All are counted: dropping the guard reduces all.
-        let is_below = counts.iter().map(count).fold(true, |all, below| all && below);
+        // All are counted, because dropping the guard reduces all.
+        let is_over =
+            |(count, max): &&(Arc<AtomicUsize>, usize)| count.fetch_add(1, Ordering::Relaxed) >= *max;
+        let is_below = counts.iter().filter(is_over).count() == 0;
         let guard = TurnGuard {
             recovery: self.clone(),
             replays: None,
