@@ -6,8 +6,8 @@
 //! value  version u8 = 1
 //! ```
 //!
-//! `access` is 0 for reading and 1 for writing. `group` and `member` are all ones for all groups and
-//! for all members.
+//! `access` is 0 for reading and 1 for writing. `group` and `member` are all ones for all groups
+//! and for all members.
 
 use cpt::HashMap;
 use rpc::{Access, Holdings, Mark};

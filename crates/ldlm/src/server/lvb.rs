@@ -1,5 +1,6 @@
-//! What a lock server asks its target about resources: their lock value blocks (LVB), which are the
-//! size, blocks and times of an OST object, as the OST knows them, and their parts of the target.
+//! A lock server's questions to its target about resources: their lock value blocks (LVB), which
+//! are the size, blocks and times of an OST object, as the OST knows them, and their parts of the
+//! target.
 
 use super::LockServer;
 use bytes::Bytes;

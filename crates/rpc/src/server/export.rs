@@ -87,7 +87,7 @@ pub struct Export {
     heard_at_ms: AtomicU64,
     /// The target's state for the client, one value for each type.
     ext: ArcSwap<Vec<Arc<dyn Any + Send + Sync>>>,
-    /// What the client may hold.
+    /// The records of the parts in which the client may hold something.
     pub(super) claims: Claims,
     fail: Arc<FailPoints>,
     rpc: Weak<Ptlrpc>,

@@ -25,7 +25,7 @@ pub struct Part {
     pub is_new: bool,
 }
 
-/// What a client may do in a part.
+/// A kind of access to a part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Access {
     /// It keeps what it has read: it has a lock for reading, or a file open for reading.
@@ -37,7 +37,7 @@ pub enum Access {
 /// One entry of a set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Mark {
-    /// What the client may do.
+    /// The kind of access.
     pub access: Access,
     /// The group, or [`Mark::ALL_GROUPS`].
     pub group: u64,
