@@ -31,11 +31,14 @@ pub enum Bug {
     EvictionLeavesLock,
     /// A resent request is executed beside the original.
     ResendExecutedTwice,
+    /// During a recovery, the server serves new clients where clients that recover may hold locks
+    /// or uncommitted changes.
+    NewClientNotChecked,
 }
 
 impl Bug {
     /// All bugs.
-    pub const ALL: [Bug; 12] = [
+    pub const ALL: [Bug; 13] = [
         Bug::LostCommitCallback,
         Bug::LockGrantedTooEarly,
         Bug::ReplyNotKept,
@@ -48,6 +51,7 @@ impl Bug {
         Bug::ObjectIdReused,
         Bug::EvictionLeavesLock,
         Bug::ResendExecutedTwice,
+        Bug::NewClientNotChecked,
     ];
 
     /// Whether the bug is planted on this thread.

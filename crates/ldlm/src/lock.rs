@@ -102,6 +102,8 @@ pub struct Lock {
     pub on_behalf: Holder,
     /// How the grant is reported.
     pub waiter: Waiter,
+    /// The client has replayed the lock after a restart of the server.
+    pub replayed: bool,
     /// Index in the resource's list of granted locks; only for granted locks.
     pub(crate) granted_index: u32,
 }
@@ -124,6 +126,7 @@ impl Lock {
             report_deadlock: request.report_deadlock,
             on_behalf: request.on_behalf,
             waiter: request.waiter,
+            replayed: false,
             granted_index: 0,
         }
     }

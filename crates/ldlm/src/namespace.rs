@@ -36,7 +36,7 @@ pub struct Namespace {
     pub(crate) timers: Timers,
     pub(crate) waits: LockWaits,
     pub(crate) cursor: ReclaimCursor,
-    /// Clients replay their locks: no waiting lock is granted, and no lock is revoked.
+    /// Clients replay their locks: no replayed lock leaves the queue or is revoked.
     pub(crate) replaying: bool,
 }
 
@@ -307,6 +307,11 @@ impl Namespace {
     /// The lengths of the waits that ended with a grant or a deadlock, in microseconds.
     pub fn wait_sums(&self) -> Sums {
         self.waits.sums()
+    }
+
+    /// The locks of a client, granted and waiting.
+    pub(crate) fn locks_of(&self, holder: Holder) -> impl Iterator<Item = &Lock> {
+        self.ids_of_holder(holder).filter_map(|id| self.locks.get(id))
     }
 
     fn ids_of_holder(&self, holder: Holder) -> impl Iterator<Item = LockId> + '_ {

@@ -121,11 +121,8 @@ impl Namespace {
     /// Revokes the granted locks that block a waiting lock: adds blocking ASTs for their holders.
     /// Drops the locks with `cancel_on_block`, and returns whether there were any. (The caller need
     /// not try again to grant the locks ahead in the queue: a dropped lock blocked none of them, or
-    /// it would have been dropped earlier.) Revokes none while clients replay their locks.
+    /// it would have been dropped earlier.) Revokes no replayed lock while clients replay.
     pub(crate) fn revoke_blockers(&mut self, now: Instant, id: LockId, out: &mut Vec<Action>) -> bool {
-        if self.replaying {
-            return false;
-        }
         let Some((want, resource)) = self.lock_and_resource(id) else {
             return false;
         };
@@ -134,6 +131,7 @@ impl Namespace {
             // Group locks are revoked only if the object is destroyed: a program may hold them for
             // any time.
             .filter(|l| l.mode != LockMode::Group || want.discard)
+            .filter(|l| !(self.replaying && l.replayed))
             .map(|l| l.id)
             .collect();
         if unrevoked.is_empty() {
@@ -178,12 +176,9 @@ impl Namespace {
     }
 
     /// Processes the queue after a lock has gone or was reduced: grants locks in the order of
-    /// the queue, and revokes the granted locks that block the remaining ones. Does nothing while
-    /// clients replay their locks.
+    /// the queue, and revokes the granted locks that block the remaining ones. While clients replay
+    /// their locks, skips the replayed ones, and all flocks.
     pub(crate) fn reprocess(&mut self, now: Instant, res: &LdlmResId, out: &mut Vec<Action>) {
-        if self.replaying {
-            return;
-        }
         let Some(resource) = self.resources.get(res) else {
             return;
         };
@@ -191,7 +186,10 @@ impl Namespace {
             return;
         }
         if resource.ty == LockType::Flock {
-            return self.reprocess_flocks(now, res, out);
+            if !self.replaying {
+                self.reprocess_flocks(now, res, out);
+            }
+            return;
         }
         while self.process_queue(now, res, out) {}
     }
@@ -201,6 +199,9 @@ impl Namespace {
     fn process_queue(&mut self, now: Instant, res: &LdlmResId, out: &mut Vec<Action>) -> bool {
         let mut granted_group_lock = false;
         for id in self.waiting_ids(res) {
+            if self.replaying && self.locks.get(id).is_some_and(|l| l.replayed) {
+                continue;
+            }
             loop {
                 // Check the queue first: most waiting locks conflict with one ahead, and there may
                 // be many granted locks.

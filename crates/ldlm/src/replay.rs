@@ -3,21 +3,32 @@
 //!
 //! A granted lock is granted again as it was, without a check for conflicts: the former server had
 //! granted all of them together. Until every client has replayed its locks, a granted lock that is
-//! still missing may conflict with any waiting one. So the namespace grants no waiting lock until
-//! then. It also revokes no lock: a client knows the new handle of a lock only after the reply.
+//! still missing may conflict with any replayed waiting one. So the namespace grants no replayed
+//! waiting lock until then. It also revokes no replayed lock: a client knows the new handle of a
+//! lock only after the reply. Other requests are ordinary. Their sender has made sure that no lock
+//! that is still missing conflicts with them.
 
 use crate::action::{Action, LockRequest, Placement, Refusal};
 use crate::lock::LockId;
 use crate::mode::LockMode;
 use crate::namespace::Namespace;
 use crate::policy::{LockType, Policy};
+use crate::resource::Resource;
 use std::time::Instant;
 use wire::LdlmResId;
 
 impl Namespace {
-    /// Begins to accept replays; ended by [`Namespace::replay_done`].
+    /// Begins to accept replays; ended by [`Namespace::replay_done`]. Locks that exist already
+    /// count as replayed.
     pub fn begin_replay(&mut self) {
         self.replaying = true;
+        let all = |r: &Resource| r.granted().iter().chain(&r.waiting).copied().collect::<Vec<_>>();
+        let ids: Vec<LockId> = self.resources.values().flat_map(all).collect();
+        for id in ids {
+            if let Some(lock) = self.locks.get_mut(id) {
+                lock.replayed = true;
+            }
+        }
     }
 
     /// All clients have replayed their locks: processes the queues. Grants the waiting locks that
@@ -72,6 +83,9 @@ impl Namespace {
             self.forget(id);
         }
         let id = self.insert(request)?;
+        if let Some(lock) = self.locks.get_mut(id) {
+            lock.replayed = true;
+        }
         if !granted {
             self.queue(id, now);
             if let (true, Some(lock)) = (is_flock, self.locks.get(id)) {

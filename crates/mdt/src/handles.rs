@@ -67,6 +67,11 @@ impl Cookies {
 }
 
 impl Handles {
+    /// All open files.
+    pub(crate) fn all(&self) -> Vec<OpenFile> {
+        self.files.lock().values().copied().collect()
+    }
+
     /// Adds an open file and returns its cookie. `EMFILE` if the client has [`FILES_PER_CLIENT`]
     /// open files.
     pub(crate) fn add(&self, cookies: &Cookies, file: OpenFile) -> Result<u64, Errno> {

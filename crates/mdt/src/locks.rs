@@ -209,7 +209,7 @@ impl RequestLocks<'_> {
     pub(crate) async fn try_lock_name_read(&mut self, dir: Fid, name: &[u8]) -> Result<bool, Errno> {
         for res in self.lookup_resources(dir, name) {
             let update = Policy::ibits(UPDATE);
-            match self.locks.server.try_lock(res, LockMode::Pr, update).await? {
+            match self.locks.server.try_lock(self.client, res, update).await? {
                 Some(lock) => self.add_held(res, LockMode::Pr, UPDATE, lock),
                 None => return Ok(false),
             }

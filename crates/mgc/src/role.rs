@@ -92,6 +92,7 @@ mod tests {
             client_uuid: "fs-MDT0000-mdtlov_UUID".into(),
             peer: nid(peer),
             reconnects: false,
+            recovers: false,
             data,
         };
         role_of("fs-OST0000_UUID", &req, |nid| config.has_mdt_at(nid))

@@ -4,7 +4,8 @@
 //! client's record is on disk before the target's reply to the client's first connect. The record
 //! gives the client a number, which is part of the keys of the client's kept replies. A reply is
 //! kept in the batch of its operation, so a crash keeps both or neither. Each slot of a client
-//! (`pb_tag`) has one kept reply: that of its last request which changed the target.
+//! (`pb_tag`) has one kept reply: that of its last request which changed the target. The records of
+//! what a client may hold are in [`holdings`].
 //!
 //! ```text
 //! key    f0 'c' | the client's UUID
@@ -26,6 +27,7 @@ use wire::{Nid, Transno, Xid};
 use crate::{
     Batch, Index, KEY_RESERVED, OsdError,
     check::{Progress, for_each_entry},
+    holdings,
 };
 
 /// Prefix of the keys of clients.
@@ -74,6 +76,7 @@ impl ClientRecords {
             }
         })
         .await?;
+        holdings::load(&*index, |number| in_use.contains(&number), &mut ownerless).await?;
         if !ownerless.is_empty() {
             index.apply(ownerless)?;
         }
@@ -97,6 +100,7 @@ impl ClientRecords {
             replies.entry(number).or_default().push(reply);
         })
         .await?;
+        let mut holdings = holdings::load(&*self.index, |_| true, &mut Batch::new()).await?;
         let mut known = Vec::new();
         for_each_client(&*self.index, |uuid, client| {
             known.push(KnownClient {
@@ -104,6 +108,7 @@ impl ClientRecords {
                 nid: client.nid,
                 notices_late: client.is_lustre || has_moved,
                 replies: replies.remove(&client.number).unwrap_or_default(),
+                holdings: holdings.remove(&client.number).unwrap_or_default(),
             });
         })
         .await?;
@@ -131,6 +136,10 @@ impl ClientRecords {
         let mut batch = Batch::new();
         batch.put(SERVER_KEY.to_vec(), value);
         self.index.apply(batch)
+    }
+
+    pub(crate) fn index(&self) -> &Arc<dyn Index> {
+        &self.index
     }
 
     /// The number of a client that has a record.
@@ -163,7 +172,7 @@ impl ClientRecords {
     }
 
     /// Removes the record of a client, if it has one. A crash may bring it back. Returns the
-    /// client's number, for [`ClientRecords::remove_replies`].
+    /// client's number, for [`ClientRecords::remove_traces`].
     ///
     /// # Errors
     ///
@@ -178,12 +187,13 @@ impl ClientRecords {
         Ok(Some(number))
     }
 
-    /// Removes the kept replies of a client that had this number and is forgotten.
+    /// Removes the kept replies of a client that had this number and is forgotten, and the records
+    /// of what it held.
     ///
     /// # Errors
     ///
-    /// An error of the index. The replies then stay until the next start.
-    pub async fn remove_replies(&self, number: u32) -> Result<(), OsdError> {
+    /// An error of the index. The records then stay until the next start.
+    pub async fn remove_traces(&self, number: u32) -> Result<(), OsdError> {
         let mut batch = Batch::new();
         let of_client = [&REPLY_PREFIX[..], &number.to_be_bytes()].concat();
         for_each_entry(&*self.index, &of_client, &Progress::default(), |key, _| {
@@ -191,6 +201,7 @@ impl ClientRecords {
             Ok::<(), OsdError>(())
         })
         .await?;
+        holdings::remove_all(&*self.index, number, &mut batch).await?;
         self.index.apply(batch)
     }
 }
@@ -225,6 +236,9 @@ pub(crate) fn record_name(key: &[u8]) -> Option<String> {
     if key == SERVER_KEY {
         return Some("NIDs of the server".into());
     }
+    if let Some(name) = holdings::record_name(key) {
+        return Some(name);
+    }
     let (number, tag) = parse_reply_key(key)?;
     Some(format!("reply kept for slot {tag} of client number {number}"))
 }
@@ -237,6 +251,9 @@ pub(crate) fn contents(key: &[u8], value: &[u8]) -> Option<Result<String, String
             let kind = if client.is_lustre { "Lustre" } else { "Nacre" };
             format!("number {}, at {}, {kind}", client.number, client.nid)
         }));
+    }
+    if holdings::record_name(key).is_some() {
+        return Some(Ok(String::new()));
     }
     let (_, tag) = parse_reply_key(key)?;
     Some(parse_reply(tag, value).map(|reply| {
@@ -375,7 +392,7 @@ async fn for_each_reply(index: &dyn Index, mut f: impl FnMut(u32, KeptReply)) ->
     .await
 }
 
-fn corrupt(key: &Bytes, why: String) -> OsdError {
+pub(crate) fn corrupt(key: &Bytes, why: String) -> OsdError {
     OsdError::Corrupt {
         path: Path::new("index").into(),
         record: record_name(key).unwrap_or_else(|| key.escape_ascii().to_string()),
@@ -497,7 +514,7 @@ mod tests {
         let number = records.number("a").unwrap();
         let forgotten = records.forget("a").unwrap();
         assert_eq!(forgotten, Some(number));
-        records.remove_replies(number).await.unwrap();
+        records.remove_traces(number).await.unwrap();
         assert_eq!(records.forget("unknown").unwrap(), None);
         assert_eq!(records.number("a"), None);
         // A request of the forgotten client ends late.

@@ -15,6 +15,7 @@ mod destroy;
 pub mod engine_files;
 mod error;
 pub mod files;
+mod holdings;
 mod index;
 mod index_read;
 pub mod journal;

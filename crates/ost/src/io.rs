@@ -270,6 +270,10 @@ impl Ost {
         if oa.o_valid & OBD_MD_FLFLAGS != 0 && oa.o_flags & OBD_FL_SHRINK_GRANT != 0 {
             return 0;
         }
+        // The free space belongs first to the clients that recover.
+        if req.export.is_newcomer() {
+            return 0;
+        }
         let wanted = u64::from(oa.o_undirty()).saturating_add(oa.o_dirty());
         let chunk = self.offer.chunk_bytes(self.brw_size_of(&req.export));
         let free = self.space.avail_bytes();

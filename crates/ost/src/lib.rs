@@ -22,6 +22,7 @@ mod io;
 mod lvb;
 mod modification_data;
 mod negotiate;
+mod newcomers;
 mod object;
 mod parameters;
 mod recovery;

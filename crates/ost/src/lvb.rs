@@ -5,10 +5,10 @@ use std::sync::Arc;
 use bytes::Bytes;
 use ldlm::LvbOps;
 use osd::Objects;
-use rpc::BoxFuture;
+use rpc::{BoxFuture, Part};
 use wire::{LdlmResId, OstId, WireStruct};
 
-use crate::{attr, sequence::Sequences};
+use crate::{attr, newcomers, sequence::Sequences};
 
 /// Fills value blocks from the store on every request. That is fast: the store has the attributes
 /// of recently used objects in memory, and needs no I/O for an object that this run of the target
@@ -37,5 +37,9 @@ impl LvbOps for ObjectLvbs {
 
     fn update<'a>(&'a self, _res: &'a LdlmResId, _lvb: Option<Bytes>) -> BoxFuture<'a, ()> {
         Box::pin(std::future::ready(()))
+    }
+
+    fn part(&self, res: &LdlmResId) -> Option<Part> {
+        Some(newcomers::part_of_resource(res, &self.sequences))
     }
 }

@@ -151,6 +151,7 @@ mod tests {
             client_uuid: "c".into(),
             peer: Nid::LO,
             reconnects: false,
+            recovers: false,
             data,
         })
     }

@@ -15,7 +15,7 @@
 use std::time::Duration;
 
 use osd::{Batch, ObjAttr, OsdError, SetAttr};
-use rpc::{Export, ServerRequest};
+use rpc::{Export, Mark, ServerRequest};
 use tokio::time::{Instant, sleep};
 use wire::{
     Errno, Fid, LDLM_ENQUEUE, LDLM_FL_REPLAY, LdlmRequest, OST_FALLOCATE, OST_PUNCH, OST_SETATTR, OST_WRITE,
@@ -49,14 +49,45 @@ impl Ost {
             .map_err(|e| self.client_record_error(&export.client_uuid, &e))
     }
 
-    /// Removes the record of a client. An OST keeps no replies.
-    pub(crate) fn remove_client_record(&self, client: &str) {
-        if let Err(e) = self.client_records.forget(client) {
-            self.client_record_error(client, &e);
+    /// Records that a client may hold something in a part of the target. Also records the client,
+    /// if it connected during a recovery and has no record yet.
+    ///
+    /// # Errors
+    ///
+    /// The record cannot be written.
+    pub(crate) async fn record_holding(
+        &self,
+        export: &Export,
+        mark: Mark,
+        replaced: Vec<Mark>,
+    ) -> Result<(), Errno> {
+        let uuid = &export.client_uuid;
+        if self.client_records.number(uuid).is_none() {
+            self.record_client(export).await?;
         }
+        let added = self.client_records.add_holding(uuid, mark, &replaced).await;
+        added.map_err(|e| self.client_record_error(uuid, &e))
     }
 
-    fn client_record_error(&self, client: &str, e: &OsdError) -> Errno {
+    /// Removes the record of a client, and the records of what it held in a task.
+    pub(crate) fn remove_client_record(&self, client: &str) {
+        let number = match self.client_records.forget(client) {
+            Ok(None) => return,
+            Ok(Some(number)) => number,
+            Err(e) => {
+                self.client_record_error(client, &e);
+                return;
+            }
+        };
+        let (records, ost) = (self.client_records.clone(), self.svname.clone());
+        cpt::spawn(async move {
+            if let Err(e) = records.remove_traces(number).await {
+                tracing::error!(%ost, "cannot remove the records of what a client held; the next start removes them: {e}");
+            }
+        });
+    }
+
+    pub(crate) fn client_record_error(&self, client: &str, e: &OsdError) -> Errno {
         tracing::error!(ost = %self.svname, client, "cannot change the record of a client: {e}");
         e.errno()
     }
@@ -79,7 +110,8 @@ impl Ost {
     ///
     /// `EINVAL` if the transaction is on disk, or no earlier start can have executed it.
     pub(crate) fn replayed(&self, req: &ServerRequest) -> Result<Option<Transno>, Errno> {
-        let may_be_replay = self.committer.is_recovering() && !req.export.is_server();
+        let may_be_replay =
+            self.committer.is_recovering() && !req.export.is_server() && !req.export.is_newcomer();
         let Some(transno) = req.replayed_transno().filter(|_| may_be_replay) else {
             return Ok(None);
         };
@@ -103,7 +135,7 @@ impl Ost {
             LDLM_ENQUEUE => replays_lock(),
             _ => false,
         };
-        is_claim && self.committer.is_recovering()
+        is_claim && self.committer.is_recovering() && !req.export.is_newcomer()
     }
 
     /// Checks that the sender may send the request, like [`Ost::check_permissions`]. A client that

@@ -9,8 +9,8 @@ use osd::{ClientRecords, DiskShare, Index, Objects, Space, Stores};
 use params::{Group, Operations, Registry, as_usecs};
 use parking_lot::Mutex;
 use rpc::{
-    BoxFuture, ConnectRequest, EndReason, Export, KnownClient, Ptlrpc, Reply, Role, ServerRequest, Target,
-    services,
+    BoxFuture, ConnectRequest, EndReason, Export, Holdings, KnownClient, Mark, Ptlrpc, Reply, Role,
+    ServerRequest, Target, services,
 };
 use tokio::{sync::watch, task::JoinHandle, time::Instant};
 use wire::format::bufs;
@@ -100,7 +100,7 @@ pub struct Ost {
     pub(crate) sequences: Arc<Sequences>,
     pub(crate) tombstones: Tombstones,
     pub(crate) committer: Arc<Committer>,
-    pub(crate) client_records: ClientRecords,
+    pub(crate) client_records: Arc<ClientRecords>,
     /// The clients of earlier starts that may recover.
     pub(crate) known_clients: Vec<KnownClient>,
     pub(crate) grants: Grants,
@@ -141,7 +141,7 @@ impl Ost {
         let index = store.open_index().await?;
         let objects = store.open_objects(&index).await?;
         let sequences = Arc::new(Sequences::open(index.clone(), &svname, cfg.index).await?);
-        let client_records = ClientRecords::load(index.clone()).await?;
+        let client_records = Arc::new(ClientRecords::load(index.clone()).await?);
         let nids = rpc.lnet().nids();
         let known_clients = client_records.known(&nids).await?;
         if known_clients.is_empty() {
@@ -441,9 +441,10 @@ impl Target for Ost {
         let mut data = self.offer.reply_data(req)?;
         if data.ocd_connect_flags & OBD_CONNECT_GRANT != 0 {
             // A client that reconnects reports its grant, because its dirty cache depends on it.
-            // All clients of a recovery reconnect.
-            let chunk = match req.reconnects || self.committer.is_recovering() {
+            let chunk = match req.reconnects || req.recovers {
                 true => u64::MAX,
+                // The free space belongs first to the clients that recover.
+                false if self.committer.is_recovering() => 0,
                 false => self.offer.chunk_bytes(data.ocd_brw_size.max(BRW_SIZE_DEFAULT)),
             };
             let free = self.space.avail_bytes();
@@ -473,6 +474,7 @@ impl Target for Ost {
                 self.cancel_listed_locks(req);
                 return Err(errno);
             }
+            self.claim(req).await?;
             let started = Instant::now();
             let result = match req.opc {
                 OST_READ => self.read(req).await,
@@ -504,6 +506,26 @@ impl Target for Ost {
 
     fn remember_client<'a>(&'a self, export: &'a Arc<Export>) -> BoxFuture<'a, Result<(), Errno>> {
         Box::pin(self.record_client(export))
+    }
+
+    fn record_holdings<'a>(
+        &'a self,
+        export: &'a Arc<Export>,
+        mark: Mark,
+        replaced: Vec<Mark>,
+    ) -> BoxFuture<'a, Result<(), Errno>> {
+        Box::pin(self.record_holding(export, mark, replaced))
+    }
+
+    fn replace_holdings(&self, export: &Arc<Export>, before: &Holdings, now: &Holdings) {
+        let uuid = &export.client_uuid;
+        if let Err(e) = self.client_records.replace_holdings(uuid, before, now) {
+            self.client_record_error(uuid, &e);
+        }
+    }
+
+    fn holdings_of(&self, export: &Arc<Export>) -> Option<Holdings> {
+        Some(self.locks.holdings_of(export))
     }
 
     fn forget_client(&self, client_uuid: &str) {

@@ -46,8 +46,8 @@ pub use import::{
 pub use node::Ptlrpc;
 pub use request::{Bulk, EditReplay, Executed, Replay, ReplyMsg, Request};
 pub use server::{
-    ActiveGuard, ConnectRequest, EndReason, Export, KeptReply, KnownClient, Reply, Role, ServerRequest,
-    ServiceStats, Target, TargetExports,
+    Access, ActiveGuard, ConnectRequest, EndReason, Export, Holdings, KeptReply, KnownClient, Mark, Part,
+    Reply, Role, ServerRequest, ServiceStats, Target, TargetExports,
 };
 pub use services::{ServiceConfig, Spread};
 pub use start::START;

@@ -9,6 +9,7 @@ use parking_lot::Mutex;
 use crate::cluster::{Cluster, Death, Host};
 use crate::data::ClientId;
 use crate::history::History;
+use crate::newcomer::{Arrival, Missing};
 use crate::store::SimDisk;
 use crate::verify::Losses;
 use crate::weather::NetworkFaultRates;
@@ -127,6 +128,8 @@ pub struct Faults {
     pub rng: Rng,
     /// The kinds of faults.
     pub plan: Plan,
+    /// The arrival of a new client during a recovery.
+    pub arrival: Arrival,
 }
 
 /// Maximum rate of each kind of network fault in a storm, frames per million.
@@ -302,7 +305,25 @@ impl Faults {
         self.kill(&host).await;
         let time = self.seconds(0..10);
         tokio::time::sleep(time).await;
+        let missing = self.arrival.choose_missing(&self.cluster.clients);
+        let Some(Missing { host: client, time }) = missing else {
+            return self.restart(&host).await;
+        };
+        let ways = [(client.nid, host.nid), (host.nid, client.nid)];
+        for (from, to) in ways {
+            self.cluster.fabric.block(from, to, true);
+        }
+        self.history.note(format!(
+            "node {} does not reach node {} for {time:?}",
+            client.id, host.id
+        ));
         self.restart(&host).await;
+        self.arrival.mount();
+        tokio::time::sleep(time).await;
+        for (from, to) in ways {
+            self.cluster.fabric.block(from, to, false);
+        }
+        self.history.note("network restored");
     }
 
     async fn restart(&self, host: &Arc<Host>) {

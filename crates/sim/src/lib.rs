@@ -18,6 +18,7 @@ pub mod kernel;
 pub mod linear;
 pub mod memory;
 pub mod names;
+pub mod newcomer;
 pub mod register;
 pub mod run;
 pub mod scenario;

@@ -22,6 +22,7 @@ use crate::faults::{Faults, Plan, client_id};
 use crate::history::History;
 use crate::kernel::KernelModel;
 use crate::memory;
+use crate::newcomer::{Arrival, Newcomer};
 use crate::system;
 use crate::verify::{Findings, Losses, verify};
 use crate::watchdog::Progress;
@@ -32,6 +33,8 @@ use crate::workload::{DIRS, Workload, block_of, dir_name};
 pub const OSTS: u32 = 2;
 /// Number of clients.
 pub const CLIENTS: u32 = 4;
+/// Number of clients that first mount while a server recovers.
+pub const NEWCOMERS: u32 = 1;
 /// Time after the end of all faults in which all calls must end.
 const CALLS_MAX: Duration = Duration::from_secs(900);
 /// Maximum time of a call in a run without faults.
@@ -81,7 +84,7 @@ impl Settings {
         Size {
             mdts: self.mdts,
             osts: OSTS,
-            clients: CLIENTS,
+            clients: CLIENTS + NEWCOMERS,
         }
     }
 }
@@ -310,7 +313,8 @@ impl Simulation {
                 system::set_skew(host.id, self.rng.i64(-300_000..300_000));
             }
         }
-        for host in self.cluster.servers.iter().chain(&self.cluster.clients) {
+        let clients = self.cluster.clients.iter().take(CLIENTS as usize);
+        for host in self.cluster.servers.iter().chain(clients) {
             self.cluster.start(host).await?;
         }
         let first = &self.cluster.clients[0];
@@ -358,7 +362,17 @@ impl Simulation {
                 }
             }));
         }
+        let (arrival, signal) = Arrival::new(self.settings.seed);
+        let newcomer = self.cluster.clients.last().map(|host| Newcomer {
+            host: host.clone(),
+            cluster: self.cluster.clone(),
+            dirs: dirs.to_vec(),
+            history: self.history.clone(),
+            settings: self.settings.clone(),
+        });
+        let newcomer = newcomer.map(|newcomer| tokio::spawn(newcomer.run(signal)));
         let mut faults = Faults {
+            arrival,
             cluster: self.cluster.clone(),
             history: self.history.clone(),
             losses: self.losses.clone(),
@@ -383,22 +397,37 @@ impl Simulation {
             () = tokio::time::sleep(time) => None,
         };
         faults.heal().await;
-        let result = match early {
-            Some(result) => result,
-            None => tokio::time::timeout(CALLS_MAX, all).await.unwrap_or_else(|_| {
-                let open = self.history.entries();
-                let dead = &self.losses.lock().clients;
-                let open = open
-                    .iter()
-                    .filter(|e| e.outcome.is_none() && !dead.contains(&e.client));
-                let open: Vec<_> = open.map(ToString::to_string).collect();
-                Some(format!(
-                    "calls did not end within {CALLS_MAX:?} after all faults:\n    {}",
-                    open.join("\n    ")
-                ))
-            }),
+        faults.arrival.cancel();
+        let rest = async {
+            let broken = match early {
+                Some(result) => result,
+                None => all.await,
+            };
+            match newcomer {
+                Some(newcomer) if broken.is_none() => {
+                    let failed = newcomer.await.err();
+                    failed.map(|e| format!("the newcomer's calls: {e}"))
+                }
+                _ => broken,
+            }
         };
+        let result = tokio::time::timeout(CALLS_MAX, rest).await;
+        let result = result.unwrap_or_else(|_| Some(self.describe_open_calls()));
         self.broken.extend(result);
+    }
+
+    /// The calls that have not ended, of clients that live.
+    fn describe_open_calls(&self) -> String {
+        let open = self.history.entries();
+        let dead = &self.losses.lock().clients;
+        let open = open
+            .iter()
+            .filter(|e| e.outcome.is_none() && !dead.contains(&e.client));
+        let open: Vec<_> = open.map(ToString::to_string).collect();
+        format!(
+            "calls did not end within {CALLS_MAX:?} after all faults:\n    {}",
+            open.join("\n    ")
+        )
     }
 
     /// Reads everything with a client that lives.

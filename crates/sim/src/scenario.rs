@@ -8,8 +8,8 @@ use client::{Client, Cred, OpenFile, OpenFlags};
 use lnet::sim::{Fabric, Fate, FrameInfo, Weather};
 use parking_lot::Mutex;
 
-use crate::cluster::{Cluster, Host};
-use crate::run::{Failure, OSTS, Settings, in_simulation};
+use crate::cluster::{Cluster, Death, Host};
+use crate::run::{CLIENTS, Failure, NEWCOMERS, OSTS, Settings, in_simulation};
 
 /// Delivery time of a frame.
 const LATENCY: Duration = Duration::from_millis(1);
@@ -31,7 +31,8 @@ impl Weather for RuledWeather {
     fn arrived(&mut self, _: &FrameInfo) {}
 }
 
-/// A running cluster: metadata servers, two object servers and four clients.
+/// A running cluster: metadata servers, two object servers and four clients, and a host for a client
+/// that mounts later.
 pub struct Scenario {
     /// The nodes and the network.
     pub cluster: Arc<Cluster>,
@@ -67,7 +68,8 @@ where
         let fabric = Fabric::new(Box::new(RuledWeather(rule.clone())));
         tokio::spawn(fabric.clone().run());
         let cluster = Arc::new(Cluster::new(seed, fabric, settings.size(), None));
-        for host in cluster.hosts() {
+        let later = NEWCOMERS as usize;
+        for host in cluster.hosts().take(cluster.hosts().count() - later) {
             let started = cluster.start(host).await;
             assert_eq!(started, Ok(()), "node {}", host.id);
         }
@@ -84,6 +86,28 @@ impl Scenario {
     /// The host of the client with this index, from 0.
     pub fn host(&self, client: usize) -> &Arc<Host> {
         &self.cluster.clients[client]
+    }
+
+    /// Kills a server and starts it again.
+    ///
+    /// # Panics
+    ///
+    /// If the server does not start.
+    pub async fn restart(&self, server: usize, death: Death) {
+        let host = &self.cluster.servers[server];
+        self.cluster.kill(host, death).await;
+        let started = self.cluster.start(host).await;
+        assert_eq!(started, Ok(()), "server {server}");
+    }
+
+    /// Mounts on the host for a later client, which has the index [`CLIENTS`].
+    ///
+    /// # Panics
+    ///
+    /// If the mount fails.
+    pub async fn mount_newcomer(&self) {
+        let started = self.cluster.start(self.host(CLIENTS as usize)).await;
+        assert_eq!(started, Ok(()), "the new client");
     }
 
     /// Runs a call on a client.

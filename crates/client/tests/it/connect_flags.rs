@@ -28,6 +28,7 @@ fn granted(target: &dyn Target) -> [u64; 2] {
         client_uuid: "client".into(),
         peer: Nid::LO,
         reconnects: false,
+        recovers: false,
         data,
     };
     let data = target.negotiate(&request).unwrap();

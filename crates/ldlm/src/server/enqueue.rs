@@ -37,9 +37,10 @@ impl LockServer {
         let blocked_flags = u64::from(dlm.lock_flags) & wire::LDLM_FL_BLOCKED_MASK;
         // A replay has these flags for the server; in the reply they are for the client.
         dlm.lock_flags &= !(wire::LDLM_FL_BLOCKED_MASK as u32);
-        let placement = if self.is_replay(&dlm) {
+        let placement = if self.is_replay(&req.export, &dlm) {
             self.replay(&lock_request, blocked_flags)
         } else {
+            self.claim(&req.export, &lock_request).await?;
             if let Some(lock) = self.find_earlier_attempt(req, &dlm, &lock_request) {
                 return self.lock_reply(&req.export, &dlm, &lock, 0).await;
             }
@@ -175,7 +176,7 @@ impl LockServer {
         rep.lock_handle.cookie = lock.id.0;
         let lvb = match lock.policy {
             // A client that replays a lock has a newer value block than the server.
-            Policy::Extent(_) if !self.is_replay(dlm) => self.lvb_for(export, &lock.res).await,
+            Policy::Extent(_) if !self.is_replay(export, dlm) => self.lvb_for(export, &lock.res).await,
             _ => Bytes::new(),
         };
         Ok(Reply::new(vec![rep.to_bytes(), lvb]))

@@ -77,8 +77,11 @@ impl LockServer {
         mode: LockMode,
         policy: Policy,
     ) -> Result<LocalLock, Errno> {
-        self.take_lock(client, LockRequest::local(Holder::SERVER, 0, res, mode, policy))
-            .await
+        let request = LockRequest::local(Holder::SERVER, 0, res, mode, policy);
+        if let Some(client) = client {
+            self.claim_for(client, &request).await?;
+        }
+        self.take_lock(client, request).await
     }
 
     /// Like [`LockServer::lock`], but the client's own locks do not conflict, because the client
@@ -95,6 +98,7 @@ impl LockServer {
         policy: Policy,
     ) -> Result<LocalLock, Errno> {
         let request = LockRequest::local(Holder::SERVER, 0, res, mode, policy);
+        self.claim_for(client, &request).await?;
         let request = LockRequest {
             on_behalf: holder(client),
             ..request
@@ -122,19 +126,22 @@ impl LockServer {
         .await
     }
 
-    /// Takes a lock for the server itself if no lock conflicts, else returns `None`. Revokes no
-    /// lock.
+    /// Takes a lock for reading for the server itself if no lock conflicts, else returns `None`.
+    /// Revokes no lock. `client` is the sender of the request that needs the lock, if any.
     ///
     /// # Errors
     ///
     /// `EINVAL` or `ENOLCK` if the lock is refused, `ESHUTDOWN` while the server stops.
     pub async fn try_lock(
         &self,
+        client: Option<&Export>,
         res: LdlmResId,
-        mode: LockMode,
         policy: Policy,
     ) -> Result<Option<LocalLock>, Errno> {
-        let request = LockRequest::local(Holder::SERVER, 0, res, mode, policy);
+        let request = LockRequest::local(Holder::SERVER, 0, res, LockMode::Pr, policy);
+        if client.is_some_and(|client| self.must_wait_to_claim(client, &request)) {
+            return Ok(None);
+        }
         match self
             .take_lock(
                 None,
@@ -160,7 +167,7 @@ impl LockServer {
     /// Grants a client an inode-bits lock as part of an intent: waits until `bits` are free, and
     /// adds those of `try_bits` that are free at the grant. Conflicting locks of the client itself
     /// are revoked, too. If `bits` is 0, no other lock is revoked, and the result may be no lock.
-    /// Grants no lock while clients replay their locks.
+    /// Grants no lock to a client that replays its locks.
     ///
     /// # Errors
     ///
@@ -177,17 +184,19 @@ impl LockServer {
     ) -> Result<GrantedLock, Errno> {
         self.register_export(export)?;
         self.cancel_earlier_attempt(export, client_cookie, &res);
-        if self.is_replaying() || (bits == 0 && self.limits.is_full()) {
+        if self.is_replaying_for(export) || (bits == 0 && self.limits.is_full()) {
             return Ok(GrantedLock::default());
         }
         self.wait_below_limit().await?;
         let policy = Policy::Ibits(Ibits { bits, try_bits });
         let request = LockRequest::local(holder(export), client_cookie, res, mode, policy);
+        self.claim(export, &request).await?;
         self.grant(export, &request).await
     }
 
-    /// Like [`LockServer::grant_to`] without waiting: grants no lock if `bits` are not free at
-    /// once, if there are too many locks, or while clients replay their locks. Revokes no lock.
+    /// Like [`LockServer::grant_to`] without waiting for other clients: grants no lock if `bits`
+    /// are not free at once, if there are too many locks, or if clients that recover may hold a
+    /// conflicting lock. Revokes no lock.
     ///
     /// # Errors
     ///
@@ -203,11 +212,13 @@ impl LockServer {
     ) -> Result<GrantedLock, Errno> {
         self.register_export(export)?;
         self.cancel_earlier_attempt(export, client_cookie, &res);
-        if self.is_replaying() || self.limits.is_full() {
-            return Ok(GrantedLock::default());
-        }
         let policy = Policy::Ibits(Ibits { bits, try_bits });
         let request = LockRequest::local(holder(export), client_cookie, res, mode, policy);
+        let must_wait = self.is_replaying_for(export) || self.must_wait_to_claim(export, &request);
+        if must_wait || self.limits.is_full() {
+            return Ok(GrantedLock::default());
+        }
+        self.claim(export, &request).await?;
         self.grant(
             export,
             &LockRequest {

@@ -1,11 +1,13 @@
-//! Lock value blocks (LVB): the size, blocks and times of an OST object, as the OST knows them.
+//! A lock server's questions to its target about resources: their lock value blocks (LVB), which
+//! are the size, blocks and times of an OST object, as the OST knows them, and their parts of the
+//! target.
 
 use super::LockServer;
 use bytes::Bytes;
-use rpc::{BoxFuture, Export};
+use rpc::{BoxFuture, Export, Part};
 use wire::{HasTimes, LdlmResId, OstLvb, Precision, WireStruct};
 
-/// The source of the value blocks of a lock server's resources.
+/// A lock server's target, as far as the resources are concerned.
 pub trait LvbOps: Send + Sync + 'static {
     /// The current value block of a resource (on an OST: `OstLvb`); `None` if it has none.
     fn fill<'a>(&'a self, res: &'a LdlmResId) -> BoxFuture<'a, Option<Bytes>>;
@@ -13,6 +15,12 @@ pub trait LvbOps: Send + Sync + 'static {
     /// Takes a value block that a client has reported; with `None`, discards a cached one, because
     /// a write lock is gone.
     fn update<'a>(&'a self, res: &'a LdlmResId, lvb: Option<Bytes>) -> BoxFuture<'a, ()>;
+
+    /// The part of the target to which a resource belongs ([`Export::claim`]); `None` if the target
+    /// keeps no records of what its clients hold there.
+    fn part(&self, _res: &LdlmResId) -> Option<Part> {
+        None
+    }
 }
 
 impl LockServer {

@@ -7,6 +7,7 @@
 //! time.
 
 mod asts;
+mod claim;
 mod enqueue;
 mod glimpse;
 mod local;

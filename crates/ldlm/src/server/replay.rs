@@ -2,15 +2,17 @@
 
 use super::LockServer;
 use crate::action::{LockRequest, Placement, Refusal};
+use rpc::Export;
 use std::sync::atomic::Ordering;
 use wire::LdlmRequest;
 
 impl LockServer {
     /// Begins to accept replays of locks. To be called before the target serves the first request
-    /// of a recovery; ended by [`LockServer::replay_done`]. Until then no waiting lock is granted,
-    /// no lock is revoked, and intents get no locks: a client ignores the reply to an intent that
-    /// it replays, and replays the lock afterwards. The target's own tasks must not request locks
-    /// meanwhile, except for the requests that clients replay before their locks.
+    /// of a recovery; ended by [`LockServer::replay_done`]. Until then no replayed lock is revoked
+    /// or leaves the queue, and intents of clients that replay get no locks: a client ignores the
+    /// reply to an intent that it replays, and replays the lock afterwards. New clients get locks
+    /// where no lock is missing ([`Export::claim`]). The target's own tasks must not request locks
+    /// meanwhile, except for requests of clients.
     pub fn begin_replay(&self) {
         self.replaying.store(true, Ordering::Release);
         for shard in &self.shards {
@@ -33,9 +35,15 @@ impl LockServer {
     }
 
     /// Whether a request replays a lock. The flag counts only during the time for replays, because
-    /// a replay is granted without a check for conflicts.
-    pub(super) fn is_replay(&self, dlm: &LdlmRequest) -> bool {
-        u64::from(dlm.lock_flags) & wire::LDLM_FL_REPLAY != 0 && self.is_replaying()
+    /// a replay is granted without a check for conflicts, and only for clients that recover.
+    pub(super) fn is_replay(&self, export: &Export, dlm: &LdlmRequest) -> bool {
+        let has_flag = u64::from(dlm.lock_flags) & wire::LDLM_FL_REPLAY != 0;
+        has_flag && self.is_replaying() && !export.is_newcomer()
+    }
+
+    /// Whether a client cannot get new locks: it is one of those that replay theirs.
+    pub(super) fn is_replaying_for(&self, export: &Export) -> bool {
+        self.is_replaying() && !export.is_newcomer()
     }
 
     /// Replays a lock. `blocked_flags` are the request's flags of `LDLM_FL_BLOCKED_MASK`: unless

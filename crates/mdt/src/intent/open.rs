@@ -5,7 +5,7 @@
 
 use bytes::Bytes;
 use ldlm::{GrantedLock, LockMode};
-use rpc::ServerRequest;
+use rpc::{Access, ServerRequest};
 use wire::format::bufs;
 use wire::{
     DISP_IT_EXECD, DISP_LOOKUP_EXECD, DISP_LOOKUP_NEG, DISP_LOOKUP_POS, DISP_OPEN_CREATE, DISP_OPEN_LEASE,
@@ -24,7 +24,7 @@ use crate::{
     locks::{self, RequestLocks},
     namespace::{self, ChangeResult, NewInode, OpenMode, Resolved},
     store::{Inode, S_IFREG, UnusedFid},
-    target::{Mdt, lock_terms, name_of, precision},
+    target::{Mdt, lock_terms, name_of, part_of, precision},
 };
 
 /// The parameters of an open.
@@ -153,6 +153,13 @@ impl Mdt {
         let Some(mut found) = self.find_or_create(req, request, out).await? else {
             return Ok(());
         };
+        if found.created.is_none() {
+            let access = match request.flags.writes() {
+                true => Access::Write,
+                false => Access::Read,
+            };
+            req.export.claim(part_of(found.fid), access).await?;
+        }
         let (inode, lock) = match &found.created {
             Some((change, lock)) => {
                 (out.transno, out.pre_versions) = (change.transno, change.pre_versions);

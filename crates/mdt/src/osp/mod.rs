@@ -9,6 +9,7 @@
 pub(crate) mod orphans;
 mod ost;
 pub(crate) mod pool;
+mod postponed;
 mod shared_pool;
 mod watermarks;
 mod work;
@@ -149,16 +150,6 @@ impl Osts {
         }
     }
 
-    /// Creates no objects until [`Osts::allow_creates`]. Called before the first OST is added.
-    pub(crate) fn postpone_creates(&self) {
-        self.may_create.send_replace(false);
-    }
-
-    /// Creates objects from now on: all files are known.
-    pub(crate) fn allow_creates(&self) {
-        self.may_create.send_replace(true);
-    }
-
     /// Records that a file which a client creates again has this object: later files do not get
     /// it.
     ///
@@ -267,7 +258,8 @@ impl Osts {
         Ok(layout::build(file, striping.stripe_size, striping.pool, &objects))
     }
 
-    /// Allocates objects for a file: as many as requested, or fewer if some OSTs have none. Waits
+    /// Allocates objects for a file, after a recovery: as many as requested, or fewer if some OSTs
+    /// have none. Waits
     /// while no OST has an object, or while one that the user chose has none. `ENOSPC` after
     /// [`ALLOCATE_TIMEOUT`], or earlier if the OSTs are full.
     pub(crate) async fn allocate_objects(
@@ -275,6 +267,7 @@ impl Osts {
         file: Fid,
         striping: &StripeRequest,
     ) -> Result<Vec<StripeObject>, Errno> {
+        self.wait_may_create().await;
         // Each file takes one turn: a retry must not change the OSTs of later files.
         let turn = self.turn.fetch_add(1, Ordering::Relaxed);
         self.refresh_statfs().await;

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use params::Operations;
 use rpc::{
-    BoxFuture, ConnectRequest, EndReason, Export, KeptReply, KnownClient, Reply, Role, ServerRequest, Target,
+    BoxFuture, ConnectRequest, EndReason, Export, Holdings, KeptReply, KnownClient, Mark, Reply, Role,
+    ServerRequest, Target,
 };
 use tokio::time::Instant;
 use wire::format::bufs;
@@ -61,6 +62,7 @@ impl Target for Mdt {
 
     fn handle<'a>(&'a self, req: &'a mut ServerRequest) -> BoxFuture<'a, Result<Reply, Errno>> {
         Box::pin(async move {
+            self.wait_as_newcomer(req).await?;
             let (op, started) = (Op::of(req), Instant::now());
             let result = self.dispatch(req).await;
             if let (Some(op), Ok(_)) = (op, &result) {
@@ -82,6 +84,23 @@ impl Target for Mdt {
 
     fn remember_client<'a>(&'a self, export: &'a Arc<Export>) -> BoxFuture<'a, Result<(), Errno>> {
         Box::pin(self.record_client(export))
+    }
+
+    fn record_holdings<'a>(
+        &'a self,
+        export: &'a Arc<Export>,
+        mark: Mark,
+        replaced: Vec<Mark>,
+    ) -> BoxFuture<'a, Result<(), Errno>> {
+        Box::pin(self.record_holding(export, mark, replaced))
+    }
+
+    fn replace_holdings(&self, export: &Arc<Export>, before: &Holdings, now: &Holdings) {
+        self.replace_records_of_holdings(export, before, now);
+    }
+
+    fn holdings_of(&self, export: &Arc<Export>) -> Option<Holdings> {
+        Some(self.holdings_of_client(export))
     }
 
     fn forget_client(&self, client_uuid: &str) {

@@ -1,6 +1,7 @@
 //! The metadata target: its parts, its start and stop, and the dispatch of requests.
 
 mod dispatch;
+mod newcomers;
 mod recovery;
 mod start;
 
@@ -20,6 +21,7 @@ use tokio::{sync::watch, task::JoinHandle};
 use wire::format::bufs;
 use wire::{Errno, Fid, LockTerms, MdtBody, OBD_CONNECT_RDONLY, Precision, Time, WireStruct};
 
+pub(crate) use self::newcomers::part_of;
 use self::recovery::Recovery;
 use crate::{
     body,
@@ -232,6 +234,7 @@ impl Mdt {
     pub(crate) async fn check_new_fid(&self, req: &ServerRequest, fid: Fid) -> Result<UnusedFid, Errno> {
         let was_allocated = || self.sequences.was_allocated(fid.f_seq);
         if self.sequence_owners.claim(&req.export, fid.f_seq, was_allocated) {
+            req.export.claim_group(fid.f_seq).await?;
             return self.store.unused_fid(fid).await?.ok_or(Errno::EEXIST);
         }
         lnet::warn_rate_limited!(client = %req.export.client_uuid, peer = %req.peer, %fid, "create refused: the FID's sequence does not belong to the client");

@@ -2,8 +2,8 @@
 //! and the work that waits for the end of recovery.
 //!
 //! A client that was connected before the restart replays the requests that the crash may have
-//! undone, and the opens of files that it still has open. Until all clients have done so, nothing may
-//! conclude that a file or an object is unused:
+//! undone, and the opens of files that it still has open. Until all clients have done so, nothing
+//! may conclude that a file or an object is unused:
 //!
 //! - a file without names may be open: it stays, as an orphan;
 //! - an object without a file may belong to a create that a client will replay: the MDT neither
@@ -18,7 +18,7 @@ use std::sync::{
 
 use osd::clients::ClientRecords;
 use parking_lot::Mutex;
-use rpc::{EndReason, Export, KnownClient, ServerRequest};
+use rpc::{EndReason, Export, Holdings, KnownClient, Mark, ServerRequest};
 use wire::{Errno, LDLM_ENQUEUE, LockTerms, Nid, Transno};
 
 use super::Mdt;
@@ -28,10 +28,9 @@ use crate::{
     store::{Change, Origin, ReplySlot, RequestStore, Store},
 };
 
-/// The number of a client in the records of clients, stored with its export. `None` for a client
-/// without a record, which cannot recover.
+/// The number of a client in the records of clients, stored with its export.
 #[derive(Default)]
-struct ClientNumber(OnceLock<Option<u32>>);
+struct ClientNumber(OnceLock<u32>);
 
 /// The state of recovery.
 pub(super) struct Recovery {
@@ -115,12 +114,14 @@ impl Mdt {
         RequestStore::new(&self.store, Origin { replayed, slot })
     }
 
-    /// The number of a client in the records of clients.
+    /// The number of a client in the records of clients. `None` for a client without a record,
+    /// which cannot recover.
     fn client_number(&self, export: &Arc<Export>) -> Option<u32> {
-        let number = export.ext::<ClientNumber>();
-        *number
-            .0
-            .get_or_init(|| self.recovery.clients.number(&export.client_uuid))
+        let known = export.ext::<ClientNumber>();
+        known.0.get().copied().or_else(|| {
+            let number = self.recovery.clients.number(&export.client_uuid)?;
+            Some(*known.0.get_or_init(|| number))
+        })
     }
 
     /// The clients of earlier starts; none after the first call.
@@ -133,6 +134,38 @@ impl Mdt {
         let is_lustre = export.lock_terms() != LockTerms::Nacre && !export.is_server();
         let (uuid, nid) = (&export.client_uuid, export.peer());
         Ok(self.recovery.clients.remember(uuid, nid, is_lustre).await?)
+    }
+
+    /// Records that a client may hold something in a part of the target. Also records the client,
+    /// if it connected during a recovery and has no record yet.
+    pub(super) async fn record_holding(
+        &self,
+        export: &Arc<Export>,
+        mark: Mark,
+        replaced: Vec<Mark>,
+    ) -> Result<(), Errno> {
+        if self.client_number(export).is_none() {
+            self.record_client(export).await?;
+        }
+        let uuid = &export.client_uuid;
+        let added = self.recovery.clients.add_holding(uuid, mark, &replaced).await;
+        Ok(added.inspect_err(|e| {
+            tracing::warn!("{}: cannot record what client {uuid} holds: {e}", self.uuid);
+        })?)
+    }
+
+    /// Replaces the record of what a client may hold.
+    pub(super) fn replace_records_of_holdings(
+        &self,
+        export: &Arc<Export>,
+        before: &Holdings,
+        now: &Holdings,
+    ) {
+        let uuid = &export.client_uuid;
+        if let Err(e) = self.recovery.clients.replace_holdings(uuid, before, now) {
+            let mdt = &self.uuid;
+            tracing::warn!("{mdt}: cannot remove records of what client {uuid} held; they stay: {e}");
+        }
     }
 
     /// Removes the record of a client, and its kept replies in a task.
@@ -150,7 +183,7 @@ impl Mdt {
         };
         let records = self.recovery.clients.clone();
         cpt::spawn(async move {
-            if let Err(e) = records.remove_replies(number).await {
+            if let Err(e) = records.remove_traces(number).await {
                 tracing::error!("{uuid}: cannot remove kept replies; the next start removes them: {e}");
             }
         });

@@ -6,7 +6,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use ldlm::{LdlmConfig, LockServer, LockType, NoLvb};
+use ldlm::{LdlmConfig, LockServer, LockType};
 use mgc::{FsConfig, NidTable};
 use osd::{Batch, Index, Stores};
 use rpc::{Export, Import, Ptlrpc, TargetExports, services};
@@ -147,7 +147,11 @@ impl Mdt {
             ..LdlmConfig::default()
         };
         let mdt = Arc::new(Mdt {
-            locks: Locks::new(LockServer::new(&format!("mdt-{uuid}"), Arc::new(NoLvb), ldlm)),
+            locks: Locks::new(LockServer::new(
+                &format!("mdt-{uuid}"),
+                Arc::new(super::newcomers::Inodes),
+                ldlm,
+            )),
             cookies: Cookies::new(store.transactions().epoch()),
             osts: Osts::new(rpc.clone(), store.clone(), svname.clone(), cfg.params.clone()),
             sequence_owners: Default::default(),

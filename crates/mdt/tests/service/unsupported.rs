@@ -32,6 +32,7 @@ async fn super_sequences_are_for_targets_of_the_file_system_only() {
             client_uuid: "testfs-MDT0000-lwp-OST0000_UUID".into(),
             peer: peer.parse().unwrap(),
             reconnects: false,
+            recovers: false,
             data,
         })
     };

@@ -31,6 +31,7 @@ async fn peer_is_a_server_only_at_an_mdts_nid() {
             client_uuid: "testfs-MDT0000-mdtlov_UUID".into(),
             peer: nid.parse().unwrap(),
             reconnects: false,
+            recovers: false,
             data,
         })
     };

@@ -84,6 +84,7 @@ async fn connect_to(
         client_uuid: uuid.clone(),
         peer: arrival.from,
         reconnects: !initial,
+        recovers: false,
         data: requested,
     };
     let role = target.admit(&req)?;
@@ -94,10 +95,15 @@ async fn connect_to(
         initial,
         role,
     };
-    let recovery = exports.recovery().filter(|_| role == Role::Client);
-    if let Some(recovery) = recovery {
-        check_recovers(recovery, exports, &identity, arrival.from)?;
+    let ongoing = exports.recovery().filter(|_| role == Role::Client);
+    if let Some(recovery) = ongoing {
+        drop_lost_state(recovery, exports, &identity, arrival.from)?;
     }
+    let recovery = ongoing.filter(|recovery| recovery.knows(&identity.uuid));
+    let req = ConnectRequest {
+        recovers: recovery.is_some(),
+        ..req
+    };
     let clearing = evict_earlier_exports(rpc, exports, &identity, arrival.from);
     timeout(rpc.config().connect_timeout, clearing)
         .await
@@ -112,9 +118,14 @@ async fn connect_to(
     };
     let export = match find_or_create(rpc, exports, &identity, arrival.from)? {
         ConnectExport::New(export) => {
-            if let Some(recovery) = recovery {
-                let kept = recovery.take_replies(&identity.uuid);
-                export.replies.lock().add_kept(kept);
+            match (recovery, ongoing) {
+                (Some(recovery), _) => {
+                    let (kept, holdings) = recovery.take_known(&identity.uuid);
+                    export.replies.lock().add_kept(kept);
+                    export.claims.restore(holdings);
+                }
+                (None, Some(_)) => export.claims.set_newcomer(),
+                (None, None) => {}
             }
             export
         }
@@ -125,8 +136,10 @@ async fn connect_to(
         }
     };
     export.record_connect(arrival.from, role, granted, identity.cookie, identity.conn_cnt);
-    // A client in this process ends with the target, so it never recovers.
-    if recovery.is_none()
+    // A client in this process ends with the target, so it never recovers. A client that is new
+    // during a recovery gets its record with its first claim: until then the target need not wait
+    // for it.
+    if ongoing.is_none()
         && role == Role::Client
         && arrival.from != Nid::LO
         && let Err(errno) = target.remember_client(&export).await
@@ -163,13 +176,13 @@ async fn connect_to(
     })
 }
 
-/// Checks that a client may connect to a target that recovers.
+/// If a client of before the restart connects for the first time, it has lost its state: it is a
+/// new client.
 ///
 /// # Errors
 ///
-/// `EBUSY` if the client was not connected before the restart, or has lost its state since. It may
-/// connect after the recovery.
-fn check_recovers(
+/// `EBUSY` if the client connects from another node. It may connect after the recovery.
+fn drop_lost_state(
     recovery: &TargetRecovery,
     exports: &TargetExports,
     identity: &ClientIdentity,
@@ -184,10 +197,7 @@ fn check_recovers(
         recovery.client_gone(uuid);
         exports.target().forget_client(uuid);
     }
-    match recovery.knows(uuid) {
-        true => Ok(()),
-        false => Err(Errno::EBUSY),
-    }
+    Ok(())
 }
 
 /// The connect data to grant: the target's and this layer's flags, limited to the requested ones.

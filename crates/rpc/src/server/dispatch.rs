@@ -181,8 +181,9 @@ async fn handle_in_turn(
     let route = arrival.negotiated_route(export);
     let opc = arrival.body.pb_opc;
     if opc == OBD_PING || opcode::is_disconnect(opc) {
-        if opc != OBD_PING {
-            export.end(EndReason::Disconnected).await;
+        match opc {
+            OBD_PING => export.tidy_claims(),
+            _ => export.end(EndReason::Disconnected).await,
         }
         let last_committed = export.target().last_committed();
         return reply::send(rpc, arrival, &route, &Ok(Reply::default()), last_committed).await;
@@ -224,6 +225,7 @@ async fn handle_in_turn(
         Err(Errno::ENOTSUPP) => Err(unsupported_errno(&req)),
         outcome => outcome,
     };
+    export.claims.note_transno(transno_of(&outcome));
     let outcome = Arc::new(outcome);
     let (route, bulk_failed) = guard.finish(&outcome);
     if bulk_failed {

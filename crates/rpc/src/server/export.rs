@@ -1,6 +1,7 @@
 //! Exports: a target's side of a client's connection, and callbacks to the client.
 
 use super::active::{ActiveCount, ActiveGuard};
+use super::claims::Claims;
 use super::recovery::TargetRecovery;
 use super::reply_cache::ReplyCache;
 use super::request::Execution;
@@ -40,9 +41,9 @@ const CALLBACK_REPLY_MAX: u32 = 1024;
 
 /// The state from the last connect.
 #[derive(Debug, Clone, Copy)]
-struct Connection {
-    peer: Nid,
-    role: Role,
+pub(super) struct Connection {
+    pub(super) peer: Nid,
+    pub(super) role: Role,
     /// The client's import handle, for callbacks.
     cookie: u64,
     /// Identifies the boot of the client's node; 0 if unknown.
@@ -86,6 +87,8 @@ pub struct Export {
     heard_at_ms: AtomicU64,
     /// The target's state for the client, one value for each type.
     ext: ArcSwap<Vec<Arc<dyn Any + Send + Sync>>>,
+    /// The records of the parts in which the client may hold something.
+    pub(super) claims: Claims,
     fail: Arc<FailPoints>,
     rpc: Weak<Ptlrpc>,
     me: Weak<Export>,
@@ -133,6 +136,7 @@ impl Export {
             created_at: Instant::now(),
             heard_at_ms: AtomicU64::new(0),
             ext: ArcSwap::default(),
+            claims: Claims::default(),
             fail: rpc.fail().clone(),
             rpc: Arc::downgrade(rpc),
             me: me.clone(),
@@ -159,6 +163,20 @@ impl Export {
         self.replies.lock().reset_last_xid();
         self.note_heard();
         self.state_tx.send_modify(|g| g.conn_cnt = conn_cnt);
+    }
+
+    /// The state from the last connect.
+    pub(super) fn connection(&self) -> Connection {
+        **self.connection.load()
+    }
+
+    pub(super) fn me(&self) -> Option<Arc<Export>> {
+        self.me.upgrade()
+    }
+
+    /// Whether a request is in execution.
+    pub(super) fn is_busy(&self) -> bool {
+        self.active.count() > 0
     }
 
     /// The NID of the last connect.

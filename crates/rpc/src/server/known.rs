@@ -1,5 +1,6 @@
 //! The clients that a target knew before its start, and the replies that it kept for them.
 
+use super::Holdings;
 use wire::{Nid, Transno, Xid};
 
 /// A client that was connected before the target started.
@@ -14,6 +15,8 @@ pub struct KnownClient {
     pub notices_late: bool,
     /// The kept replies, at most one for each slot.
     pub replies: Vec<KeptReply>,
+    /// The parts of the target in which it may hold something.
+    pub holdings: Holdings,
 }
 
 /// The durable part of a reply, for each slot of a client: the last request of the slot that

@@ -4,11 +4,13 @@
 //! [`reply_cache`] whether to execute it; the [`Target`] handles it; [`reply`] sends the reply.
 
 mod active;
+mod claims;
 mod connect;
 mod dispatch;
 pub(crate) mod evictor;
 mod export;
 mod flavor;
+mod holdings;
 mod inject;
 mod inline_dispatch;
 mod known;
@@ -29,6 +31,7 @@ mod unreachable;
 
 pub use active::ActiveGuard;
 pub use export::Export;
+pub use holdings::{Access, Holdings, Mark, Part};
 pub use known::{KeptReply, KnownClient};
 pub use partition::ServiceStats;
 pub use reply::Reply;

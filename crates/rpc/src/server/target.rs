@@ -1,7 +1,7 @@
 //! The interface that servers (MGS, MDT, OST) implement.
 
 use super::known::{KeptReply, KnownClient};
-use super::{Export, Reply, ServerRequest};
+use super::{Export, Holdings, Mark, Reply, ServerRequest};
 use crate::BoxFuture;
 use params::Operations;
 use std::sync::Arc;
@@ -39,6 +39,8 @@ pub struct ConnectRequest {
     /// Whether the client says that it was connected to this target before, perhaps before a
     /// restart of the target.
     pub reconnects: bool,
+    /// Whether the client takes part in the recovery after the target's restart.
+    pub recovers: bool,
     /// The requested flags and fields.
     pub data: ObdConnectData,
 }
@@ -124,6 +126,31 @@ pub trait Target: Send + Sync + 'static {
     /// Why the record cannot be written. The client is admitted nevertheless.
     fn remember_client<'a>(&'a self, _export: &'a Arc<Export>) -> BoxFuture<'a, Result<(), Errno>> {
         Box::pin(async { Ok(()) })
+    }
+
+    /// Records durably that a client may hold something in a part of the target. Called before the
+    /// client gets anything there. The mark stands for those of `replaced`, too.
+    ///
+    /// # Errors
+    ///
+    /// Why the record cannot be written.
+    fn record_holdings<'a>(
+        &'a self,
+        _export: &'a Arc<Export>,
+        _mark: Mark,
+        _replaced: Vec<Mark>,
+    ) -> BoxFuture<'a, Result<(), Errno>> {
+        Box::pin(async { Ok(()) })
+    }
+
+    /// Replaces the record of what a client may hold by `now`. A crash may bring the former record
+    /// back.
+    fn replace_holdings(&self, _export: &Arc<Export>, _before: &Holdings, _now: &Holdings) {}
+
+    /// The parts in which a client holds locks or open files at present. `None` if the target keeps
+    /// no record of that.
+    fn holdings_of(&self, _export: &Arc<Export>) -> Option<Holdings> {
+        None
     }
 
     /// Removes the record of a client that has not reconnected in time.

@@ -93,6 +93,7 @@ impl TargetExports {
                 client_uuid: export.client_uuid.clone(),
                 peer: export.peer(),
                 reconnects: false,
+                recovers: false,
                 data: export.data(),
             };
             if self.target.admit(&req).is_err() {

@@ -3,8 +3,8 @@
 
 use parking_lot::Mutex;
 use rpc::{
-    BoxFuture, ConnectRequest, EndReason, Export, Import, ImportConfig, ImportKind, KeptReply, KnownClient,
-    Ptlrpc, Replay, Reply, Request, ServerRequest, Target,
+    Access, BoxFuture, ConnectRequest, EndReason, Export, Import, ImportConfig, ImportKind, KeptReply,
+    KnownClient, Part, Ptlrpc, Replay, Reply, Request, ServerRequest, Target,
 };
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -81,6 +81,11 @@ impl Target for TextTarget {
             let text = String::from_utf8_lossy(req.buf(1))
                 .trim_end_matches('\0')
                 .to_owned();
+            if let Some(group) = text.strip_prefix("group ") {
+                req.export
+                    .claim(part(group.parse().unwrap()), Access::Write)
+                    .await?;
+            }
             let new = || Transno(self.last.fetch_add(1, Ordering::SeqCst) + 1);
             let (transno, line) = match req.replayed_transno() {
                 Some(transno) => (transno, format!("{} {text}", transno.0)),
@@ -100,6 +105,14 @@ impl Target for TextTarget {
     }
 }
 
+fn part(group: u64) -> Part {
+    Part {
+        group,
+        member: 1,
+        is_new: false,
+    }
+}
+
 fn known(uuid: &str, replies: Vec<KeptReply>) -> KnownClient {
     KnownClient {
         uuid: uuid.to_owned(),
@@ -107,6 +120,7 @@ fn known(uuid: &str, replies: Vec<KeptReply>) -> KnownClient {
         // The client notices the restart by a missing reply or a ping, which takes up to 25 s.
         notices_late: uuid != "missing",
         replies,
+        holdings: Default::default(),
     }
 }
 
@@ -241,23 +255,32 @@ async fn only_the_message_of_a_later_start_moves_a_client() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_missing_client_is_evicted_and_new_clients_wait_until_then() {
+async fn a_missing_client_is_evicted_and_new_clients_wait_for_what_it_may_hold() {
     let rpc = node(2);
     rpc.add_target(Arc::new(first()));
     let (a, owner) = connect(&rpc, "a").await;
     change(&a, "1").await;
     rpc.remove_target(MDT).await;
     let waiting = change_later(&a, "2");
-    let target = Arc::new(restarted(&["a", "missing"], 0));
+    let mut restarted = restarted(&["a", "missing"], 0);
+    restarted.known[1].holdings.add_part(&part(7), Access::Read);
+    let target = Arc::new(restarted);
     let exports = rpc.add_target(target.clone());
     let started_at = Instant::now();
     let (new, _) = start_connecting(&rpc, "new");
-    change(&new, "new").await;
+    let blocked = change_later(&new, "group 7");
+    change(&new, "group 8").await;
+    let waited = started_at.elapsed();
+    assert!(waited < Duration::from_secs(1), "{waited:?}");
+    blocked.await.unwrap();
     waiting.await.unwrap();
     let waited = started_at.elapsed();
     assert!((10..13).contains(&waited.as_secs()), "{waited:?}");
     assert_eq!(*target.forgotten.lock(), ["missing"]);
-    assert_eq!(*target.executed.lock(), ["1 1", "lock of a", "2", "new"]);
+    let mut executed = target.executed.lock().clone();
+    assert_eq!(executed[0], "group 8");
+    executed.sort();
+    assert_eq!(executed, ["1 1", "2", "group 7", "group 8", "lock of a"]);
     assert_eq!(
         *owner.events.events.lock(),
         ["connected", "disconnected", "connected"]

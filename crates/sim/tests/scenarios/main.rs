@@ -6,6 +6,7 @@
 mod dead_mdts;
 mod fail_loc;
 mod failed_disks;
+mod newcomers;
 mod unmounts;
 
 use bytes::Bytes;

@@ -235,7 +235,7 @@ async fn a_replay_does_not_claim_bits_that_a_conversion_has_given_up() {
     client_a.locks.replay().await.unwrap();
     cluster.server.replay_done();
     let update = Policy::ibits(UPDATE);
-    let free = cluster.server.try_lock(dir, LockMode::Ex, update).await;
+    let free = cluster.server.try_lock(None, dir, update).await;
     assert!(free.unwrap().is_some(), "the old server may have granted it");
     cluster.hold(|_, _| false);
     client_a.until(|| client_a.locks.lock_count() == 0).await;

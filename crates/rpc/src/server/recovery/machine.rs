@@ -18,9 +18,10 @@
 //! client that sends nothing, 30 s. It then evicts the client. After `recovery_time_hard` it waits
 //! for no client longer than 10 s, and after ten times that it evicts all unfinished clients.
 
+use crate::server::{Access, Holdings, KnownClient, Part};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
-use wire::Transno;
+use wire::{Nid, Transno};
 
 /// Minimum time for which the target waits for a client to reconnect.
 const RECONNECT_MIN: Duration = Duration::from_secs(10);
@@ -77,6 +78,10 @@ enum Progress {
 
 #[derive(Debug)]
 struct Client {
+    /// Its node before the restart.
+    nid: Nid,
+    /// The parts of the target in which it may hold something.
+    holdings: Holdings,
     notices_late: bool,
     progress: Progress,
     /// The replayed request that waits or runs.
@@ -116,24 +121,25 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
-    /// The recovery of a target that starts now; `clients`: UUID, and whether it is a client of
-    /// Lustre.
+    /// The recovery of a target that starts now.
     pub(crate) fn new(
-        clients: impl IntoIterator<Item = (String, bool)>,
+        clients: impl IntoIterator<Item = KnownClient>,
         last_committed: Transno,
         window: Window,
         now: Instant,
     ) -> Machine {
-        let client = |notices_late| Client {
-            notices_late,
-            progress: Progress::Missing,
-            request: None,
-            awaited_since: now,
+        let client = |known: KnownClient| {
+            let client = Client {
+                nid: known.nid,
+                holdings: known.holdings,
+                notices_late: known.notices_late,
+                progress: Progress::Missing,
+                request: None,
+                awaited_since: now,
+            };
+            (known.uuid, client)
         };
-        let clients: BTreeMap<_, _> = clients
-            .into_iter()
-            .map(|(uuid, notices_late)| (uuid, client(notices_late)))
-            .collect();
+        let clients: BTreeMap<_, _> = clients.into_iter().map(client).collect();
         Machine {
             window,
             started_at: now,
@@ -162,6 +168,14 @@ impl Machine {
     /// Whether the client may recover: it was connected before the restart, and is not evicted.
     pub(crate) fn knows(&self, uuid: &str) -> bool {
         self.clients.contains_key(uuid)
+    }
+
+    /// Whether a new client can have this access to a part of the target: no client that has not
+    /// recovered yet may hold something that excludes it. A client that has recovered holds what
+    /// the target's lock table says.
+    pub(crate) fn is_free(&self, part: &Part, access: Access) -> bool {
+        let mut unfinished = self.clients.values().filter(|c| c.progress < Progress::Done);
+        !unfinished.any(|client| client.holdings.excludes(part, access))
     }
 
     /// The client has reconnected.
@@ -343,6 +357,15 @@ impl Machine {
         vec![Action::Enter(stage)]
     }
 
+    /// The clients that have not reconnected: UUID, and NID of before the restart.
+    pub(crate) fn missing(&self) -> Vec<String> {
+        let is_missing = |(_, client): &(&String, &Client)| client.progress == Progress::Missing;
+        let missing = self.clients.iter().filter(is_missing);
+        missing
+            .map(|(uuid, client)| format!("{uuid}@{}", client.nid))
+            .collect()
+    }
+
     /// The text of the parameter `recovery_status`, in Lustre's format. `start`: the start of the
     /// recovery, seconds since 1970.
     pub(crate) fn status(&self, start: u64, now: Instant) -> String {
@@ -352,11 +375,6 @@ impl Machine {
             let left = self
                 .wake_at()
                 .map_or(0, |at| at.saturating_duration_since(now).as_secs());
-            let missing = self
-                .clients
-                .iter()
-                .filter(|(_, c)| c.progress == Progress::Missing);
-            let missing: Vec<_> = missing.map(|(uuid, _)| uuid.as_str()).collect();
             return format!(
                 "status: RECOVERING\nrecovery_start: {start}\ntime_remaining: {left}\nconnected_clients: {counts}\n\
                  req_replay_clients: {}\nlock_replay_clients: {}\ncompleted_clients: {}\nevicted_clients: {}\n\
@@ -374,7 +392,7 @@ impl Machine {
                 self.replayed,
                 self.queue.len(),
                 self.last_transno.0 + 1,
-                missing.join(" ")
+                self.missing().join(" ")
             );
         };
         let duration = ended_at.saturating_duration_since(self.started_at).as_secs();
@@ -390,164 +408,4 @@ impl Machine {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::{Action, Machine, SILENCE_MAX, Stage, Window};
-    use std::time::{Duration, Instant};
-    use wire::Transno;
-
-    fn machine(clients: &[&str], now: Instant) -> Machine {
-        let clients = clients.iter().map(|c| ((*c).to_owned(), c.starts_with("lustre")));
-        Machine::new(clients, Transno(10), Window::default(), now)
-    }
-
-    fn run(transno: u64, uuid: &str) -> Vec<Action> {
-        vec![Action::Run(Transno(transno), uuid.to_owned())]
-    }
-
-    fn secs(n: u64) -> Duration {
-        Duration::from_secs(n)
-    }
-
-    #[test]
-    fn requests_run_in_the_order_of_transnos_of_all_clients() {
-        let now = Instant::now();
-        let mut m = machine(&["a", "b"], now);
-        m.connected("a", now);
-        assert_eq!(m.request_arrived("a", Transno(12), now), []);
-        m.connected("b", now);
-        assert_eq!(m.request_arrived("b", Transno(11), now), run(11, "b"));
-        assert_eq!(m.request_done("b", now), []);
-        assert_eq!(m.request_arrived("b", Transno(13), now), run(12, "a"));
-        assert_eq!(m.request_done("a", now), []);
-        assert_eq!(m.lock_arrived("a", now), run(13, "b"));
-        assert_eq!(m.request_done("b", now), []);
-        assert_eq!(m.final_ping("b", now), [Action::Enter(Stage::Locks)]);
-        assert_eq!(m.final_ping("a", now), [Action::Enter(Stage::Finishing)]);
-        assert_eq!(m.finished(now), [Action::Enter(Stage::Complete)]);
-        assert!(
-            m.status(0, now)
-                .contains("completed_clients: 2/2\nreplayed_requests: 3")
-        );
-    }
-
-    #[test]
-    fn clients_without_requests_and_locks_end_the_recovery_with_their_final_pings() {
-        let now = Instant::now();
-        let mut m = machine(&["a"], now);
-        m.connected("a", now);
-        assert_eq!(
-            m.final_ping("a", now),
-            [Action::Enter(Stage::Locks), Action::Enter(Stage::Finishing)]
-        );
-    }
-
-    #[test]
-    fn missing_clients_are_evicted_after_twice_the_slowest_reconnect() {
-        let now = Instant::now();
-        let mut m = machine(&["a", "b", "lustre"], now);
-        assert_eq!(m.wake_at(), Some(now + secs(10)));
-        m.connected("a", now + secs(7));
-        m.final_ping("a", now + secs(7));
-        assert_eq!(m.tick(now + secs(13)), []);
-        let evicted = m.tick(now + secs(14));
-        assert!(
-            matches!(&evicted[..], [Action::Evict(b, _)] if b == "b"),
-            "{evicted:?}"
-        );
-        assert!(!m.knows("b") && m.knows("lustre"));
-        assert_eq!(m.tick(now + secs(59)), []);
-        let evicted = m.tick(now + secs(60));
-        assert!(matches!(&evicted[0], Action::Evict(c, _) if c == "lustre"));
-        assert_eq!(
-            evicted[1..],
-            [Action::Enter(Stage::Locks), Action::Enter(Stage::Finishing)]
-        );
-    }
-
-    #[test]
-    fn a_client_that_stops_to_replay_is_evicted_but_not_while_it_waits_for_others() {
-        let now = Instant::now();
-        let mut m = machine(&["a", "lustre"], now);
-        m.connected("a", now);
-        m.request_arrived("a", Transno(11), now);
-        assert_eq!(m.tick(now + SILENCE_MAX), []);
-        m.connected("lustre", now + secs(40));
-        assert_eq!(m.final_ping("lustre", now + secs(40)), run(11, "a"));
-        m.request_done("a", now + secs(41));
-        let evicted = m.tick(now + secs(41) + SILENCE_MAX);
-        assert!(matches!(&evicted[0], Action::Evict(a, _) if a == "a"));
-    }
-
-    #[test]
-    fn the_request_of_an_evicted_client_ends_before_the_next_one_runs() {
-        let now = Instant::now();
-        let mut m = machine(&["a", "b"], now);
-        for (uuid, transno) in [("a", 11), ("b", 12)] {
-            m.connected(uuid, now);
-            m.request_arrived(uuid, Transno(transno), now);
-        }
-        assert_eq!(m.gone("a", now), []);
-        assert_eq!(m.request_done("a", now), run(12, "b"));
-    }
-
-    #[test]
-    fn an_abort_evicts_the_missing_clients() {
-        let now = Instant::now();
-        let mut m = machine(&["a", "b"], now);
-        m.connected("a", now);
-        m.lock_arrived("a", now);
-        let actions = m.abort(now);
-        assert!(matches!(&actions[0], Action::Evict(b, _) if b == "b"));
-        assert_eq!(actions[1..], [Action::Enter(Stage::Locks)]);
-        assert_eq!(m.final_ping("a", now), [Action::Enter(Stage::Finishing)]);
-    }
-
-    #[test]
-    fn a_client_that_claims_locks_has_its_time_from_the_end_of_the_requests() {
-        let now = Instant::now();
-        let mut m = machine(&["a", "lustre"], now);
-        m.connected("a", now);
-        m.lock_arrived("a", now);
-        let later = now + secs(59);
-        m.connected("lustre", later);
-        m.final_ping("lustre", later);
-        assert_eq!((m.stage(), m.tick(later)), (Stage::Locks, vec![]));
-        assert_eq!(m.tick(later + SILENCE_MAX).len(), 2);
-    }
-
-    #[test]
-    fn the_hard_limit_evicts_no_client_that_replays() {
-        let now = Instant::now();
-        let mut m = machine(&["a"], now);
-        m.connected("a", now);
-        let later = now + Window::default().hard;
-        m.request_arrived("a", Transno(11), later);
-        m.request_done("a", later);
-        assert_eq!(m.tick(later + secs(9)), []);
-        assert_eq!(m.tick(later + secs(10)).len(), 3);
-    }
-
-    #[test]
-    fn a_client_that_never_ends_its_replays_is_evicted() {
-        let now = Instant::now();
-        let mut m = machine(&["a"], now);
-        let later = now + 10 * Window::default().hard;
-        m.connected("a", later - secs(1));
-        assert_eq!(m.tick(later - secs(1)), []);
-        assert_eq!(m.tick(later).len(), 3);
-    }
-
-    #[test]
-    fn a_reconnected_client_goes_on_where_it_was() {
-        let now = Instant::now();
-        let mut m = machine(&["a"], now);
-        m.connected("a", now);
-        assert_eq!(m.request_arrived("a", Transno(11), now), run(11, "a"));
-        m.connected("a", now);
-        assert_eq!(m.request_arrived("a", Transno(11), now), []);
-        assert_eq!(m.request_done("a", now), []);
-        m.lock_arrived("a", now);
-        m.connected("a", now);
-        assert_eq!(m.final_ping("a", now), [Action::Enter(Stage::Finishing)]);
-    }
-}
+mod tests;

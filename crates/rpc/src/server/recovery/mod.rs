@@ -7,7 +7,7 @@
 mod machine;
 mod params;
 
-use super::{Arrival, Export, KeptReply, KnownClient, TargetExports};
+use super::{Access, Arrival, Export, Holdings, KeptReply, KnownClient, Part, TargetExports};
 use cpt::{HashMap, JoinSet};
 use lnet::Lnet;
 use machine::{Action, Machine, Stage};
@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::sync::{Notify, oneshot, watch};
-use tokio::time::sleep_until;
+use tokio::time::{sleep, sleep_until};
 use wire::{
     Errno, LDLM_ENQUEUE, MSG_LOCK_REPLAY_DONE, MSG_REPLAY, MSG_REQ_REPLAY_DONE, Nid, OBD_PING, Transno,
 };
@@ -28,9 +28,13 @@ pub(super) use params::SharedWindow;
 const WAITING_MAX: usize = 4 << 10;
 /// Maximum number of nodes that the target greets at the same time.
 const GREETINGS_MAX: usize = 64;
+/// Maximum number of requests of all new clients that execute or wait; further ones are dropped.
+const NEW_CLIENTS_WAITING_MAX: usize = 16 << 10;
 /// How often the target tries to greet a node, and the time limit of each try.
 const GREETINGS_PER_NODE: u32 = 3;
 const GREETING_TIMEOUT: Duration = Duration::from_secs(2);
+/// Time after the start of a recovery at which the log names the missing clients.
+const REPORT_AFTER: Duration = Duration::from_secs(2);
 /// How long the driver sleeps if the machine sets no time to wake up.
 const SLEEP_MAX: Duration = Duration::from_secs(3600);
 
@@ -39,6 +43,10 @@ pub(crate) struct TargetRecovery {
     exports: Weak<TargetExports>,
     state: Mutex<State>,
     stage: watch::Sender<Stage>,
+    /// Changes when a new client may have less to wait for.
+    progress: watch::Sender<()>,
+    /// Requests of new clients.
+    of_new_clients: Arc<AtomicUsize>,
     complete: AtomicBool,
     window: SharedWindow,
     /// Wakes the driver.
@@ -53,8 +61,8 @@ struct State {
     machine: Machine,
     /// Replayed requests that wait for their turn, by client.
     waiting: HashMap<String, oneshot::Sender<()>>,
-    /// The kept replies of clients that have not reconnected.
-    replies: HashMap<String, Vec<KeptReply>>,
+    /// The clients that have not reconnected.
+    missing: HashMap<String, KnownClient>,
 }
 
 /// The event that a request waits for.
@@ -66,6 +74,9 @@ pub(super) enum Turn {
     Lock,
     /// The request is new: it waits for the end of the recovery.
     End,
+    /// A new client sent the request. It waits only where a client that recovers may hold
+    /// something.
+    Newcomer,
 }
 
 /// The number of a client's waiting requests; part of its export.
@@ -77,7 +88,8 @@ pub(super) struct TurnGuard {
     recovery: Arc<TargetRecovery>,
     /// The client of a replayed request.
     replays: Option<String>,
-    waiting: Arc<AtomicUsize>,
+    /// The counts of waiting requests that have this one.
+    counts: Vec<Arc<AtomicUsize>>,
 }
 
 impl TargetRecovery {
@@ -91,19 +103,20 @@ impl TargetRecovery {
         if clients.is_empty() {
             return None;
         }
-        let known = clients.iter().map(|c| (c.uuid.clone(), c.notices_late));
-        let machine = Machine::new(known, last_committed, window.get(), cpt::now());
+        let machine = Machine::new(clients.iter().cloned(), last_committed, window.get(), cpt::now());
         let nodes = clients.iter().map(|c| (c.uuid.clone(), c.nid)).collect();
-        let replies = clients.into_iter().map(|c| (c.uuid, c.replies)).collect();
+        let missing = clients.into_iter().map(|c| (c.uuid.clone(), c)).collect();
         let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH);
         Some(Arc::new(TargetRecovery {
             exports,
             state: Mutex::new(State {
                 machine,
                 waiting: HashMap::default(),
-                replies,
+                missing,
             }),
             stage: watch::Sender::new(Stage::Requests),
+            progress: watch::Sender::new(()),
+            of_new_clients: Arc::default(),
             complete: AtomicBool::new(false),
             window,
             wake: Notify::new(),
@@ -127,9 +140,47 @@ impl TargetRecovery {
         self.nodes.get(uuid) == Some(&nid)
     }
 
-    /// The client reconnects. Returns its kept replies at its first connect.
-    pub(super) fn take_replies(&self, uuid: &str) -> Vec<KeptReply> {
-        self.state.lock().replies.remove(uuid).unwrap_or_default()
+    /// The client reconnects. Returns its kept replies and its holdings at its first connect.
+    pub(super) fn take_known(&self, uuid: &str) -> (Vec<KeptReply>, Holdings) {
+        let known = self.state.lock().missing.remove(uuid);
+        known.map_or_else(Default::default, |known| (known.replies, known.holdings))
+    }
+
+    /// Whether a new client can have this access to a part of the target.
+    pub(super) fn is_free(&self, part: &Part, access: Access) -> bool {
+        self.state.lock().machine.is_free(part, access)
+    }
+
+    /// Waits until a new client can have this access to a part of the target.
+    ///
+    /// # Errors
+    ///
+    /// `ENOTCONN` if the client disconnects.
+    pub(super) async fn wait_until_free(
+        &self,
+        part: Part,
+        access: Access,
+        export: &Export,
+    ) -> Result<(), Errno> {
+        let mut progress = self.progress.subscribe();
+        while !self.is_free(&part, access) {
+            tokio::select! {
+                biased;
+                // Fails only when the sender is dropped, and `self` holds it.
+                _ = progress.changed() => {}
+                () = export.gone() => return Err(Errno::ENOTCONN),
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits for the end of the recovery.
+    ///
+    /// # Errors
+    ///
+    /// `ENOTCONN` if the client disconnects.
+    pub(super) async fn wait_until_complete(&self, export: &Export) -> Result<(), Errno> {
+        self.wait_for_stage(Stage::Complete, export).await
     }
 
     /// The client has reconnected. Returns false if the target does not wait for it any more.
@@ -167,6 +218,9 @@ impl TargetRecovery {
         if body.pb_flags & MSG_REPLAY != 0 {
             return Some(Turn::Request(Transno(body.pb_transno)));
         }
+        if export.is_newcomer() {
+            return Some(Turn::Newcomer);
+        }
         let replays_lock = body.pb_opc == LDLM_ENQUEUE && body.pb_flags & MSG_REQ_REPLAY_DONE != 0;
         Some(if replays_lock { Turn::Lock } else { Turn::End })
     }
@@ -178,13 +232,23 @@ impl TargetRecovery {
 
     /// Counts a request that waits. `None` if too many requests of the client wait.
     pub(super) fn begin_waiting(self: &Arc<Self>, export: &Export) -> Option<TurnGuard> {
-        let waiting = export.ext::<Waiting>().0.clone();
+        let counts = match export.is_newcomer() {
+            true => vec![
+                (export.ext::<Waiting>().0.clone(), WAITING_MAX),
+                (self.of_new_clients.clone(), NEW_CLIENTS_WAITING_MAX),
+            ],
+            false => vec![(export.ext::<Waiting>().0.clone(), WAITING_MAX)],
+        };
+        // All are counted, because dropping the guard reduces all.
+        let is_over =
+            |(count, max): &&(Arc<AtomicUsize>, usize)| count.fetch_add(1, Ordering::Relaxed) >= *max;
+        let is_below = counts.iter().filter(is_over).count() == 0;
         let guard = TurnGuard {
             recovery: self.clone(),
             replays: None,
-            waiting,
+            counts: counts.into_iter().map(|(count, _)| count).collect(),
         };
-        (guard.waiting.fetch_add(1, Ordering::Relaxed) < WAITING_MAX).then_some(guard)
+        is_below.then_some(guard)
     }
 
     /// Waits for the end of the recovery, after the client's final ping.
@@ -237,6 +301,7 @@ impl TargetRecovery {
             }
             actions = next;
         }
+        self.progress.send_replace(());
         self.wake.notify_one();
     }
 
@@ -307,14 +372,17 @@ impl TurnGuard {
                 recovery.process(|machine, now| machine.lock_arrived(client, now));
                 recovery.wait_for_stage(Stage::Locks, export).await
             }
-            Turn::End => recovery.wait_for_stage(Stage::Complete, export).await,
+            Turn::End => recovery.wait_until_complete(export).await,
+            Turn::Newcomer => Ok(()),
         }
     }
 }
 
 impl Drop for TurnGuard {
     fn drop(&mut self) {
-        self.waiting.fetch_sub(1, Ordering::Relaxed);
+        for count in &self.counts {
+            count.fetch_sub(1, Ordering::Relaxed);
+        }
         if let Some(client) = self.replays.take() {
             self.recovery
                 .process(|machine, now| machine.request_done(&client, now));
@@ -350,10 +418,30 @@ pub(super) async fn run(recovery: Arc<TargetRecovery>, lnet: Arc<Lnet>) {
         greet(&recovery, &lnet).await;
         std::future::pending().await
     };
+    let reporting = async {
+        sleep(REPORT_AFTER).await;
+        report_missing(&recovery);
+        std::future::pending().await
+    };
     tokio::select! {
         biased;
         () = drive(&recovery) => {}
         () = greeting => {}
+        () = reporting => {}
+    }
+}
+
+/// Names the clients in the log that have not reconnected.
+fn report_missing(recovery: &TargetRecovery) {
+    let missing = recovery.state.lock().machine.missing();
+    if let Some(exports) = recovery.exports.upgrade().filter(|_| !missing.is_empty()) {
+        let target_uuid = exports.target().uuid();
+        let missing = missing.join(" ");
+        tracing::warn!(
+            target_uuid,
+            missing,
+            "recovery waits for clients that have not reconnected"
+        );
     }
 }
 
