@@ -9,6 +9,7 @@ use crate::jobs::{Caller, JobIds};
 use crate::kernel::{Kernel, KernelCache};
 use crate::lmv::Lmv;
 use crate::mdc::Mdc;
+use crate::mdc_builder::MdcBuilder;
 use crate::ops::OpenDirs;
 use crate::stats::MountStats;
 use mgc::{FsConfig, Mgc};
@@ -110,6 +111,8 @@ pub struct Client {
     pub(crate) unmounted: AtomicBool,
     /// The parameters of the mount and of its MDCs, until the unmount.
     pub(crate) param_groups: Mutex<Vec<Group>>,
+    /// Builds the connections to metadata targets that the file system gets later.
+    pub(crate) mdc_builder: MdcBuilder,
 }
 
 impl Client {

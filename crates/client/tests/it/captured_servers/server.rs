@@ -267,7 +267,7 @@ impl SimulatedServers {
         let keys = key::keys(req.format, &target, (&req.body, &theirs), None);
         let Some((index, used_before)) = self.choose(&state, &keys, only_by_this_capture(req.body.pb_opc))
         else {
-            let generic = generic::answer(&mut state, req, self.library);
+            let generic = generic::answer(&mut state, (req, &target), self.library);
             return match generic {
                 Some(answer) => {
                     if state.comparing && !only_by_this_capture(req.body.pb_opc) {
@@ -317,7 +317,7 @@ impl SimulatedServers {
                 .counts
                 .compare(&scenario, req.format, false, &theirs, &captured);
         }
-        let answer = answer::from_capture(&mut state, self.library, req, exchange, used_before);
+        let answer = answer::from_capture(&mut state, self.library, (req, &target), exchange, used_before);
         if connects {
             let granted = answer.message.get::<ObdConnectData>(1).unwrap_or_default();
             let by_mbits = granted.ocd_connect_flags2 & OBD_CONNECT2_REP_MBITS != 0;
