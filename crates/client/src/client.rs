@@ -12,6 +12,7 @@ use crate::mdc::Mdc;
 use crate::mdc_builder::MdcBuilder;
 use crate::ops::OpenDirs;
 use crate::stats::MountStats;
+use cpt::JoinSet;
 use mgc::{FsConfig, Mgc};
 use params::{Group, Registry};
 use parking_lot::{Mutex, RwLock};
@@ -182,26 +183,12 @@ impl Client {
             return;
         }
         self.lov.umount().await;
-        for mdc in self.lmv.all() {
-            if tokio::time::timeout(SERVER_UMOUNT_STEP_MAX, mdc.locks.cancel_all())
-                .await
-                .is_err()
-            {
-                tracing::warn!(
-                    target = mdc.index,
-                    "unmount: locks not cancelled within {SERVER_UMOUNT_STEP_MAX:?}; the server will drop them"
-                );
-            }
-            if tokio::time::timeout(SERVER_UMOUNT_STEP_MAX, mdc.import.disconnect())
-                .await
-                .is_err()
-            {
-                tracing::warn!(
-                    target = mdc.index,
-                    "unmount: the MDT did not answer MDS_DISCONNECT within {SERVER_UMOUNT_STEP_MAX:?}"
-                );
-            }
+        // Together, so that several dead targets cost the time of one.
+        let mut leaving = JoinSet::new();
+        for mdc in self.lmv.all().cloned() {
+            leaving.spawn(async move { leave(&mdc).await });
         }
+        leaving.join_all().await;
         if tokio::time::timeout(SERVER_UMOUNT_STEP_MAX, self.mgc.disconnect())
             .await
             .is_err()
@@ -223,5 +210,27 @@ impl Client {
             });
         }
         Ok(())
+    }
+}
+
+/// Cancels the locks from a metadata target and disconnects.
+async fn leave(mdc: &Mdc) {
+    if tokio::time::timeout(SERVER_UMOUNT_STEP_MAX, mdc.locks.cancel_all())
+        .await
+        .is_err()
+    {
+        tracing::warn!(
+            target = mdc.index,
+            "unmount: locks not cancelled within {SERVER_UMOUNT_STEP_MAX:?}; the server will drop them"
+        );
+    }
+    if tokio::time::timeout(SERVER_UMOUNT_STEP_MAX, mdc.import.disconnect())
+        .await
+        .is_err()
+    {
+        tracing::warn!(
+            target = mdc.index,
+            "unmount: the MDT did not answer MDS_DISCONNECT within {SERVER_UMOUNT_STEP_MAX:?}"
+        );
     }
 }

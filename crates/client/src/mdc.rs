@@ -97,6 +97,10 @@ impl std::ops::Deref for Elc {
 }
 
 /// The answer to a modifying request.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "almost all answers are the large variant"
+)]
 pub(crate) enum Reint {
     /// The target has executed it.
     Done(ReplyMsg),
@@ -235,7 +239,7 @@ impl Mdc {
         self.reint_request(bufs, None).await?.done()
     }
 
-    /// As [`Mdc::reint`], for requests that another target may have to execute. `edit_replay`: makes
+    /// As [`Mdc::reint`], for requests that another target may have to execute. `edit_replay` makes
     /// the request's replay from its reply.
     async fn reint_request(&self, bufs: Vec<Bytes>, edit_replay: Option<EditReplay>) -> Result<Reint, Errno> {
         let req = Request {

@@ -61,9 +61,14 @@ impl Inodes {
 
     /// Records that a directory was found in another one, or in a stripe of it.
     pub(crate) fn note_parent(&self, dir: Fid, parent: Fid) {
-        let whole = self.get(parent).and_then(|inode| inode.state.lock().stripe_of);
-        let depth = self.depth(whole.unwrap_or(parent));
+        let depth = self.depth(self.whole_dir(parent));
         self.entry(dir).state.lock().depth = depth.map(|depth| depth.saturating_add(1));
+    }
+
+    /// The striped directory that has a stripe; another directory itself.
+    pub(crate) fn whole_dir(&self, dir: Fid) -> Fid {
+        let whole = self.get(dir).and_then(|inode| inode.state.lock().stripe_of);
+        whole.unwrap_or(dir)
     }
 
     /// Records that a directory is a stripe of another one.

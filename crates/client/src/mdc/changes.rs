@@ -41,10 +41,10 @@ impl NameChange {
     }
 
     /// Finishes the change, with the directory's attributes from a buffer of the reply. Caches the
-    /// attributes if a lock covered them without interruption. Else invalidates the kernel's copy if
-    /// necessary: the kernel may be about to cache old attributes from an answer to another task.
-    /// The invalidation reaches the kernel before the answer to the change does, so the kernel does
-    /// not cache the old attributes.
+    /// attributes if a lock covered them without interruption. Else it may invalidate the kernel's
+    /// copy: the kernel may be about to cache old attributes from an answer to another task. The
+    /// invalidation reaches the kernel before the answer to the change does, so the kernel does not
+    /// cache the old attributes.
     async fn finish(self, attr_buf: Option<(&ReplyMsg, usize)>) {
         let mdc = &self.dir_mdc;
         let dir = self.change.dir();

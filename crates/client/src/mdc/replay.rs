@@ -1,9 +1,10 @@
-//! How the client replays opens and creations of directories after a restart of the metadata target.
+//! How the client replays opens and mkdirs after a restart of the metadata target.
 //!
 //! The replay of a mkdir has the layout that the target gave to the directory, with its stripes.
 //!
-//! The replay of an open names the file that the open found or created, the objects that the target assigned,
-//! and the handle, which the file then gets again. It requests no lock: locks are replayed later.
+//! The replay of an open names the file that the open found or created, the objects that the target
+//! assigned, and the handle, which the file then gets again. It requests no lock: locks are replayed
+//! later.
 
 use bytes::Bytes;
 use rpc::ReplyMsg;

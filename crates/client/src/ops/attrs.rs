@@ -1,6 +1,6 @@
 //! Changes of attributes, the record of a close, symbolic links, ACLs.
 
-use crate::attr::{Attr, MdAttr, SetAttr, SetTime};
+use crate::attr::{Attr, MdAttr, S_IFDIR, S_IFMT, SetAttr, SetTime};
 use crate::client::Client;
 use crate::cred::{Cred, NO_GROUP};
 use crate::data::{CapabilityUser, DataFile};
@@ -116,7 +116,7 @@ impl Client {
         // The reply has no layout, so it does not tell whether a directory is striped.
         let is_complete = body.mbo_fid1 == fid
             && body.mbo_valid & SETATTR_REPLY_VALID == SETATTR_REPLY_VALID
-            && !self.inodes.may_be_striped(fid);
+            && (body.mbo_mode & S_IFMT != S_IFDIR || !self.inodes.may_be_striped(fid));
         if !is_complete {
             return self.getattr(cred, fid).await.map(Some);
         }

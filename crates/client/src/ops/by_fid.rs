@@ -115,7 +115,8 @@ impl Client {
         let body = pack::body(cred, dir, Fid::ZERO, OBD_MD_FLID, self.suppgid(cred, dir).await);
         let bufs = vec![body.to_bytes(), Bytes::new(), nul_terminated(b"..")];
         let reply = mdc.call(MDS_GETATTR_NAME, bufs).await?;
-        Ok(reply.get::<MdtBody>(bufs::MDT_BODY)?.mbo_fid1)
+        let parent = reply.get::<MdtBody>(bufs::MDT_BODY)?.mbo_fid1;
+        Ok(self.inodes.whole_dir(parent))
     }
 
     /// Checks that the caller may use FIDs; `EPERM` otherwise.
@@ -167,8 +168,8 @@ impl Client {
     }
 
     /// The path by link number `link` of a file, and the number of the next link; for the last
-    /// link, `link` itself. Asks the targets of the directories above one after the other. `ENOENT`:
-    /// the path is not below the mount's root.
+    /// link, `link` itself. Asks the targets of the directories above one after the other.
+    /// `ENOENT`: the path is not below the mount's root.
     async fn path(&self, mdc: &Mdc, fid: Fid, link: u32) -> Result<(Vec<u8>, u32), Errno> {
         let mut lowest = self.path_part(mdc, fid, link).await?;
         let (mut path, mut above) = (std::mem::take(&mut lowest.path), lowest.above);

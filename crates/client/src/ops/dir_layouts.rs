@@ -3,7 +3,7 @@
 //! | name | value |
 //! |---|---|
 //! | `lustre.lmv` | read-only: MDT, hash and stripes (`lmv_user_md`, magic `LMV_MAGIC_V1`) |
-//! | `lustre.dmv` | the default layout for new subdirectories (`lmv_user_md`, magic `LMV_USER_MAGIC`) |
+//! | `lustre.dmv` | the default for new subdirectories (`lmv_user_md`, magic `LMV_USER_MAGIC`) |
 
 use crate::attr::{MdAttr, SetAttr, Striping};
 use crate::client::Client;
@@ -21,7 +21,8 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// `ENODATA`: not a directory; `EBADF`: the layout is of an unknown kind; or an error of an MDT.
+    /// `ENODATA`: not a directory; `EBADF`: the layout is of an unknown kind; or an error of an
+    /// MDT.
     pub async fn dir_layout(&self, cred: &Cred, dir: Fid) -> Result<Bytes, Errno> {
         let md = self.dir_md(cred, dir).await?;
         let mut head = LmvUserMdV1 {

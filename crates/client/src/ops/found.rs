@@ -208,8 +208,8 @@ impl Client {
         }
     }
 
-    /// The sum of a directory's stripes. With [`SizeWait::Brief`], unknown if one of their targets does
-    /// not answer soon: names in the other stripes stay usable while one target is dead.
+    /// The sum of a directory's stripes. With [`SizeWait::Brief`], unknown if one of their targets
+    /// does not answer soon: names in the other stripes stay usable while one target is dead.
     async fn stripes_state(
         &self,
         cred: &Cred,

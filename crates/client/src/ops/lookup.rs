@@ -280,8 +280,8 @@ impl Client {
             .map(|lock| lock.info().cookie)
     }
 
-    /// Caches a name whose file another metadata target has: the reply has a LOOKUP lock on the file,
-    /// from the target that has the name.
+    /// Caches a name if another metadata target has its file: the reply has a LOOKUP lock on the
+    /// file, from the target that has the name.
     pub(super) fn cache_name(&self, reply: &IntentReply, (parent, name): (Fid, &[u8])) {
         let Some(lock) = &reply.lock else { return };
         let info = lock.info();

@@ -1,7 +1,8 @@
 //! The directory object that has a name: the directory itself, or a stripe of a striped directory.
 //!
 //! Each stripe is a directory of its own for its metadata target, with its own locks. So the client
-//! caches names, negative entries and listings by stripe. The kernel knows only the whole directory.
+//! caches names, negative entries and listings by stripe. The kernel knows only the whole
+//! directory.
 
 use crate::attr::{MdAttr, Striping};
 use crate::client::Client;
@@ -64,8 +65,8 @@ impl Client {
     /// # Errors
     ///
     /// `EEXIST`: the MDTs are moving the directory's names, and the name is still in its old
-    /// stripe; `EBADF`: the hash function of the directory is unknown; `ENODEV`: the stripe is lost;
-    /// or an error of an MDT.
+    /// stripe; `EBADF`: the hash function of the directory is unknown; `ENODEV`: the stripe is
+    /// lost; or an error of an MDT.
     pub(crate) async fn dir_for_new_name(
         &self,
         cred: &Cred,

@@ -93,11 +93,13 @@ impl Client {
             true => dir.mdc,
             false => self.lmv.mdc_of(child).await?,
         };
+        let mut known_child = child;
         for _ in 0..TARGETS_MAX {
-            let elc = self.removal_elc(mdc, &[dir], &[(child, dir, REMOVAL_BITS)]).await;
+            let files = [(known_child, dir, REMOVAL_BITS)];
+            let elc = self.removal_elc(mdc, &[dir], &files).await;
             let rec = UnlinkRec {
                 parent: dir.fid,
-                child,
+                child: known_child,
                 mode,
                 time: self.now(mdc),
                 suppgids: groups,
@@ -110,7 +112,10 @@ impl Client {
                     self.discard_if_destroyed(mdc, child, layout, &reply.get::<MdtBody>(bufs::MDT_BODY)?);
                     return Ok(());
                 }
-                Reint::Elsewhere(fid) => mdc = self.lmv.mdc_of(fid).await?,
+                Reint::Elsewhere(fid) => {
+                    known_child = fid;
+                    mdc = self.lmv.mdc_of(fid).await?;
+                }
             }
         }
         Err(Errno::EREMOTE)

@@ -6,7 +6,7 @@
 //! | `user.*`, `security.*`, `trusted.*`, `system.posix_acl_default` | fetched all at once, cached under the lock |
 //! | `system.posix_acl_access` | part of the attributes |
 //! | `lustre.lov`, `trusted.lov`, read-only also `system.lustre.lov` | a file's layout; a directory's default |
-//! | `lustre.lmv`, `lustre.dmv` | a directory's layout, and its default for subdirectories (`dir_layouts`) |
+//! | `lustre.lmv`, `lustre.dmv` | a directory's layout and default layout (`dir_layouts`) |
 //! | `lustre.fid` | the file's FID, as text |
 //! | `lustre.path.[FID]` | on any file: a path, from the mount's root, of the file with this FID |
 
@@ -153,8 +153,8 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// `EOPNOTSUPP`: a name of `lustre.*` other than `lustre.dmv`; `ENODATA`: no such attribute; or an
-    /// error of the MDT.
+    /// `EOPNOTSUPP`: a name of `lustre.*` other than `lustre.dmv`; `ENODATA`: no such attribute; or
+    /// an error of the MDT.
     pub async fn removexattr(&self, cred: &Cred, fid: Fid, name: &[u8]) -> Result<(), Errno> {
         let _timer = self.stats.time(Operation::Removexattr);
         if name == b"lustre.dmv" {

@@ -24,7 +24,7 @@ pub(crate) struct Setdirstripe {
         conflicts_with = "mdt_count"
     )]
     pub(crate) mdt_overcount: Option<i32>,
-    /// Index of the directory's MDT, or indices of the stripes' MDTs such as 0,2-3; -1: by free space
+    /// Index of the directory's MDT, or indices of its stripes' MDTs as 0,2-3; -1: by free space
     #[arg(
         short = 'i',
         long,
@@ -54,7 +54,7 @@ pub(crate) struct Setdirstripe {
     /// Levels of subdirectories that inherit the default layout; -1: all, 0: none
     #[arg(short = 'X', long, value_name = "LEVELS", allow_negative_numbers = true)]
     pub(crate) max_inherit: Option<i32>,
-    /// Levels of subdirectories whose MDTs are taken in turn while space is balanced; -1: all, 0: none
+    /// Levels of subdirectories that take MDTs in turn while space is balanced; -1: all, 0: none
     #[arg(
         long,
         value_name = "LEVELS",

@@ -1,7 +1,7 @@
 //! `lfs getdirstripe`: layouts of directories, in Lustre's format.
 //!
-//! A single selected field is printed without its name. After an error, the command reports the path
-//! and continues; it fails at the end.
+//! A single selected field is printed without its name. After an error, the command reports the
+//! path and continues; it fails at the end.
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -128,8 +128,8 @@ fn show(path: &Path, args: &Getdirstripe, fields: &[Field]) -> Result<()> {
     Ok(())
 }
 
-/// The default layout of a directory. Without one of its own, that of the file system's root, as far
-/// as it reaches, and else the values "none"; with `raw` only the directory's own.
+/// The default layout of a directory. Without one of its own, that of the file system's root, as
+/// far as it reaches, and else the values "none"; with `raw` only the directory's own.
 fn default_layout(path: &Path, raw: bool) -> Result<Option<Layout>> {
     if let Some(own) = read(path, DEFAULT_XATTR)? {
         return Ok(Some(own));

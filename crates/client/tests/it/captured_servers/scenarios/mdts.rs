@@ -8,7 +8,7 @@ use wire::{
 };
 
 /// The layout that `lfs mkdir -i INDEX` requests.
-fn on_mdt(index: u32) -> Bytes {
+pub fn on_mdt(index: u32) -> Bytes {
     LmvUserMdV1 {
         lum_magic: LMV_USER_MAGIC,
         lum_stripe_offset: index,
@@ -18,7 +18,7 @@ fn on_mdt(index: u32) -> Bytes {
 }
 
 /// The layout that `lfs mkdir -c COUNT` requests.
-fn stripes(count: i32) -> Bytes {
+pub fn stripes(count: i32) -> Bytes {
     LmvUserMdV1 {
         lum_magic: LMV_USER_MAGIC,
         lum_stripe_count: count,
@@ -29,7 +29,8 @@ fn stripes(count: i32) -> Bytes {
     .to_bytes()
 }
 
-async fn mkdir(run: &ScenarioRun, name: &str, layout: Bytes) -> Fid {
+/// Makes a directory that does not exist, and looks it up.
+pub async fn mkdir(run: &ScenarioRun, name: &str, layout: Bytes) -> Fid {
     let root = run.client.root();
     assert_eq!(run.walk(name).await.map(|f| f.attr), Err(Errno::ENOENT));
     run.client

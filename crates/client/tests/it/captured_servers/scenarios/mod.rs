@@ -2,7 +2,7 @@
 
 mod data;
 mod locks;
-mod mdts;
+pub mod mdts;
 mod names;
 mod xattrs;
 
