@@ -4,9 +4,11 @@
 use crate::layout::FileLayout;
 use bytes::Bytes;
 use std::sync::Arc;
+use wire::striping::LmvLayout;
 use wire::{
-    Fid, HasTimes, MdtBody, OBD_MD_FLACL, OBD_MD_FLBLOCKS, OBD_MD_FLBTIME, OBD_MD_FLCTIME, OBD_MD_FLEASIZE,
-    OBD_MD_FLSIZE, Precision, Time, Times,
+    Fid, HasTimes, LMV_MAGIC_STRIPE, LMV_USER_MAGIC, LmvUserMdV1, MdtBody, OBD_MD_FLACL, OBD_MD_FLBLOCKS,
+    OBD_MD_FLBTIME, OBD_MD_FLCTIME, OBD_MD_FLEASIZE, OBD_MD_FLSIZE, OBD_MD_MEA, Precision, Time, Times,
+    WireStruct,
 };
 
 pub(crate) const S_IFMT: u32 = 0o170_000;
@@ -98,6 +100,48 @@ pub(crate) struct MdAttr {
     /// The access ACL in the format of `system.posix_acl_access`. `None`: not in the reply; empty:
     /// the file has none.
     pub(crate) acl: Option<Bytes>,
+    /// How a directory's names are distributed over MDTs.
+    pub(crate) striping: Striping,
+    /// The layout that a directory gives to its new subdirectories.
+    pub(crate) default_dir_layout: Option<Arc<LmvUserMdV1>>,
+}
+
+/// How a directory's names are distributed over metadata targets.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Striping {
+    /// All names are in the directory itself.
+    #[default]
+    None,
+    /// The names are in stripes. The layout is usable ([`LmvLayout::is_usable`]).
+    Striped(Arc<LmvLayout>),
+    /// The layout is of an unknown kind or foreign, so no client can find the names.
+    Unusable,
+}
+
+impl Striping {
+    /// Parses a directory's layout from a reply.
+    pub(crate) fn parse(layout: &[u8]) -> Striping {
+        match LmvLayout::parse(layout) {
+            Ok(mut layout) => {
+                layout.stripes.truncate(layout.head.lmv_stripe_count as usize);
+                match () {
+                    () if layout.is_usable() => Striping::Striped(Arc::new(layout)),
+                    // The attribute of a stripe itself, or of a directory without stripes.
+                    () if layout.head.lmv_magic == LMV_MAGIC_STRIPE => Striping::None,
+                    () if layout.head.lmv_stripe_count == 0 => Striping::None,
+                    () => Striping::Unusable,
+                }
+            }
+            Err(_) => Striping::Unusable,
+        }
+    }
+}
+
+/// Parses a default directory layout from a reply; `None`: there is none, or it is of an unknown
+/// kind.
+pub(crate) fn parse_default(layout: &[u8]) -> Option<Arc<LmvUserMdV1>> {
+    let layout = LmvUserMdV1::from_bytes(layout.get(..LmvUserMdV1::SIZE)?).ok()?;
+    (layout.lum_magic == LMV_USER_MAGIC).then(|| Arc::new(layout))
 }
 
 impl MdAttr {
@@ -142,10 +186,20 @@ impl MdAttr {
         } else {
             None
         };
+        let striping = match attr.is_dir() && valid & OBD_MD_MEA != 0 && body.mbo_eadatasize > 0 {
+            true => Striping::parse(&md[..(body.mbo_eadatasize as usize).min(md.len())]),
+            false => Striping::None,
+        };
         // Copied, because a slice would keep the whole reply in memory.
         let acl_len = (body.mbo_aclsize as usize).min(acl.len());
         let acl = (valid & OBD_MD_FLACL != 0).then(|| Bytes::copy_from_slice(&acl.slice(..acl_len)));
-        MdAttr { attr, layout, acl }
+        MdAttr {
+            attr,
+            layout,
+            acl,
+            striping,
+            default_dir_layout: None,
+        }
     }
 
     /// Merges the size, blocks and times of the objects into the metadata target's attributes. If

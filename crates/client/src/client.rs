@@ -9,6 +9,7 @@ use crate::jobs::{Caller, JobIds};
 use crate::kernel::{Kernel, KernelCache};
 use crate::lmv::Lmv;
 use crate::mdc::Mdc;
+use crate::mdc_builder::MdcBuilder;
 use crate::ops::OpenDirs;
 use crate::stats::MountStats;
 use crate::umount::{self, SAVE_MAX, Unsaved};
@@ -111,6 +112,8 @@ pub struct Client {
     pub(crate) unmounted: AtomicBool,
     /// The parameters of the mount and of its MDCs, until the unmount.
     pub(crate) param_groups: Mutex<Vec<Group>>,
+    /// Builds the connections to metadata targets that the file system gets later.
+    pub(crate) mdc_builder: MdcBuilder,
 }
 
 impl Client {
@@ -183,7 +186,7 @@ impl Client {
         let deadline = Instant::now() + SAVE_MAX;
         let mut unsaved = self.lov.umount(deadline).await;
         let mut leaving = JoinSet::new();
-        for mdc in self.lmv.all().iter().cloned() {
+        for mdc in self.lmv.all().cloned() {
             leaving.spawn(async move { umount::leave_mdt(&mdc, deadline).await });
         }
         unsaved.extend(leaving.join_all().await.into_iter().flatten());

@@ -1,5 +1,5 @@
-//! Follows the configuration of a mounted file system: new object targets, and targets that move to
-//! other NIDs.
+//! Follows the configuration of a mounted file system: new targets, and targets that move to other
+//! NIDs.
 //!
 //! The MGS revokes the mount's lock on the configuration when it changes, so the mount learns of
 //! the change within a second. Before that, the metadata target may allocate an object on a target
@@ -9,7 +9,7 @@
 use crate::client::Client;
 use crate::data::DataFile;
 use crate::layout::FileLayout;
-use mgc::{FsConfig, NidTable};
+use mgc::{FsConfig, NidTable, TargetConf};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -53,12 +53,22 @@ impl Client {
             return;
         }
         self.lov.update(&config);
-        for mdc in self.lmv.all() {
-            if let Some(target) = config.mdts.iter().find(|t| t.index == mdc.index) {
-                mdc.import.set_nids(&target.nids);
+        for target in config.mdts.iter().filter(|t| t.active) {
+            match self.lmv.by_index(target.index) {
+                Ok(mdc) => mdc.import.set_nids(&target.nids),
+                Err(_) => self.add_mdt(target),
             }
         }
         *self.config.write() = config;
+    }
+
+    /// Connects to a metadata target that the file system has got since the mount.
+    fn add_mdt(&self, target: &TargetConf) {
+        let groups = self.mdc_builder.add(&self.lmv, target);
+        self.param_groups.lock().extend(groups);
+        if let Ok(mdc) = self.lmv.by_index(target.index) {
+            mdc.import.start_connecting();
+        }
     }
 
     /// The data of a file. If the mount does not know a target of the layout, it reads the

@@ -1,30 +1,30 @@
 //! The connection to one metadata target: requests, intents with their locks, FID allocation.
 
+mod changes;
 mod replay;
 
-use crate::attr::MdAttr;
-use crate::cred::Cred;
+pub(crate) use changes::NameChange;
+pub(crate) use replay::replay_mkdir;
+
+use crate::attr::{MdAttr, parse_default};
 use crate::deferred_closes::DeferredCloses;
 use crate::fidgen::FidGen;
-use crate::inode::{ATTR_BITS, ChangeStamp, DirChange, Inodes, OpenDenyGuard};
+use crate::inode::{ChangeStamp, Inodes, OpenDenyGuard};
 use crate::kernel::Kernel;
 use crate::ops::Flocks;
 use bytes::Bytes;
 use ldlm::{Enqueue, EnqueueReply, Intent, LockClient, LockMode, LockRef, Policy};
-use rpc::{Import, ReplyMsg, Request};
+use rpc::{EditReplay, Import, ImportState, ReplyMsg, Request};
 use std::sync::Arc;
 use wire::format::bufs;
 use wire::{
     DISP_LOOKUP_NEG, DISP_LOOKUP_POS, DISP_OPEN_CREATE, Errno, Fid, IT_LAYOUT, LockTerms, LuSeqRange,
-    MDS_INODELOCK_LOOKUP, MDS_INODELOCK_UPDATE, MDS_REINT, MdtBody, OBD_CONNECT2_BATCH_RPC, Precision,
-    RenameFlags, SEQ_ALLOC_META, SEQ_QUERY, WireStruct,
+    MDS_INODELOCK_LOOKUP, MDS_INODELOCK_UPDATE, MDS_REINT, MdtBody, OBD_CONNECT2_BATCH_RPC,
+    OBD_MD_DEFAULT_MEA, OBD_MD_MDS, Precision, RenameFlags, SEQ_ALLOC_META, SEQ_QUERY, WireStruct,
 };
 
 /// Reply space in bytes: a layout with a moderate stripe count, an ACL and the fixed parts.
 const REPLY_LEN: u32 = 8192;
-/// Index of the buffer with the directory's attributes, in the reply to an open that created a
-/// name.
-const OPEN_REPLY_PARENT_ATTR: usize = 11;
 
 /// Reply space in bytes for each intent of a batch: enough for a short layout. A longer reply uses
 /// the space that the other replies of the batch leave free.
@@ -96,6 +96,28 @@ impl std::ops::Deref for Elc {
     }
 }
 
+/// The answer to a modifying request.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "almost all answers are the large variant"
+)]
+pub(crate) enum Reint {
+    /// The target has executed it.
+    Done(ReplyMsg),
+    /// The target that has this file must execute it.
+    Elsewhere(Fid),
+}
+
+impl Reint {
+    /// The reply of a target that always executes such requests. `EREMOTE`: it did not.
+    pub(crate) fn done(self) -> Result<ReplyMsg, Errno> {
+        match self {
+            Reint::Done(reply) => Ok(reply),
+            Reint::Elsewhere(_) => Err(Errno::EREMOTE),
+        }
+    }
+}
+
 /// The reply to an intent.
 pub(crate) struct IntentReply {
     /// `DISP_*`.
@@ -128,14 +150,23 @@ impl IntentReply {
         self.disposition & (DISP_OPEN_CREATE | DISP_LOOKUP_NEG) != 0
     }
 
-    /// The attributes in the reply to a getattr or open intent: body, layout, ACL.
+    /// Whether another metadata target has the found file: the reply has only its FID.
+    pub(crate) fn is_elsewhere(&self) -> bool {
+        self.body.mbo_valid & OBD_MD_MDS != 0
+    }
+
+    /// The attributes in the reply to a getattr or open intent: body, layouts, ACL.
     pub(crate) fn md(&self) -> MdAttr {
-        MdAttr::from_reply(
+        let mut md = MdAttr::from_reply(
             &self.body,
             &self.reply.bytes(bufs::INTENT_REPLY_MD),
             &self.reply.bytes(bufs::INTENT_REPLY_ACL),
             self.precision,
-        )
+        );
+        if self.body.mbo_valid & OBD_MD_DEFAULT_MEA != 0 {
+            md.default_dir_layout = parse_default(self.reply.buf(bufs::INTENT_REPLY_DEFAULT_MD));
+        }
+        md
     }
 }
 
@@ -197,15 +228,37 @@ impl Mdc {
         fids.next().ok_or(Errno::EPROTO)
     }
 
+    /// Whether the target can answer requests now.
+    pub(crate) fn is_connected(&self) -> bool {
+        self.import.state() == ImportState::Full
+    }
+
     /// Sends a modifying request (`REINT_*`). It runs to its end even if the caller stops waiting:
     /// its modify slot stays in use until the target answers.
     pub(crate) async fn reint(&self, bufs: Vec<Bytes>) -> Result<ReplyMsg, Errno> {
+        self.reint_request(bufs, None).await?.done()
+    }
+
+    /// As [`Mdc::reint`], for requests that another target may have to execute. `edit_replay` makes
+    /// the request's replay from its reply.
+    async fn reint_request(&self, bufs: Vec<Bytes>, edit_replay: Option<EditReplay>) -> Result<Reint, Errno> {
         let req = Request {
             reply_len: REPLY_LEN,
+            return_error_replies: true,
+            edit_replay,
             ..Request::modifying(MDS_REINT, bufs)
         };
         let import = self.import.clone();
-        Ok(cpt::detach_on_drop(async move { import.call(req).await }).await?)
+        let reply = cpt::detach_on_drop(async move { import.call(req).await }).await?;
+        match Errno::from_status(reply.status) {
+            None => Ok(Reint::Done(reply)),
+            Some(errno @ (Errno::EREMOTE | Errno::EXDEV)) => match reply.get::<MdtBody>(bufs::MDT_BODY) {
+                Ok(body) if body.mbo_valid & OBD_MD_MDS != 0 => Ok(Reint::Elsewhere(body.mbo_fid1)),
+                _ => Err(errno),
+            },
+            Some(Errno::ENOTSUPP) => Err(Errno::EOPNOTSUPP),
+            Some(errno) => Err(errno),
+        }
     }
 
     /// Sends a request that modifies nothing.
@@ -221,6 +274,21 @@ impl Mdc {
     pub(crate) async fn call_large(&self, opc: u32, bufs: Vec<Bytes>, len: u32) -> Result<ReplyMsg, Errno> {
         let req = Request {
             reply_len: REPLY_LEN + len,
+            ..Request::new(opc, bufs)
+        };
+        Ok(self.import.call(req).await?)
+    }
+
+    /// As [`Mdc::call_large`], but a reply with an error status is returned too.
+    pub(crate) async fn call_for_status(
+        &self,
+        opc: u32,
+        bufs: Vec<Bytes>,
+        len: u32,
+    ) -> Result<ReplyMsg, Errno> {
+        let req = Request {
+            reply_len: REPLY_LEN + len,
+            return_error_replies: true,
             ..Request::new(opc, bufs)
         };
         Ok(self.import.call(req).await?)
@@ -322,90 +390,11 @@ impl Mdc {
         elc
     }
 
-    /// Begins a change of names in a directory. `new_name` is a name that the change creates.
-    pub(crate) fn begin_change(&self, cred: &Cred, dir: Fid, new_name: Option<&[u8]>) -> DirChange {
-        let attr_lock = self.find(dir, LockMode::Pr, ATTR_BITS);
-        let cookie = attr_lock.map(|lock| lock.info().cookie);
-        self.inodes.begin_change((dir, cred.pid), new_name, cookie)
-    }
-
-    /// Sends the request for these changes (`REINT_*`). The request runs to its end even if the
-    /// caller stops waiting. `attr_index`: index of the reply's buffer with the directory's
-    /// attributes, if any.
-    pub(crate) async fn send_changes(
-        self: &Arc<Mdc>,
-        changes: impl IntoIterator<Item = DirChange, IntoIter: Send> + Send + 'static,
-        bufs: Vec<Bytes>,
-        attr_index: Option<usize>,
-    ) -> Result<ReplyMsg, Errno> {
-        let mdc = self.clone();
-        let request = async move {
-            let reply = mdc.reint(bufs).await;
-            let attr_buf = reply.as_ref().ok().zip(attr_index);
-            for change in changes {
-                let stale_dir = mdc.apply_parent_attr(change, attr_buf);
-                mdc.invalidate_dir_attr(stale_dir).await;
-            }
-            reply
-        };
-        cpt::detach_on_drop(request).await
-    }
-
-    /// Sends an open that creates the name if it is missing. The request runs to its end even if
-    /// the caller stops waiting.
-    pub(crate) async fn open_or_create(
-        self: &Arc<Mdc>,
-        change: DirChange,
-        intent: IntentRequest,
-    ) -> Result<IntentReply, Errno> {
-        let mdc = self.clone();
-        let request = async move {
-            let reply = mdc.intent(intent).await;
-            match &reply {
-                Ok(reply) if reply.name_existed() => {
-                    let lock = mdc.find(change.dir(), LockMode::Pr, ATTR_BITS);
-                    let still_locked = lock
-                        .as_ref()
-                        .is_some_and(|lock| change.is_under_lock(lock.info().cookie));
-                    change.finish_without_effect(still_locked);
-                }
-                _ => {
-                    let attr_buf = reply.as_ref().ok().map(|r| (&r.reply, OPEN_REPLY_PARENT_ATTR));
-                    let stale_dir = mdc.apply_parent_attr(change, attr_buf);
-                    mdc.invalidate_dir_attr(stale_dir).await;
-                }
-            }
-            reply
-        };
-        cpt::detach_on_drop(request).await
-    }
-
-    /// Finishes a change, with the directory's attributes from a buffer of the reply. Caches the
-    /// attributes if a lock covered them without interruption. Returns the directory if its
-    /// attributes in the kernel must be invalidated.
-    fn apply_parent_attr(&self, change: DirChange, attr_buf: Option<(&ReplyMsg, usize)>) -> Option<Fid> {
-        let dir = change.dir();
-        let nacre_terms = self.lock_terms() == LockTerms::Nacre;
-        let attr_buf =
-            attr_buf.filter(|(reply, index)| nacre_terms && reply.buf(*index).len() >= MdtBody::SIZE);
-        let body = attr_buf.and_then(|(reply, index)| reply.get::<MdtBody>(index).ok());
-        let lock = self.find(dir, LockMode::Pr, ATTR_BITS);
-        let stale = match (body, &lock) {
-            (Some(body), Some(lock)) if body.mbo_fid1 == dir && change.is_under_lock(lock.info().cookie) => {
-                let none = Bytes::new();
-                change.finish_with_attr(MdAttr::from_reply(&body, &none, &none, self.precision()).attr)
-            }
-            _ => change.finish(),
-        };
-        stale.then_some(dir)
-    }
-
-    /// Invalidates a directory's attributes in the kernel. The kernel may be about to cache old
-    /// attributes from an answer to another task. The invalidation reaches the kernel before the
-    /// answer to the change does, so the kernel does not cache the old attributes.
-    async fn invalidate_dir_attr(&self, dir: Option<Fid>) {
-        if let (Some(dir), Some(cache)) = (dir, self.kernel.get()) {
-            cache.inval_inode(dir, -1, 0).await;
-        }
+    /// Cancels the client's own unused locks with any of `bits` on a file, because a request to
+    /// another target will revoke them. The client sends the cancels later.
+    pub(crate) fn cancel_early(&self, fid: Fid, bits: u64) {
+        // A file that loses a name loses its locks with all their bits.
+        let whole = bits & MDS_INODELOCK_LOOKUP != 0;
+        self.locks.cancel_early(&fid.res_id(), bits, whole);
     }
 }

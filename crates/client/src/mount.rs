@@ -11,92 +11,18 @@ use crate::follow::{follow, follow_locations};
 use crate::inode::Inodes;
 use crate::kernel::Kernel;
 use crate::lmv::Lmv;
-use crate::mdc::Mdc;
-use crate::owner::MdcOwner;
+use crate::mdc_builder::{MdcBuilder, REQUIRED_FLAGS, connect_data};
 use crate::pack;
 use crate::stats::MountStats;
-use cpt::Handle;
 use fastrand::Rng;
-use ldlm::{LockClient, LockClientConfig, UnusedLockBudget};
-use mgc::{FsConfig, Mgc, MgcError, TargetConf};
+use ldlm::UnusedLockBudget;
+use mgc::{FsConfig, Mgc, MgcError};
 use parking_lot::{Mutex, RwLock};
-use rpc::{Import, ImportConfig, ImportKind, Ptlrpc};
+use rpc::Ptlrpc;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use wire::format::bufs;
-use wire::{
-    Fid, LUSTRE_VERSION_CODE, LockTerms, MDS_GET_ROOT, MDS_INODELOCK_FULL, MdtBody, NANOSECONDS_REQUESTED,
-    OBD_CONNECT_64BITHASH, OBD_CONNECT_ACL, OBD_CONNECT_AT, OBD_CONNECT_ATTRFID, OBD_CONNECT_BRW_SIZE,
-    OBD_CONNECT_BULK_MBITS, OBD_CONNECT_CANCELSET, OBD_CONNECT_EINPROGRESS, OBD_CONNECT_FID,
-    OBD_CONNECT_FLAGS2, OBD_CONNECT_FLOCK_DEAD, OBD_CONNECT_FULL20, OBD_CONNECT_IBITS,
-    OBD_CONNECT_LAYOUTLOCK, OBD_CONNECT_LOV_V3, OBD_CONNECT_LVB_TYPE, OBD_CONNECT_MAX_EASIZE,
-    OBD_CONNECT_MULTIMODRPCS, OBD_CONNECT_NODEVOH, OBD_CONNECT_OPEN_BY_FID, OBD_CONNECT_SUBTREE,
-    OBD_CONNECT_UMASK, OBD_CONNECT_VERSION, OBD_CONNECT_XATTR, OBD_CONNECT2_BATCH_RPC, OBD_CONNECT2_INC_XID,
-    OBD_CONNECT2_LOCK_CONVERT, OBD_CONNECT2_LSOM, OBD_CONNECT2_OVERSTRIPING, OBD_CONNECT2_REP_MBITS,
-    OBD_CONNECT2_SUM_STATFS, ObdConnectData, RENAME_FLAGS_REQUESTED, WireStruct, nul_terminated,
-};
-
-/// Connect flags that MDT0000 must grant.
-const REQUIRED_FLAGS: u64 = OBD_CONNECT_FID | OBD_CONNECT_ATTRFID | OBD_CONNECT_FULL20;
-/// `max_rpcs_in_flight` of a metadata import.
-const MDC_RPCS_IN_FLIGHT: u32 = 64;
-/// Largest bulk of directory pages, in bytes.
-pub(crate) const MDC_BRW_SIZE: u32 = 1 << 20;
-/// Largest layout or extended attribute that the client accepts in a reply, in bytes.
-const EASIZE_MAX: u32 = 64 << 10;
-/// `max_mod_rpcs_in_flight` to request.
-const MDC_MOD_RPCS: u16 = 63;
-
-/// The connect data for a metadata target: the features that this client uses.
-fn connect_data(opts: &MountOptions) -> ObdConnectData {
-    ObdConnectData {
-        paddingD: match opts.lock_terms {
-            LockTerms::Lustre => 0,
-            LockTerms::Nacre => RENAME_FLAGS_REQUESTED,
-        },
-        paddingE: opts.lock_terms.request(),
-        paddingF: if opts.nanoseconds {
-            NANOSECONDS_REQUESTED
-        } else {
-            0
-        },
-        ocd_connect_flags: REQUIRED_FLAGS
-            | OBD_CONNECT_VERSION
-            | OBD_CONNECT_AT
-            | OBD_CONNECT_IBITS
-            | OBD_CONNECT_NODEVOH
-            | OBD_CONNECT_CANCELSET
-            | OBD_CONNECT_LOV_V3
-            | OBD_CONNECT_64BITHASH
-            | OBD_CONNECT_BRW_SIZE
-            | OBD_CONNECT_LVB_TYPE
-            | OBD_CONNECT_LAYOUTLOCK
-            | OBD_CONNECT_MAX_EASIZE
-            | OBD_CONNECT_OPEN_BY_FID
-            | OBD_CONNECT_SUBTREE
-            | OBD_CONNECT_BULK_MBITS
-            | OBD_CONNECT_EINPROGRESS
-            | OBD_CONNECT_ACL
-            | OBD_CONNECT_XATTR
-            | OBD_CONNECT_UMASK
-            | OBD_CONNECT_FLOCK_DEAD
-            | OBD_CONNECT_MULTIMODRPCS
-            | OBD_CONNECT_FLAGS2,
-        ocd_connect_flags2: OBD_CONNECT2_INC_XID
-            | OBD_CONNECT2_LOCK_CONVERT
-            | OBD_CONNECT2_REP_MBITS
-            | OBD_CONNECT2_LSOM
-            | OBD_CONNECT2_OVERSTRIPING
-            | OBD_CONNECT2_SUM_STATFS
-            | OBD_CONNECT2_BATCH_RPC,
-        ocd_version: LUSTRE_VERSION_CODE,
-        ocd_ibits_known: MDS_INODELOCK_FULL,
-        ocd_brw_size: MDC_BRW_SIZE,
-        ocd_max_easize: EASIZE_MAX,
-        ocd_maxmodrpcs: MDC_MOD_RPCS,
-        ..ObdConnectData::default()
-    }
-}
+use wire::{Fid, MDS_GET_ROOT, MdtBody, OBD_CONNECT_SUBTREE, WireStruct, nul_terminated};
 
 /// The next UUID (version 4) of a generator, in its text form.
 fn uuid(rng: &mut Rng) -> String {
@@ -179,25 +105,29 @@ impl MountContext<'_> {
         let (inodes, kernel) = (Arc::new(Inodes::new(DirChunkFifo::default())), Kernel::default());
         let mut mdts: Vec<_> = self.config.mdts.iter().filter(|t| t.active).collect();
         mdts.sort_by_key(|t| t.index);
-        if mdts.first().is_none_or(|t| t.index != 0) {
+        let builder = MdcBuilder {
+            rpc: self.rpc.clone(),
+            client_uuid: self.client_uuid.clone(),
+            instance: self.instance.clone(),
+            connect: connect_data(self.opts),
+            seed: self.seed,
+            lock_budget: self.lock_budget.clone(),
+            params: self.opts.params.clone(),
+            inodes: inodes.clone(),
+            kernel: kernel.clone(),
+            lov: Arc::default(),
+        };
+        let mut mdts = mdts.into_iter();
+        let Some(first) = mdts.next().filter(|t| t.index == 0) else {
             return Err(ClientError::NoMdt {
                 fsname: fsname.clone(),
             });
-        }
-        let (mut mdcs, mut owners, mut param_groups) = (Vec::new(), Vec::new(), Vec::new());
+        };
+        let (first, mut param_groups) = builder.build(first);
+        let lmv = Arc::new(Lmv::new(first, self.seed));
         for target in mdts {
-            let owner = MdcOwner::new(inodes.clone(), kernel.clone(), Handle::current());
-            let mdc = Arc::new(self.new_mdc(target, &owner, &kernel));
-            owner.set_mdc(&mdc);
-            let name = format!("{}-mdc-{}", target.name, self.instance);
-            param_groups.push(mdc.locks.register_params(&self.opts.params, &name));
-            let mut mdc_params = self.opts.params.group(format!("mdc.{name}"));
-            mdc.import.add_params(&mut mdc_params);
-            param_groups.push(mdc_params);
-            mdcs.push(mdc);
-            owners.push(owner);
+            param_groups.extend(builder.add(&lmv, target));
         }
-        let lmv = Arc::new(Lmv::new(mdcs));
         // MDT0000 has the root and must answer now. The others connect in the background.
         let first = lmv.first();
         let name = format!("{fsname}-MDT{:04x}", first.index);
@@ -222,7 +152,7 @@ impl MountContext<'_> {
                 missing,
             });
         }
-        for mdc in &lmv.all()[1..] {
+        for mdc in lmv.all().skip(1) {
             mdc.import.start_connecting();
         }
         let mounter = &self.opts.mounter;
@@ -259,7 +189,7 @@ impl MountContext<'_> {
             lmv: lmv.clone(),
         };
         let lov = Lov::new(self.rpc, self.config, data);
-        owners.iter().for_each(|owner| owner.set_lov(&lov));
+        builder.set_lov(&lov);
         Ok(Arc::new(Client {
             fsname: fsname.clone(),
             root,
@@ -280,34 +210,8 @@ impl MountContext<'_> {
             statfs: tokio::sync::Mutex::default(),
             unmounted: AtomicBool::new(false),
             param_groups: Mutex::new(param_groups),
+            mdc_builder: builder,
         }))
-    }
-
-    fn new_mdc(&self, target: &TargetConf, owner: &Arc<MdcOwner>, kernel: &Kernel) -> Mdc {
-        let locks = LockClient::new(
-            owner.clone(),
-            LockClientConfig {
-                seed: self.seed,
-                budget: self.lock_budget.clone(),
-                ..LockClientConfig::default()
-            },
-        );
-        let import = Import::new(
-            self.rpc,
-            ImportConfig {
-                name: format!("{}-mdc-{}", target.name, self.instance),
-                target_uuid: target.uuid.clone(),
-                client_uuid: self.client_uuid.clone(),
-                nids: target.nids.clone(),
-                kind: ImportKind::Mdc,
-                connect: connect_data(self.opts),
-                max_rpcs_in_flight: MDC_RPCS_IN_FLIGHT,
-                owner: owner.clone(),
-            },
-        );
-        locks.set_import(import.clone());
-        let caches = (owner.inodes().clone(), kernel.clone());
-        Mdc::new(target.index, import, locks, caches)
     }
 }
 

@@ -6,7 +6,7 @@
 //! inode or name for a request that itself waits for this lock.
 
 use crate::data::Lov;
-use crate::inode::Inodes;
+use crate::inode::{Inodes, KernelCopies};
 use crate::kernel::Kernel;
 use crate::layout::FileLayout;
 use crate::mdc::Mdc;
@@ -31,28 +31,29 @@ pub(crate) struct MdcOwner {
     kernel: Kernel,
     runtime: Handle,
     mdc: OnceLock<Weak<Mdc>>,
-    lov: OnceLock<Weak<Lov>>,
+    lov: Arc<OnceLock<Weak<Lov>>>,
 }
 
 impl MdcOwner {
-    pub(crate) fn new(inodes: Arc<Inodes>, kernel: Kernel, runtime: Handle) -> Arc<MdcOwner> {
+    /// `lov`: the object targets, set later.
+    pub(crate) fn new(
+        inodes: Arc<Inodes>,
+        kernel: Kernel,
+        runtime: Handle,
+        lov: Arc<OnceLock<Weak<Lov>>>,
+    ) -> Arc<MdcOwner> {
         Arc::new(MdcOwner {
             inodes,
             kernel,
             runtime,
             mdc: OnceLock::new(),
-            lov: OnceLock::new(),
+            lov,
         })
     }
 
     /// Sets the metadata target. Called once.
     pub(crate) fn set_mdc(&self, mdc: &Arc<Mdc>) {
         let _ = self.mdc.set(Arc::downgrade(mdc));
-    }
-
-    /// Sets the object targets. Called once.
-    pub(crate) fn set_lov(&self, lov: &Arc<Lov>) {
-        let _ = self.lov.set(Arc::downgrade(lov));
     }
 
     /// Writes a file's data back before its layout lock is cancelled, because another file may have
@@ -74,22 +75,17 @@ impl MdcOwner {
         }
     }
 
-    /// The cached state that this target's locks cover.
-    pub(crate) fn inodes(&self) -> &Arc<Inodes> {
-        &self.inodes
-    }
-
     fn mdc(&self) -> Option<Arc<Mdc>> {
         self.mdc.get()?.upgrade()
     }
 }
 
 /// Invalidates a file's attributes and the given names in the kernel.
-async fn invalidate_kernel(kernel: &Kernel, fid: Fid, names: &[(Fid, Box<[u8]>)]) {
+async fn invalidate_kernel(kernel: &Kernel, copies: &KernelCopies) {
     let Some(cache) = kernel.get() else { return };
-    cache.inval_inode(fid, -1, 0).await;
-    for (parent, name) in names {
-        cache.inval_entry(*parent, name, fid).await;
+    cache.inval_inode(copies.fid, -1, 0).await;
+    for (parent, name) in &copies.names {
+        cache.inval_entry(*parent, name, copies.fid).await;
     }
 }
 
@@ -101,7 +97,7 @@ impl LockOwner for MdcOwner {
                 0 => None,
                 _ => self.inodes.layout(fid).filter(|layout| !layout.is_empty()),
             };
-            let names = self.inodes.forget(fid, cancel_bits);
+            let copies = self.inodes.forget(fid, cancel_bits);
             if let Some(layout) = layout {
                 self.flush_layout(fid, layout).await;
             }
@@ -110,7 +106,7 @@ impl LockOwner for MdcOwner {
             {
                 mdc.close_now(fid).await;
             }
-            if tokio::time::timeout(KERNEL_WAIT_MAX, invalidate_kernel(&self.kernel, fid, &names))
+            if tokio::time::timeout(KERNEL_WAIT_MAX, invalidate_kernel(&self.kernel, &copies))
                 .await
                 .is_err()
             {
@@ -129,13 +125,14 @@ impl LockOwner for MdcOwner {
     /// these names for the request.
     fn dropped(&self, lock: LockInfo, bits: u64) {
         let fid = Fid::from_res_id(&lock.res);
-        let names = self.inodes.forget(fid, bits);
+        let copies = self.inodes.forget(fid, bits);
         if self.kernel.get().is_some() {
             let kernel = self.kernel.clone();
             // Starts on this thread; a task of the runtime continues if the kernel makes it wait.
-            cpt::poll_then_spawn(&self.runtime, async move {
-                invalidate_kernel(&kernel, fid, &names).await
-            });
+            cpt::poll_then_spawn(
+                &self.runtime,
+                async move { invalidate_kernel(&kernel, &copies).await },
+            );
         }
     }
 }
@@ -178,7 +175,7 @@ impl ImportOwner for MdcOwner {
         let kernel = self.kernel.clone();
         self.runtime.spawn(async move {
             for fid in fids {
-                invalidate_kernel(&kernel, fid, &[]).await;
+                invalidate_kernel(&kernel, &KernelCopies::of(fid)).await;
             }
         });
     }

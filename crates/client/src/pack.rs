@@ -66,8 +66,10 @@ pub(crate) struct CreateRec {
     pub(crate) mode: u32,
     /// Device number of a special file.
     pub(crate) rdev: u64,
-    /// `MDS_FMODE_*` and `MDS_OPEN_*` of an open; 0 for other creations.
+    /// `MDS_FMODE_*` and `MDS_OPEN_*` of an open, `MDS_MKDIR_LMV`; 0 for other creations.
     pub(crate) flags: u64,
+    /// The version of the striped parent's layout; 0: the parent is not striped.
+    pub(crate) layout_version: u32,
     pub(crate) time: Time,
     pub(crate) suppgids: Suppgids,
 }
@@ -80,6 +82,7 @@ fn create_rec(cred: &Cred, opcode: u32, params: &CreateRec) -> Bytes {
         cr_fsgid: cred.gid,
         cr_suppgid1: params.suppgids.0,
         cr_suppgid2: params.suppgids.1,
+        cr_layout_ver: params.layout_version,
         cr_fid1: params.parent,
         cr_fid2: params.child,
         cr_rdev: params.rdev,
@@ -109,26 +112,34 @@ pub(crate) fn open_intent(cred: &Cred, params: &CreateRec, name: &[u8], eadata: 
     ]
 }
 
-/// The buffers to create a file of any type without opening it. `symlink`: the target of a symbolic
-/// link, else empty.
+/// What a creation needs besides its record.
+pub(crate) enum CreateData<'a> {
+    None,
+    /// The target of a symbolic link.
+    Symlink(&'a [u8]),
+    /// The layout of a directory; empty: the default.
+    Layout(Bytes),
+}
+
+/// The buffers to create a file of any type without opening it.
 pub(crate) fn create(
     cred: &Cred,
     params: &CreateRec,
     name: &[u8],
-    symlink: &[u8],
+    data: CreateData<'_>,
     elc: &[u64],
 ) -> Vec<Bytes> {
     let empty = Bytes::new;
-    let target = if symlink.is_empty() {
-        empty()
-    } else {
-        nul_terminated(symlink)
+    let data = match data {
+        CreateData::None => empty(),
+        CreateData::Symlink(target) => nul_terminated(target),
+        CreateData::Layout(layout) => layout,
     };
     vec![
         create_rec(cred, REINT_CREATE, params),
         empty(),
         nul_terminated(name),
-        target,
+        data,
         elc_buf(elc),
         empty(),
         empty(),

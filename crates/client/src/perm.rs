@@ -109,7 +109,7 @@ fn permissions_by_acl(
 #[cfg(test)]
 mod tests {
     use super::{READ, check, suppgid};
-    use crate::attr::{Attr, MdAttr, S_IFDIR};
+    use crate::attr::{Attr, MdAttr, S_IFDIR, Striping};
     use crate::cred::{Cred, Groups, NO_GROUP};
     use wire::Errno;
     use wire::PosixAclXattrEntry;
@@ -131,6 +131,8 @@ mod tests {
             attr,
             layout: None,
             acl,
+            striping: Striping::None,
+            default_dir_layout: None,
         }
     }
 

@@ -49,7 +49,7 @@ pub(crate) async fn watch(client: Weak<Client>) {
 impl Client {
     /// The imports of all MDTs and OSTs.
     pub fn imports(&self) -> Vec<Arc<Import>> {
-        let mdts = self.lmv.all().iter().map(|mdc| mdc.import.clone());
+        let mdts = self.lmv.all().map(|mdc| mdc.import.clone());
         mdts.chain(self.lov.imports()).collect()
     }
 }

@@ -93,6 +93,14 @@ pub(crate) enum Request {
         mountpoint: PathBuf,
         paths: Vec<PathBuf>,
     },
+    /// Create a directory with a layout (`lmv_user_md`); the path is below a mount.
+    Mkdir {
+        mountpoint: PathBuf,
+        path: PathBuf,
+        mode: u32,
+        umask: u32,
+        layout: Vec<u8>,
+    },
     /// A command for the LNet selftest console of this process.
     Lst { command: lst_console::Command },
     /// Counters of nodes of the LNet selftest session of this process.
@@ -129,6 +137,7 @@ impl Request {
             | Request::Parents { .. }
             | Request::Rmfid { .. }
             | Request::RmEntry { .. }
+            | Request::Mkdir { .. }
             | Request::GetParam { .. }
             | Request::Metrics
             | Request::Activity { .. }

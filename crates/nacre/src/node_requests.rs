@@ -127,6 +127,20 @@ impl NodeHandles {
             Request::Rmfid { mountpoint, fids } => Ok(json!(
                 by_fid::remove(self.client(&mountpoint)?, &cred_of(caller), &fids).await?
             )),
+            Request::Mkdir {
+                mountpoint,
+                path,
+                mode,
+                umask,
+                layout,
+            } => {
+                let cred = Cred {
+                    umask,
+                    ..cred_of(caller)
+                };
+                by_fid::mkdir(self.client(&mountpoint)?, &cred, &path, mode, layout.into()).await?;
+                Ok(Value::Null)
+            }
             Request::RmEntry { mountpoint, paths } => {
                 by_fid::remove_entries(self.client(&mountpoint)?, &cred_of(caller), &paths).await?;
                 Ok(Value::Null)

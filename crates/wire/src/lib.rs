@@ -18,6 +18,8 @@ pub mod codec;
 pub mod config;
 pub mod consts;
 pub mod dir;
+pub mod dir_hash;
+mod dir_layout;
 pub mod dirpage;
 pub mod ea;
 pub mod errno;

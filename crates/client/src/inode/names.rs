@@ -36,11 +36,12 @@ impl Inodes {
 
     /// Marks a name as cached by the kernel. Returns false, and marks nothing, if this client has
     /// not cached the name or it leads to another file. The caller holds the file's LOOKUP lock.
-    pub(crate) fn mark_in_kernel(&self, parent: Fid, name: &[u8], child: Fid) -> bool {
+    /// `shown`: the directory as the kernel knows it.
+    pub(crate) fn mark_in_kernel(&self, parent: Fid, name: &[u8], child: Fid, shown: Fid) -> bool {
         let is_cached = self.child(parent, name) == Some(Child::File(child));
         if is_cached {
             let file = self.entry(child);
-            file.state.lock().names.insert((parent, name.into()), true);
+            file.state.lock().names.insert((parent, name.into()), Some(shown));
         }
         is_cached
     }
@@ -52,9 +53,11 @@ impl Inodes {
             return Vec::new();
         };
         let mut state = inode.state.lock();
-        let take_marked =
-            |(name, in_kernel): (&_, &mut bool)| std::mem::take(in_kernel).then(|| Clone::clone(name));
-        state.names.iter_mut().filter_map(take_marked).collect()
+        let marked = state
+            .names
+            .iter_mut()
+            .filter_map(|((_, name), shown)| Some((shown.take()?, name.clone())));
+        marked.collect()
     }
 
     /// Caches a negative entry from a lookup sent at `sent_at`, under the directory's UPDATE lock

@@ -1,14 +1,17 @@
-//! How the client replays opens after a restart of the metadata target.
+//! How the client replays opens and mkdirs after a restart of the metadata target.
 //!
-//! The replay names the file that the open found or created, the objects that the target assigned,
-//! and the handle, which the file then gets again. It requests no lock: locks are replayed later.
+//! The replay of a mkdir has the layout that the target gave to the directory, with its stripes.
+//!
+//! The replay of an open names the file that the open found or created, the objects that the target
+//! assigned, and the handle, which the file then gets again. It requests no lock: locks are replayed
+//! later.
 
 use bytes::Bytes;
 use rpc::ReplyMsg;
 use wire::format::bufs;
 use wire::{
     Fid, LDLM_FL_INTENT_ONLY, LdlmRequest, MDS_OPEN_HAS_EA, MDS_OPEN_HAS_OBJS, MdtBody, MdtRecCreate,
-    OBD_MD_FLEASIZE, WireStruct,
+    OBD_MD_FLEASIZE, OBD_MD_MEA, WireStruct,
 };
 
 /// Turns the buffers of an open intent into those of its replay. They stay as they are if the open
@@ -16,6 +19,22 @@ use wire::{
 pub(super) fn replay_open(request: &mut [Bytes], reply: &ReplyMsg) {
     // A failure leaves the buffers unchanged.
     let _ = edit(request, reply);
+}
+
+/// Turns the buffers of a mkdir into those of its replay.
+pub(crate) fn replay_mkdir(request: &mut [Bytes], reply: &ReplyMsg) {
+    let Ok(body) = reply.get::<MdtBody>(bufs::MDT_BODY) else {
+        return;
+    };
+    let layout = reply.bytes(bufs::CREATE_REPLY_MD);
+    let len = (body.mbo_eadatasize as usize).min(layout.len());
+    // The buffers of a request begin after the `ptlrpc_body`.
+    if body.mbo_valid & OBD_MD_MEA != 0
+        && len > 0
+        && let Some(buf) = request.get_mut(bufs::CREATE_EA - 1)
+    {
+        *buf = layout.slice(..len);
+    }
 }
 
 fn edit(request: &mut [Bytes], reply: &ReplyMsg) -> Option<()> {
@@ -47,14 +66,46 @@ fn edit(request: &mut [Bytes], reply: &ReplyMsg) -> Option<()> {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use super::replay_open;
+    use super::{replay_mkdir, replay_open};
     use bytes::Bytes;
     use rpc::ReplyMsg;
     use wire::format::bufs;
     use wire::{
         Fid, LDLM_FL_INTENT_ONLY, LdlmRequest, LustreHandle, MDS_OPEN_HAS_OBJS, MdtBody, MdtRecCreate,
-        Message, OBD_MD_FLEASIZE, PtlrpcBody, WireStruct,
+        Message, OBD_MD_FLEASIZE, OBD_MD_MEA, PtlrpcBody, WireStruct,
     };
+
+    fn reply_of(bufs: Vec<Bytes>) -> ReplyMsg {
+        ReplyMsg {
+            status: 0,
+            msg: Message {
+                bufs,
+                ..Message::default()
+            },
+            body: PtlrpcBody::default(),
+            bulk: Vec::new(),
+            uncommitted_guard: None,
+        }
+    }
+
+    #[test]
+    fn the_replay_of_a_mkdir_has_the_stripes_of_the_reply() {
+        let replay = |valid| {
+            let mut request = vec![Bytes::from_static(b"request"); 6];
+            let body = MdtBody {
+                mbo_valid: valid,
+                mbo_eadatasize: 6,
+                ..MdtBody::default()
+            };
+            let mut reply = vec![Bytes::new(); 4];
+            reply[bufs::MDT_BODY] = body.to_bytes();
+            reply[bufs::CREATE_REPLY_MD] = Bytes::from_static(b"layoutXX");
+            replay_mkdir(&mut request, &reply_of(reply));
+            request.swap_remove(bufs::CREATE_EA - 1)
+        };
+        assert_eq!(&replay(OBD_MD_MEA)[..], b"layout");
+        assert_eq!(&replay(0)[..], b"request", "the directory has no stripes");
+    }
 
     #[test]
     fn the_replay_of_an_open_names_its_file_its_handle_and_its_objects() {
@@ -72,16 +123,7 @@ mod tests {
         reply[0] = PtlrpcBody::default().to_bytes();
         reply[bufs::INTENT_REPLY_BODY] = body.to_bytes();
         reply[bufs::INTENT_REPLY_MD] = Bytes::from_static(b"layout");
-        let reply = ReplyMsg {
-            status: 0,
-            msg: Message {
-                bufs: reply,
-                ..Message::default()
-            },
-            body: PtlrpcBody::default(),
-            bulk: Vec::new(),
-            uncommitted_guard: None,
-        };
+        let reply = reply_of(reply);
         replay_open(&mut request, &reply);
         let open = MdtRecCreate::from_bytes(&request[bufs::OPEN_REC - 1]).unwrap();
         assert_eq!((open.cr_fid2, open.cr_open_handle_old.cookie), (fid, 77));

@@ -1,13 +1,13 @@
 //! Changes of attributes, the record of a close, symbolic links, ACLs.
 
-use crate::attr::{Attr, MdAttr, SetAttr, SetTime};
+use crate::attr::{Attr, MdAttr, S_IFDIR, S_IFMT, SetAttr, SetTime};
 use crate::client::Client;
 use crate::cred::{Cred, NO_GROUP};
 use crate::data::{CapabilityUser, DataFile};
 use crate::layout::FileLayout;
 use crate::mdc::Mdc;
+use crate::ops::found::{FoundFile, SizeWait};
 use crate::ops::io::check_has_data;
-use crate::ops::lookup::{FoundFile, SizeWait};
 use crate::ops::open::OpenFile;
 use crate::pack;
 use crate::stats::Operation;
@@ -113,7 +113,11 @@ impl Client {
                 return Ok(None);
             }
         }
-        if body.mbo_fid1 != fid || body.mbo_valid & SETATTR_REPLY_VALID != SETATTR_REPLY_VALID {
+        // The reply has no layout, so it does not tell whether a directory is striped.
+        let is_complete = body.mbo_fid1 == fid
+            && body.mbo_valid & SETATTR_REPLY_VALID == SETATTR_REPLY_VALID
+            && (body.mbo_mode & S_IFMT != S_IFDIR || !self.inodes.may_be_striped(fid));
+        if !is_complete {
             return self.getattr(cred, fid).await.map(Some);
         }
         // Requests no lock: a caller often changes several attributes in turn, and the next request

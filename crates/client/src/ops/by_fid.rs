@@ -11,6 +11,8 @@ use crate::mdc::Mdc;
 use crate::pack;
 use bytes::Bytes;
 use rpc::Request;
+use std::collections::BTreeMap;
+use std::sync::Arc;
 use wire::format::bufs;
 use wire::{
     Errno, Fid, GetinfoFid2path, HasTimes, MDS_GET_INFO, MDS_GETATTR_NAME, MDS_RMFID, MdtBody, OBD_MD_FLID,
@@ -26,6 +28,21 @@ const FIDS_PER_REQUEST: usize = 512;
 /// Reply space of a request with `FIDS_PER_REQUEST` files, in bytes: 20 for each file, and the
 /// fixed parts.
 const RMFID_REPLY_LEN: u32 = 20 * FIDS_PER_REQUEST as u32 + 4096;
+
+/// Largest number of times that one path leads from one target to another.
+const TARGET_CHANGES_MAX: usize = 256;
+/// The link number that means any name: a directory has one.
+const ANY_LINK: u32 = u32::MAX;
+
+/// The part of a path that one target knows.
+struct PathPart {
+    path: Vec<u8>,
+    /// The number of the file's next link.
+    next: u32,
+    /// The directory of another target at which the path continues upwards; `None`: the path is
+    /// complete.
+    above: Option<Fid>,
+}
 
 impl Client {
     /// The paths of a file below the mount's root, one for each of its names there, without a
@@ -98,7 +115,8 @@ impl Client {
         let body = pack::body(cred, dir, Fid::ZERO, OBD_MD_FLID, self.suppgid(cred, dir).await);
         let bufs = vec![body.to_bytes(), Bytes::new(), nul_terminated(b"..")];
         let reply = mdc.call(MDS_GETATTR_NAME, bufs).await?;
-        Ok(reply.get::<MdtBody>(bufs::MDT_BODY)?.mbo_fid1)
+        let parent = reply.get::<MdtBody>(bufs::MDT_BODY)?.mbo_fid1;
+        Ok(self.inodes.whole_dir(parent))
     }
 
     /// Checks that the caller may use FIDs; `EPERM` otherwise.
@@ -150,8 +168,27 @@ impl Client {
     }
 
     /// The path by link number `link` of a file, and the number of the next link; for the last
-    /// link, `link` itself. `ENOENT`: the path is not below the mount's root.
+    /// link, `link` itself. Asks the targets of the directories above one after the other.
+    /// `ENOENT`: the path is not below the mount's root.
     async fn path(&self, mdc: &Mdc, fid: Fid, link: u32) -> Result<(Vec<u8>, u32), Errno> {
+        let mut lowest = self.path_part(mdc, fid, link).await?;
+        let (mut path, mut above) = (std::mem::take(&mut lowest.path), lowest.above);
+        for _ in 0..TARGET_CHANGES_MAX {
+            let Some(dir) = above else {
+                return Ok((path, lowest.next));
+            };
+            let mdc = self.lmv.mdc_of(dir).await?;
+            let part = self.path_part(mdc, dir, ANY_LINK).await?;
+            if !part.path.is_empty() {
+                path = [&part.path[..], b"/", &path].concat();
+            }
+            above = part.above;
+        }
+        Err(Errno::ELOOP)
+    }
+
+    /// The part of a path that one target knows.
+    async fn path_part(&self, mdc: &Mdc, fid: Fid, link: u32) -> Result<PathPart, Errno> {
         let mut space = PATH_SPACE;
         loop {
             let query = GetinfoFid2path {
@@ -163,18 +200,26 @@ impl Client {
             let key = pack::fid2path_key(&query, &self.root().to_bytes());
             let len = (GetinfoFid2path::SIZE as u32 + space).to_le_bytes();
             let bufs = vec![key, Bytes::copy_from_slice(&len)];
-            match mdc.call_large(MDS_GET_INFO, bufs, space).await {
-                Ok(reply) => {
-                    let path = reply
-                        .buf(bufs::GET_INFO_VALUE)
-                        .get(GetinfoFid2path::SIZE..)
-                        .ok_or(Errno::EPROTO)?;
-                    let next = reply.get::<GetinfoFid2path>(bufs::GET_INFO_VALUE)?.gf_linkno;
-                    return Ok((before_nul(path).to_vec(), next));
+            let reply = mdc.call_for_status(MDS_GET_INFO, bufs, space).await?;
+            let continues = match Errno::from_status(reply.status) {
+                None => false,
+                Some(Errno::EREMOTE) => true,
+                Some(Errno::ENAMETOOLONG) if space < PATH_SPACE_MAX => {
+                    space *= 2;
+                    continue;
                 }
-                Err(Errno::ENAMETOOLONG) if space < PATH_SPACE_MAX => space *= 2,
-                Err(e) => return Err(e),
-            }
+                Some(e) => return Err(e),
+            };
+            let path = reply
+                .buf(bufs::GET_INFO_VALUE)
+                .get(GetinfoFid2path::SIZE..)
+                .ok_or(Errno::EPROTO)?;
+            let answer = reply.get::<GetinfoFid2path>(bufs::GET_INFO_VALUE)?;
+            return Ok(PathPart {
+                path: before_nul(path).to_vec(),
+                next: answer.gf_linkno,
+                above: continues.then_some(answer.gf_fid),
+            });
         }
     }
 
@@ -189,7 +234,8 @@ impl Client {
         }
     }
 
-    /// Removes files and empty directories with one request; returns the result of each.
+    /// Removes files and empty directories with one request to each target; returns the result of
+    /// each.
     async fn remove_batch(&self, cred: &Cred, fids: &[Fid]) -> Result<Vec<Result<(), Errno>>, Errno> {
         let mut results = vec![Ok(()); fids.len()];
         let mut below_root = Vec::with_capacity(fids.len());
@@ -199,12 +245,28 @@ impl Client {
                 Err(e) => results[index] = Err(e),
             }
         }
-        let Some((_, first)) = below_root.first() else {
-            return Ok(results);
-        };
-        let mdc = self.lmv.mdc_of(*first).await?;
-        let mut array = Vec::with_capacity(below_root.len() * Fid::SIZE);
-        for (_, fid) in &below_root {
+        let mut by_target: BTreeMap<u32, Vec<(usize, Fid)>> = BTreeMap::new();
+        for (index, fid) in below_root {
+            let target = self.lmv.mdc_of(fid).await?.index;
+            by_target.entry(target).or_default().push((index, fid));
+        }
+        for (target, files) in by_target {
+            self.remove_at(cred, self.lmv.by_index(target)?, &files, &mut results)
+                .await?;
+        }
+        Ok(results)
+    }
+
+    /// Removes files of one target with one request. `files`: each with the index of its result.
+    async fn remove_at(
+        &self,
+        cred: &Cred,
+        mdc: &Arc<Mdc>,
+        files: &[(usize, Fid)],
+        results: &mut [Result<(), Errno>],
+    ) -> Result<(), Errno> {
+        let mut array = Vec::with_capacity(files.len() * Fid::SIZE);
+        for (_, fid) in files {
             // A deferred close would keep the file open.
             mdc.close_now(*fid).await;
             array.extend_from_slice(&fid.to_bytes());
@@ -221,15 +283,17 @@ impl Client {
         };
         let reply = mdc.import.call(request).await?;
         let (statuses, _) = reply.buf(bufs::RMFID_STATUSES).as_chunks::<4>();
-        if statuses.len() != below_root.len() {
+        if statuses.len() != files.len() {
             return Err(Errno::EPROTO);
         }
-        for ((index, _), status) in below_root.iter().zip(statuses) {
-            if let Some(e) = Errno::from_status(i32::from_le_bytes(*status)) {
-                results[*index] = Err(e);
+        for ((index, _), status) in files.iter().zip(statuses) {
+            if let Some(e) = Errno::from_status(i32::from_le_bytes(*status))
+                && let Some(result) = results.get_mut(*index)
+            {
+                *result = Err(e);
             }
         }
-        Ok(results)
+        Ok(())
     }
 
     /// Checks that all names of a file are below the mount's root; `ENOENT` otherwise.

@@ -11,8 +11,9 @@ use crate::client::Client;
 use crate::cred::{Cred, Groups};
 use crate::dircache::DirChunk;
 use crate::mdc::Mdc;
-use crate::mount::MDC_BRW_SIZE;
+use crate::mdc_builder::MDC_BRW_SIZE;
 use crate::ops::OpenFlags;
+use crate::ops::name_dir::NameDir;
 use crate::ops::open_dirs::OpenDirGuard;
 use crate::pack;
 use crate::stats::Operation;
@@ -29,7 +30,7 @@ use wire::{
 };
 
 /// The offset after the last entry: the largest file offset.
-const END_OFFSET: u64 = i64::MAX as u64;
+pub(super) const END_OFFSET: u64 = i64::MAX as u64;
 /// Largest size of the first bulk of a directory, in bytes. The other bulks have the size agreed
 /// with the MDT.
 const FIRST_BULK_LEN: u32 = 64 << 10;
@@ -54,17 +55,19 @@ pub struct DirHandle {
     opener: Cred,
     /// Whether reads leave the access time as it is (`O_NOATIME`).
     no_atime: bool,
-    position: Mutex<ReadPosition>,
+    pub(super) position: Mutex<ReadPosition>,
     _open: OpenDirGuard,
 }
 
 #[derive(Default)]
-struct ReadPosition {
+pub(super) struct ReadPosition {
     /// The hash at which the reader continues, and the number of entries of that hash already
     /// returned.
     resume: Option<(u64, usize)>,
     /// The chunk that is being read.
     chunk: Option<Arc<DirChunk>>,
+    /// The chunks of a striped directory's stripes from which `chunk` was merged.
+    pub(super) stripes: Vec<Option<Arc<DirChunk>>>,
 }
 
 impl DirHandle {
@@ -96,6 +99,7 @@ impl DirHandle {
         position.resume = Some((last.next, returned_before + same_hash));
         if last.next >= END_OFFSET {
             position.chunk = None;
+            position.stripes.clear();
         }
     }
 
@@ -113,6 +117,7 @@ impl DirHandle {
         let mut position = self.position.lock();
         if hash == 0 {
             position.chunk = None;
+            position.stripes.clear();
         }
         position.chunk.clone().filter(|chunk| chunk.spans(hash))
     }
@@ -167,7 +172,7 @@ impl Client {
         while hash < END_OFFSET {
             let chunk = match dir.chunk(hash) {
                 Some(chunk) => chunk,
-                None => match self.dir_chunk(dir, hash).await {
+                None => match self.chunk_at(dir, hash).await {
                     Err(Errno::ENOENT | Errno::ESTALE) => return Ok(Vec::new()),
                     chunk => chunk?,
                 },
@@ -187,10 +192,22 @@ impl Client {
         Ok(Vec::new())
     }
 
-    /// The chunk of entries that spans `hash`: cached, or requested.
-    async fn dir_chunk(&self, dir: &DirHandle, hash: u64) -> Result<Arc<DirChunk>, Errno> {
-        let fid = dir.fid;
-        let mdc = self.lmv.mdc_of(fid).await?;
+    /// The chunk of entries that spans `hash`: from the directory, or merged from its stripes.
+    async fn chunk_at(&self, dir: &DirHandle, hash: u64) -> Result<Arc<DirChunk>, Errno> {
+        match self.stripes(&dir.opener, dir.fid).await? {
+            None => self.dir_chunk(dir, &self.plain_dir(dir.fid).await?, hash).await,
+            Some(layout) => self.merged_chunk(dir, &layout, hash).await,
+        }
+    }
+
+    /// The chunk of a directory's or stripe's entries that spans `hash`: cached, or requested.
+    pub(super) async fn dir_chunk(
+        &self,
+        handle: &DirHandle,
+        dir: &NameDir<'_>,
+        hash: u64,
+    ) -> Result<Arc<DirChunk>, Errno> {
+        let (fid, mdc) = (dir.fid, dir.mdc);
         let cached = || {
             let _held = mdc.find(fid, LockMode::Pr, MDS_INODELOCK_UPDATE)?;
             self.inodes.get(fid)?.state.lock().chunk(hash)
@@ -203,8 +220,8 @@ impl Client {
         let cookie = self.dir_lock(mdc, fid).await?.info().cookie;
         let sent_at = self.inodes.change_stamp();
         let due_atime = self.due_dir_atime(mdc, fid);
-        let read_at = due_atime.filter(|_| !dir.no_atime);
-        let chunk = Arc::new(self.read_pages(&dir.opener, mdc, fid, hash, read_at).await?);
+        let read_at = due_atime.filter(|_| !handle.no_atime);
+        let chunk = Arc::new(self.read_pages(&handle.opener, dir, hash, read_at).await?);
         // While an access time update is due, the chunk of a reader with `O_NOATIME` is not cached:
         // another reader must send its own request to report the time.
         if due_atime == read_at
@@ -221,19 +238,18 @@ impl Client {
     pub(crate) async fn list_more_names(
         &self,
         cred: &Cred,
-        mdc: &Mdc,
-        fid: Fid,
+        dir: &NameDir<'_>,
         cookie: LockCookie,
         from: u64,
     ) {
-        let Ok(part) = self.read_pages(cred, mdc, fid, from, None).await else {
+        let Ok(part) = self.read_pages(cred, dir, from, None).await else {
             return;
         };
-        if let Some(lock) = mdc.find(fid, LockMode::Pr, MDS_INODELOCK_UPDATE)
+        if let Some(lock) = dir.mdc.find(dir.fid, LockMode::Pr, MDS_INODELOCK_UPDATE)
             && lock.info().cookie == cookie
         {
             self.inodes
-                .add_listed(fid, cookie, &part, part.next >= END_OFFSET);
+                .add_listed(dir.fid, cookie, &part, part.next >= END_OFFSET);
         }
     }
 
@@ -267,14 +283,14 @@ impl Client {
     async fn read_pages(
         &self,
         cred: &Cred,
-        mdc: &Mdc,
-        fid: Fid,
+        dir: &NameDir<'_>,
         hash: u64,
         read_at: Option<Time>,
     ) -> Result<DirChunk, Errno> {
+        let (fid, mdc) = (dir.fid, dir.mdc);
         let max = mdc.import.connect_data().ocd_brw_size.clamp(4096, MDC_BRW_SIZE);
         let len = if hash == 0 { FIRST_BULK_LEN.min(max) } else { max };
-        let mut body = pack::body(cred, fid, Fid::ZERO, 0, self.suppgid(cred, fid).await);
+        let mut body = pack::body(cred, fid, Fid::ZERO, 0, self.suppgid(cred, dir.shown).await);
         body.mbo_size = hash;
         body.mbo_nlink = len;
         body.mbo_mode = LUDA_FID | LUDA_TYPE;

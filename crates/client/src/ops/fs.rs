@@ -66,7 +66,7 @@ fn aggregate<'a>(mdt: &ObdStatfs, osts: impl Iterator<Item = &'a ObdStatfs> + Cl
 
 /// A request for the space of one metadata target. With a `timeout`, the request also fails at once
 /// if the import is not connected.
-fn statfs_request(mdc: &Mdc, timeout: Option<Duration>) -> Request {
+pub(super) fn statfs_request(mdc: &Mdc, timeout: Option<Duration>) -> Request {
     // A target that can return the sum over all targets returns its own numbers if the request has
     // a body.
     let can_sum = mdc.import.has2(OBD_CONNECT2_SUM_STATFS);
@@ -87,7 +87,7 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// The error of MDT0000. Other targets that do not answer are left out.
+    /// The error of MDT0000 if no metadata target answers. Targets that do not answer are left out.
     pub async fn statfs(&self) -> Result<StatFs, Errno> {
         let _timer = self.stats.time(Operation::Statfs);
         let mut cached = self.statfs.lock().await;
@@ -96,7 +96,15 @@ impl Client {
         {
             return Ok(*sum);
         }
-        let ((mut mdt, others), osts) = tokio::join!(self.mdts_statfs(None), self.lov.statfs());
+        // MDT0000 has the root, so its answer is worth the wait, unless another target answers.
+        let first_timeout = match self.lmv.first().is_connected() {
+            false if self.lmv.all().skip(1).any(|mdc| mdc.is_connected()) => Some(STATFS_TIMEOUT),
+            _ => None,
+        };
+        let ((mut mdt, mut others), osts) = tokio::join!(self.mdts_statfs(first_timeout), self.lov.statfs());
+        if mdt.is_err() && !others.is_empty() {
+            mdt = Ok(others.swap_remove(0).1);
+        }
         if let Ok(first) = &mut mdt {
             for (_, other) in others {
                 first.os_files = first.os_files.saturating_add(other.os_files);
@@ -123,7 +131,7 @@ impl Client {
         first_timeout: Option<Duration>,
     ) -> (Result<ObdStatfs, Errno>, Vec<(u32, ObdStatfs)>) {
         let mut tasks = JoinSet::new();
-        for mdc in self.lmv.all().iter().skip(1).cloned() {
+        for mdc in self.lmv.all().skip(1).cloned() {
             let request = statfs_request(&mdc, Some(STATFS_TIMEOUT));
             tasks.spawn(async move {
                 Some((

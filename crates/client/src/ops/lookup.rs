@@ -1,23 +1,23 @@
 //! Lookup of names and attributes: from the cache where locks cover them, else by an intent, which
 //! requests a lock too.
 
-use crate::attr::{Attr, DataAttr, MdAttr};
+use super::found::{FoundFile, SizeWait};
+use super::name_dir::{NameDir, Resolved};
+use crate::attr::{MdAttr, Striping};
 use crate::client::Client;
 use crate::cred::Cred;
-use crate::data::DataFile;
 use crate::inode::{ATTR_BITS, Child};
 use crate::mdc::{IntentReply, IntentRequest, Mdc};
-use crate::owner::KERNEL_WAIT_MAX;
 use crate::pack;
 use crate::stats::Operation;
 use bytes::Bytes;
 use ldlm::LockCookie;
 use ldlm::{LockMode, LockRef};
-use std::sync::Arc;
 use wire::{
     DOT_LUSTRE_NAME, Errno, Fid, IT_GETATTR, MDS_INODELOCK_DOM, MDS_INODELOCK_LAYOUT, MDS_INODELOCK_LOOKUP,
-    MDS_INODELOCK_UPDATE, OBD_MD_FLACL, OBD_MD_FLBTIME, OBD_MD_FLDIREA, OBD_MD_FLEASIZE, OBD_MD_FLGETATTR,
-    OBD_MD_FLID, OBD_MD_FLMODEASIZE, OBD_MD_MDS, OBD_MD_MEA, WireStruct, nul_terminated,
+    MDS_INODELOCK_UPDATE, OBD_MD_DEFAULT_MEA, OBD_MD_FLACL, OBD_MD_FLBTIME, OBD_MD_FLCROSSREF,
+    OBD_MD_FLDIREA, OBD_MD_FLEASIZE, OBD_MD_FLGETATTR, OBD_MD_FLID, OBD_MD_FLMODEASIZE, OBD_MD_MEA,
+    WireStruct, nul_terminated,
 };
 
 /// Largest length of a name, in bytes.
@@ -33,68 +33,9 @@ pub(crate) const GETATTR: u64 = OBD_MD_FLGETATTR
     | OBD_MD_FLMODEASIZE
     | OBD_MD_FLDIREA
     | OBD_MD_MEA
+    | OBD_MD_DEFAULT_MEA
     | OBD_MD_FLACL
     | OBD_MD_FLID;
-
-/// A found file, and the parts of the answer that a front end may cache.
-pub struct FoundFile {
-    /// The file's attributes.
-    pub attr: Attr,
-    /// Whether the name may be cached until `KernelCache::inval_entry`.
-    pub name_cached: bool,
-    /// Whether the attributes may be cached until `KernelCache::inval_inode`.
-    pub attr_cached: bool,
-    /// False: an object target failed or did not answer soon, so size, blocks and times are the
-    /// metadata target's.
-    pub size_known: bool,
-    /// Locks that keep the answer valid. The front end drops `FoundFile` as soon as it has sent the
-    /// answer.
-    _held: Vec<LockRef>,
-}
-
-impl FoundFile {
-    /// Releases the locks. The attributes stay; the front end may not cache them.
-    pub fn without_locks(self) -> FoundFile {
-        FoundFile {
-            size_known: self.size_known,
-            ..FoundFile::uncached(self.attr)
-        }
-    }
-
-    /// An answer that may not be cached.
-    pub(crate) fn uncached(attr: Attr) -> FoundFile {
-        FoundFile {
-            attr,
-            name_cached: false,
-            attr_cached: false,
-            size_known: true,
-            _held: Vec::new(),
-        }
-    }
-}
-
-/// Whether an answer waits for the sizes of files.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum SizeWait {
-    /// Waits until the object targets answer.
-    Full,
-    /// Waits up to half a second; the size may be missing in the answer.
-    Brief,
-}
-
-/// The size and times of a file's objects.
-enum DataState {
-    /// The file has no objects, or is not a regular file.
-    NoObjects,
-    /// An object target failed or did not answer in time.
-    Unknown,
-    Known {
-        attr: DataAttr,
-        /// Whether locks cover `attr`, so that it may be cached.
-        covered: bool,
-        file: Arc<DataFile>,
-    },
-}
 
 /// Checks that a name is valid: 1 to 255 bytes, no `/`, no NUL.
 pub(crate) fn check_name(name: &[u8]) -> Result<(), Errno> {
@@ -104,6 +45,17 @@ pub(crate) fn check_name(name: &[u8]) -> Result<(), Errno> {
         _ if name.contains(&b'/') || name.contains(&0) => Err(Errno::EINVAL),
         _ => Ok(()),
     }
+}
+
+/// How a getattr names the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum GetattrBy {
+    /// By its FID.
+    Fid,
+    /// By its FID, after another target has returned the FID for a name.
+    RemoteName,
+    /// As a stripe of a directory.
+    Stripe,
 }
 
 /// Whether a listing of the directory would show the name if it existed. A listing never shows
@@ -136,13 +88,11 @@ impl Client {
     pub async fn lookup(&self, cred: &Cred, parent: Fid, name: &[u8]) -> Result<FoundFile, Errno> {
         check_name(name)?;
         for _ in 0..LOOKUP_ATTEMPTS {
-            let (fid, md) = self.resolve_name(cred, parent, name).await?;
+            let mut resolved = self.resolve_name(cred, parent, name).await?;
             let found = async {
-                let md = match md {
-                    Some(md) => md,
-                    None => self.md(cred, fid).await?,
-                };
-                self.found_by_name(cred, fid, md, (parent, name)).await
+                let md = self.md_of_resolved(cred, &mut resolved).await?;
+                self.found_by_name(cred, resolved.fid, md, (&resolved.dir, name))
+                    .await
             };
             match found.await {
                 // The file was removed meanwhile. The name may lead to another file by now
@@ -160,22 +110,49 @@ impl Client {
         cred: &Cred,
         parent: Fid,
         name: &[u8],
-    ) -> Result<(Fid, Option<MdAttr>), Errno> {
-        let mdc = self.lmv.mdc_of(parent).await?;
-        if let Some(Child::File(fid)) = self.inodes.child(parent, name) {
-            let child_mdc = self.lmv.mdc_of(fid).await?;
-            if child_mdc.find(fid, LockMode::Cr, MDS_INODELOCK_LOOKUP).is_some() {
-                return Ok((fid, None));
+    ) -> Result<Resolved<'_>, Errno> {
+        let mut dirs = self.dirs_of_name(cred, parent, name).await?;
+        let mut next = dirs.next().await?;
+        while let Some(dir) = next {
+            let result = self.resolve_in(cred, &dir, name).await;
+            next = match &result {
+                Err(Errno::ENOENT) => dirs.next().await?,
+                _ => None,
+            };
+            if next.is_none() {
+                return result;
             }
         }
-        let is_listed = is_listed(parent, name);
+        Err(Errno::ENOENT)
+    }
+
+    /// The file of a name in this directory or stripe.
+    pub(super) async fn resolve_in<'c>(
+        &self,
+        cred: &Cred,
+        dir: &NameDir<'c>,
+        name: &[u8],
+    ) -> Result<Resolved<'c>, Errno> {
+        let (mdc, parent) = (dir.mdc, dir.fid);
+        let resolved = |fid, md, is_remote| Resolved {
+            fid,
+            md,
+            is_remote,
+            dir: *dir,
+        };
+        if let Some(Child::File(fid)) = self.inodes.child(parent, name)
+            && mdc.find(fid, LockMode::Cr, MDS_INODELOCK_LOOKUP).is_some()
+        {
+            return Ok(resolved(fid, None, false));
+        }
+        let is_listed = is_listed(dir.shown, name);
         if let Some(cookie) = self.inodes.absence_lock(parent, name).filter(|_| is_listed)
             && self.update_cookie(mdc, parent) == Some(cookie)
         {
             return Err(Errno::ENOENT);
         }
         let cookie_before = self.update_cookie(mdc, parent);
-        let suppgid = self.suppgid(cred, parent).await;
+        let suppgid = self.suppgid(cred, dir.shown).await;
         let reply = mdc
             .intent(lookup_request(mdc, cred, parent, name, suppgid))
             .await?;
@@ -187,17 +164,31 @@ impl Client {
             {
                 let list_from = self.inodes.add_negative(parent, name, cookie, reply.sent_at);
                 if let Some(from) = list_from {
-                    self.list_more_names(cred, mdc, parent, cookie, from).await;
+                    self.list_more_names(cred, dir, cookie, from).await;
                 }
             }
             return Err(Errno::ENOENT);
         }
         let fid = reply.body.mbo_fid1;
-        if reply.body.mbo_valid & OBD_MD_MDS != 0 {
-            // Another metadata target has the file: the directory's target knows only the FID.
-            return Ok((fid, None));
+        if reply.is_elsewhere() {
+            self.cache_name(&reply, (parent, name));
+            return Ok(resolved(fid, None, true));
         }
-        Ok((fid, Some(self.cache_reply(&reply, Some((parent, name))))))
+        let md = self.cache_reply(&reply, Some((parent, name)));
+        Ok(resolved(fid, Some(md), false))
+    }
+
+    /// The attributes of a file that was found by name.
+    pub(crate) async fn md_of_resolved(
+        &self,
+        cred: &Cred,
+        resolved: &mut Resolved<'_>,
+    ) -> Result<MdAttr, Errno> {
+        match resolved.md.take() {
+            Some(md) => Ok(md),
+            None if resolved.is_remote => self.md_by(cred, resolved.fid, GetattrBy::RemoteName).await,
+            None => self.md(cred, resolved.fid).await,
+        }
     }
 
     /// The attributes of a file. For a removed directory that is open on this mount, the last known
@@ -232,19 +223,30 @@ impl Client {
             }
             md => md?,
         };
-        if md.attr.is_dir() {
-            self.open_dirs.update(&md.attr);
+        let found = self.with_data(cred, fid, md, None, size_wait).await?;
+        if found.attr.is_dir() {
+            self.open_dirs.update(&found.attr);
         }
-        self.with_data(cred, fid, md, None, size_wait).await
+        Ok(found)
     }
 
     /// The metadata target's attributes of a file: cached, or requested with a lock.
     pub(crate) async fn md(&self, cred: &Cred, fid: Fid) -> Result<MdAttr, Errno> {
+        self.md_by(cred, fid, GetattrBy::Fid).await
+    }
+
+    /// As [`Client::md`], with the form of the request.
+    pub(super) async fn md_by(&self, cred: &Cred, fid: Fid, by: GetattrBy) -> Result<MdAttr, Errno> {
         let mdc = self.lmv.mdc_of(fid).await?;
         if let Some(md) = self.cached_md(mdc, fid) {
             return Ok(md);
         }
-        let mut body = pack::body(cred, fid, fid, GETATTR, crate::cred::NO_GROUP);
+        let (fid2, flags) = match by {
+            GetattrBy::Fid => (fid, 0),
+            GetattrBy::RemoteName => (Fid::ZERO, OBD_MD_FLCROSSREF),
+            GetattrBy::Stripe => (fid, OBD_MD_FLCROSSREF),
+        };
+        let mut body = pack::body(cred, fid, fid2, GETATTR | flags, crate::cred::NO_GROUP);
         body.mbo_eadatasize = mdc.import.connect_data().ocd_max_easize;
         let bufs = vec![body.to_bytes(), Bytes::new(), nul_terminated(b""), Bytes::new()];
         let reply = mdc
@@ -278,19 +280,39 @@ impl Client {
             .map(|lock| lock.info().cookie)
     }
 
+    /// Caches a name if another metadata target has its file: the reply has a LOOKUP lock on the
+    /// file, from the target that has the name.
+    pub(super) fn cache_name(&self, reply: &IntentReply, (parent, name): (Fid, &[u8])) {
+        let Some(lock) = &reply.lock else { return };
+        let info = lock.info();
+        let fid = Fid::from_res_id(&info.res);
+        if fid == reply.body.mbo_fid1 && info.policy.bits() & MDS_INODELOCK_LOOKUP != 0 {
+            self.inodes.note_parent(fid, parent);
+            self.inodes.add_name(parent, name, fid);
+        }
+    }
+
     /// Caches the attributes, the layout and the name from an intent's reply, and marks a created
     /// file as unwritten, each only if the reply's lock covers it. Returns the attributes.
     pub(crate) fn cache_reply(&self, reply: &IntentReply, name: Option<(Fid, &[u8])>) -> MdAttr {
         let md = reply.md();
-        let Some(lock) = &reply.lock else { return md };
+        let Some(lock) = reply.lock.as_ref().filter(|lock| {
+            let locked = Fid::from_res_id(&lock.info().res);
+            locked == reply.body.mbo_fid1
+        }) else {
+            if md.striping != Striping::None {
+                self.inodes.note_unknown_striped();
+            }
+            return md;
+        };
         let info = lock.info();
         let (fid, bits) = (Fid::from_res_id(&info.res), info.policy.bits());
-        if fid != reply.body.mbo_fid1 {
-            return md;
-        }
         {
             let inode = self.inodes.entry(fid);
             let mut state = inode.state.lock();
+            if md.attr.is_dir() {
+                self.inodes.note_striping(&mut state, &md.striping);
+            }
             let covers_layout = bits & MDS_INODELOCK_LAYOUT != 0;
             if covers_layout && let Some(layout) = &md.layout {
                 state.layout = Some(layout.clone());
@@ -304,187 +326,21 @@ impl Client {
             }
             state.unwritten |= bits & MDS_INODELOCK_DOM != 0 && reply.created_file();
         }
+        if md.attr.is_dir() {
+            match name {
+                Some((parent, _)) => self.inodes.note_parent(fid, parent),
+                None if fid.is_root() => {
+                    *self.lmv.root_default.write() = md.default_dir_layout.clone();
+                }
+                None => {}
+            }
+        }
         if bits & MDS_INODELOCK_LOOKUP != 0
             && let Some((parent, name)) = name
         {
             self.inodes.add_name(parent, name, fid);
         }
         md
-    }
-
-    /// [`Client::with_data`] for a file found by name. If the front end has a kernel, the kernel
-    /// holds the directory during a lookup, so the wait for the size is brief.
-    pub(crate) async fn found_by_name(
-        &self,
-        cred: &Cred,
-        fid: Fid,
-        md: MdAttr,
-        name: (Fid, &[u8]),
-    ) -> Result<FoundFile, Errno> {
-        self.with_data(cred, fid, md, Some(name), self.default_size_wait())
-            .await
-    }
-
-    /// [`SizeWait::Brief`] if the front end has a kernel, which requests a missing size again. Else
-    /// [`SizeWait::Full`]: other front ends do not request it again.
-    pub(crate) fn default_size_wait(&self) -> SizeWait {
-        match self.kernel.get() {
-            Some(_) => SizeWait::Brief,
-            None => SizeWait::Full,
-        }
-    }
-
-    /// Adds a regular file's size and times, and the locks under which the answer may be cached.
-    /// `md` may be from an earlier lock, so this function reads the cached attributes again under
-    /// the current lock. With `name`, the kernel holds the directory until the answer.
-    pub(crate) async fn with_data(
-        &self,
-        cred: &Cred,
-        fid: Fid,
-        md: MdAttr,
-        name: Option<(Fid, &[u8])>,
-        size_wait: SizeWait,
-    ) -> Result<FoundFile, Errno> {
-        let mdc = self.lmv.mdc_of(fid).await?;
-        let data = self.data_attr(mdc, fid, &md, size_wait).await?;
-        let attr_lock = self.attr_lock(mdc, fid);
-        let has_kernel = self.kernel.get().is_some();
-        let covered_md = attr_lock.as_ref().and_then(|_| {
-            let inode = self.inodes.get(fid)?;
-            let mut state = inode.state.lock();
-            if has_kernel && state.md.as_ref().is_some_and(|md| md.attr.is_dir()) {
-                state.kernel_viewers.add(cred.pid);
-            }
-            state.md.clone()
-        });
-        let layout_lock = match &data {
-            DataState::NoObjects if md.attr.is_file() => self.empty_layout_lock(mdc, fid),
-            _ => None,
-        };
-        let data_covered = match &data {
-            DataState::Known { covered, .. } => *covered,
-            DataState::Unknown => false,
-            DataState::NoObjects => layout_lock.is_some() || !md.attr.is_file(),
-        };
-        let attr_cached = covered_md.is_some() && data_covered;
-        let md = covered_md.unwrap_or(md);
-        let attr = match &data {
-            DataState::Known { attr, file, .. } => {
-                let mut attr = md.with_data(attr);
-                let atime = file.atime_tracker().atime(self.atime.files(), attr.times());
-                attr.atime = mdc.precision().of(atime);
-                attr
-            }
-            DataState::NoObjects | DataState::Unknown => md.attr.clone(),
-        };
-        if attr.has_hard_links() {
-            self.invalidate_kernel_names(fid, name.is_none()).await;
-        }
-        let name_lock = name
-            .filter(|_| !attr.has_hard_links())
-            .and_then(|(parent, name)| {
-                let lock = mdc.find(fid, LockMode::Cr, MDS_INODELOCK_LOOKUP)?;
-                self.inodes.mark_in_kernel(parent, name, fid).then_some(lock)
-            });
-        Ok(FoundFile {
-            attr,
-            name_cached: name_lock.is_some(),
-            attr_cached,
-            size_known: !matches!(data, DataState::Unknown),
-            _held: [name_lock, attr_lock, layout_lock]
-                .into_iter()
-                .flatten()
-                .collect(),
-        })
-    }
-
-    /// Invalidates the kernel's entries of a file with several names. The client lets the kernel
-    /// cache no such name. The removal of one name revokes the lock that covers all names of the
-    /// file. The kernel holds the directory during the removal, so it could not drop the other
-    /// names in time. `wait`: the kernel does not hold the directory, so the answer waits for the
-    /// invalidation, at most [`KERNEL_WAIT_MAX`].
-    async fn invalidate_kernel_names(&self, fid: Fid, wait: bool) {
-        let names = self.inodes.take_kernel_names(fid);
-        if names.is_empty() || self.kernel.get().is_none() {
-            return;
-        }
-        let kernel = self.kernel.clone();
-        let invalidate = async move {
-            if let Some(cache) = kernel.get() {
-                for (parent, name) in &names {
-                    cache.inval_entry(*parent, name, fid).await;
-                }
-            }
-        };
-        let invalidation = cpt::spawn(invalidate);
-        if wait {
-            let _ = tokio::time::timeout(KERNEL_WAIT_MAX, invalidation).await;
-        }
-    }
-
-    /// The lock under which a file is known to have no objects, and so no data.
-    fn empty_layout_lock(&self, mdc: &Mdc, fid: Fid) -> Option<LockRef> {
-        let lock = mdc.find(fid, LockMode::Cr, MDS_INODELOCK_LAYOUT)?;
-        self.inodes.layout(fid)?.is_empty().then_some(lock)
-    }
-
-    /// The size and times of a regular file, from its objects.
-    async fn data_attr(
-        &self,
-        mdc: &Mdc,
-        fid: Fid,
-        md: &MdAttr,
-        size_wait: SizeWait,
-    ) -> Result<DataState, Errno> {
-        if !md.attr.is_file() {
-            return Ok(DataState::NoObjects);
-        }
-        let mut known_layout = md.layout.clone();
-        loop {
-            let layout = match known_layout.take() {
-                Some(layout) => layout,
-                None => self.layout(fid).await?,
-            };
-            if layout.is_empty() {
-                return Ok(DataState::NoObjects);
-            }
-            let file = self.data(fid, layout).await;
-            if self.is_unwritten(mdc, fid) {
-                let (attr, covered) = (DataAttr::default(), true);
-                return Ok(DataState::Known { attr, covered, file });
-            }
-            if let Some(attr) = file.cached_attr() {
-                let covered = true;
-                return Ok(DataState::Known { attr, covered, file });
-            }
-            let found_attr = match size_wait {
-                SizeWait::Full => file.attr().await.map(Some),
-                SizeWait::Brief => file.attr_with_timeout().await,
-            };
-            if !self.is_current(fid, &file).await? {
-                continue;
-            }
-            let Some(found_attr) = found_attr? else {
-                return Ok(DataState::Unknown);
-            };
-            // The glimpse may have returned a lock.
-            let (attr, covered) = file
-                .cached_attr()
-                .map_or((found_attr, false), |known| (known, true));
-            return Ok(DataState::Known { attr, covered, file });
-        }
-    }
-
-    /// Whether this client created the file, has not written to it, and holds the lock that
-    /// excludes other writers.
-    pub(crate) fn is_unwritten(&self, mdc: &Mdc, fid: Fid) -> bool {
-        let is_marked = || {
-            self.inodes
-                .get(fid)
-                .is_some_and(|inode| inode.state.lock().unwritten)
-        };
-        // The lock may be revoked and granted again between the check of the mark and of the lock.
-        is_marked() && mdc.has_lock(fid, LockMode::Pr, MDS_INODELOCK_DOM) && is_marked()
     }
 
     /// The supplementary group that a request about a file carries ([`crate::perm::suppgid`]).

@@ -7,8 +7,9 @@ use crate::data::{DataFile, Descriptor, LossCursor};
 use crate::deferred_closes::PendingClose;
 use crate::inode::OpenDenyGuard;
 use crate::layout::FileLayout;
-use crate::mdc::{IntentReply, IntentRequest};
-use crate::ops::lookup::{FoundFile, check_name};
+use crate::mdc::{IntentReply, IntentRequest, NameChange};
+use crate::ops::found::FoundFile;
+use crate::ops::lookup::check_name;
 use crate::pack::{self, CreateRec, Suppgids};
 use crate::stats::Operation;
 use bytes::Bytes;
@@ -237,6 +238,7 @@ impl Client {
             mode: S_IFREG,
             rdev: 0,
             flags: flags.to_wire() | MDS_OPEN_BY_FID | has_ea(&eadata),
+            layout_version: 0,
             time: self.now(mdc),
             suppgids: Suppgids(self.suppgid(cred, fid).await, crate::cred::NO_GROUP),
         };
@@ -292,22 +294,28 @@ impl Client {
     ) -> Result<(FoundFile, Arc<OpenFile>), Errno> {
         let _timer = self.stats.time(Operation::Open);
         check_name(name)?;
-        let mdc = self.lmv.mdc_of(parent).await?;
+        let dir = match self.dir_for_new_name(cred, parent, name).await {
+            // While the MDTs move the directory's names, its old stripe has the name.
+            Err(Errno::EEXIST) if !flags.excl => return self.open_name(cred, parent, name, flags).await,
+            dir => dir?,
+        };
+        let mdc = dir.mdc;
         let child = mdc.new_fid().await?;
         let excl = if flags.excl { MDS_OPEN_EXCL } else { 0 };
         let rec = CreateRec {
-            parent,
+            parent: dir.fid,
             child,
             mode: S_IFREG | mode & 0o7777,
             rdev: 0,
             flags: flags.to_wire() | MDS_OPEN_CREAT | excl | has_ea(&layout),
+            layout_version: dir.layout_version,
             time: self.now(mdc),
             suppgids: Suppgids(self.suppgid(cred, parent).await, crate::cred::NO_GROUP),
         };
         let bufs = pack::open_intent(cred, &rec, name, layout);
-        let elc = mdc.elc(&[parent], &[]);
+        let elc = mdc.elc(&[dir.fid], &[]);
         let intent = IntentRequest::new(
-            parent,
+            dir.fid,
             LockMode::Cw,
             MDS_INODELOCK_UPDATE,
             IT_OPEN | IT_CREAT,
@@ -318,13 +326,21 @@ impl Client {
             opens: true,
             ..intent
         };
-        let change = mdc.begin_change(cred, parent, Some(name));
+        let change = NameChange::begin(cred, &dir, Some(name));
         let reply = mdc.open_or_create(change, intent).await?;
         reply.status?;
         if reply.is_negative() && reply.disposition & DISP_OPEN_CREATE == 0 {
             return Err(Errno::ENOENT);
         }
-        let md = self.cache_reply(&reply, Some((parent, name)));
+        if reply.is_elsewhere() {
+            self.cache_name(&reply, (dir.fid, name));
+            drop(reply);
+            return match flags.excl {
+                true => Err(Errno::EEXIST),
+                false => self.open_name(cred, parent, name, flags).await,
+            };
+        }
+        let md = self.cache_reply(&reply, Some((dir.fid, name)));
         let file = self.finish_open(&reply, &md, flags).await?;
         let created = reply.created_file();
         drop(reply);
@@ -335,7 +351,21 @@ impl Client {
             let data = file.data.lock().clone();
             data.lock_for_writing().await;
         }
-        let found = self.found_by_name(cred, file.fid, md, (parent, name)).await?;
+        let found = self.found_by_name(cred, file.fid, md, (&dir, name)).await?;
+        Ok((found, file))
+    }
+
+    /// Opens the existing file of a name: another target than the name's may have it.
+    async fn open_name(
+        &self,
+        cred: &Cred,
+        parent: Fid,
+        name: &[u8],
+        flags: OpenFlags,
+    ) -> Result<(FoundFile, Arc<OpenFile>), Errno> {
+        // On the heap: the future of every create contains this one.
+        let found = Box::pin(self.lookup(cred, parent, name)).await?;
+        let file = Box::pin(self.open_with(cred, found.attr.fid, flags, Bytes::new())).await?;
         Ok((found, file))
     }
 

@@ -121,8 +121,9 @@ impl Client {
     async fn find_child(&self, cred: &Cred, dir: Fid, name: &[u8]) -> Result<(Fid, u32), Errno> {
         check_name(name)?;
         self.check_search(cred, dir).await?;
-        let (fid, reply_md) = self.resolve_name(cred, dir, name).await?;
-        let attr = match reply_md.or_else(|| self.inodes.last_known_attr(fid)) {
+        let resolved = self.resolve_name(cred, dir, name).await?;
+        let fid = resolved.fid;
+        let attr = match resolved.md.or_else(|| self.inodes.last_known_attr(fid)) {
             Some(md) => md.attr,
             // Requests the attributes; the name may lead to another file by then.
             None => self.lookup(cred, dir, name).await?.attr,

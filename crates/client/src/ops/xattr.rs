@@ -6,6 +6,7 @@
 //! | `user.*`, `security.*`, `trusted.*`, `system.posix_acl_default` | fetched all at once, cached under the lock |
 //! | `system.posix_acl_access` | part of the attributes |
 //! | `lustre.lov`, `trusted.lov`, read-only also `system.lustre.lov` | a file's layout; a directory's default |
+//! | `lustre.lmv`, `lustre.dmv` | a directory's layout and default layout (`dir_layouts`) |
 //! | `lustre.fid` | the file's FID, as text |
 //! | `lustre.path.[FID]` | on any file: a path, from the mount's root, of the file with this FID |
 
@@ -51,6 +52,8 @@ impl Client {
         match name {
             b"lustre.fid" => return Ok(Bytes::from(fid.to_string())),
             b"lustre.lov" | b"trusted.lov" => return self.getstripe(cred, fid).await,
+            b"lustre.lmv" => return self.dir_layout(cred, fid).await,
+            b"lustre.dmv" => return self.default_dir_layout(cred, fid).await,
             LAYOUT_ALIAS => {
                 let md = self.md(cred, fid).await?;
                 crate::perm::check(cred, &md, crate::perm::READ)?;
@@ -120,7 +123,7 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// `E2BIG`: a value over 64 KiB; `EOPNOTSUPP`: a name of `lustre.*` other than `lustre.lov`;
+    /// `E2BIG`: a value over 64 KiB; `EOPNOTSUPP`: a name of `lustre.*` that cannot be set;
     /// `EEXIST`: the attribute exists, with `XATTR_CREATE`, or a new layout for a file that has
     /// objects; `ENODATA`: no such attribute, with `XATTR_REPLACE`; or an error of the MDT.
     pub async fn setxattr(
@@ -137,6 +140,7 @@ impl Client {
         }
         match name {
             b"lustre.lov" | b"trusted.lov" => self.setstripe(cred, fid, Bytes::copy_from_slice(value)).await,
+            b"lustre.dmv" => self.set_default_dir_layout(cred, fid, Some(value)).await,
             _ if name.starts_with(b"lustre.") => Err(Errno::EOPNOTSUPP),
             _ => {
                 self.change_xattr(cred, fid, name, Some(Bytes::copy_from_slice(value)), flags)
@@ -149,9 +153,13 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// `EOPNOTSUPP`: a name of `lustre.*`; `ENODATA`: no such attribute; or an error of the MDT.
+    /// `EOPNOTSUPP`: a name of `lustre.*` other than `lustre.dmv`; `ENODATA`: no such attribute; or
+    /// an error of the MDT.
     pub async fn removexattr(&self, cred: &Cred, fid: Fid, name: &[u8]) -> Result<(), Errno> {
         let _timer = self.stats.time(Operation::Removexattr);
+        if name == b"lustre.dmv" {
+            return self.set_default_dir_layout(cred, fid, None).await;
+        }
         if name.starts_with(b"lustre.") {
             return Err(Errno::EOPNOTSUPP);
         }

@@ -93,6 +93,14 @@ impl LockClient {
         removed.iter().map(|info| info.handle).collect()
     }
 
+    /// Cancels the unused inode-bits locks that [`LockClient::elc`] would remove, because a request
+    /// to another server will revoke them. The client sends the cancels later.
+    pub fn cancel_early(&self, res: &LdlmResId, bits: u64, whole: bool) {
+        for handle in self.elc(res, bits, whole) {
+            self.defer_cancel(handle);
+        }
+    }
+
     /// Cancels the unused locks of a resource without writing back, because the object will be
     /// destroyed. The client sends the cancels later. If the server revokes such a lock before
     /// that, the client replies that it does not know the lock, and the server drops it.

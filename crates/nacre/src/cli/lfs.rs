@@ -1,7 +1,9 @@
 //! The command line of `nacre lfs`, with the options of Lustre's lfs.
 
+mod dirstripe;
 mod setstripe;
 
+pub(crate) use self::dirstripe::{Getdirstripe, Setdirstripe};
 pub(crate) use self::setstripe::{ComponentArgs, Setstripe};
 
 use std::ffi::OsString;
@@ -15,6 +17,12 @@ pub(crate) enum Lfs {
     Setstripe(Setstripe),
     /// Show the striping of files
     Getstripe(Box<Getstripe>),
+    /// Create directories on chosen MDTs, or striped over several
+    Mkdir(Setdirstripe),
+    /// Create directories on chosen MDTs, or set the default layout of directories
+    Setdirstripe(Setdirstripe),
+    /// Show the layouts of directories
+    Getdirstripe(Getdirstripe),
     /// Find files by their attributes and layouts
     #[command(after_help = FIND_TESTS, override_usage = "nacre lfs find PATH.. [TEST..]")]
     Find {

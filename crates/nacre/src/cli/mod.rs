@@ -21,7 +21,9 @@ use clap::{Args, Parser, Subcommand};
 pub(crate) use self::bench::{Bench, BenchCommand, Fsx, InodesBench, LnetBench, Load};
 pub(crate) use self::bench_demo::{BenchDemo, DemoPage, DemoRun};
 pub(crate) use self::lctl::{Lctl, LctlCommand};
-pub(crate) use self::lfs::{CheckKind, ComponentArgs, Df, Getname, Getstripe, Lfs, ListTargets, Setstripe};
+pub(crate) use self::lfs::{
+    CheckKind, ComponentArgs, Df, Getdirstripe, Getname, Getstripe, Lfs, ListTargets, Setdirstripe, Setstripe,
+};
 pub(crate) use self::lst::{AddTest, Lst, LstNode, LstPing, LstQuery, LstStat, NewSession, UpdateGroup};
 pub(crate) use self::mdsrate::Mdsrate;
 pub(crate) use self::mdtest::Mdtest;

@@ -9,8 +9,10 @@ mod amount;
 mod df;
 mod find;
 mod foreign;
+mod getdirstripe;
 mod getstripe;
 mod layout;
+mod setdirstripe;
 mod targets;
 
 pub(crate) use df::Target;
@@ -42,6 +44,8 @@ pub(crate) fn run(args: Lfs) -> Result<ExitCode> {
                 .try_for_each(|path| layout::set(path, &request))?;
         }
         Lfs::Getstripe(args) => return getstripe::run(&args),
+        Lfs::Mkdir(args) | Lfs::Setdirstripe(args) => setdirstripe::run(&args)?,
+        Lfs::Getdirstripe(args) => return getdirstripe::run(&args),
         Lfs::Find { args } => return find::run(&args),
         Lfs::Osts(args) => targets::list(&args, "osc")?,
         Lfs::Mdts(args) => targets::list(&args, "mdc")?,

@@ -1,10 +1,11 @@
-//! The operations of `nacre lfs` on FIDs, and the removal of entries of lost files, with the
-//! caller's credentials.
+//! The operations of `nacre lfs` on FIDs, the creation of directories with layouts, and the removal
+//! of entries of lost files, with the caller's credentials.
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
+use bytes::Bytes;
 use client::{Client, Cred};
 use wire::{Errno, Fid};
 
@@ -64,6 +65,27 @@ pub(super) async fn remove(client: &Client, cred: &Cred, fids: &[String]) -> Res
     let results = results.map_err(|e| anyhow::Error::msg(error_message(e, "cannot remove files by FID")))?;
     let error = |(text, result): (&String, &Result<(), Errno>)| result.err().map(|e| error_message(e, text));
     Ok(fids.iter().zip(&results).map(error).collect())
+}
+
+/// Creates a directory with a layout (`lmv_user_md`). The path is from the root of the mount.
+pub(super) async fn mkdir(client: &Client, cred: &Cred, path: &Path, mode: u32, layout: Bytes) -> Result<()> {
+    let here = path.display();
+    let path = Path::new("/").join(path);
+    let last = client.walk_to_name(cred, path.as_os_str().as_bytes()).await;
+    let Some(last) = last.with_context(|| format!("{here}"))? else {
+        bail!("{here}: not a name in a directory");
+    };
+    match client
+        .mkdir_with(cred, last.parent, last.name, mode, layout)
+        .await
+    {
+        Ok(_) => {}
+        Err(Errno::ENODEV) => bail!("{here}: the file system has no such MDT (`lfs mdts` lists them)"),
+        Err(Errno::EINVAL) => bail!("{here}: the file system rejects this layout of a directory"),
+        Err(e) => return Err(e).with_context(|| format!("cannot create the directory {here}")),
+    }
+    client.forget_in_kernel(last.parent, last.name);
+    Ok(())
 }
 
 /// Removes directory entries of lost files.

@@ -3,6 +3,7 @@
 mod bench;
 mod commands;
 mod damaged_index;
+mod dirstripe;
 mod errors;
 #[path = "../fixture/mod.rs"]
 mod fixture;

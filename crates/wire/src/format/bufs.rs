@@ -78,6 +78,8 @@ pub const INTENT_REPLY_BODY: usize = reply("RQF_LDLM_INTENT_GETATTR", Rmf::MdtBo
 pub const INTENT_REPLY_MD: usize = reply("RQF_LDLM_INTENT_GETATTR", Rmf::MdtMd);
 /// The ACL, in the reply of an intent.
 pub const INTENT_REPLY_ACL: usize = reply("RQF_LDLM_INTENT_GETATTR", Rmf::Acl);
+/// A directory's default directory layout, in the reply of a lookup or getattr intent.
+pub const INTENT_REPLY_DEFAULT_MD: usize = reply("RQF_LDLM_INTENT_GETATTR", Rmf::DefaultMdtMd);
 /// The names of all extended attributes, in the reply of an intent.
 pub const INTENT_REPLY_XATTRS: usize = reply("RQF_LDLM_INTENT_GETXATTR", Rmf::Eadata);
 /// The values of all extended attributes, in the reply of an intent.
@@ -138,6 +140,10 @@ pub const SETXATTR_DLM_REQ: usize = request("RQF_MDS_REINT_SETXATTR", Rmf::DlmRe
 pub const CREATE_NAME: usize = request("RQF_MDS_REINT_CREATE_SYM", Rmf::Name);
 /// The target of the symbolic link to create.
 pub const CREATE_SYMLINK: usize = request("RQF_MDS_REINT_CREATE_SYM", Rmf::Symtgt);
+/// The layout of the directory to create.
+pub const CREATE_EA: usize = request("RQF_MDS_REINT_CREATE_ACL", Rmf::Eadata);
+/// The layout of the created directory, in the reply of a create.
+pub const CREATE_REPLY_MD: usize = reply("RQF_MDS_REINT_CREATE_ACL", Rmf::MdtMd);
 /// Handles of locks that the client cancels with a create.
 pub const CREATE_DLM_REQ: usize = request("RQF_MDS_REINT_CREATE_SYM", Rmf::DlmReq);
 /// The new name of a link.

@@ -16,8 +16,23 @@ use wire::{
     ObdConnectData, OstBody, WireStruct,
 };
 
-/// The sequence given to our client. No captured client used it.
+/// The sequence that MDT0000 gives to our client; each other MDT gives the next one. No captured
+/// client used them.
 const OWN_SEQ: u64 = 0x7_0000_0400;
+/// Number of MDTs.
+const MDTS: u64 = 2;
+
+/// The MDT that gave this sequence to our client.
+pub fn mdt_of_own_sequence(seq: u64) -> Option<u32> {
+    let index = seq.checked_sub(OWN_SEQ).filter(|index| *index < MDTS)?;
+    Some(index as u32)
+}
+
+/// The index in the UUID of an MDT.
+pub fn mdt_index(target: &str) -> Option<u32> {
+    let digits = target.split_once("-MDT")?.1.get(..4)?;
+    u32::from_str_radix(digits, 16).ok()
+}
 
 /// The answer to a request.
 pub struct Answer {
@@ -71,7 +86,7 @@ pub fn learn_ids(ids: &mut Ids, req: &ClientRequest, exchange: &Exchange) {
 pub fn from_capture(
     state: &mut State,
     library: &Library,
-    req: &ClientRequest,
+    (req, target): (&ClientRequest, &str),
     exchange: &Exchange,
     used_before: bool,
 ) -> Answer {
@@ -98,7 +113,7 @@ pub fn from_capture(
         wire::MGS_CONNECT | wire::MDS_CONNECT | wire::OST_CONNECT => adapt_connect(req, &mut answer),
         wire::LDLM_ENQUEUE => adapt_enqueue(state, &mut answer, exchange, used_before),
         wire::LLOG_ORIGIN_HANDLE_NEXT_BLOCK => replace_nids(&mut answer),
-        wire::SEQ_QUERY => give_own_sequence(&mut answer),
+        wire::SEQ_QUERY => give_own_sequence(&mut answer, target),
         wire::OST_READ => fill_read(library, req, exchange, &mut answer),
         wire::OST_WRITE => prepare_write(req, &mut answer),
         wire::MDS_READPAGE => select_pages(state, req, &mut answer),
@@ -217,10 +232,13 @@ fn replace_nids(answer: &mut Answer) {
 }
 
 /// Gives our client a sequence of its own.
-fn give_own_sequence(answer: &mut Answer) {
+pub fn give_own_sequence(answer: &mut Answer, target: &str) {
+    let index = mdt_index(target).unwrap_or(0);
+    let start = OWN_SEQ + u64::from(index);
     let range = LuSeqRange {
-        lsr_start: OWN_SEQ,
-        lsr_end: OWN_SEQ + 1,
+        lsr_start: start,
+        lsr_end: start + 1,
+        lsr_index: index,
         ..LuSeqRange::default()
     };
     replace_struct(answer, 1, &range);

@@ -49,40 +49,45 @@ impl SimulatedServers {
             state.locks.iter().filter(conflicts).copied().collect()
         };
         for lock in locks {
-            let mut desc = lock.desc;
-            desc.l_req_mode = wire::LCK_EX;
-            desc.l_granted_mode = 0;
-            desc.l_policy_data.0 = [REVOKED_BITS, REVOKED_BITS, 0, 0];
-            let request = LdlmRequest {
-                lock_desc: desc,
-                lock_handle: [lock.cookie, lock.handle],
-                ..LdlmRequest::default()
-            };
-            let cookie = self
-                .state
-                .lock()
-                .clients
-                .get(&lock.connection)
-                .copied()
-                .unwrap_or(0);
-            let body = PtlrpcBody {
-                pb_type: wire::PTL_RPC_MSG_REQUEST,
-                pb_version: wire::LUSTRE_DLM_VERSION | wire::PTLRPC_MSG_VERSION,
-                pb_opc: LDLM_BL_CALLBACK,
-                pb_handle: LustreHandle { cookie },
-                pb_conn_cnt: 1,
-                ..PtlrpcBody::default()
-            };
-            let msg = Message::new(&body, [request.to_bytes()]);
-            let reply = self.send_callback("a blocking callback", msg).await;
-            let known = reply
-                .and_then(|r| r.body().ok())
-                .is_some_and(|b| b.pb_status == 0);
-            if known {
-                self.wait_until_cancelled(lock.handle).await;
-            } else {
-                self.state.lock().locks.retain(|l| l.handle != lock.handle);
-            }
+            self.revoke(lock, REVOKED_BITS).await;
+        }
+    }
+
+    /// Revokes these bits of our client's lock, and waits until the client has cancelled it.
+    pub async fn revoke(&self, lock: Lock, bits: u64) {
+        let mut desc = lock.desc;
+        desc.l_req_mode = wire::LCK_EX;
+        desc.l_granted_mode = 0;
+        desc.l_policy_data.0 = [bits, bits, 0, 0];
+        let request = LdlmRequest {
+            lock_desc: desc,
+            lock_handle: [lock.cookie, lock.handle],
+            ..LdlmRequest::default()
+        };
+        let cookie = self
+            .state
+            .lock()
+            .clients
+            .get(&lock.connection)
+            .copied()
+            .unwrap_or(0);
+        let body = PtlrpcBody {
+            pb_type: wire::PTL_RPC_MSG_REQUEST,
+            pb_version: wire::LUSTRE_DLM_VERSION | wire::PTLRPC_MSG_VERSION,
+            pb_opc: LDLM_BL_CALLBACK,
+            pb_handle: LustreHandle { cookie },
+            pb_conn_cnt: 1,
+            ..PtlrpcBody::default()
+        };
+        let msg = Message::new(&body, [request.to_bytes()]);
+        let reply = self.send_callback("a blocking callback", msg).await;
+        let known = reply
+            .and_then(|r| r.body().ok())
+            .is_some_and(|b| b.pb_status == 0);
+        if known {
+            self.wait_until_cancelled(lock.handle).await;
+        } else {
+            self.state.lock().locks.retain(|l| l.handle != lock.handle);
         }
     }
 

@@ -40,8 +40,13 @@ pub fn refusal(req: &ClientRequest) -> Answer {
 }
 
 /// The answer to a request that needs no captured reply; `None`: the request needs one.
-pub fn answer(state: &mut State, req: &ClientRequest, library: &Library) -> Option<Answer> {
+pub fn answer(state: &mut State, (req, target): (&ClientRequest, &str), library: &Library) -> Option<Answer> {
     match req.body.pb_opc {
+        wire::SEQ_QUERY => {
+            let mut answer = reply_with(req, 0, vec![LuSeqRange::default().to_bytes()]);
+            answer::give_own_sequence(&mut answer, target);
+            Some(answer)
+        }
         wire::OBD_PING
         | wire::LDLM_CANCEL
         | wire::MDS_DISCONNECT
@@ -52,6 +57,7 @@ pub fn answer(state: &mut State, req: &ClientRequest, library: &Library) -> Opti
             let seq_only = LuSeqRange {
                 lsr_start: seq,
                 lsr_end: seq + 1,
+                lsr_index: answer::mdt_of_own_sequence(seq).unwrap_or(0),
                 ..LuSeqRange::default()
             };
             let range = library.fld_range(seq).unwrap_or(seq_only);

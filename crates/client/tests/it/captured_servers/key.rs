@@ -8,10 +8,19 @@
 use capture::trace::Request;
 use wire::format::Rqf;
 use wire::{
-    DISP_LOOKUP_NEG, LDLM_EXTENT, LDLM_FL_HAS_INTENT, LdlmReply, LdlmRequest, LlogdBody, LuSeqRange,
-    MDS_OPEN_CREAT, MdtBody, MdtRecCreate, MdtRecReint, MdtRecSetattr, Message, Nid, NiobufRemote,
-    OBD_MD_FLAGSTATFS, OST_IO_PORTAL, OST_REQUEST_PORTAL, OstBody, PtlrpcBody, WireStruct,
+    DISP_LOOKUP_NEG, DISP_OPEN_CREATE, LDLM_EXTENT, LDLM_FL_HAS_INTENT, LdlmReply, LdlmRequest, LlogdBody,
+    LuSeqRange, MDS_OPEN_CREAT, MdtBody, MdtRecCreate, MdtRecReint, MdtRecSetattr, Message, Nid,
+    NiobufRemote, OBD_MD_FLAGSTATFS, OST_IO_PORTAL, OST_REQUEST_PORTAL, OstBody, PtlrpcBody, WireStruct,
 };
+
+/// The beginning of keys that are used only if no exchange has another key of a request: the
+/// creation of a name answers its lookup.
+const CREATED: &str = "created";
+
+/// Whether a key is used only if no exchange has another key of the request.
+pub fn is_last_resort(key: &str) -> bool {
+    key.starts_with(&format!("MDT {CREATED} "))
+}
 
 /// The lock request of an enqueue, a cancellation or a callback.
 pub fn lock_request(msg: &Message) -> Option<LdlmRequest> {
@@ -121,6 +130,13 @@ fn open_keys(msg: &Message, reply: Option<&Message>) -> Vec<String> {
         keys.push(format!("open {} {mode}", rec.cr_fid2));
         keys.push(format!("open {}", rec.cr_fid2));
     }
+    if creates
+        && reply
+            .and_then(|r| r.get::<LdlmReply>(1).ok())
+            .is_some_and(|rep| rep.lock_policy_res2 == 0 && rep.lock_policy_res1 & DISP_OPEN_CREATE != 0)
+    {
+        keys.push(format!("{CREATED} {}/{name}", rec.cr_fid1));
+    }
     if let Some(fid) = reply_fid(reply) {
         // A getattr may use this reply too: it would have returned the same attributes.
         keys.push(format!("opened {}/{name}", rec.cr_fid1));
@@ -149,6 +165,7 @@ fn getattr_keys(msg: &Message, reply: Option<&Message>) -> Vec<String> {
         keys.push(format!("attr {}/{name}", body.mbo_fid1));
         keys.extend(reply_fid(reply).map(|fid| format!("attr {fid}")));
         keys.push(format!("opened {}/{name}", body.mbo_fid1));
+        keys.push(format!("{CREATED} {}/{name}", body.mbo_fid1));
     }
     if reply.is_some() {
         keys.retain(|k| k.starts_with("attr"));

@@ -8,6 +8,7 @@
 
 mod answer;
 mod callbacks;
+mod coherence;
 mod compare;
 mod generic;
 mod ids;

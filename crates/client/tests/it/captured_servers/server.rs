@@ -56,6 +56,8 @@ pub struct State {
     pub comparing: bool,
     pub ids: Ids,
     pub counts: Counts,
+    /// Number of requests of our client about names and attributes.
+    pub metadata_requests: usize,
     /// Unanswered requests and other failures.
     pub failures: Vec<String>,
     /// Captured exchanges that were used, by index.
@@ -265,9 +267,14 @@ impl SimulatedServers {
                 .unwrap_or_default()
         };
         let keys = key::keys(req.format, &target, (&req.body, &theirs), None);
+        if [wire::MDS_REQUEST_PORTAL, wire::MDS_READPAGE_PORTAL].contains(&req.portal)
+            && req.body.pb_opc != wire::OBD_PING
+        {
+            state.metadata_requests += 1;
+        }
         let Some((index, used_before)) = self.choose(&state, &keys, only_by_this_capture(req.body.pb_opc))
         else {
-            let generic = generic::answer(&mut state, req, self.library);
+            let generic = generic::answer(&mut state, (req, &target), self.library);
             return match generic {
                 Some(answer) => {
                     if state.comparing && !only_by_this_capture(req.body.pb_opc) {
@@ -317,7 +324,7 @@ impl SimulatedServers {
                 .counts
                 .compare(&scenario, req.format, false, &theirs, &captured);
         }
-        let answer = answer::from_capture(&mut state, self.library, req, exchange, used_before);
+        let answer = answer::from_capture(&mut state, self.library, (req, &target), exchange, used_before);
         if connects {
             let granted = answer.message.get::<ObdConnectData>(1).unwrap_or_default();
             let by_mbits = granted.ocd_connect_flags2 & OBD_CONNECT2_REP_MBITS != 0;
@@ -359,11 +366,14 @@ impl SimulatedServers {
             let all = self.library.exchanges_with(key);
             all.iter().rfind(|i| time(i) < begin).or(all.first())
         };
-        let chosen = keys.iter().find_map(fresh).or_else(|| keys.iter().find_map(used));
+        let usual = || keys.iter().filter(|key| !key::is_last_resort(key));
+        let chosen = usual().find_map(fresh).or_else(|| usual().find_map(used));
         let chosen = match chosen {
-            None if !only_here => keys.iter().find_map(other),
+            None if !only_here => usual().find_map(other),
             chosen => chosen,
-        }?;
+        };
+        let last_resort = || keys.iter().filter(|key| key::is_last_resort(key)).find_map(used);
+        let chosen = chosen.or_else(last_resort)?;
         Some((*chosen, state.used.contains(chosen)))
     }
 

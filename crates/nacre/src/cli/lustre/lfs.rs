@@ -8,7 +8,6 @@ pub(super) const TOOL: Tool = Tool {
     groups: GROUPS,
 };
 
-const ONE_MDT: &str = "a file system of Nacre has one MDT";
 const NO_HSM: &str = "Nacre has no HSM";
 const COPY_FILE: &str = "to change a layout, make a new file with `lfs setstripe` and copy the data";
 const NO_SWAP: &str = "Nacre's lfs does not swap layouts (Lustre's does, on a mount of its kernel client)";
@@ -79,13 +78,19 @@ const GROUPS: &[Group] = &[
         "mdts",
         "getname",
     ]),
-    refused(
+    differs(
         &["setdirstripe", "mkdir"],
-        ONE_MDT,
-        "make directories with mkdir(1)",
+        "does not change the stripes of an existing directory, and makes no foreign directories",
     ),
-    refused(&["getdirstripe"], ONE_MDT, "every directory is on MDT0000"),
-    refused(&["mv"], ONE_MDT, "rename within the file system with mv(1)"),
+    differs(
+        &["getdirstripe"],
+        "the entries of a directory are sorted; has no -O",
+    ),
+    refused(
+        &["mv"],
+        "Nacre's lfs does not move directories to other MDTs",
+        "rename within the file system with mv(1)",
+    ),
     differs(&["unlink_foreign"], "refuses files without a foreign layout"),
     refused(
         &["pool_list"],

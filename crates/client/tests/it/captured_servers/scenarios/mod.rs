@@ -2,6 +2,7 @@
 
 mod data;
 mod locks;
+pub mod mdts;
 mod names;
 mod xattrs;
 
@@ -55,6 +56,9 @@ scenarios! {
     "z2_cksum_crc32c" => data::checksum,
     "l4_small_io_short" => data::short_io,
     "l5_direct_io" => data::direct_io,
+    "m1_remote_dir" => mdts::remote_directory,
+    "m2_striped_dir" => mdts::striped_directory,
+    "m3_cross_mdt_rename_link" => mdts::rename_and_link,
     "n1_flock" => locks::flock,
     "n2_flock_contended" => locks::flock,
     "o1_fsync" => data::fsync,

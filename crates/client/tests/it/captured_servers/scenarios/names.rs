@@ -6,7 +6,7 @@ use std::time::Duration;
 use wire::{Errno, Fid, Time};
 
 /// The names in a directory, sorted.
-async fn names(run: &ScenarioRun, dir: Fid) -> Vec<String> {
+pub(super) async fn names(run: &ScenarioRun, dir: Fid) -> Vec<String> {
     let handle = run.client.opendir(&run.cred, dir).await.unwrap();
     let (mut names, mut offset) = (Vec::new(), 0);
     loop {
@@ -42,8 +42,8 @@ pub async fn mkdir(run: &ScenarioRun) {
     assert_eq!((attr.mode, attr.nlink, attr.size), (0o040_755, 2, 4096));
 }
 
-/// `touch`: opens the file, creates it if missing, and sets both times to now.
-async fn touch_one(run: &ScenarioRun, dir: Fid, name: &str) {
+/// `touch`: opens the file, creates it if missing, and sets both times to now. Returns its FID.
+pub(super) async fn touch_one(run: &ScenarioRun, dir: Fid, name: &str) -> Fid {
     let flags = OpenFlags {
         write: true,
         ..OpenFlags::default()
@@ -62,6 +62,7 @@ async fn touch_one(run: &ScenarioRun, dir: Fid, name: &str) {
     drop(found);
     run.client.setattr(&run.cred, fid, &now, None).await.unwrap();
     run.client.release(&file).await.unwrap();
+    fid
 }
 
 pub async fn touch(run: &ScenarioRun) {
