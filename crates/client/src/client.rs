@@ -186,7 +186,7 @@ impl Client {
         // Together, so that several dead targets cost the time of one.
         let mut leaving = JoinSet::new();
         for mdc in self.lmv.all().cloned() {
-            leaving.spawn(async move { leave(&mdc).await });
+            leaving.spawn(leave(mdc));
         }
         leaving.join_all().await;
         if tokio::time::timeout(SERVER_UMOUNT_STEP_MAX, self.mgc.disconnect())
@@ -214,7 +214,7 @@ impl Client {
 }
 
 /// Cancels the locks from a metadata target and disconnects.
-async fn leave(mdc: &Mdc) {
+async fn leave(mdc: Arc<Mdc>) {
     if tokio::time::timeout(SERVER_UMOUNT_STEP_MAX, mdc.locks.cancel_all())
         .await
         .is_err()
