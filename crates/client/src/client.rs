@@ -187,7 +187,7 @@ impl Client {
         let mut unsaved = self.lov.umount(deadline).await;
         let mut leaving = JoinSet::new();
         for mdc in self.lmv.all().cloned() {
-            leaving.spawn(async move { umount::leave_mdt(&mdc, deadline).await });
+            leaving.spawn(umount::leave_mdt(mdc, deadline));
         }
         unsaved.extend(leaving.join_all().await.into_iter().flatten());
         umount::leave_mgs(&self.mgc).await;

@@ -9,6 +9,7 @@ use bytes::Bytes;
 use mgc::Mgc;
 use rpc::{Import, Request, RpcError};
 use std::future::Future;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, timeout, timeout_at};
 use wire::{MDS_SYNC, MdtBody, WireStruct};
@@ -68,7 +69,7 @@ pub(crate) async fn limit_step(import: &Import, what: &str, step: impl Future<Ou
 }
 
 /// Leaves an MDT: cancels locks, waits until `deadline` for the commit of all changes, disconnects.
-pub(crate) async fn leave_mdt(mdc: &Mdc, deadline: Instant) -> Option<Unsaved> {
+pub(crate) async fn leave_mdt(mdc: Arc<Mdc>, deadline: Instant) -> Option<Unsaved> {
     let import = &mdc.import;
     // The cancellation of an open lock closes the file, which may be a change.
     limit_step(import, "take the lock cancellations", mdc.locks.cancel_all()).await;

@@ -44,7 +44,7 @@ fn impossible_directories_are_refused_with_a_reason() {
         (&["-o", "9"], "not a mode"),
     ] {
         let dir = path("new");
-        let command = [&["lfs", "mkdir"], args, &[&dir]].concat();
+        let command = [&["lfs", "mkdir"][..], args, &[dir.as_str()][..]].concat();
         let error = nacre_refuses(&command);
         assert!(error.contains(reason), "{args:?}: {error}");
     }
