@@ -90,7 +90,7 @@ pub(crate) fn connect_data(opts: &MountOptions) -> ObdConnectData {
     }
 }
 
-/// What the connections of a mount to its metadata targets have in common.
+/// The common settings of a mount's connections to its metadata targets.
 pub(crate) struct MdcBuilder {
     pub(crate) rpc: Arc<Ptlrpc>,
     pub(crate) client_uuid: String,

@@ -112,7 +112,7 @@ pub(crate) fn open_intent(cred: &Cred, params: &CreateRec, name: &[u8], eadata: 
     ]
 }
 
-/// What a creation needs besides its record.
+/// The data of a creation besides its record.
 pub(crate) enum CreateData<'a> {
     None,
     /// The target of a symbolic link.

@@ -3,8 +3,8 @@
 //! The replay of a mkdir has the layout that the target gave to the directory, with its stripes.
 //!
 //! The replay of an open names the file that the open found or created, the objects that the target
-//! assigned, and the handle, which the file then gets again. It requests no lock: locks are replayed
-//! later.
+//! assigned, and the handle, which the file then gets again. It requests no lock: locks are
+//! replayed later.
 
 use bytes::Bytes;
 use rpc::ReplyMsg;
