@@ -269,6 +269,7 @@ mod tests {
                 client_uuid: uuid.into(),
                 peer: nid.parse().unwrap(),
                 reconnects: false,
+                recovers: false,
                 data: ObdConnectData {
                     ocd_connect_flags: flags,
                     ..ObdConnectData::default()
