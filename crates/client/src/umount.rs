@@ -57,8 +57,8 @@ pub(crate) async fn commit(import: &Import, sync: Request) {
     }
 }
 
-/// Runs one step of leaving a server for at most [`STEP_MAX`]. `what` ends the message "unmount: the
-/// server did not …".
+/// Runs one step of leaving a server for at most [`STEP_MAX`]. `what` ends the message "unmount:
+/// the server did not …".
 pub(crate) async fn limit_step(import: &Import, what: &str, step: impl Future<Output = ()>) {
     if timeout(STEP_MAX, step).await.is_err() {
         tracing::warn!(

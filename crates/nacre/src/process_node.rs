@@ -211,7 +211,8 @@ impl ProcessNode {
     ///
     /// # Errors
     ///
-    /// Names the changes of mounts and of the MGS that may be lost. Everything has stopped even then.
+    /// Names the changes of mounts and of the MGS that may be lost. Everything has stopped even
+    /// then.
     pub(crate) async fn stop(&mut self) -> Result<()> {
         self.mounts.close();
         if let Some(Err(e)) = limit_step("the mounts", self.unmount_all(true)).await {

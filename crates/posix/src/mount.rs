@@ -234,8 +234,8 @@ impl Mount {
     ///
     /// # Errors
     ///
-    /// `EBADF`: already unmounted; the error of `close_files`; `EIO`: changes may be lost, because a
-    /// server has not committed them within [`client::SAVE_MAX`].
+    /// `EBADF`: already unmounted; the error of `close_files`; `EIO`: changes may be lost, because
+    /// a server has not committed them within [`client::SAVE_MAX`].
     pub fn unmount(&self, close_files: impl AsyncFnOnce() -> Result<(), Errno>) -> Result<(), Errno> {
         self.unmount_interruptible(close_files, || false)
     }

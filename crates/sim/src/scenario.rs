@@ -31,8 +31,8 @@ impl Weather for RuledWeather {
     fn arrived(&mut self, _: &FrameInfo) {}
 }
 
-/// A running cluster: metadata servers, two object servers and four clients, and a host for a client
-/// that mounts later.
+/// A running cluster: metadata servers, two object servers and four clients, and a host for a
+/// client that mounts later.
 pub struct Scenario {
     /// The nodes and the network.
     pub cluster: Arc<Cluster>,

@@ -44,7 +44,7 @@ pub(crate) struct LocalMount {
 #[derive(Default)]
 pub(super) struct Mounts {
     pub(super) active: Vec<Arc<LocalMount>>,
-    /// Mounts that the kernel has ended and whose clients still leave the servers.
+    /// Mounts that the kernel has ended; their clients still leave the servers.
     ending: Vec<Arc<LocalMount>>,
     /// Number of mounts between [`ProcessNode::begin_mount`] and [`ProcessNode::finish_mount`].
     pending: usize,
@@ -173,7 +173,7 @@ impl ProcessNode {
         ending.iter().find(|mount| is_it(mount)).cloned()
     }
 
-    /// Forgets a mount whose client has left the servers.
+    /// Forgets a mount after its client has left the servers.
     pub(crate) fn forget_mount(&mut self, mount: &Arc<LocalMount>) {
         self.mounts.ending.retain(|other| !Arc::ptr_eq(other, mount));
     }

@@ -84,7 +84,7 @@ pub(crate) struct Getdirstripe {
     /// Only the number of levels that inherit the default layout
     #[arg(short = 'X', long)]
     pub(crate) max_inherit: bool,
-    /// Only the number of levels whose MDTs are taken in turn
+    /// Only the number of levels that take MDTs in turn
     #[arg(long)]
     pub(crate) max_inherit_rr: bool,
     /// Show the default layout for new subdirectories
