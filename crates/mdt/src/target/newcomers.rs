@@ -45,28 +45,28 @@ impl LvbOps for Inodes {
     }
 }
 
-/// What a request needs before its handler runs.
-enum Needs {
-    /// The present state of these inodes.
+/// The precondition of a request's handler.
+enum Precondition {
+    /// The state of these inodes is final.
     Inodes([Fid; 2]),
-    /// The end of the recovery.
+    /// The recovery has ended.
     Recovered,
 }
 
-impl Needs {
-    fn of(req: &ServerRequest) -> Result<Needs, Errno> {
+impl Precondition {
+    fn of(req: &ServerRequest) -> Result<Precondition, Errno> {
         Ok(match req.opc {
             MDS_GET_ROOT | MDS_STATFS | MDS_SYNC | MDS_SET_INFO | MDS_CLOSE | FLD_QUERY | SEQ_QUERY
-            | LDLM_CANCEL | LDLM_CONVERT | MDS_BATCH => Needs::Inodes([Fid::ZERO; 2]),
+            | LDLM_CANCEL | LDLM_CONVERT | MDS_BATCH => Precondition::Inodes([Fid::ZERO; 2]),
             MDS_GETATTR | MDS_GETXATTR | MDS_READPAGE => {
-                Needs::Inodes([req.get::<MdtBody>(bufs::MDT_BODY)?.mbo_fid1, Fid::ZERO])
+                Precondition::Inodes([req.get::<MdtBody>(bufs::MDT_BODY)?.mbo_fid1, Fid::ZERO])
             }
             MDS_REINT => {
                 let rec: MdtRecReint = req.get(bufs::REC_REINT)?;
-                Needs::Inodes([rec.rr_fid1, rec.rr_fid2])
+                Precondition::Inodes([rec.rr_fid1, rec.rr_fid2])
             }
-            LDLM_ENQUEUE => Needs::Inodes(fids_of_intent(req)),
-            _ => Needs::Recovered,
+            LDLM_ENQUEUE => Precondition::Inodes(fids_of_intent(req)),
+            _ => Precondition::Recovered,
         })
     }
 }
@@ -96,9 +96,9 @@ impl Mdt {
         if !req.export.is_newcomer() {
             return Ok(());
         }
-        match Needs::of(req)? {
-            Needs::Recovered => req.export.wait_until_recovered().await,
-            Needs::Inodes(fids) => {
+        match Precondition::of(req)? {
+            Precondition::Recovered => req.export.wait_until_recovered().await,
+            Precondition::Inodes(fids) => {
                 for fid in fids.into_iter().filter(|fid| *fid != Fid::ZERO) {
                     req.export.wait_until_free(part_of(fid), Access::Read).await?;
                 }

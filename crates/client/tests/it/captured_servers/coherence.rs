@@ -49,6 +49,17 @@ impl KernelCache for Invalidations {
     }
 }
 
+/// Makes the striped directory `sdir` on a mount that records its invalidations.
+async fn mount_with_striped_dir() -> (ScenarioRun, Arc<Invalidations>, Fid) {
+    let run = ScenarioRun::mount("m2_striped_dir").await;
+    let kernel = Arc::<Invalidations>::default();
+    run.client.set_kernel(kernel.clone());
+    let root = run.client.root();
+    run.client.getattr(&run.cred, root).await.unwrap();
+    let dir = mkdir(&run, "sdir", stripes(2)).await;
+    (run, kernel, dir)
+}
+
 #[tokio::test(start_paused = true)]
 async fn the_mdt_of_a_name_and_the_mdt_of_its_directory_revoke_different_state() {
     let run = ScenarioRun::mount("m1_remote_dir").await;
@@ -71,12 +82,7 @@ async fn the_mdt_of_a_name_and_the_mdt_of_its_directory_revoke_different_state()
 
 #[tokio::test(start_paused = true)]
 async fn the_loss_of_a_stripes_lock_invalidates_the_whole_directory() {
-    let run = ScenarioRun::mount("m2_striped_dir").await;
-    let kernel = Arc::<Invalidations>::default();
-    run.client.set_kernel(kernel.clone());
-    let root = run.client.root();
-    run.client.getattr(&run.cred, root).await.unwrap();
-    let dir = mkdir(&run, "sdir", stripes(2)).await;
+    let (run, kernel, dir) = mount_with_striped_dir().await;
     // The captured lookup returned no lock on the size and times.
     run.fid("sdir").await;
     assert_eq!(requests_of_walk(&run, "sdir").await, 0);
@@ -98,12 +104,7 @@ async fn the_loss_of_a_stripes_lock_invalidates_the_whole_directory() {
 
 #[tokio::test(start_paused = true)]
 async fn a_name_in_a_stripe_is_invalidated_in_the_whole_directory() {
-    let run = ScenarioRun::mount("m2_striped_dir").await;
-    let kernel = Arc::<Invalidations>::default();
-    run.client.set_kernel(kernel.clone());
-    let root = run.client.root();
-    run.client.getattr(&run.cred, root).await.unwrap();
-    let dir = mkdir(&run, "sdir", stripes(2)).await;
+    let (run, kernel, dir) = mount_with_striped_dir().await;
     let file = run.create(dir, "s1").await;
     run.client.release(&file).await.unwrap();
     kernel.names.lock().clear();
