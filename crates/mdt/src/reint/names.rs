@@ -2,7 +2,10 @@
 
 use rpc::ServerRequest;
 use wire::format::bufs;
-use wire::{Errno, MdtRecCreate, MdtRecLink, MdtRecRename, MdtRecUnlink, Precision, RenameFlags};
+use wire::{
+    Errno, LmvUserMdV1, MdtRecCreate, MdtRecLink, MdtRecRename, MdtRecUnlink, Precision, RenameFlags,
+    WireStruct,
+};
 
 use super::{change_reply, time_of, without_nul};
 use crate::{
@@ -28,6 +31,7 @@ impl Mdt {
             node.symlink = without_nul(&req.bytes(bufs::CREATE_SYMLINK));
         }
         let parent = create.cr_fid1;
+        self.check_on_one_mdt(req, &create).await?;
         namespace::check_name_change(&self.store, cred, parent, &name).await?;
         node.check(cred)?;
         let unused = self.check_new_fid(req, node.fid).await?;
@@ -47,6 +51,23 @@ impl Mdt {
         Ok(self
             .append_dir_attrs(req, parent, change_reply(req, &change, 3, true))
             .await)
+    }
+
+    /// Refuses a directory that takes more than one MDT: its name is on another one, or it has
+    /// several stripes. In a file system with one MDT a directory always has one stripe.
+    async fn check_on_one_mdt(&self, req: &ServerRequest, create: &MdtRecCreate) -> Result<(), Errno> {
+        if create.cr_mode & S_IFMT != S_IFDIR || self.peers.all().is_empty() {
+            return Ok(());
+        }
+        let parent = create.cr_fid1;
+        let has_parent =
+            self.sequences.was_allocated(parent.f_seq) || self.store.find(parent).await?.is_some();
+        let layout = LmvUserMdV1::from_bytes(req.buf(bufs::CREATE_EA));
+        let has_one_stripe = !layout.is_ok_and(|layout| layout.lum_stripe_count > 1);
+        match has_parent && has_one_stripe {
+            true => Ok(()),
+            false => Err(Errno::EOPNOTSUPP),
+        }
     }
 
     pub(super) async fn reint_link(&self, req: &ServerRequest, cred: &Cred) -> HandlerResult {

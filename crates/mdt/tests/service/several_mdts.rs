@@ -10,8 +10,8 @@ use rpc::Ptlrpc;
 use testbase::{mds_client::Client, rpc_node};
 use tokio::{sync::watch, time::timeout};
 use wire::{
-    Errno, FID_SEQ_ROOT, FLD_LOOKUP, FLD_QUERY, Fid, LUSTRE_SEQ_SUPER_WIDTH, LuSeqRange, MDS_GETATTR,
-    MdtBody, Nid, WireStruct,
+    Errno, FID_SEQ_ROOT, FLD_LOOKUP, FLD_QUERY, Fid, LMV_USER_MAGIC, LUSTRE_SEQ_SUPER_WIDTH, LmvUserMdV1,
+    LuSeqRange, MDS_GETATTR, MDS_REINT, MdtBody, MdtRecCreate, Nid, REINT_CREATE, WireStruct,
 };
 
 use crate::fixture::wait_until;
@@ -177,6 +177,37 @@ async fn only_mdt0000_has_a_root_directory() {
     };
     assert_eq!(root_of(0).await, None);
     assert_eq!(root_of(1).await, Some(Errno::ENOENT));
+}
+
+#[tokio::test(start_paused = true)]
+async fn directories_on_several_mdts_are_refused() {
+    let mdts = Mdts::start(2).await;
+    let mkdir = async |index, stripes| {
+        let client = mdts.client(index).await;
+        let rec = MdtRecCreate {
+            cr_opcode: REINT_CREATE,
+            cr_cap: u32::MAX,
+            cr_fid1: Fid::ROOT,
+            cr_fid2: client.new_fid(),
+            cr_mode: 0o040755,
+            ..MdtRecCreate::default()
+        };
+        let layout = LmvUserMdV1 {
+            lum_magic: LMV_USER_MAGIC,
+            lum_stripe_count: stripes,
+            ..LmvUserMdV1::default()
+        };
+        let name = wire::nul_terminated(format!("d{stripes}").as_bytes());
+        let bufs = vec![rec.to_bytes(), Bytes::new(), name, layout.to_bytes()];
+        client.modify(MDS_REINT, bufs).await.err()
+    };
+    assert_eq!(mkdir(0, 1).await, None);
+    assert_eq!(mkdir(0, 2).await, Some(Errno::EOPNOTSUPP), "stripes");
+    assert_eq!(
+        mkdir(1, 1).await,
+        Some(Errno::EOPNOTSUPP),
+        "the name is on MDT0000"
+    );
 }
 
 #[tokio::test(start_paused = true)]
