@@ -211,7 +211,12 @@ impl Client {
         self.getattr_with(cred, fid, SizeWait::Brief).await
     }
 
-    async fn getattr_with(&self, cred: &Cred, fid: Fid, size_wait: SizeWait) -> Result<FoundFile, Errno> {
+    pub(super) async fn getattr_with(
+        &self,
+        cred: &Cred,
+        fid: Fid,
+        size_wait: SizeWait,
+    ) -> Result<FoundFile, Errno> {
         let _timer = self.stats.time(Operation::Getattr);
         let md = match self.md(cred, fid).await {
             Err(e @ (Errno::ENOENT | Errno::ESTALE)) => {

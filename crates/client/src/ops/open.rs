@@ -363,10 +363,17 @@ impl Client {
         name: &[u8],
         flags: OpenFlags,
     ) -> Result<(FoundFile, Arc<OpenFile>), Errno> {
-        // On the heap: the future of every create contains this one.
-        let found = Box::pin(self.lookup(cred, parent, name)).await?;
-        let file = Box::pin(self.open_with(cred, found.attr.fid, flags, Bytes::new())).await?;
-        Ok((found, file))
+        // On the heap: the future of every create contains these. The first lookup's locks must go
+        // before the open: a truncate waits for their cancellation, and its size is the new one.
+        let fid = Box::pin(self.lookup(cred, parent, name)).await?.attr.fid;
+        let file = Box::pin(self.open_with(cred, fid, flags, Bytes::new())).await?;
+        match Box::pin(self.getattr_with(cred, fid, self.default_size_wait())).await {
+            Ok(found) => Ok((found, file)),
+            Err(e) => {
+                let _ = self.release(&file).await;
+                Err(e)
+            }
+        }
     }
 
     /// Truncates a file that was just opened; closes it if that fails.
