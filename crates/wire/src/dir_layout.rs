@@ -44,7 +44,13 @@ impl LmvLayout {
         match (self.old_stripe(name), self.stripe_for_new(name)) {
             (Some(old), Some(new)) if old == new => vec![new],
             (Some(old), Some(new)) => vec![old, new],
-            _ => self.stripes.clone(),
+            // A lost stripe has no FID.
+            _ => self
+                .stripes
+                .iter()
+                .copied()
+                .filter(|stripe| !stripe.is_zero())
+                .collect(),
         }
     }
 

@@ -31,7 +31,11 @@ impl Client {
                 false => {
                     let version = layout.head.lmv_layout_version;
                     let stripe = self.stripe(dir.fid, *stripe, version).await?;
-                    Some(self.dir_chunk(dir, &stripe, hash).await?)
+                    match self.dir_chunk(dir, &stripe, hash).await {
+                        // Without its own stripe the directory is damaged, not removed.
+                        Err(Errno::ENOENT | Errno::ESTALE) => return Err(Errno::EIO),
+                        chunk => Some(chunk?),
+                    }
                 }
             };
         }
