@@ -12,7 +12,7 @@ use crate::mdc::Mdc;
 use crate::mdc_builder::MdcBuilder;
 use crate::ops::OpenDirs;
 use crate::stats::MountStats;
-use crate::umount::{self, SAVE_MAX, Unsaved};
+use crate::umount::{self, SAVE_MAX, STEP_MAX, Unsaved};
 use cpt::JoinSet;
 use mgc::{FsConfig, Mgc};
 use params::{Group, Registry};
@@ -185,6 +185,8 @@ impl Client {
         }
         let deadline = Instant::now() + SAVE_MAX;
         let mut unsaved = self.lov.umount(deadline).await;
+        // An OST that stays away must not take the MDTs' time.
+        let deadline = deadline.max(Instant::now() + STEP_MAX);
         let mut leaving = JoinSet::new();
         for mdc in self.lmv.all().cloned() {
             leaving.spawn(umount::leave_mdt(mdc, deadline));

@@ -65,6 +65,9 @@ impl Client {
     /// Connects to a metadata target that the file system has got since the mount.
     fn add_mdt(&self, target: &TargetConf) {
         let groups = self.mdc_builder.add(&self.lmv, target);
+        if self.unmounted.load(Ordering::Acquire) {
+            return;
+        }
         self.param_groups.lock().extend(groups);
         if let Ok(mdc) = self.lmv.by_index(target.index) {
             mdc.import.start_connecting();

@@ -17,8 +17,9 @@ use wire::{MDS_SYNC, MdtBody, WireStruct};
 /// The longest time that an unmount waits until the servers have its data and changes. The servers
 /// share it.
 pub const SAVE_MAX: Duration = Duration::from_secs(60);
-/// The longest time of each later step with one server: cancelling locks, disconnecting.
-const STEP_MAX: Duration = Duration::from_secs(10);
+/// The longest time of each later step with one server: cancelling locks, disconnecting. MDTs have at
+/// least this time for their commits.
+pub(crate) const STEP_MAX: Duration = Duration::from_secs(10);
 
 /// Changes that may be lost, because a server did not take or commit them before the unmount ended.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
