@@ -14,7 +14,7 @@ use crate::kernel::Kernel;
 use crate::ops::Flocks;
 use bytes::Bytes;
 use ldlm::{Enqueue, EnqueueReply, Intent, LockClient, LockMode, LockRef, Policy};
-use rpc::{EditReplay, Import, ImportState, ReplyMsg, Request};
+use rpc::{EditReplay, Import, ImportState, ReplyMsg, Request, RpcError};
 use std::sync::Arc;
 use wire::format::bufs;
 use wire::{
@@ -256,8 +256,7 @@ impl Mdc {
                 Ok(body) if body.mbo_valid & OBD_MD_MDS != 0 => Ok(Reint::Elsewhere(body.mbo_fid1)),
                 _ => Err(errno),
             },
-            Some(Errno::ENOTSUPP) => Err(Errno::EOPNOTSUPP),
-            Some(errno) => Err(errno),
+            Some(errno) => Err(RpcError::Status(errno).into()),
         }
     }
 

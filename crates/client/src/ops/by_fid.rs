@@ -10,7 +10,7 @@ use crate::cred::{Cred, NO_GROUP};
 use crate::mdc::Mdc;
 use crate::pack;
 use bytes::Bytes;
-use rpc::Request;
+use rpc::{Request, RpcError};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use wire::format::bufs;
@@ -208,7 +208,7 @@ impl Client {
                     space *= 2;
                     continue;
                 }
-                Some(e) => return Err(e),
+                Some(errno) => return Err(RpcError::Status(errno).into()),
             };
             let path = reply
                 .buf(bufs::GET_INFO_VALUE)
@@ -245,14 +245,21 @@ impl Client {
                 Err(e) => results[index] = Err(e),
             }
         }
-        let mut by_target: BTreeMap<u32, Vec<(usize, Fid)>> = BTreeMap::new();
+        let mut by_target: BTreeMap<u32, (&Arc<Mdc>, Vec<(usize, Fid)>)> = BTreeMap::new();
         for (index, fid) in below_root {
-            let target = self.lmv.mdc_of(fid).await?.index;
-            by_target.entry(target).or_default().push((index, fid));
+            match self.lmv.mdc_of(fid).await {
+                Ok(mdc) => {
+                    let (_, files) = by_target.entry(mdc.index).or_insert_with(|| (mdc, Vec::new()));
+                    files.push((index, fid));
+                }
+                Err(e) => results[index] = Err(e),
+            }
         }
-        for (target, files) in by_target {
-            self.remove_at(cred, self.lmv.by_index(target)?, &files, &mut results)
-                .await?;
+        for (mdc, files) in by_target.into_values() {
+            if let Err(e) = self.remove_at(cred, mdc, &files, &mut results).await {
+                // Another target may have removed its files.
+                files.iter().for_each(|(index, _)| results[*index] = Err(e));
+            }
         }
         Ok(results)
     }
