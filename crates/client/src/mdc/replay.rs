@@ -33,7 +33,8 @@ pub(crate) fn replay_mkdir(request: &mut [Bytes], reply: &ReplyMsg) {
         && len > 0
         && let Some(buf) = request.get_mut(bufs::CREATE_EA - 1)
     {
-        *buf = layout.slice(..len);
+        // A copy: the slice would keep the whole reply until the commit.
+        *buf = Bytes::copy_from_slice(&layout[..len]);
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::found::FoundFile;
 use super::lookup::check_name;
-use super::mkdir::{CREATE_REPLY_PARENT_ATTR, dir_elc};
+use super::mkdir::CREATE_REPLY_PARENT_ATTR;
 use crate::attr::{MdAttr, S_IFDIR, S_IFLNK, S_IFMT};
 use crate::client::Client;
 use crate::cred::{Cred, NO_GROUP};
@@ -95,7 +95,7 @@ impl Client {
             time: self.now(mdc),
             suppgids: Suppgids(self.suppgid(cred, parent).await, NO_GROUP),
         };
-        let elc = dir_elc(mdc, &dir);
+        let elc = mdc.elc(&[dir.fid], &[]);
         let change = NameChange::begin(cred, &dir, Some(name));
         let bufs = pack::create(cred, &rec, name, data, &elc);
         let body: MdtBody = mdc

@@ -187,7 +187,7 @@ impl Client {
 
 /// The caller's own locks on a directory, which the creation of a name there by this target
 /// revokes. Another target than the directory's cannot cancel them.
-pub(super) fn dir_elc(mdc: &Arc<Mdc>, dir: &NameDir<'_>) -> Elc {
+fn dir_elc(mdc: &Arc<Mdc>, dir: &NameDir<'_>) -> Elc {
     match mdc.index == dir.mdc.index {
         true => mdc.elc(&[dir.fid], &[]),
         false => Elc::default(),

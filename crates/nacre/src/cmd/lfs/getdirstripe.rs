@@ -13,9 +13,9 @@ use rustix::io::Errno;
 use wire::dir_hash::HASH_NAMES;
 use wire::{
     LMV_HASH_FLAG_BAD_TYPE, LMV_HASH_FLAG_FIXED, LMV_HASH_FLAG_KNOWN, LMV_HASH_FLAG_LOST_LMV,
-    LMV_HASH_FLAG_MIGRATION, LMV_HASH_FLAG_OVERSTRIPED, LMV_HASH_TYPE_MASK, LMV_HASH_TYPE_MAX,
-    LMV_HASH_TYPE_UNKNOWN, LMV_INHERIT_NONE, LMV_INHERIT_RR_NONE, LMV_INHERIT_RR_UNLIMITED,
-    LMV_INHERIT_UNLIMITED, LMV_OFFSET_DEFAULT, LMV_USER_MAGIC, LmvUserMdV1, LmvUserMdsData, WireStruct,
+    LMV_HASH_FLAG_MIGRATION, LMV_HASH_FLAG_OVERSTRIPED, LMV_HASH_TYPE_MASK, LMV_HASH_TYPE_UNKNOWN,
+    LMV_INHERIT_NONE, LMV_INHERIT_RR_NONE, LMV_INHERIT_RR_UNLIMITED, LMV_INHERIT_UNLIMITED,
+    LMV_OFFSET_DEFAULT, LMV_USER_MAGIC, LmvUserMdV1, LmvUserMdsData, WireStruct,
 };
 
 use super::setdirstripe::DEFAULT_XATTR;
@@ -203,11 +203,10 @@ fn hash_text(hash: u32) -> String {
     let kind = hash & LMV_HASH_TYPE_MASK;
     let name = match kind {
         LMV_HASH_TYPE_UNKNOWN => "none".to_owned(),
-        kind if kind < LMV_HASH_TYPE_MAX => HASH_NAMES
+        kind => HASH_NAMES
             .iter()
             .find(|(known, _)| *known == kind)
             .map_or_else(|| format!("{kind:#x}"), |(_, name)| (*name).to_owned()),
-        kind => format!("{kind:#x}"),
     };
     let flags = [
         (LMV_HASH_FLAG_OVERSTRIPED, "overstriped"),
