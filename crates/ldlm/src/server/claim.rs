@@ -37,7 +37,10 @@ impl LockServer {
         match (self.lvb.part(&request.res), access_of(request.mode)) {
             (Some(part), Access::Read) => export.wait_until_free(part, Access::Read).await,
             (Some(part), Access::Write) => export.claim(part, Access::Write).await,
-            (None, _) => Ok(()),
+            // A replayed operation may need a lock that belongs to no part, and must never wait for
+            // a new client.
+            (None, Access::Write) => export.wait_until_recovered().await,
+            (None, Access::Read) => Ok(()),
         }
     }
 

@@ -40,7 +40,8 @@ impl LvbOps for Inodes {
     }
 
     fn part(&self, res: &LdlmResId) -> Option<Part> {
-        // The lock of renames belongs to no inode.
+        // The lock of renames belongs to no inode. A new client waits for it until the recovery has
+        // ended, because no claim covers the ancestors of the renamed directories.
         (res.name[0] != 0).then(|| part_of(Fid::from_res_id(res)))
     }
 }
