@@ -99,6 +99,7 @@ impl Mdt {
         fid: Fid,
         layout: LayoutRequest,
     ) -> Result<Inode, Errno> {
+        req.export.wait_until_recovered().await?;
         let mut held = self.request_locks(req);
         held.lock_layout(fid, locks::UPDATE).await?;
         let inode = self.store.inode(fid).await?;
@@ -139,6 +140,7 @@ impl Mdt {
         }
         self.check_writable(req)?;
         self.throttle().await;
+        req.export.wait_until_recovered().await?;
         let mut held = self.request_locks(req);
         held.lock_layout(file, 0).await?;
         let inode = self.store.inode(file).await?;

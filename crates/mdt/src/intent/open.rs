@@ -293,6 +293,10 @@ impl Mdt {
             let must_create = creates && resolved.entry.is_none();
             let unused = match must_create {
                 true => {
+                    if !request.flags.has(MDS_OPEN_DELAY_CREATE) {
+                        // The file needs objects, for which nothing may wait under a lock.
+                        req.export.wait_until_recovered().await?;
+                    }
                     let unused = self.check_new_file(req, request).await?;
                     held.lock_name_write(parent, name).await?;
                     Some(unused)

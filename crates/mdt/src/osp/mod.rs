@@ -259,9 +259,8 @@ impl Osts {
     }
 
     /// Allocates objects for a file, after a recovery: as many as requested, or fewer if some OSTs
-    /// have none. Waits
-    /// while no OST has an object, or while one that the user chose has none. `ENOSPC` after
-    /// [`ALLOCATE_TIMEOUT`], or earlier if the OSTs are full.
+    /// have none. Waits while no OST has an object, or while one that the user chose has none.
+    /// `ENOSPC` after [`ALLOCATE_TIMEOUT`], or earlier if the OSTs are full.
     pub(crate) async fn allocate_objects(
         &self,
         file: Fid,
