@@ -5,8 +5,8 @@
 //! A record is on disk before the lock, the open file or the change that it announces. So after any
 //! crash the records have all that the client may hold. Most claims find their part recorded, and
 //! only read memory. If the store takes no changes, a client reads without a record. A record is
-//! removed when the client rests: its ping shows that it waits for no
-//! request. Then the target records anew what the client holds at present.
+//! removed when the client rests: its ping shows that it waits for no request. Then the target
+//! records anew what the client holds at present.
 
 use super::holdings::{Access, Holdings, Mark, Part};
 use super::{Export, Role};
@@ -23,6 +23,8 @@ pub(super) struct Claims {
     newcomer: AtomicBool,
     /// The recorded parts.
     recorded: RwLock<Holdings>,
+    /// Held while a record is written.
+    recording: tokio::sync::Mutex<()>,
     /// The last transaction of the client.
     last_transno: AtomicU64,
 }
@@ -58,11 +60,11 @@ impl Export {
     /// As [`Export::wait_until_free`], or the record cannot be written.
     pub async fn claim(&self, part: Part, access: Access) -> Result<(), Errno> {
         self.wait_until_free(part, access).await?;
-        if !self.has_records() || self.claims.recorded.read().covers(&part, access) {
-            return Ok(());
-        }
-        let mark = self.claims.recorded.read().mark_for(&part, access);
-        self.record(mark).await
+        self.record(|recorded| {
+            let is_missing = !recorded.covers(&part, access);
+            is_missing.then(|| recorded.mark_for(&part, access))
+        })
+        .await
     }
 
     /// Records durably that the client may change anything in a group, whose parts no other client
@@ -77,15 +79,30 @@ impl Export {
             member: Mark::ALL_MEMBERS,
             is_new: true,
         };
-        if !self.has_records() || self.claims.recorded.read().covers(&any, Access::Write) {
-            return Ok(());
-        }
-        self.record(Mark::whole(Access::Write, group)).await
+        self.record(|recorded| {
+            let is_missing = !recorded.covers(&any, Access::Write);
+            is_missing.then(|| Mark::whole(Access::Write, group))
+        })
+        .await
     }
 
-    async fn record(&self, mark: Mark) -> Result<(), Errno> {
+    /// Records durably the mark that `missing` selects by the recorded parts, if any.
+    async fn record(&self, missing: impl Fn(&Holdings) -> Option<Mark>) -> Result<(), Errno> {
+        if !self.has_records() || missing(&self.claims.recorded.read()).is_none() {
+            return Ok(());
+        }
+        // One record at a time: a mark of a whole group replaces all marks of its parts.
+        let _recording = self.claims.recording.lock().await;
+        // The end of the client waits for the guard, and removes the record then.
+        let _change = self.change()?;
         let me = self.me().ok_or(Errno::ENOTCONN)?;
-        let replaced = self.claims.recorded.read().replaced_by(mark);
+        let (mark, replaced) = {
+            let recorded = self.claims.recorded.read();
+            let Some(mark) = missing(&recorded) else {
+                return Ok(());
+            };
+            (mark, recorded.replaced_by(mark))
+        };
         match (
             self.target().record_holdings(&me, mark, replaced).await,
             mark.access,

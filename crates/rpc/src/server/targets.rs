@@ -209,7 +209,8 @@ impl TargetExports {
         self.recovery.as_ref().filter(|recovery| !recovery.is_complete())
     }
 
-    /// Whether clients of an earlier start recover, so that the target serves no new requests.
+    /// Whether clients of an earlier start recover, so that the target serves new requests of new
+    /// clients only.
     pub fn is_recovering(&self) -> bool {
         self.recovery().is_some()
     }

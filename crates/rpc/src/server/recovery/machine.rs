@@ -178,6 +178,12 @@ impl Machine {
         !unfinished.any(|client| client.holdings.excludes(part, access))
     }
 
+    /// Number of clients for which new clients may have to wait.
+    pub(crate) fn unfinished(&self) -> usize {
+        let is_unfinished = |client: &&Client| client.progress < Progress::Done;
+        self.clients.values().filter(is_unfinished).count()
+    }
+
     /// The client has reconnected.
     pub(crate) fn connected(&mut self, uuid: &str, now: Instant) {
         let since_start = now.saturating_duration_since(self.started_at);

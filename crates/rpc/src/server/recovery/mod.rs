@@ -240,9 +240,10 @@ impl TargetRecovery {
             false => vec![(export.ext::<Waiting>().0.clone(), WAITING_MAX)],
         };
         // All are counted, because dropping the guard reduces all.
-        let is_over =
-            |(count, max): &&(Arc<AtomicUsize>, usize)| count.fetch_add(1, Ordering::Relaxed) >= *max;
-        let is_below = counts.iter().filter(is_over).count() == 0;
+        let mut is_below = true;
+        for (count, max) in &counts {
+            is_below &= count.fetch_add(1, Ordering::Relaxed) < *max;
+        }
         let guard = TurnGuard {
             recovery: self.clone(),
             replays: None,
@@ -293,6 +294,8 @@ impl TargetRecovery {
 
     /// Passes an event to the machine, and carries out its decisions.
     fn process(&self, event: impl FnOnce(&mut Machine, Instant) -> Vec<Action>) {
+        let unfinished = || self.state.lock().machine.unfinished();
+        let before = unfinished();
         let mut actions = event(&mut self.state.lock().machine, cpt::now());
         while !actions.is_empty() {
             let mut next = Vec::new();
@@ -301,7 +304,9 @@ impl TargetRecovery {
             }
             actions = next;
         }
-        self.progress.send_replace(());
+        if unfinished() < before {
+            self.progress.send_replace(());
+        }
         self.wake.notify_one();
     }
 
