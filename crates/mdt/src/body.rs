@@ -32,15 +32,17 @@ const BASIC_VALID: u64 = OBD_MD_FLID
 /// Unit of `st_blocks`, bytes.
 const BLOCK: u64 = 512;
 
-/// The attributes in a reply, in three buffers.
+/// The attributes in a reply, in four buffers.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Attrs {
-    /// The body, which has the lengths of the other two.
+    /// The body, which has the lengths of the next two.
     pub body: MdtBody,
     /// The buffer `MDT_MD`: layout, default layout or a symlink's target; empty without them.
     pub md: Bytes,
     /// The access ACL; empty if not requested or absent.
     pub acl: Bytes,
+    /// A directory's default layout over MDTs; empty if not requested or absent.
+    pub default_lmv: Bytes,
 }
 
 /// The attributes that a client requests, and the negotiated properties of the reply.
@@ -112,6 +114,10 @@ pub(crate) fn attrs(fid: Fid, inode: &Inode, request: AttrRequest) -> Attrs {
     if inode.is_dir() && wants_default_lov && !inode.lov.is_empty() {
         body.mbo_valid |= OBD_MD_FLDIREA;
         out.md = inode.lov.clone();
+    }
+    if inode.is_dir() && request.has(OBD_MD_DEFAULT_MEA) && !inode.default_lmv.is_empty() {
+        body.mbo_valid |= OBD_MD_FLDIREA | OBD_MD_DEFAULT_MEA;
+        out.default_lmv = inode.default_lmv.clone();
     }
     if inode.is_symlink() && request.has(OBD_MD_LINKNAME) {
         body.mbo_valid |= OBD_MD_LINKNAME;

@@ -11,7 +11,7 @@ use wire::{
 };
 
 use crate::{
-    body::{self, AttrRequest, Attrs},
+    body::{self, AttrRequest},
     cred::MAY_READ,
     dirpage, layout,
     namespace::{self, lookup, xattr},
@@ -55,8 +55,13 @@ impl Mdt {
     async fn attrs_reply(&self, req: &ServerRequest, fid: Fid, valid: u64) -> HandlerResult {
         let inode = self.store.inode(fid).await?;
         self.check_can_use(req, &inode)?;
-        let Attrs { body, md, acl } = body::attrs(fid, &inode, self.attr_request(req, valid));
-        Ok(reply(6, [body.to_bytes(), md, acl]))
+        let mut attrs = body::attrs(fid, &inode, self.attr_request(req, valid));
+        if !attrs.default_lmv.is_empty() {
+            // This reply has no buffer of its own for a default layout.
+            attrs.body.mbo_eadatasize = attrs.default_lmv.len() as u32;
+            attrs.md = attrs.default_lmv;
+        }
+        Ok(reply(6, [attrs.body.to_bytes(), attrs.md, attrs.acl]))
     }
 
     /// Executes `MDS_GETATTR`: attributes by FID, or a capability for an object of the file.

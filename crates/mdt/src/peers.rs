@@ -170,6 +170,11 @@ impl Peers {
         self.peers.load().get(&index).cloned().ok_or(Errno::ENODEV)
     }
 
+    /// The index of this MDT.
+    pub(crate) fn own_index(&self) -> u32 {
+        self.index
+    }
+
     /// All other MDTs, by index.
     pub(crate) fn all(&self) -> Arc<BTreeMap<u32, Arc<Peer>>> {
         self.peers.load_full()

@@ -18,6 +18,8 @@ pub enum InodePart {
     AccessAcl,
     /// The default ACL.
     DefaultAcl,
+    /// The default layout over MDTs.
+    DefaultDirLayout,
 }
 
 /// A problem in the store.
@@ -414,6 +416,11 @@ impl Problem {
                     InodePart::Layout => ("bad layout", "a layout of this file", "removes the layout"),
                     InodePart::AccessAcl => ("bad ACL", "an access ACL", "removes the ACL; the mode applies"),
                     InodePart::DefaultAcl => ("bad ACL", "a default ACL", "removes the ACL"),
+                    InodePart::DefaultDirLayout => (
+                        "bad default layout",
+                        "a default layout of this directory over MDTs",
+                        "removes the default layout",
+                    ),
                 };
                 finding(
                     problem,

@@ -136,6 +136,7 @@ impl Repairer {
                         InodePart::Layout => &mut inode.lov,
                         InodePart::AccessAcl => &mut inode.acl_access,
                         InodePart::DefaultAcl => &mut inode.acl_default,
+                        InodePart::DefaultDirLayout => &mut inode.default_lmv,
                     } = Bytes::new();
                 })
                 .await

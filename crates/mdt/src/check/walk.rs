@@ -13,7 +13,7 @@ use super::{
     table::{HAS_ENTRIES, HAS_XATTRS, LINK_SUM_INVALID, MALFORMED, ORPHAN, REMOTE_NAME, Row},
 };
 use crate::{
-    acl,
+    acl, dir_layout,
     layout::{self, LayoutRequest, composite},
     namespace::check_name,
     osp::pool::LastUsedId,
@@ -137,6 +137,15 @@ fn inode_row(fid: Fid, inode: &Inode, ranges: &Ranges, examination: &mut Examina
     }
     if inode.is_dir() && !inode.lov.is_empty() && LayoutRequest::parse(&inode.lov).is_err() {
         report(InodePart::Layout, format!("{} malformed bytes", inode.lov.len()));
+    }
+    let default = &inode.default_lmv;
+    let is_valid =
+        default.is_empty() || (inode.is_dir() && matches!(dir_layout::parse(default), Ok(Some(_))));
+    if !is_valid {
+        report(
+            InodePart::DefaultDirLayout,
+            format!("{} malformed bytes", default.len()),
+        );
     }
     if inode.is_file() && !inode.lov.is_empty() {
         match claims_of(fid, examination.table.rows.len() as u32, &inode.lov) {

@@ -134,8 +134,17 @@ impl Mdt {
                 return Err(e);
             }
         };
-        let Attrs { body, md, acl } = body::attrs(fid, &inode, self.attr_request(req, request.mbo_valid));
+        let Attrs {
+            body,
+            md,
+            acl,
+            default_lmv,
+        } = body::attrs(fid, &inode, self.attr_request(req, request.mbo_valid));
         out.bufs = vec![body.to_bytes(), md, acl];
+        if !default_lmv.is_empty() {
+            out.bufs.resize(bufs::INTENT_REPLY_DEFAULT_MD - 1, Bytes::new());
+            out.bufs.push(default_lmv);
+        }
         out.lock = lock;
         out.disposition |= DISP_LOOKUP_POS;
         Ok(())

@@ -208,7 +208,9 @@ impl Mdt {
         if inode.is_file() {
             valid |= OBD_MD_FLMODEASIZE;
         }
-        let Attrs { mut body, md, acl } = body::attrs(fid, &inode, self.attr_request(req, valid));
+        let Attrs {
+            mut body, md, acl, ..
+        } = body::attrs(fid, &inode, self.attr_request(req, valid));
         body.mbo_open_handle = LustreHandle { cookie: handle };
         out.bufs = vec![body.to_bytes(), md, acl];
         Ok(())

@@ -10,6 +10,7 @@ use super::{
 use crate::{
     acl,
     cred::Cred,
+    dir_layout,
     store::{
         Change, DIR_BLOCK, DirChange, Entry, Inode, RequestStore, S_IFBLK, S_IFCHR, S_IFDIR, S_IFIFO,
         S_IFLNK, S_IFMT, S_IFREG, S_IFSOCK, S_ISGID, UnusedFid, links,
@@ -92,6 +93,7 @@ impl NewInode {
             inode.flags = parent.flags & wire::LUSTRE_PROJINHERIT_FL;
             if !parent_is_root {
                 inode.lov = parent.lov.clone();
+                inode.default_lmv = dir_layout::inherited(&parent.default_lmv);
             }
         } else if inode.is_file() {
             inode.lov = self.lov.clone();

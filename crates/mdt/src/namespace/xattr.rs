@@ -7,6 +7,7 @@ use super::{APPEND, Attempts, ChangeResult, IMMUTABLE, Plan};
 use crate::{
     acl::{self, XATTR_ACCESS, XATTR_DEFAULT},
     cred::{Cred, MAY_READ, MAY_WRITE},
+    dir_layout,
     layout::LayoutRequest,
     store::{Change, Inode, RequestStore, S_ISVTX, Store},
 };
@@ -15,6 +16,8 @@ use crate::{
 pub const XATTR_LOV: &[u8] = wire::XATTR_NAME_LOV.as_bytes();
 /// The attribute with the layout, under the name that users see.
 pub const XATTR_LUSTRE_LOV: &[u8] = b"lustre.lov";
+/// The attribute with a directory's default layout over MDTs.
+pub const XATTR_DEFAULT_LMV: &[u8] = wire::XATTR_NAME_DEFAULT_LMV.as_bytes();
 const XATTR_LINK: &[u8] = wire::XATTR_NAME_LINK.as_bytes();
 const XATTR_LMA: &[u8] = wire::XATTR_NAME_LMA.as_bytes();
 const XATTR_SOM: &[u8] = wire::XATTR_NAME_SOM.as_bytes();
@@ -71,6 +74,7 @@ fn derived_value(fid: Fid, inode: &Inode, name: &[u8]) -> Option<Bytes> {
         XATTR_ACCESS => inode.acl_access.clone(),
         XATTR_DEFAULT => inode.acl_default.clone(),
         XATTR_LOV | XATTR_LUSTRE_LOV => inode.lov.clone(),
+        XATTR_DEFAULT_LMV => inode.default_lmv.clone(),
         XATTR_LINK => inode.links.clone(),
         XATTR_LMA => LustreMdtAttrs {
             lma_compat: 0,
@@ -194,6 +198,7 @@ fn plan_setxattr(
         }
         XATTR_DEFAULT => acl::set_default(&mut inode, &value)?,
         XATTR_LOV | XATTR_LUSTRE_LOV => set_default_layout(cred, &mut inode, args.value.as_deref())?,
+        XATTR_DEFAULT_LMV => set_default_dir_layout(cred, &mut inode, args.value.as_deref())?,
         XATTR_LINK | XATTR_LMA | XATTR_SOM => return Err(Errno::EPERM),
         _ => {
             match name {
@@ -277,5 +282,22 @@ pub fn set_default_layout(cred: &Cred, inode: &mut Inode, ea: Option<&[u8]>) -> 
         Some(layout) => layout.to_default_layout()?,
         None => Bytes::new(),
     };
+    Ok(())
+}
+
+/// Sets or removes a directory's default layout over MDTs.
+///
+/// # Errors
+///
+/// `EPERM` if the user is not the owner; `ENOTDIR`; an error of [`dir_layout::parse`].
+fn set_default_dir_layout(cred: &Cred, inode: &mut Inode, ea: Option<&[u8]>) -> Result<(), Errno> {
+    if !inode.is_dir() {
+        return Err(Errno::ENOTDIR);
+    }
+    if !cred.owns(inode) {
+        return Err(Errno::EPERM);
+    }
+    let layout = ea.map(dir_layout::parse).transpose()?.flatten();
+    inode.default_lmv = layout.map_or(Bytes::new(), |layout| layout.to_bytes());
     Ok(())
 }

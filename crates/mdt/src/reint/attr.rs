@@ -6,24 +6,25 @@ use bytes::Bytes;
 use rpc::{Reply, ServerRequest};
 use wire::format::bufs;
 use wire::{
-    Errno, HasTimes, LMV_USER_MAGIC, LMV_USER_MAGIC_SPECIFIC, LockTerms, MDS_ATTR_FROM_OPEN, MDS_ATTR_GID,
-    MDS_ATTR_KILL_SGID, MDS_ATTR_KILL_SUID, MDS_ATTR_MODE, MDS_ATTR_SIZE, MDS_ATTR_UID, MDS_CLOSE_INTENT,
-    MDS_OPEN_TRUNC, MDS_TRUNC_KEEP_LEASE, MdtBody, MdtIoepoch, MdtRecSetattr, MdtRecSetxattr,
-    OBD_CONNECT_RDONLY, OBD_MD_CLOSE_INTENT_EXECED, OBD_MD_FLXATTR, OBD_MD_FLXATTRRM, Transno, WireStruct,
-    XATTR_NAME_DEFAULT_LMV, XATTR_NAME_FID, XATTR_NAME_HSM, XATTR_NAME_LINK, XATTR_NAME_LMA, XATTR_NAME_LMV,
-    XATTR_NAME_SOM, XATTR_NAME_VERSION,
+    Errno, HasTimes, LMV_OFFSET_DEFAULT, LMV_USER_MAGIC, LMV_USER_MAGIC_SPECIFIC, LockTerms,
+    MDS_ATTR_FROM_OPEN, MDS_ATTR_GID, MDS_ATTR_KILL_SGID, MDS_ATTR_KILL_SUID, MDS_ATTR_MODE, MDS_ATTR_SIZE,
+    MDS_ATTR_UID, MDS_CLOSE_INTENT, MDS_OPEN_TRUNC, MDS_TRUNC_KEEP_LEASE, MdtBody, MdtIoepoch, MdtRecSetattr,
+    MdtRecSetxattr, OBD_CONNECT_RDONLY, OBD_MD_CLOSE_INTENT_EXECED, OBD_MD_FLXATTR, OBD_MD_FLXATTRRM,
+    Transno, WireStruct, XATTR_NAME_DEFAULT_LMV, XATTR_NAME_FID, XATTR_NAME_HSM, XATTR_NAME_LINK,
+    XATTR_NAME_LMA, XATTR_NAME_LMV, XATTR_NAME_SOM, XATTR_NAME_VERSION,
 };
 
 use super::{change_reply, time_of, with_transaction};
 use crate::{
     acl::{XATTR_ACCESS, XATTR_DEFAULT},
     cred::{Cred, MAY_WRITE},
+    dir_layout,
     handles::{OpenFile, is_file_handle},
     layout::LayoutRequest,
     locks::{DOM, OPEN, PERM, UPDATE, XATTR},
     namespace::{
         self, CloseAttrs, SetattrArgs,
-        xattr::{SetxattrArgs, XATTR_LOV, XATTR_LUSTRE_LOV},
+        xattr::{SetxattrArgs, XATTR_DEFAULT_LMV, XATTR_LOV, XATTR_LUSTRE_LOV},
     },
     target::{HandlerResult, Mdt, lock_terms, name_of, precision, reply},
 };
@@ -135,7 +136,21 @@ impl Mdt {
         by_cookie || (set.sa_valid & MDS_ATTR_FROM_OPEN != 0 && handles.any(allows))
     }
 
-    /// Sets a directory's default layout; the request is a setattr with the layout in `ea`.
+    /// Checks that the MDT which a default layout over MDTs names is in the file system. `EINVAL`
+    /// if it is not, or if the layout is malformed.
+    fn check_mdt_of(&self, ea: &[u8]) -> Result<(), Errno> {
+        let Some(layout) = dir_layout::parse(ea)? else {
+            return Ok(());
+        };
+        match layout.lum_stripe_offset {
+            LMV_OFFSET_DEFAULT => Ok(()),
+            index if index == self.peers.own_index() => Ok(()),
+            index => self.peers.get(index).map(drop).map_err(|_| Errno::EINVAL),
+        }
+    }
+
+    /// Sets a directory's default layout, for files or over MDTs; the request is a setattr with the
+    /// layout in `ea`.
     async fn set_default_layout(
         &self,
         req: &ServerRequest,
@@ -144,12 +159,19 @@ impl Mdt {
         ea: Bytes,
     ) -> HandlerResult {
         let fid = set.sa_fid;
+        let name = match dir_layout::is_default_layout(&ea) {
+            true => {
+                self.check_mdt_of(&ea)?;
+                XATTR_DEFAULT_LMV
+            }
+            false => XATTR_LOV,
+        };
         self.store.inode(fid).await?;
         let mut locks = self.request_locks(req);
         locks.lock_inode(fid, UPDATE | XATTR).await?;
         let args = SetxattrArgs {
             fid,
-            name: XATTR_LOV,
+            name,
             value: Some(ea),
             flags: 0,
             time: set.times().ctime,

@@ -49,6 +49,7 @@ const TAG_LINKS: u8 = 2;
 const TAG_SYMLINK: u8 = 3;
 const TAG_ACL_ACCESS: u8 = 4;
 const TAG_ACL_DEFAULT: u8 = 5;
+const TAG_DEFAULT_LMV: u8 = 6;
 
 /// The ids of a file that the OSTs also store with its objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -107,6 +108,9 @@ pub struct Inode {
     pub acl_access: Bytes,
     /// `system.posix_acl_default`.
     pub acl_default: Bytes,
+    /// `trusted.dmv`: a directory's default layout over MDTs for new subdirectories
+    /// (`lmv_user_md`).
+    pub default_lmv: Bytes,
 }
 
 impl Inode {
@@ -168,6 +172,7 @@ impl Inode {
             (TAG_SYMLINK, &self.symlink),
             (TAG_ACL_ACCESS, &self.acl_access),
             (TAG_ACL_DEFAULT, &self.acl_default),
+            (TAG_DEFAULT_LMV, &self.default_lmv),
         ];
         /// Upper bound of the size before the sections, bytes.
         const FIXED_BYTES_MAX: usize = 116;
@@ -261,11 +266,12 @@ impl Inode {
                 TAG_SYMLINK => inode.symlink = bytes,
                 TAG_ACL_ACCESS => inode.acl_access = bytes,
                 TAG_ACL_DEFAULT => inode.acl_default = bytes,
+                TAG_DEFAULT_LMV => inode.default_lmv = bytes,
                 _ => {
                     let found = tag.into();
                     return Err(WireError::Value {
                         what: "inode record's section",
-                        expected: "1 to 5",
+                        expected: "1 to 6",
                         found,
                     });
                 }
@@ -315,6 +321,7 @@ mod tests {
             symlink: Bytes::new(),
             acl_access: Bytes::from_static(b"acl"),
             acl_default: Bytes::new(),
+            default_lmv: Bytes::from_static(b"default"),
         }
     }
 

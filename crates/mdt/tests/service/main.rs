@@ -7,6 +7,7 @@ mod by_fid;
 mod capabilities;
 mod components;
 mod creator_dom;
+mod dir_defaults;
 mod fixture;
 mod journal;
 mod leases;

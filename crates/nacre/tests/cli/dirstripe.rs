@@ -28,7 +28,38 @@ fn directories_on_a_chosen_mdt_are_made_and_shown() {
         "{none}"
     );
     assert_eq!(nacre_ok(&["lfs", "getdirstripe", "-D", "-R", &path("a")]), "");
+    nacre_ok(&[
+        "lfs",
+        "setdirstripe",
+        "-D",
+        "-i",
+        "-1",
+        "-X",
+        "3",
+        "--max-inherit-rr",
+        "2",
+        &path("a"),
+    ]);
+    sh(&format!("mkdir {mount}/a/new"));
+    let default = |levels, in_turn| {
+        format!(
+            "lmv_stripe_count: 1 lmv_stripe_offset: -1 lmv_hash_type: none lmv_max_inherit: {levels} \
+             lmv_max_inherit_rr: {in_turn}\n"
+        )
+    };
+    assert_eq!(
+        nacre_ok(&["lfs", "getdirstripe", "-D", &path("a")]),
+        default(3, 2)
+    );
+    assert_eq!(
+        nacre_ok(&["lfs", "getdirstripe", "-D", &path("a/new")]),
+        default(2, 1)
+    );
+    assert_eq!(nacre_ok(&["lfs", "getdirstripe", "-D", "-R", &path("a/sub")]), "");
     nacre_ok(&["lfs", "setdirstripe", "-d", &path("a")]);
+    assert_eq!(nacre_ok(&["lfs", "getdirstripe", "-D", "-R", &path("a")]), "");
+    let error = nacre_refuses(&["lfs", "setdirstripe", "-D", "-i", "7", &path("a")]);
+    assert!(error.contains("does the MDT exist"), "{error}");
 }
 
 #[test]
