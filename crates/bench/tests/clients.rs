@@ -89,7 +89,7 @@ async fn create_makes_an_object_for_each_stripe_and_mknod_makes_none() {
         dirs: Some(Format::parse("d%d").unwrap()),
         dir_count: 1,
         mounts: None,
-        mdt_count: 1,
+        mdt_count: None,
         files: "f%%d".to_owned(),
         begin: 0,
         file_count: Some(5),

@@ -74,8 +74,9 @@ pub struct Options {
     /// `--mntfmt`, `--mntcount`: format and number of mounts; each one serves an equal number of
     /// tasks.
     pub mounts: Option<(Format, usize)>,
-    /// `--mdtcount`: number of metadata targets that directories are created on in turn.
-    pub mdt_count: u32,
+    /// `--mdtcount`: number of metadata targets that directories are created on in turn; `None`: the
+    /// targets that the file system chooses.
+    pub mdt_count: Option<u32>,
     /// `--filefmt`: format of file names, with `%d` for the task and `%%d` for the file.
     pub files: String,
     /// `--begin`: number of the first file.
@@ -161,7 +162,7 @@ impl Options {
             dirs: None,
             dir_count: 1,
             mounts: None,
-            mdt_count: 1,
+            mdt_count: None,
             files: "f%%d".to_owned(),
             begin: 0,
             file_count: Some(file_count),
@@ -194,7 +195,7 @@ impl Options {
             () if !mode.creates() && self.file_count.is_none() && !self.ignore && mode != Mode::Unlink => {
                 invalid("--nfiles or --ignore is required")
             }
-            () if self.dir_count == 0 || self.mdt_count == 0 => {
+            () if self.dir_count == 0 || self.mdt_count == Some(0) => {
                 invalid("--ndirs and --mdtcount must be at least 1")
             }
             () if mode.creates() && self.dir_count > tasks => {
@@ -343,8 +344,8 @@ fn run_task(options: &Options, task: &mut Task, result: &mut TaskResult) -> Resu
     let subject = task.subject.clone();
     if !files_of_task.dir.is_empty() {
         match options.mdt_count {
-            1 => create_dirs(&*subject, &files_of_task.dir)?,
-            count => {
+            None => create_dirs(&*subject, &files_of_task.dir)?,
+            Some(count) => {
                 let (parent, name) = files_of_task
                     .dir
                     .rsplit_once('/')

@@ -13,7 +13,7 @@ use std::collections::HashMap;
 use std::future::Future;
 use std::sync::Arc;
 use tokio::runtime::Handle;
-use wire::{Errno, Fid};
+use wire::{Errno, Fid, LMV_USER_MAGIC, LmvUserMdV1, WireStruct};
 
 /// Type and permissions of new files; the permissions are mdtest's.
 const FILE_MODE: u32 = 0o100_664;
@@ -110,11 +110,35 @@ impl LibrarySubject {
         Ok(fid)
     }
 
-    /// The FID of the parent of the directory `dir/name`, and the directory's name.
-    async fn parent(&self, dir: &str, name: &str) -> Result<(Fid, String), Errno> {
-        let path = join_path(&self.base, &join_path(dir, name));
+    /// The FID of the parent of the directory `dir/name`, and the directory's name. An empty name
+    /// means the subject's root, whose parent is looked up; the parents of other directories are
+    /// known.
+    async fn place(&self, dir: &str, name: &str) -> Result<(Fid, String), Errno> {
+        if !name.is_empty() {
+            return Ok((self.dir_fid(dir).await?, name.to_owned()));
+        }
+        let path = join_path(&self.base, dir);
         let (parent, last) = path.rsplit_once('/').unwrap_or(("", &path));
         Ok((self.walk(parent).await?, last.to_owned()))
+    }
+
+    /// Creates a directory with a layout; returns false if the directory exists already.
+    fn make_dir_with(&self, dir: &str, name: &str, layout: Bytes) -> Result<bool, BenchError> {
+        self.run("mkdir", (dir, name), async {
+            if name.is_empty() && self.base.is_empty() {
+                // The root of the file system.
+                return Ok(false);
+            }
+            let (parent, name) = self.place(dir, name).await?;
+            let made = self
+                .client
+                .mkdir_with(&self.cred, parent, name.as_bytes(), DIR_MODE, layout);
+            match made.await {
+                Ok(_) => Ok(true),
+                Err(Errno::EEXIST) => Ok(false),
+                Err(e) => Err(e),
+            }
+        })
     }
 
     async fn find(&self, dir: &str, name: &str) -> Result<client::FoundFile, Errno> {
@@ -137,46 +161,23 @@ impl Subject for LibrarySubject {
     }
 
     fn make_dir(&self, dir: &str, name: &str) -> Result<bool, BenchError> {
-        self.run("mkdir", (dir, name), async {
-            // An empty name means the subject's root. If it is the root of the file system, it
-            // exists. Otherwise its parent is looked up; the parents of other directories are
-            // known.
-            let result = match name {
-                "" if self.base.is_empty() => return Ok(false),
-                "" => {
-                    let (parent, name) = self.parent(dir, name).await?;
-                    self.client
-                        .mkdir(&self.cred, parent, name.as_bytes(), DIR_MODE)
-                        .await
-                }
-                name => {
-                    let parent = self.dir_fid(dir).await?;
-                    self.client
-                        .mkdir(&self.cred, parent, name.as_bytes(), DIR_MODE)
-                        .await
-                }
-            };
-            match result {
-                Ok(_) => Ok(true),
-                Err(Errno::EEXIST) => Ok(false),
-                Err(e) => Err(e),
-            }
-        })
+        self.make_dir_with(dir, name, Bytes::new())
+    }
+
+    fn make_dir_on(&self, dir: &str, name: &str, mdt: u32) -> Result<bool, BenchError> {
+        let layout = LmvUserMdV1 {
+            lum_magic: LMV_USER_MAGIC,
+            lum_stripe_offset: mdt,
+            ..LmvUserMdV1::default()
+        };
+        self.make_dir_with(dir, name, layout.to_bytes())
     }
 
     fn remove_dir(&self, dir: &str, name: &str) -> Result<(), BenchError> {
         self.dirs.write().remove(&join_path(dir, name));
         self.run("rmdir", (dir, name), async {
-            match name {
-                "" => {
-                    let (parent, name) = self.parent(dir, name).await?;
-                    self.client.rmdir(&self.cred, parent, name.as_bytes()).await
-                }
-                name => {
-                    let parent = self.dir_fid(dir).await?;
-                    self.client.rmdir(&self.cred, parent, name.as_bytes()).await
-                }
-            }
+            let (parent, name) = self.place(dir, name).await?;
+            self.client.rmdir(&self.cred, parent, name.as_bytes()).await
         })
     }
 

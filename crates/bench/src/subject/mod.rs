@@ -31,8 +31,8 @@ pub trait Subject: Send + Sync {
     fn make_dir(&self, dir: &str, name: &str) -> Result<bool, BenchError>;
     /// Removes an empty directory.
     fn remove_dir(&self, dir: &str, name: &str) -> Result<(), BenchError>;
-    /// Creates an empty directory on a given metadata target. Fails if the subject can use only
-    /// MDT0000.
+    /// Creates an empty directory on a given metadata target; returns false if it exists already.
+    /// Fails if the subject can use only MDT0000.
     fn make_dir_on(&self, dir: &str, name: &str, mdt: u32) -> Result<bool, BenchError> {
         match mdt {
             0 => self.make_dir(dir, name),

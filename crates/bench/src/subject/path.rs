@@ -9,11 +9,14 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::PathBuf;
+use std::process::Command;
 
 /// Permissions of new files, as in mdtest.
 const FILE_MODE: u32 = 0o664;
 /// Permissions of new directories.
 const DIR_MODE: u32 = 0o775;
+/// `f_type` of FUSE, from statfs(2).
+const FUSE_SUPER_MAGIC: i64 = 0x6573_5546;
 
 /// Lustre's `O_LOV_DELAY_CREATE`; other file systems ignore it.
 const DELAY_CREATE: i32 = (OFlags::NOCTTY.bits() | O_ASYNC) as i32;
@@ -35,6 +38,18 @@ pub struct PathSubject {
 impl PathSubject {
     fn path(&self, dir: &str, name: &str) -> PathBuf {
         self.root.join(dir).join(name)
+    }
+
+    /// The command `lfs` for this file system: that of this program on a FUSE mount, else Lustre's.
+    fn lfs(&self) -> io::Result<Command> {
+        match rustix::fs::statfs(&self.root)?.f_type == FUSE_SUPER_MAGIC {
+            true => {
+                let mut command = Command::new(std::env::current_exe()?);
+                command.arg("lfs");
+                Ok(command)
+            }
+            false => Ok(Command::new("lfs")),
+        }
     }
 
     /// Converts the error of an operation on `dir/name`.
@@ -107,17 +122,15 @@ impl Subject for PathSubject {
         if mdt == 0 || path.is_dir() {
             return self.make_dir(dir, name);
         }
-        // Only Lustre's own lfs can choose the target.
-        let created = std::process::Command::new("lfs")
-            .args(["mkdir", "-i", &mdt.to_string()])
-            .arg(&path)
-            .output()
-            .and_then(|out| match out.status.success() {
-                true => Ok(true),
-                false => Err(io::Error::other(
-                    String::from_utf8_lossy(&out.stderr).trim().to_owned(),
-                )),
-            });
+        let created = self
+            .lfs()
+            .and_then(|mut lfs| lfs.args(["mkdir", "-i", &mdt.to_string()]).arg(&path).output());
+        let created = created.and_then(|out| match out.status.success() {
+            true => Ok(true),
+            false => Err(io::Error::other(
+                String::from_utf8_lossy(&out.stderr).trim().to_owned(),
+            )),
+        });
         self.convert_error("lfs mkdir", (dir, name), created)
     }
 

@@ -41,9 +41,9 @@ pub(crate) struct Mdsrate {
     /// Number of mounts; the tasks are divided evenly among them; with --mgs, number of clients
     #[arg(long, value_name = "N")]
     pub(crate) mntcount: Option<u32>,
-    /// Number of MDTs over which the directories are spread
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    pub(crate) mdtcount: u32,
+    /// Number of MDTs on which the directories are created in turn [default: as mkdir chooses]
+    #[arg(long, value_name = "N")]
+    pub(crate) mdtcount: Option<u32>,
     /// Names of files, with %d for the task's number and %%d for the file's
     #[arg(long, value_name = "FORMAT", default_value = "f%%d")]
     pub(crate) filefmt: String,
