@@ -14,6 +14,7 @@
 mod communicator;
 pub mod compare;
 mod cpu;
+mod cpu_cap;
 pub mod demo;
 mod figure;
 pub mod fsx;
@@ -33,6 +34,7 @@ mod time_series;
 pub use communicator::Communicator;
 pub use compare::{Config, PASS_THROUGH, compare};
 pub use cpu::wait_until_idle;
+pub use cpu_cap::{CAP_MIN, CpuCap};
 pub use figure::{Figure, Quantiles, csv, json};
 pub use load::Phase;
 pub use memory::resident_bytes;

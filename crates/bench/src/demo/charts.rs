@@ -24,6 +24,8 @@ pub(super) struct Dot {
     pub(super) clients: usize,
     /// Threads or requests in flight on each client.
     pub(super) each: usize,
+    /// Number of metadata targets with directories; 0 if only one configuration has the line.
+    pub(super) mdts: usize,
     /// Number of runs.
     pub(super) runs: usize,
     pub(super) rate: Spread,
@@ -35,7 +37,8 @@ pub(super) struct Dot {
     pub(super) p50_us: Option<f64>,
     /// Median over the runs of the 99th percentile of latency.
     pub(super) p99_us: Option<f64>,
-    /// Ratio of the median rate to the baseline's under the same load.
+    /// Ratio of the median rate to the baseline's under the same load; for numbers of metadata
+    /// targets, to that of the smallest number.
     pub(super) ratio: Option<f64>,
 }
 
@@ -92,6 +95,7 @@ impl Dot {
     pub(super) fn x(&self, kind: ExperimentKind) -> usize {
         match kind {
             ExperimentKind::LnetClients => self.clients,
+            ExperimentKind::DneOne | ExperimentKind::DneTwo => self.mdts,
             _ => self.clients * self.each,
         }
     }
@@ -152,7 +156,15 @@ fn lines(kind: ExperimentKind, rows: &[&Row]) -> Vec<Line> {
         line.dots.sort_by_key(|d| (d.x(kind), d.clients));
     }
     lines.sort_by_key(|l| !l.baseline);
-    if let Some(baseline_dots) = lines.first().filter(|l| l.baseline).map(|l| l.dots.clone()) {
+    if kind.mdts_per_mds() > 0 {
+        for line in &mut lines {
+            let first = line.dots.first().map(|dot| dot.rate.median);
+            for dot in &mut line.dots {
+                let ratio = first.map(|first| dot.rate.median / first);
+                dot.ratio = ratio.filter(|ratio| ratio.is_finite());
+            }
+        }
+    } else if let Some(baseline_dots) = lines.first().filter(|l| l.baseline).map(|l| l.dots.clone()) {
         for dot in lines.iter_mut().flat_map(|l| &mut l.dots) {
             let baseline_dot = baseline_dots
                 .iter()
@@ -166,16 +178,16 @@ fn lines(kind: ExperimentKind, rows: &[&Row]) -> Vec<Line> {
 }
 
 fn dots(rows: &[&Row]) -> Vec<Dot> {
-    let mut loads: Vec<(usize, usize)> = Vec::new();
+    let load_of = |row: &Row| (row.clients, row.each, row.mdts);
+    let mut loads: Vec<(usize, usize, usize)> = Vec::new();
     for row in rows {
-        if !loads.contains(&(row.clients, row.each)) {
-            loads.push((row.clients, row.each));
+        if !loads.contains(&load_of(row)) {
+            loads.push(load_of(row));
         }
     }
-    let dot = |(clients, each): (usize, usize)| {
-        let runs: Vec<&Row> = (rows.iter().copied())
-            .filter(|r| (r.clients, r.each) == (clients, each))
-            .collect();
+    let dot = |load: (usize, usize, usize)| {
+        let (clients, each, mdts) = load;
+        let runs: Vec<&Row> = (rows.iter().copied()).filter(|r| load_of(r) == load).collect();
         let median_of = |value: fn(&Row) -> f64| median(runs.iter().map(|r| value(r)));
         let median_of_known = |value: fn(&Row) -> Option<f64>| {
             let known: Vec<f64> = runs.iter().filter_map(|r| value(r)).collect();
@@ -184,6 +196,7 @@ fn dots(rows: &[&Row]) -> Vec<Dot> {
         Dot {
             clients,
             each,
+            mdts,
             runs: runs.len(),
             rate: Spread {
                 median: median_of(|r| r.rate),
@@ -200,21 +213,37 @@ fn dots(rows: &[&Row]) -> Vec<Dot> {
     loads.into_iter().map(dot).collect()
 }
 
+/// The dots for the table of a chart: all numbers of metadata targets, or the largest load.
+fn shown_dots(chart: &Chart) -> Vec<(&Line, &Dot)> {
+    let all = chart.kind.mdts_per_mds() > 0;
+    let dots = |line: &'_ Line| match all {
+        true => 0,
+        false => line.dots.len().saturating_sub(1),
+    };
+    let lines = chart.lines.iter();
+    lines
+        .flat_map(|line| line.dots.iter().skip(dots(line)).map(move |dot| (line, dot)))
+        .collect()
+}
+
 /// The results under the largest load of each line, as a table for a terminal.
 pub fn summary(rows: &[Row]) -> String {
     let mut out = String::from(
         "| experiment | operation | configuration | clients x each | median/s | min to max | of baseline | CPU us (server) |\n|---|---|---|---|---:|---:|---:|---:|\n",
     );
-    for chart in charts(rows) {
-        for line in &chart.lines {
-            let Some(dot) = line.dots.last() else { continue };
+    for chart in &charts(rows) {
+        for (line, dot) in shown_dots(chart) {
             let _ = writeln!(
                 out,
                 "| {} | {} | {}{} | {}x{} | {:.0} | {:.0} to {:.0} | {} | {:.1} ({:.1}) |",
                 chart.kind.name(),
                 chart.title(),
                 line.configuration,
-                if line.forced { " (forced)" } else { "" },
+                match (line.forced, dot.mdts) {
+                    (true, _) => " (forced)".to_owned(),
+                    (false, 0) => String::new(),
+                    (false, mdts) => format!(", {mdts} in all"),
+                },
                 dot.clients,
                 dot.each,
                 dot.rate.median,

@@ -10,7 +10,12 @@ pub enum Demo {
     Smp,
     /// Parallel directory operations.
     Pdo,
+    /// A name space over several metadata targets.
+    Dne,
 }
+
+/// All demonstrations.
+const DEMOS: [Demo; 3] = [Demo::Smp, Demo::Pdo, Demo::Dne];
 
 impl Demo {
     /// The demonstration's name on the command line and in the file of rows.
@@ -18,12 +23,13 @@ impl Demo {
         match self {
             Demo::Smp => "smp",
             Demo::Pdo => "pdo",
+            Demo::Dne => "dne",
         }
     }
 
     /// The demonstration with this name.
     pub fn named(name: &str) -> Option<Demo> {
-        [Demo::Smp, Demo::Pdo].into_iter().find(|d| d.name() == name)
+        DEMOS.into_iter().find(|d| d.name() == name)
     }
 }
 
@@ -43,6 +49,12 @@ pub enum ExperimentKind {
     Cpt,
     /// mknod, create and unlink with parallel directory operations off and on.
     Pdo,
+    /// mknod, create, stat and unlink on 1 to 4 metadata servers with one target each.
+    #[serde(rename = "dne-1")]
+    DneOne,
+    /// The same with two targets on each server.
+    #[serde(rename = "dne-2")]
+    DneTwo,
 }
 
 impl ExperimentKind {
@@ -57,12 +69,13 @@ impl ExperimentKind {
                 ExperimentKind::Cpt,
             ],
             Demo::Pdo => &[ExperimentKind::Pdo],
+            Demo::Dne => &[ExperimentKind::DneOne, ExperimentKind::DneTwo],
         }
     }
 
     /// The experiment with this name.
     pub fn named(name: &str) -> Option<ExperimentKind> {
-        let all = [Demo::Smp, Demo::Pdo].into_iter().flat_map(ExperimentKind::of);
+        let all = DEMOS.into_iter().flat_map(ExperimentKind::of);
         all.copied().find(|kind| kind.name() == name)
     }
 
@@ -75,6 +88,18 @@ impl ExperimentKind {
             ExperimentKind::Mounts => "mounts",
             ExperimentKind::Cpt => "cpt",
             ExperimentKind::Pdo => "pdo",
+            ExperimentKind::DneOne => "dne-1",
+            ExperimentKind::DneTwo => "dne-2",
+        }
+    }
+
+    /// The number of metadata targets on each metadata server, for an experiment that measures
+    /// several numbers of servers; 0 for others.
+    pub fn mdts_per_mds(self) -> usize {
+        match self {
+            ExperimentKind::DneOne => 1,
+            ExperimentKind::DneTwo => 2,
+            _ => 0,
         }
     }
 
@@ -87,6 +112,8 @@ impl ExperimentKind {
             ExperimentKind::Mounts => "One client with an increasing number of mounts",
             ExperimentKind::Cpt => "Division of partitions between LNet and services",
             ExperimentKind::Pdo => "Parallel directory operations on and off",
+            ExperimentKind::DneOne => "Metadata servers with one target each",
+            ExperimentKind::DneTwo => "Metadata servers with two targets each",
         }
     }
 
@@ -111,6 +138,9 @@ impl ExperimentKind {
             ExperimentKind::Pdo => {
                 "Each client thread uses its own mount. mknod creates a file without opening it. create also opens and closes the file; the file has an object or none. With PDO off, an operation locks the whole directory."
             }
+            ExperimentKind::DneOne | ExperimentKind::DneTwo => {
+                "Each client thread has its own mount and its own directory. The directories are on the targets of the first servers in turn. Each server has a process of its own with a limit of CPU time, so that the servers and not the clients limit the rates. mknod creates a file without an object, create one with an object; other mounts stat and remove the files."
+            }
         }
     }
 
@@ -120,6 +150,7 @@ impl ExperimentKind {
             ExperimentKind::LnetClients => "clients",
             ExperimentKind::LnetInFlight => "requests in flight",
             ExperimentKind::Mounts => "mounts",
+            ExperimentKind::DneOne | ExperimentKind::DneTwo => "metadata targets",
             ExperimentKind::Mdtest | ExperimentKind::Cpt | ExperimentKind::Pdo => "client threads",
         }
     }

@@ -3,7 +3,7 @@
 use super::rows::Directory;
 use super::size::ClientThreads;
 use crate::lnet::Point;
-use crate::mdtest;
+use crate::{BenchError, mdsrate, mdtest};
 use std::fmt;
 
 /// A load.
@@ -69,6 +69,28 @@ impl FileLoad {
             ..all
         };
         vec![create, stat_and_remove]
+    }
+
+    /// The mdsrate runs of this load, each with new mounts, in directories on the first `mdts`
+    /// metadata targets in turn.
+    ///
+    /// # Errors
+    ///
+    /// None: the names of the directories are valid.
+    pub fn rates(&self, mdts: usize) -> Result<Vec<mdsrate::Options>, BenchError> {
+        let threads = self.client_threads.total();
+        let modes: &[mdsrate::Mode] = match self.create_method {
+            CreateMethod::Mknod => &[mdsrate::Mode::Mknod, mdsrate::Mode::Unlink],
+            CreateMethod::Open(_) => &[mdsrate::Mode::Create, mdsrate::Mode::Stat, mdsrate::Mode::Unlink],
+        };
+        let dirs = mdsrate::Format::parse(&format!("on-{mdts}-mdts-%d"))?;
+        let of_mode = |mode: &mdsrate::Mode| mdsrate::Options {
+            dirs: Some(dirs.clone()),
+            dir_count: threads,
+            mdt_count: Some(mdts as u32),
+            ..mdsrate::Options::new(*mode, self.files.div_ceil(threads) as u64)
+        };
+        Ok(modes.iter().map(of_mode).collect())
     }
 
     /// Stripe count of the files; `None` with mknod.
@@ -146,5 +168,28 @@ mod tests {
         let phases = mknod.phases();
         assert!(phases[0].make_node && phases[0].unique_dir_per_task && phases[0].remove_only);
         assert_eq!(phases.len(), 1);
+    }
+
+    #[test]
+    fn directories_take_the_metadata_targets_in_turn() -> Result<(), BenchError> {
+        let load = FileLoad {
+            client_threads: ClientThreads {
+                clients: 2,
+                threads: 4,
+            },
+            directory: Directory::PerThread,
+            create_method: CreateMethod::Open(1),
+            files: 20,
+            stat: true,
+        };
+        let runs = load.rates(3)?;
+        assert_eq!(runs.len(), 3);
+        for run in runs {
+            assert_eq!(
+                (run.dir_count, run.mdt_count, run.file_count),
+                (8, Some(3), Some(3))
+            );
+        }
+        Ok(())
     }
 }

@@ -50,6 +50,10 @@ pub struct Configuration {
     pub pdo: bool,
     /// Whether partitions share CPUs.
     pub forced: bool,
+    /// Number of metadata servers with processes of their own; 0: one process has all servers.
+    pub mdss: usize,
+    /// Number of metadata targets with directories; 0: the file system has only one target.
+    pub mdts: usize,
 }
 
 impl Configuration {
@@ -62,12 +66,28 @@ impl Configuration {
             rotor: false,
             pdo: true,
             forced: partitions > resources.cpus,
+            mdss: 0,
+            mdts: 0,
         }
     }
 
     /// The baseline: one partition, with LNet and all services.
     fn baseline(resources: &Resources) -> Configuration {
         Configuration::new(resources, (1, 1, 1))
+    }
+
+    /// This number of metadata servers with one partition each, and their targets.
+    fn with_mdss(resources: &Resources, mdss: usize, mdts_per_mds: usize) -> Configuration {
+        let name = match mdts_per_mds {
+            1 => "1 MDT on each MDS".to_owned(),
+            n => format!("{n} MDTs on each MDS"),
+        };
+        Configuration {
+            name,
+            mdss,
+            mdts: mdss * mdts_per_mds,
+            ..Configuration::baseline(resources)
+        }
     }
 
     fn with_rotor(self, rotor: bool) -> Configuration {
@@ -133,6 +153,9 @@ const DIVISIONS: [(usize, usize, usize); 9] = [
     (6, 2, 4),
     (12, 12, 12),
 ];
+
+/// The largest number of metadata servers in the published report.
+pub const MDSS_MAX: usize = 4;
 
 impl Plan {
     /// Plans a demonstration of this size on this machine. `only` lists the experiments to run; an
@@ -209,8 +232,13 @@ fn configurations(kind: ExperimentKind, resources: &Resources) -> Vec<Configurat
                 ..partitioned()
             },
         ],
+        ExperimentKind::DneOne | ExperimentKind::DneTwo => (1..=MDSS_MAX)
+            .map(|mdss| Configuration::with_mdss(resources, mdss, kind.mdts_per_mds()))
+            .collect(),
     };
-    if n == 1 && !matches!(kind, ExperimentKind::Cpt | ExperimentKind::Pdo) {
+    let needs_partitions =
+        !matches!(kind, ExperimentKind::Cpt | ExperimentKind::Pdo) && kind.mdts_per_mds() == 0;
+    if n == 1 && needs_partitions {
         // With one CPU, measure only the baseline; the others need several partitions.
         configurations.truncate(1);
     }
@@ -292,6 +320,12 @@ fn loads(kind: ExperimentKind, size: &Size, stripes: &[u16]) -> Vec<DemoLoad> {
                 false,
             )
         }
+        ExperimentKind::DneOne | ExperimentKind::DneTwo => files(
+            &size.client_threads,
+            &[Directory::PerThread],
+            &[CreateMethod::Mknod, CreateMethod::Open(1)],
+            true,
+        ),
     }
 }
 
@@ -338,7 +372,8 @@ fn not_shown(demo: Demo, size: &Size, resources: &Resources, experiments: &[Expe
     if let Some(report) = Size::named(demo, "report")
         && (includes(ExperimentKind::Mdtest)
             || includes(ExperimentKind::Cpt)
-            || includes(ExperimentKind::Pdo))
+            || includes(ExperimentKind::Pdo)
+            || demo == Demo::Dne)
         && (threads_max(size) < threads_max(&report) || size.files < report.files)
     {
         all.push(format!(
@@ -353,6 +388,10 @@ fn not_shown(demo: Demo, size: &Size, resources: &Resources, experiments: &[Expe
         "Clients and servers on separate machines: all share the same {cpus}, so a server has only a part of each CPU."
     ));
     all.push("InfiniBand: the network is TCP over loopback.".to_owned());
+    if demo == Demo::Dne {
+        all.push("The speed of uncapped servers: each metadata server has a limit of CPU time, because all share the CPUs. The rates show how they grow with the servers, not what a server can do.".to_owned());
+        all.push("One directory striped over all metadata targets.".to_owned());
+    }
     if demo == Demo::Smp {
         all.push(
             "Lustre 2.2: the baseline is this server with one partition, so the published percentages are comparable in direction only."
@@ -389,7 +428,7 @@ mod tests {
 
     #[test]
     fn larger_sizes_have_more_measurements() {
-        for demo in [Demo::Smp, Demo::Pdo] {
+        for demo in [Demo::Smp, Demo::Pdo, Demo::Dne] {
             let mut last = 0;
             for name in SIZES {
                 let size = Size::named(demo, name).unwrap();

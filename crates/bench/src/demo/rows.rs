@@ -47,7 +47,7 @@ pub struct Sample {
 }
 
 impl Sample {
-    /// The measurement of an mdtest phase; `None` for phases that are not shown.
+    /// The measurement of a phase of mdtest or mdsrate; `None` for phases that are not shown.
     pub fn from_figure(load: &FileLoad, figure: &Figure) -> Option<Sample> {
         let operation = match (figure.operation, load.create_method) {
             ("File creation", CreateMethod::Mknod) => "mknod",
@@ -55,7 +55,10 @@ impl Sample {
             ("File stat", _) => "stat",
             // Omit the removal of files made by mknod. Like files with 0 stripes, they have no
             // objects, and the removal of files with 0 stripes has a row.
-            ("File removal", CreateMethod::Open(_)) => "unlink",
+            ("File removal" | "unlink", CreateMethod::Open(_)) => "unlink",
+            ("mknod", CreateMethod::Mknod) => "mknod",
+            ("create", CreateMethod::Open(_)) => "create",
+            ("stat", _) => "stat",
             _ => return None,
         };
         let l = &figure.latencies;
@@ -105,6 +108,12 @@ pub struct Row {
     pub pdo: bool,
     /// Whether partitions share CPUs, which makes their speed meaningless.
     pub forced: bool,
+    /// Number of metadata servers with processes of their own.
+    #[serde(default)]
+    pub mdss: usize,
+    /// Number of metadata targets with directories.
+    #[serde(default)]
+    pub mdts: usize,
     /// The directories of the files; `None` for LNet selftest.
     pub directory: Option<Directory>,
     /// Stripe count of the files; `None` for mknod and LNet selftest.
@@ -164,6 +173,8 @@ impl Row {
             portal_rotor: configuration.rotor,
             pdo: configuration.pdo,
             forced: configuration.forced,
+            mdss: configuration.mdss,
+            mdts: configuration.mdts,
             directory,
             stripes,
             clients,
@@ -257,8 +268,9 @@ impl Record {
                 name => record.facts.push((name.to_owned(), value.to_owned())),
             }
         }
-        record.demo =
-            demo.ok_or("not the rows of a demonstration: no line '# demo: smp' or '# demo: pdo'")?;
+        record.demo = demo.ok_or(
+            "not the rows of a demonstration: no line '# demo: smp', '# demo: pdo' or '# demo: dne'",
+        )?;
         let mut reader = csv::ReaderBuilder::new()
             .comment(Some(b'#'))
             .from_reader(complete_lines.as_bytes());
@@ -286,6 +298,8 @@ const EMPTY_ROW: Row = Row {
     portal_rotor: false,
     pdo: false,
     forced: false,
+    mdss: 0,
+    mdts: 0,
     directory: None,
     stripes: None,
     clients: 0,

@@ -85,6 +85,7 @@ impl Size {
             all.iter().map(pair).collect::<Vec<_>>()
         };
         let pdo = demo == Demo::Pdo;
+        let dne = demo == Demo::Dne;
         let tiny = Size {
             runs: 1,
             seconds: 0.1,
@@ -96,7 +97,9 @@ impl Size {
             files: 40,
             stripes: vec![1],
         };
-        Some(match name {
+        // The numbers of threads and files of the loads with several metadata targets.
+        let dne_load = |clients, threads, files| (vec![ClientThreads { clients, threads }], files);
+        let mut size = match name {
             "tiny" => tiny,
             "small" => Size {
                 runs: 3,
@@ -152,7 +155,16 @@ impl Size {
                 stripes: vec![0, 1, 2, 4],
             },
             _ => return None,
-        })
+        };
+        if dne {
+            (size.client_threads, size.files) = match name {
+                "tiny" => dne_load(2, 4, 64),
+                "small" => dne_load(4, 8, 8_000),
+                "medium" => dne_load(8, 8, 40_000),
+                _ => dne_load(50, 2, 2_000_000),
+            };
+        }
+        Some(size)
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use bench::CAP_MIN;
 use bench::demo::{ClientThreads, ExperimentKind, SIZES};
 use clap::builder::PossibleValuesParser;
 use clap::{Args, Subcommand};
@@ -18,6 +19,9 @@ pub(crate) enum BenchDemo {
     /// Parallel directory operations on and off: mknod, create, unlink in a shared directory and in
     /// one for each thread
     Pdo(DemoRun),
+    /// A name space over several metadata targets: mknod, create, stat and unlink on 1 to 4 metadata
+    /// servers with limited CPU time
+    Dne(DemoRun),
     /// Write the page of an earlier run again, from its CSV file
     Page(DemoPage),
 }
@@ -38,7 +42,7 @@ pub(crate) struct DemoRun {
     /// Number of OSTs of each file system, which limits the stripe count
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=64))]
     pub(crate) osts: u32,
-    /// Only these experiments: lnet-clients, lnet-in-flight, mdtest, mounts, cpt, pdo
+    /// Only these experiments: lnet-clients, lnet-in-flight, mdtest, mounts, cpt; pdo; dne-1, dne-2
     #[arg(long, value_name = "EXPERIMENT", value_delimiter = ',', value_parser = parse_experiment)]
     pub(crate) only: Vec<ExperimentKind>,
     /// Number of repetitions [default: from the size]
@@ -60,12 +64,14 @@ pub(crate) struct DemoRun {
     /// partitions share CPUs
     #[arg(long)]
     pub(crate) force_partitions: bool,
-    /// Output file for every row of every run [default: demo-smp.csv or demo-pdo.csv, with a number
-    /// if that file exists]
+    /// CPUs that each metadata server of dne may use
+    #[arg(long, value_name = "N", default_value_t = 0.15, value_parser = parse_cpus)]
+    pub(crate) mds_cpus: f64,
+    /// Output file for every row of every run [default: demo-smp.csv for smp, with a number if that
+    /// file exists]
     #[arg(long, value_name = "FILE")]
     pub(crate) csv: Option<PathBuf>,
-    /// Output file for the page [default: demo-smp.html or demo-pdo.html, with a number if that
-    /// file exists]
+    /// Output file for the page [default: demo-smp.html for smp, with a number if that file exists]
     #[arg(long, value_name = "FILE")]
     pub(crate) page: Option<PathBuf>,
     /// Print the rows as JSON
@@ -84,6 +90,15 @@ pub(crate) struct DemoPage {
 }
 
 fn parse_experiment(name: &str) -> Result<ExperimentKind, String> {
-    ExperimentKind::named(name)
-        .ok_or_else(|| "expected lnet-clients, lnet-in-flight, mdtest, mounts, cpt or pdo".to_owned())
+    ExperimentKind::named(name).ok_or_else(|| {
+        "expected lnet-clients, lnet-in-flight, mdtest, mounts, cpt, pdo, dne-1 or dne-2".to_owned()
+    })
+}
+
+fn parse_cpus(text: &str) -> Result<f64, String> {
+    let cpus = text
+        .parse()
+        .ok()
+        .filter(|cpus: &f64| (CAP_MIN..=1024.0).contains(cpus));
+    cpus.ok_or_else(|| format!("expected a number of CPUs of at least {CAP_MIN}"))
 }

@@ -2,6 +2,7 @@
 //! page, even after an interruption or an error. Can also write the page of an earlier run again,
 //! from its rows.
 
+mod cluster;
 mod servers;
 mod stage;
 
@@ -34,6 +35,7 @@ pub(super) fn run(args: &BenchDemo) -> Result<ExitCode> {
     match args {
         BenchDemo::Smp(args) => run_demo(Demo::Smp, args),
         BenchDemo::Pdo(args) => run_demo(Demo::Pdo, args),
+        BenchDemo::Dne(args) => run_demo(Demo::Dne, args),
         BenchDemo::Page(args) => rewrite_page(args),
     }
 }
@@ -82,7 +84,7 @@ fn run_demo(demo: Demo, args: &DemoRun) -> Result<ExitCode> {
         &scratch.dir,
         args.store,
         args.osts as usize,
-        size.seconds,
+        (size.seconds, args.mds_cpus),
         stop.clone(),
     )?;
     let mut write_error = None;

@@ -1,4 +1,5 @@
-//! A server process with a complete file system in a given configuration; stopped on drop.
+//! A server process, such as one with a complete file system in a given configuration; stopped on
+//! drop.
 
 use std::fs::{self, File};
 use std::os::unix::process::CommandExt;
@@ -57,38 +58,20 @@ impl Server {
         (store, osts): (Store, usize),
         stop: &AtomicBool,
     ) -> Result<Server> {
-        let log_path = dir.with_extension("log");
-        let log = File::create(&log_path).with_context(|| format!("cannot write {}", log_path.display()))?;
-        let address = Net {
-            listen: Some(nid),
-            port: None,
-        };
-        let endpoint = net::server_endpoint(&address, &LnetConfig::default(), &AddressPreference::default())?;
-        let binary = std::env::current_exe().context("cannot find the nacre binary")?;
+        let (nid, port) = endpoint(nid)?;
         let store = match store {
             Store::Local => "local",
             Store::Memory => "memory",
         };
-        let mut command = Command::new(binary);
+        let mut command = nacre()?;
         command
-            .args(["up", "--foreground", "--no-mount", "--fsname", FSNAME, "--store", store])
-            .args(["--osts", &osts.to_string(), "--port", &endpoint.port.to_string()])
+            .args(["up", "--no-mount", "--fsname", FSNAME, "--store", store])
+            .args(["--osts", &osts.to_string()])
             .arg("--dir")
             .arg(dir)
-            .args(start_options(configuration, endpoint.nid))
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(log)
-            // Ctrl-C must not stop the server before the clients have disconnected from it.
-            .process_group(0);
-        let child = command.spawn().context("cannot start a server")?;
-        let mut server = Server {
-            child,
-            dir: dir.to_owned(),
-            nid: endpoint.nid,
-            port: endpoint.port,
-        };
-        let record = server.wait_until_up(&log_path, stop)?;
+            .args(start_options(configuration, nid));
+        let mut server = Server::spawn(command, dir, (nid, port))?;
+        let record = server.wait_until_up(stop)?;
         if !configuration.pdo {
             let request = Request::SetParam {
                 pattern: "osd-*.*-MDT*.pdo".to_owned(),
@@ -99,9 +82,30 @@ impl Server {
         Ok(server)
     }
 
+    /// Starts the process of `command` in the foreground at this address, with its record in `dir`.
+    pub(super) fn spawn(mut command: Command, dir: &Path, (nid, port): (Nid, u16)) -> Result<Server> {
+        let log_path = dir.with_extension("log");
+        let log = File::create(&log_path).with_context(|| format!("cannot write {}", log_path.display()))?;
+        command
+            .args(["--foreground", "--port", &port.to_string()])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log)
+            // Ctrl-C must not stop the server before the clients have disconnected from it.
+            .process_group(0);
+        let child = command.spawn().context("cannot start a server")?;
+        Ok(Server {
+            child,
+            dir: dir.to_owned(),
+            nid,
+            port,
+        })
+    }
+
     /// Waits until the server has published its record. Fails if the server exits, after
     /// [`START_MAX`], or if `stop` is set.
-    fn wait_until_up(&mut self, log: &Path, stop: &AtomicBool) -> Result<ProcessRecord> {
+    pub(super) fn wait_until_up(&mut self, stop: &AtomicBool) -> Result<ProcessRecord> {
+        let log = self.dir.with_extension("log");
         let start_time = Instant::now();
         loop {
             if let Some(record) = process::in_dir(&self.dir)?.filter(|r| r.pid == self.child.id()) {
@@ -112,7 +116,7 @@ impl Server {
                 .try_wait()
                 .context("cannot check whether a server has exited")?
             {
-                let text = fs::read_to_string(log).unwrap_or_default();
+                let text = fs::read_to_string(&log).unwrap_or_default();
                 let last_line = text.lines().last().unwrap_or("no message");
                 bail!(
                     "the server at {} exited before it was up ({status}): {last_line}",
@@ -146,6 +150,22 @@ impl Drop for Server {
             errln!("cannot remove {}: {e}", self.dir.display());
         }
     }
+}
+
+/// A command of this program.
+pub(super) fn nacre() -> Result<Command> {
+    let binary = std::env::current_exe().context("cannot find the nacre binary")?;
+    Ok(Command::new(binary))
+}
+
+/// The NID and the port at which a server can listen.
+pub(super) fn endpoint(nid: Nid) -> Result<(Nid, u16)> {
+    let address = Net {
+        listen: Some(nid),
+        port: None,
+    };
+    let found = net::server_endpoint(&address, &LnetConfig::default(), &AddressPreference::default())?;
+    Ok((found.nid, found.port))
 }
 
 /// The command line options for a configuration.
@@ -194,6 +214,8 @@ mod tests {
             rotor: true,
             pdo: true,
             forced: true,
+            mdss: 0,
+            mdts: 0,
         };
         let options = start_options(&configuration, "127.0.0.9@tcp".parse().unwrap());
         for expected in [

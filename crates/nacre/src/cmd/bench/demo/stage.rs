@@ -1,5 +1,6 @@
 //! Runs the experiments of a demonstration. Each configuration of an experiment has a server, and
-//! all its servers run at once. The clients are in this process and mount again for each run of
+//! all its servers run at once; configurations that differ only in the number of metadata servers
+//! use parts of one cluster. The clients are in this process and mount again for each run of
 //! mdtest.
 
 use std::net::Ipv4Addr;
@@ -8,14 +9,15 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use anyhow::Result;
-use bench::demo::{Configuration, DemoLoad, Experiment, FileLoad, Sample, Stage};
+use anyhow::{Context, Result, bail};
+use bench::demo::{Configuration, DemoLoad, Experiment, FileLoad, MDSS_MAX, Sample, Stage};
 use bench::lnet::{Point, Site, Times};
-use bench::{BenchError, Communicator, Figure, LibrarySubject, Subject, Task, TaskProgress, mdtest};
+use bench::{BenchError, Communicator, Figure, LibrarySubject, Subject, Task, TaskProgress, mdsrate, mdtest};
 use cpt::{CptConfig, CptTable};
 use lnet::LnetConfig;
 use wire::Nid;
 
+use super::cluster::{Cluster, ClusterSize};
 use super::servers::{FSNAME, Server};
 use crate::cli::Net;
 use crate::cmd::bench::library::Nodes;
@@ -41,10 +43,14 @@ pub(super) struct DemoStage {
     osts: usize,
     /// Duration of an LNet measurement.
     seconds: f64,
+    /// Number of CPUs of each metadata server of a cluster.
+    mds_cpus: f64,
     stop: Arc<AtomicBool>,
     cpts: Arc<CptTable>,
     /// The servers of the current experiment.
     servers: Vec<ConfiguredServer>,
+    /// The cluster of the current experiment.
+    cluster: Option<Cluster>,
     /// The client nodes of the current experiment, if it has loads with files.
     nodes: Option<Nodes>,
 }
@@ -52,7 +58,12 @@ pub(super) struct DemoStage {
 /// A configuration and its server.
 struct ConfiguredServer {
     configuration: Configuration,
-    server: Server,
+    /// The NID of the MGS, and the port of all servers.
+    mgs: (Nid, u16),
+    /// The processes of the servers.
+    pids: Vec<u32>,
+    /// The server, unless it is part of the cluster.
+    _server: Option<Server>,
     /// The LNet selftest nodes with their name in tables, if the experiment uses them; an array,
     /// since [`bench::lnet::measure`] takes a slice.
     site: Option<[(&'static str, Site); 1]>,
@@ -64,7 +75,7 @@ impl DemoStage {
         dir: &Path,
         store: Store,
         osts: usize,
-        seconds: f64,
+        (seconds, mds_cpus): (f64, f64),
         stop: Arc<AtomicBool>,
     ) -> Result<DemoStage> {
         Ok(DemoStage {
@@ -72,24 +83,20 @@ impl DemoStage {
             store,
             osts,
             seconds,
+            mds_cpus,
             stop,
             cpts: CptTable::build(&CptConfig::default())?,
             servers: Vec::new(),
+            cluster: None,
             nodes: None,
         })
     }
 
     /// Starts the servers and clients of an experiment.
     fn start(&mut self, experiment: &Experiment) -> Result<()> {
-        for (i, configuration) in experiment.configurations.iter().enumerate() {
-            let dir = self.dir.join(format!("{}-{i}", experiment.kind.name()));
-            let nid = Nid::tcp(address(FIRST_SERVER + i as u32), 0);
-            let server = Server::start(&dir, nid, configuration, (self.store, self.osts), &self.stop)?;
-            self.servers.push(ConfiguredServer {
-                configuration: configuration.clone(),
-                server,
-                site: None,
-            });
+        match experiment.kind.mdts_per_mds() {
+            0 => self.start_servers(experiment)?,
+            mdts_per_mds => self.start_cluster(experiment, mdts_per_mds)?,
         }
         let (mut selftest_clients, mut clients) = (0, 0);
         for load in &experiment.loads {
@@ -105,62 +112,129 @@ impl DemoStage {
             .filter(|_| selftest_clients > 0)
         {
             let config = LnetConfig {
-                accept_port: configured.server.port,
+                accept_port: configured.mgs.1,
                 ..LnetConfig::default()
             };
             let base = address(1 + SITE_SIZE * i as u32);
-            let server = Some((configured.server.nid, configured.server.pid()));
+            let server = configured.pids.first().map(|pid| (configured.mgs.0, *pid));
             configured.site = Some([(
                 "lnet",
                 Site::start(self.cpts.clone(), &config, base, server, selftest_clients)?,
             )]);
         }
         if let Some(first) = self.servers.first().filter(|_| clients > 0) {
+            let (mgs, port) = first.mgs;
             let net = Net {
                 listen: None,
-                port: Some(first.server.port),
+                port: Some(port),
             };
-            self.nodes = Some(Nodes::start(&self.cpts, &[first.server.nid], &net, clients)?);
+            self.nodes = Some(Nodes::start(&self.cpts, &[mgs], &net, clients)?);
         }
         Ok(())
     }
 
-    /// Measures a load of files through new mounts for each run of mdtest.
+    /// Starts a server for each configuration.
+    fn start_servers(&mut self, experiment: &Experiment) -> Result<()> {
+        for (i, configuration) in experiment.configurations.iter().enumerate() {
+            let dir = self.dir.join(format!("{}-{i}", experiment.kind.name()));
+            let nid = server_nid(i);
+            let server = Server::start(&dir, nid, configuration, (self.store, self.osts), &self.stop)?;
+            self.servers.push(ConfiguredServer {
+                configuration: configuration.clone(),
+                mgs: (server.nid, server.port),
+                pids: vec![server.pid()],
+                _server: Some(server),
+                site: None,
+            });
+        }
+        Ok(())
+    }
+
+    /// Starts one cluster for all configurations.
+    fn start_cluster(&mut self, experiment: &Experiment, mdts_per_mds: usize) -> Result<()> {
+        if self.store == Store::Memory {
+            bail!("the metadata servers keep their targets on disk: leave out --store memory");
+        }
+        let size = ClusterSize {
+            mdss: MDSS_MAX,
+            mdts_per_mds,
+            osts: self.osts,
+            mds_cpus: self.mds_cpus,
+        };
+        let dir = self.dir.join(experiment.kind.name());
+        std::fs::create_dir(&dir).with_context(|| format!("cannot create {}", dir.display()))?;
+        let nids: Vec<Nid> = (0..=MDSS_MAX).map(server_nid).collect();
+        let cluster = Cluster::start(&dir, &nids, &size, &self.stop)?;
+        for configuration in &experiment.configurations {
+            self.servers.extend(cluster.mgs().map(|mgs| ConfiguredServer {
+                configuration: configuration.clone(),
+                mgs,
+                pids: cluster.pids(),
+                _server: None,
+                site: None,
+            }));
+        }
+        self.cluster = Some(cluster);
+        Ok(())
+    }
+
+    /// Measures a load of files through new mounts for each run of mdtest or mdsrate.
     fn measure_files(&self, configured: &ConfiguredServer, load: &FileLoad) -> Result<Vec<Figure>> {
         let mut figures = Vec::new();
-        let Some(nodes) = &self.nodes else {
-            return Ok(figures);
-        };
-        for options in load.phases() {
-            let clients = nodes.mount(
-                &[configured.server.nid],
-                FSNAME,
-                load.client_threads.clients,
-                load.client_threads.threads,
-            )?;
-            bench::wait_until_idle(&[configured.server.pid()], IDLE_WAIT_MAX);
-            let progress = Arc::new(TaskProgress {
-                stop: self.stop.clone(),
-                ..TaskProgress::default()
-            });
-            let task = |(comm, client): (Communicator, &Arc<client::Client>)| {
-                let subject = LibrarySubject::new("library", client.clone(), nodes.runtime.clone())
-                    .with_processes(vec![configured.server.pid()]);
-                Task {
-                    measures_process: comm.rank() == 0,
-                    subject: Arc::new(subject) as Arc<dyn Subject>,
-                    progress: progress.clone(),
-                    comm,
+        match configured.configuration.mdts {
+            0 => {
+                for options in load.phases() {
+                    let reports = self.run_tasks(configured, load, |tasks| mdtest::run(&options, tasks))?;
+                    figures.extend(reports.into_iter().flat_map(|report| report.figures));
                 }
-            };
-            let comms = Communicator::threads(clients.len());
-            let tasks = comms.into_iter().zip(&clients).map(task).collect();
-            let (report, outcome) = mdtest::run(&options, tasks);
-            nodes.umount(&clients);
-            outcome?;
-            figures.extend(report.into_iter().flat_map(|r| r.figures));
+            }
+            mdts => {
+                for options in load.rates(mdts)? {
+                    let reports = self.run_tasks(configured, load, |tasks| mdsrate::run(&options, tasks))?;
+                    figures.extend(reports.into_iter().map(|report| report.figure));
+                }
+            }
         }
         Ok(figures)
+    }
+
+    /// Runs one task on each of the load's mounts, which are new.
+    fn run_tasks<R>(
+        &self,
+        configured: &ConfiguredServer,
+        load: &FileLoad,
+        run: impl FnOnce(Vec<Task>) -> (Option<R>, Result<(), BenchError>),
+    ) -> Result<Option<R>> {
+        let Some(nodes) = &self.nodes else {
+            return Ok(None);
+        };
+        let clients = nodes.mount(
+            &[configured.mgs.0],
+            FSNAME,
+            load.client_threads.clients,
+            load.client_threads.threads,
+        )?;
+        bench::wait_until_idle(&configured.pids, IDLE_WAIT_MAX);
+        let progress = Arc::new(TaskProgress {
+            stop: self.stop.clone(),
+            ..TaskProgress::default()
+        });
+        let task = |(comm, client): (Communicator, &Arc<client::Client>)| {
+            let subject = LibrarySubject::new("library", client.clone(), nodes.runtime.clone())
+                .with_processes(configured.pids.clone());
+            Task {
+                measures_process: comm.rank() == 0,
+                subject: Arc::new(subject) as Arc<dyn Subject>,
+                progress: progress.clone(),
+                comm,
+            }
+        };
+        let comms = Communicator::threads(clients.len());
+        let tasks = comms.into_iter().zip(&clients).map(task).collect();
+        let (report, outcome) = run(tasks);
+        nodes.umount(&clients);
+        outcome?;
+        Ok(report)
     }
 
     fn measure_lnet(&self, configured: &ConfiguredServer, point: Point) -> Result<Vec<Sample>, BenchError> {
@@ -172,7 +246,7 @@ impl DemoStage {
             measured: Duration::from_secs_f64(self.seconds),
             runs: 1,
         };
-        bench::wait_until_idle(&[configured.server.pid()], IDLE_WAIT_MAX);
+        bench::wait_until_idle(&configured.pids, IDLE_WAIT_MAX);
         let (report, outcome) = bench::lnet::measure(site, &[point], times, false, &self.stop, |_, _, _| {});
         outcome.map(|()| report.rows.iter().map(Sample::from_lnet).collect())
     }
@@ -211,6 +285,7 @@ impl Stage for DemoStage {
                 site.shutdown();
             }
         }
+        self.cluster = None;
     }
 }
 
@@ -231,6 +306,11 @@ fn bench_error(object: String, error: anyhow::Error) -> BenchError {
             reason: crate::output::describe(&error),
         },
     }
+}
+
+/// The NID of a server.
+fn server_nid(number: usize) -> Nid {
+    Nid::tcp(address(FIRST_SERVER + number as u32), 0)
 }
 
 /// A loopback address with `number` as its last byte. The other bytes come from the process id, so
