@@ -21,6 +21,7 @@ mod inode_count;
 pub mod keys;
 pub mod links;
 mod mutation;
+mod mutation_codec;
 mod request;
 mod work;
 

@@ -104,6 +104,13 @@ pub enum Mutation {
         /// Its key.
         key: Bytes,
     },
+    /// The MDT keeps the update record of an operation on several MDTs.
+    UpdateKept {
+        /// The key ([`keys::update`]).
+        key: Bytes,
+        /// The record.
+        record: Bytes,
+    },
 }
 
 /// A planned change: all its mutations are applied, or none.
@@ -297,6 +304,16 @@ impl Change {
 }
 
 impl Mutation {
+    /// The directory whose names or record the mutation changes, as a change of names.
+    pub(crate) fn names_of(&self) -> Option<Fid> {
+        match self {
+            Mutation::EntryAdded { dir, .. }
+            | Mutation::EntryRemoved { dir, .. }
+            | Mutation::DirChanged { dir, .. } => Some(*dir),
+            _ => None,
+        }
+    }
+
     /// Sets the version of the mutation's inode.
     pub(super) fn set_version(&mut self, transno: Transno) {
         if let Mutation::InodeMade { inode, .. } | Mutation::InodeChanged { inode, .. } = self {
@@ -341,6 +358,9 @@ impl Mutation {
             }
             Mutation::RecordRemoved { key } => {
                 batch.delete_twice(key.clone());
+            }
+            Mutation::UpdateKept { key, record } => {
+                batch.put(key.clone(), record.clone());
             }
         }
     }
