@@ -7,7 +7,7 @@
 //! - A number is settled when its operation has ended: all participants have applied the record, or
 //!   none ever will.
 //! - The coordinator forgets the settled records of a participant after both have synced them, and
-//!   then tells the participant.
+//!   then tells the participant. Neither forgets before it has asked the other one for records.
 //! - After a start, an MDT asks each partner for the records that name it, and applies those that
 //!   it does not have.
 

@@ -65,6 +65,8 @@ pub(crate) struct Updates {
     ledger: Mutex<Ledger>,
     /// The MDTs with which this MDT has had operations since its last clean stop; on disk.
     partners: tokio::sync::Mutex<BTreeSet<u32>>,
+    /// The partners that this start has not asked for records yet.
+    unasked: Mutex<BTreeSet<u32>>,
     /// Holds back the records for another MDT while an operation with it is being applied.
     gates: Mutex<BTreeMap<u32, Arc<RwLock<()>>>>,
     /// The replies to operations that this MDT coordinated before its start, by client and xid.
@@ -121,6 +123,7 @@ impl Updates {
             svname: svname.to_owned(),
             ready: watch::Sender::new(partners.is_empty()),
             aborted: watch::Sender::new(false),
+            unasked: Mutex::new(partners.clone()),
             store,
             peers,
             locks,
@@ -198,7 +201,7 @@ impl Updates {
     pub(crate) async fn stop(&self) {
         self.ready.send_replace(true);
         let _no_more = self.running.write().await;
-        if !self.ledger.lock().is_quiet() || *self.aborted.borrow() {
+        if !self.ledger.lock().is_quiet() || !self.unasked.lock().is_empty() {
             return;
         }
         let mut batch = Batch::new();

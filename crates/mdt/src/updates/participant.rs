@@ -85,6 +85,10 @@ impl Updates {
             }
             Message::Pull { after } => self.records_for(sender, after).await?,
             Message::Forget { number } => {
+                if self.unasked.lock().contains(&sender) {
+                    // The sender may keep the only copy of a record that this MDT lacks.
+                    return Err(Errno::EINPROGRESS);
+                }
                 self.forget(sender, sender, number)?;
                 self.store.index().sync().await?;
                 Bytes::new()

@@ -70,6 +70,7 @@ impl Updates {
             }
             sleep(RETRY).await;
         }
+        self.unasked.lock().remove(&mdt);
     }
 
     /// Gets the records of another MDT that name this one, and applies those that it lacks.
@@ -178,6 +179,9 @@ impl Updates {
         let peer = self.peers.get(mdt)?;
         if !peer.is_connected() {
             return Err(Errno::ENOTCONN);
+        }
+        if self.unasked.lock().contains(&mdt) {
+            return Err(Errno::EINPROGRESS);
         }
         let settled = self.ledger.lock().settled(mdt);
         for _ in 0..2 {

@@ -13,6 +13,7 @@ const RUNS: u64 = 3000;
 enum Mistake {
     ForgetsBeforeSync,
     ForgetsInFlight,
+    ForgetsBeforePull,
     ServesWithoutPull,
     PullOvertakesOperation,
     MarksAreIgnored,
@@ -148,7 +149,7 @@ impl Model {
                 self.advance(at);
             }
             8..10 => self.nodes[a].durable = self.nodes[a].log.len(),
-            10 if self.nodes[a].is_ready && self.nodes[b].is_up => self.forget(a, b),
+            10 if self.nodes[a].is_ready && self.may_forget(b) => self.forget(a, b),
             11 if self.nodes[a].is_ready && self.nodes[b].is_up => self.tell(a, b),
             12 if self.nodes[a].is_up => self.crash(a),
             13 | 14 if !self.nodes[a].is_up => self.restart(a),
@@ -195,6 +196,12 @@ impl Model {
             return;
         }
         self.operations[at] = operation;
+    }
+
+    /// Whether a participant lets the coordinator forget records.
+    fn may_forget(&self, participant: usize) -> bool {
+        let node = &self.nodes[participant];
+        node.is_ready || (node.is_up && self.has_mistake(Mistake::ForgetsBeforePull))
     }
 
     /// The coordinator forgets what both have synced.
@@ -308,6 +315,7 @@ fn the_model_finds_each_mistake() {
     for mistake in [
         Mistake::ForgetsBeforeSync,
         Mistake::ForgetsInFlight,
+        Mistake::ForgetsBeforePull,
         Mistake::ServesWithoutPull,
         Mistake::PullOvertakesOperation,
         Mistake::MarksAreIgnored,
