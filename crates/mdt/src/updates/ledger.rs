@@ -79,6 +79,7 @@ impl Ledger {
 
     /// Notes that this MDT has applied a record that names `other`, and keeps it.
     pub(crate) fn keep(&mut self, batchid: Batchid, other: u32) {
+        self.note_number(batchid.coordinator, batchid.number);
         self.kept.insert(batchid, other);
     }
 
@@ -159,8 +160,16 @@ impl Ledger {
         Some((forgotten, pair))
     }
 
+    /// New numbers are above all known ones.
+    fn note_number(&mut self, coordinator: u32, number: u64) {
+        if coordinator == self.own {
+            self.last = self.last.max(number);
+        }
+    }
+
     /// Notes the mark of a pair, as a start has read it.
     pub(crate) fn set_forgotten(&mut self, pair: Pair, number: u64) {
+        self.note_number(pair.coordinator, number);
         self.forgotten.insert(pair, number);
     }
 }

@@ -61,7 +61,7 @@ fn a_tree_over_two_mdts_works() {
             let c = mount.mkdir(&cred, b, b"c", 0o755).await.unwrap().attr.fid;
             let (_, file) = mount.create(&cred, a, b"file", 0o644, OpenFlags::READ_WRITE).await.unwrap();
             mount.write(&file, 0, bytes::Bytes::from_static(b"data")).await.unwrap();
-            mount.close(&file).await.unwrap();
+            mount.release(&file).await.unwrap();
             assert_eq!(names(&mount, a).await, ["b", "file"]);
             assert_eq!(mount.lookup(&cred, a, b"b").await.unwrap().attr.fid, b);
             let paths = mount.fid2path(&cred, c).await.unwrap();
