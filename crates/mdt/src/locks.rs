@@ -523,6 +523,26 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn uncommitted_name_can_be_read_and_not_changed() {
+        let locks = locks();
+        let mut change = locks.without_client();
+        change.lock_name_for_sharing(DIR, b"a").await.unwrap();
+        let mut uncommitted = change.share_until_commit();
+        assert!(locks.read_now(DIR, b"a").await.is_none());
+        uncommitted.share();
+        assert!(locks.read_now(DIR, b"a").await.is_some());
+        assert!(locks.write_now(DIR, b"a").await.is_none());
+        assert!(locks.write_now(DIR, b"b").await.is_some());
+        let mut removal = locks.without_client();
+        let removes = poll_once(removal.lock_for_removal(DIR)).await.is_some();
+        assert!(!removes, "the directory");
+        drop((removal, uncommitted));
+        assert!(locks.write_now(DIR, b"a").await.is_some());
+        let mut removal = locks.without_client();
+        assert!(poll_once(removal.lock_for_removal(DIR)).await.is_some());
+    }
+
+    #[tokio::test]
     async fn request_does_not_wait_for_its_own_lock() {
         let locks = locks();
         let mut held = locks.write_now(DIR, b"a").await.unwrap();

@@ -38,7 +38,8 @@ impl LocalLock {
     /// Reduces an inode-bits lock to the bits in `keep`, and releases it if none are left.
     pub fn reduce(&self, keep: u64) {
         let (shard, id) = (self.id.shard(), self.id);
-        self.server.with_shard(shard, |ns, now, out| ns.convert(now, id, keep, out));
+        self.server
+            .with_shard(shard, |ns, now, out| ns.convert(now, id, keep, out));
     }
 }
 

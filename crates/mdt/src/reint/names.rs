@@ -36,7 +36,9 @@ impl Mdt {
         if node.mode & S_IFMT == S_IFDIR
             && let Some(parent_mdt) = self.mdt_of_new_name(req, &create, cred).await?
         {
-            return self.create_remote(req, cred, (parent, parent_mdt), name, node).await;
+            return self
+                .create_remote(req, cred, (parent, parent_mdt), name, node)
+                .await;
         }
         namespace::check_name_change(&self.store, cred, parent, &name).await?;
         node.check(cred)?;
@@ -71,7 +73,7 @@ impl Mdt {
         create: &MdtRecCreate,
         cred: &Cred,
     ) -> Result<Option<u32>, Errno> {
-        if self.peers.all().is_empty() {
+        if self.peers.is_empty() {
             return Ok(None);
         }
         let layout = LmvUserMdV1::from_bytes(req.buf(bufs::CREATE_EA)).ok();
@@ -136,7 +138,7 @@ impl Mdt {
 
     /// `EXDEV` if another MDT has one of the directories or inodes of a rename.
     async fn check_rename_on_one_mdt(&self, src: RenameEnd<'_>, dst: RenameEnd<'_>) -> Result<(), Errno> {
-        if self.peers.all().is_empty() {
+        if self.peers.is_empty() {
             return Ok(());
         }
         for end in [src, dst] {

@@ -52,6 +52,7 @@ use inode_count::InodeCount;
 pub use keys::NameHash;
 pub(crate) use mutation::decode_entry;
 pub use mutation::{Change, Mutation};
+pub(crate) use mutation_codec::{get_fid, put_fid};
 pub use request::{Origin, ReplySlot, RequestStore};
 pub use work::Work;
 

@@ -263,12 +263,7 @@ impl Change {
 
     /// The inodes that the change creates, changes or destroys.
     pub(super) fn inodes(&self) -> impl Iterator<Item = Fid> + '_ {
-        self.mutations.iter().filter_map(|mutation| match mutation {
-            Mutation::InodeMade { fid, .. }
-            | Mutation::InodeChanged { fid, .. }
-            | Mutation::InodeDestroyed { fid, .. } => Some(*fid),
-            _ => None,
-        })
+        self.mutations.iter().filter_map(Mutation::inode_of)
     }
 
     /// The existing directories whose records the change replaces or removes.
@@ -310,6 +305,16 @@ impl Mutation {
             Mutation::EntryAdded { dir, .. }
             | Mutation::EntryRemoved { dir, .. }
             | Mutation::DirChanged { dir, .. } => Some(*dir),
+            _ => None,
+        }
+    }
+
+    /// The inode that the mutation creates, changes or destroys.
+    pub(crate) fn inode_of(&self) -> Option<Fid> {
+        match self {
+            Mutation::InodeMade { fid, .. }
+            | Mutation::InodeChanged { fid, .. }
+            | Mutation::InodeDestroyed { fid, .. } => Some(*fid),
             _ => None,
         }
     }

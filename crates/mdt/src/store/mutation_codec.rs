@@ -170,7 +170,8 @@ fn put_head(writer: &mut Writer, tag: u8, fid: Fid) {
     put_fid(writer, fid);
 }
 
-fn put_fid(writer: &mut Writer, fid: Fid) {
+/// Appends a FID.
+pub(crate) fn put_fid(writer: &mut Writer, fid: Fid) {
     writer.u64(fid.f_seq);
     writer.u32(fid.f_oid);
     writer.u32(fid.f_ver);
@@ -181,7 +182,12 @@ fn put_bytes(writer: &mut Writer, bytes: &[u8]) {
     writer.put(bytes);
 }
 
-fn get_fid(reader: &mut Reader<'_>) -> Result<Fid, Errno> {
+/// Takes a FID.
+///
+/// # Errors
+///
+/// `EPROTO` if too few bytes are left.
+pub(crate) fn get_fid(reader: &mut Reader<'_>) -> Result<Fid, Errno> {
     Ok(Fid::new(reader.u64()?, reader.u32()?, reader.u32()?))
 }
 

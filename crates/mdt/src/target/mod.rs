@@ -251,7 +251,7 @@ impl Mdt {
     /// `EINPROGRESS` if no MDT answers that knows the location of the FID; `ENOENT` if no MDT has
     /// the FID's sequence.
     pub(crate) async fn other_mdt_of(&self, fid: Fid) -> Result<Option<u32>, Errno> {
-        if self.peers.all().is_empty() || self.store.find(fid).await?.is_some() {
+        if self.peers.is_empty() || self.store.find(fid).await?.is_some() {
             return Ok(None);
         }
         let range = self.sequences.locate(&Sequences::range_of(fid)).await?;
@@ -260,7 +260,7 @@ impl Mdt {
 
     /// Whether another MDT has the inode of a name.
     pub(crate) async fn is_remote(&self, fid: Fid) -> Result<bool, Errno> {
-        if self.peers.all().is_empty() || self.store.find(fid).await?.is_some() {
+        if self.peers.is_empty() || self.store.find(fid).await?.is_some() {
             return Ok(false);
         }
         // The client asks for the location of a sequence that this MDT does not know.

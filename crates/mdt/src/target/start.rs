@@ -308,7 +308,10 @@ async fn recover_updates(mdt: Arc<Mdt>) {
     if !mdt.recovery.is_active()
         && let Err(e) = remove_orphans(&mdt.store).await
     {
-        tracing::error!("{}: cannot destroy removed directories; the next start destroys them: {e}", mdt.uuid);
+        tracing::error!(
+            "{}: cannot destroy removed directories; the next start destroys them: {e}",
+            mdt.uuid
+        );
     }
 }
 

@@ -1,10 +1,14 @@
 //! The part of the MDT that has the inode: it plans the operation and carries it out.
 
-use std::sync::{Arc, atomic::Ordering};
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
 
 use bytes::Bytes;
 use rpc::{Export, Request, RpcError};
-use wire::{Errno, Fid, MDS_IO_PORTAL, OUT_UPDATE};
+use tokio::time::sleep;
+use wire::{Errno, Fid, OUT_UPDATE, SEQ_CONTROLLER_PORTAL};
 
 use super::{
     Updates, kept,
@@ -19,6 +23,9 @@ use crate::{
     store::{Change, Mutation, Origin, RequestStore},
 };
 use osd::SpacePurpose;
+
+/// Pause of a replay until it asks a recovering MDT again.
+const REPLAY_PAUSE: Duration = Duration::from_millis(100);
 
 /// A directory to create under a name of another MDT.
 pub(crate) struct NewDirectory {
@@ -114,7 +121,12 @@ impl Drop for InFlight<'_> {
 }
 
 impl Updates {
-    /// Locks a name on another MDT. Waits while that MDT is not connected.
+    /// Locks a name on another MDT. Only a replay waits for an MDT that is away or recovers; the
+    /// clients of other requests send them again.
+    ///
+    /// # Errors
+    ///
+    /// `EINPROGRESS` if the MDT is away or recovers; an error of the name or of its directory.
     async fn lock_name(
         &self,
         mdt: u32,
@@ -125,6 +137,9 @@ impl Updates {
         let peer = self.peers.get(mdt)?;
         self.note_partner(mdt).await?;
         loop {
+            if !is_replay && !peer.is_connected() {
+                return Err(Errno::EINPROGRESS);
+            }
             let session = self.last_session.fetch_add(1, Ordering::Relaxed) + 1;
             let message = Message::Prepare {
                 session,
@@ -145,6 +160,8 @@ impl Updates {
                 }
                 // The other MDT has restarted, and the session is gone.
                 Err(RpcError::Evicted(_)) => {}
+                Err(RpcError::Status(Errno::EAGAIN)) if is_replay => sleep(REPLAY_PAUSE).await,
+                Err(RpcError::Status(Errno::EAGAIN)) => return Err(Errno::EINPROGRESS),
                 Err(e) => return Err(errno_of(e)),
             }
         }
@@ -232,7 +249,11 @@ impl Updates {
         let name_of_new = (new.parent, &new.name);
         let is_replay = new.origin.replayed.is_some();
         if !is_replay {
-            self.store.index().space().check(SpacePurpose::Growth).map_err(Errno::from)?;
+            self.store
+                .index()
+                .space()
+                .check(SpacePurpose::Growth)
+                .map_err(Errno::from)?;
         }
         loop {
             let name = self
@@ -240,7 +261,8 @@ impl Updates {
                 .await?;
             let View { dir, entry } = &name.view;
             let in_use = entry.is_some();
-            let plan = namespace::plan_remote_create(dir, in_use, &new.cred, (new.parent, &new.name), &new.node)?;
+            let plan =
+                namespace::plan_remote_create(dir, in_use, &new.cred, (new.parent, &new.name), &new.node)?;
             let apply = async |kept| {
                 let mut change = Change {
                     origin: new.origin,
@@ -299,7 +321,8 @@ impl Updates {
                 self.store.index().sync().await?;
             }
             let store = RequestStore::new(&self.store, removed.origin);
-            let apply = async |kept| namespace::drop_remote_name(store, args, fid, plan.pre_versions, kept).await;
+            let apply =
+                async |kept| namespace::drop_remote_name(store, args, fid, plan.pre_versions, kept).await;
             if let Some(result) = self.carry_out(name, &plan, removed.origin, apply).await? {
                 return Ok(Removal::Done(result));
             }
@@ -313,7 +336,7 @@ pub(super) async fn call(peer: &Peer, message: &Message) -> Result<Bytes, RpcErr
     if !matches!(message, Message::Prepare { .. }) {
         // A portal for messages that never wait for locks: those that wait cannot take the slots
         // from the messages that release the locks.
-        request.portal = Some(MDS_IO_PORTAL);
+        request.portal = Some(SEQ_CONTROLLER_PORTAL);
     }
     let reply = peer.import().call(request).await?;
     Ok(reply.msg.bytes(1))

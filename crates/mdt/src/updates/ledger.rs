@@ -115,13 +115,21 @@ impl Ledger {
 
     /// The kept records that name `other`, after `after`.
     pub(crate) fn naming(&self, other: u32, after: Batchid) -> impl Iterator<Item = Batchid> + '_ {
-        let later = self.kept.range(after..).filter(move |(batchid, _)| **batchid > after);
-        later.filter(move |(_, named)| **named == other).map(|(batchid, _)| *batchid)
+        let later = self
+            .kept
+            .range(after..)
+            .filter(move |(batchid, _)| **batchid > after);
+        later
+            .filter(move |(_, named)| **named == other)
+            .map(|(batchid, _)| *batchid)
     }
 
     /// The participants of records that this MDT coordinates and keeps.
     pub(crate) fn participants(&self) -> BTreeSet<u32> {
-        let own = self.kept.iter().filter(|(batchid, _)| batchid.coordinator == self.own);
+        let own = self
+            .kept
+            .iter()
+            .filter(|(batchid, _)| batchid.coordinator == self.own);
         own.map(|(_, participant)| *participant).collect()
     }
 

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use wire::{Errno, Fid, Reader, Writer};
 
 use super::ledger::Batchid;
-use crate::store::{Entry, Inode};
+use crate::store::{Entry, Inode, get_fid, put_fid};
 
 /// Maximum length of a name, bytes.
 const NAME_MAX: usize = 255;
@@ -220,16 +220,6 @@ pub(crate) fn decode_records(bytes: &Bytes) -> Result<Vec<Bytes>, Errno> {
         records.push(bytes.slice_ref(reader.take(len)?));
     }
     Ok(records)
-}
-
-fn put_fid(writer: &mut Writer, fid: Fid) {
-    writer.u64(fid.f_seq);
-    writer.u32(fid.f_oid);
-    writer.u32(fid.f_ver);
-}
-
-fn get_fid(reader: &mut Reader<'_>) -> Result<Fid, Errno> {
-    Ok(Fid::new(reader.u64()?, reader.u32()?, reader.u32()?))
 }
 
 #[cfg(test)]

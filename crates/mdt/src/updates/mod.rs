@@ -21,7 +21,10 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     sync::{
         Arc,
-        atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering::Relaxed},
+        atomic::{
+            AtomicBool, AtomicI64, AtomicU64, AtomicUsize,
+            Ordering::{Acquire, Relaxed, Release},
+        },
     },
 };
 
@@ -32,12 +35,9 @@ use osd::{Batch, prefix_end};
 use parking_lot::Mutex;
 use rpc::KeptReply;
 use tokio::sync::{Notify, RwLock, watch};
-use wire::{Errno, Xid};
+use wire::{Errno, Fid, Xid};
 
-use self::{
-    ledger::{Ledger, Pair},
-    record::UpdateRecord,
-};
+use self::ledger::Pair;
 use crate::{
     cred::Cred,
     locks::Locks,
@@ -46,6 +46,10 @@ use crate::{
 };
 
 pub(crate) use coordinator::{NewDirectory, Removal, RemovedDirectory};
+#[cfg(test)]
+pub(crate) use ledger::Batchid;
+pub(crate) use ledger::Ledger;
+pub(crate) use record::UpdateRecord;
 
 /// Name of the setting with the MDTs whose records may name this MDT.
 const PARTNERS: &str = "updates.partners";
@@ -53,6 +57,8 @@ const PARTNERS: &str = "updates.partners";
 const FORGOTTEN: &str = "updates.forgotten.";
 /// Maximum number of records that a start reads at once.
 const RECORDS_PER_SCAN: usize = 1024;
+/// Maximum number of marks: two for each other MDT.
+const MARKS_MAX: usize = 1 << 17;
 
 /// The operations of this MDT with others.
 pub(crate) struct Updates {
@@ -71,7 +77,9 @@ pub(crate) struct Updates {
     gates: Mutex<BTreeMap<u32, Arc<RwLock<()>>>>,
     /// The replies to operations that this MDT coordinated before its start, by client and xid.
     replies: ArcSwap<HashMap<(u32, Xid), KeptReply>>,
-    /// Whether this MDT has all records that name it.
+    /// Whether this MDT has all records that name it, for readers without a wait.
+    is_ready: AtomicBool,
+    /// The same, for those that wait.
     ready: watch::Sender<bool>,
     /// Whether the administrator has ended the wait for the records of other MDTs.
     aborted: watch::Sender<bool>,
@@ -82,6 +90,9 @@ pub(crate) struct Updates {
     last_session: AtomicU64,
     /// The number of sessions of other MDTs.
     sessions: Arc<AtomicUsize>,
+    /// The versions up to which only operations with other MDTs have changed a directory since its
+    /// last committed change.
+    commuting: Mutex<HashMap<Fid, u64>>,
     /// `mdt.*.enable_remote_dir`.
     pub(crate) enable_remote_dir: Arc<AtomicU64>,
     /// `mdt.*.enable_remote_dir_gid`.
@@ -100,27 +111,25 @@ impl Updates {
         peers: Arc<Peers>,
         locks: Locks,
     ) -> Result<Arc<Updates>, Errno> {
-        let last = store.transactions().epoch() << 32;
-        let mut ledger = Ledger::new(index, last);
+        let records = read_records(&store).await?;
+        let ledger = read_ledger(&store, index, &records).await?;
         let mut replies = HashMap::default();
-        for record in read_records(&store).await? {
-            let (_, other) = record.share_of(index).ok_or(Errno::EIO)?;
-            ledger.keep(record.batchid, other);
-            note_reply(&record, index, &mut replies);
-        }
-        let from = keys::setting(FORGOTTEN);
-        let marks = store.index().scan(&from, &prefix_end(&from), RECORDS_PER_SCAN).await?;
-        for (key, value) in marks {
-            let (pair, number) = parse_mark(&key[from.len()..], &value).ok_or(Errno::EIO)?;
-            ledger.set_forgotten(pair, number);
-        }
+        records
+            .iter()
+            .for_each(|record| note_reply(record, index, &mut replies));
         let partners = match store.index().get(&keys::setting(PARTNERS)).await? {
             None => BTreeSet::new(),
-            Some(list) => list.as_chunks().0.iter().map(|index| u32::from_le_bytes(*index)).collect(),
+            Some(list) => list
+                .as_chunks()
+                .0
+                .iter()
+                .map(|index| u32::from_le_bytes(*index))
+                .collect(),
         };
         Ok(Arc::new(Updates {
             index,
             svname: svname.to_owned(),
+            is_ready: partners.is_empty().into(),
             ready: watch::Sender::new(partners.is_empty()),
             aborted: watch::Sender::new(false),
             unasked: Mutex::new(partners.clone()),
@@ -133,8 +142,9 @@ impl Updates {
             replies: ArcSwap::from_pointee(replies),
             running: Arc::default(),
             kept_more: Arc::default(),
-            last_session: AtomicU64::new(last),
+            last_session: AtomicU64::new(0),
             sessions: Arc::default(),
+            commuting: Mutex::default(),
             enable_remote_dir: Arc::new(AtomicU64::new(1)),
             enable_remote_dir_gid: Arc::default(),
         }))
@@ -165,6 +175,9 @@ impl Updates {
 
     /// Waits until this MDT has applied all records that name it. Until then, it serves no client.
     pub(crate) async fn wait_until_ready(&self) {
+        if self.is_ready() {
+            return;
+        }
         let mut ready = self.ready.subscribe();
         // Fails only when the sender is dropped, and `self` holds it.
         let _ = ready.wait_for(|ready| *ready).await;
@@ -172,7 +185,12 @@ impl Updates {
 
     /// Whether this MDT has applied all records that name it.
     pub(crate) fn is_ready(&self) -> bool {
-        *self.ready.borrow()
+        self.is_ready.load(Acquire)
+    }
+
+    fn set_ready(&self) {
+        self.is_ready.store(true, Release);
+        self.ready.send_replace(true);
     }
 
     /// Ends the wait for the records of MDTs that are away (`lctl abort_recovery`).
@@ -199,7 +217,7 @@ impl Updates {
     /// Stops: waits for the operations that run. After a clean stop, no record is missing. The
     /// caller has disconnected from the other MDTs, and syncs the store afterwards.
     pub(crate) async fn stop(&self) {
-        self.ready.send_replace(true);
+        self.set_ready();
         let _no_more = self.running.write().await;
         if !self.ledger.lock().is_quiet() || !self.unasked.lock().is_empty() {
             return;
@@ -207,7 +225,10 @@ impl Updates {
         let mut batch = Batch::new();
         batch.delete_twice(keys::setting(PARTNERS));
         if let Err(e) = self.store.index().apply(batch) {
-            tracing::warn!("{}: cannot record that no update record is missing: {e}", self.svname);
+            tracing::warn!(
+                "{}: cannot record that no update record is missing: {e}",
+                self.svname
+            );
         }
     }
 
@@ -217,7 +238,11 @@ impl Updates {
         if partners.contains(&other) {
             return Ok(());
         }
-        let list: Vec<u8> = partners.iter().chain([&other]).flat_map(|index| index.to_le_bytes()).collect();
+        let list: Vec<u8> = partners
+            .iter()
+            .chain([&other])
+            .flat_map(|index| index.to_le_bytes())
+            .collect();
         let mut batch = Batch::new();
         batch.put_twice(keys::setting(PARTNERS), list);
         self.store.index().apply(batch)?;
@@ -272,9 +297,36 @@ async fn read_records(store: &Store) -> Result<Vec<UpdateRecord>, Errno> {
     }
 }
 
+/// The ledger of the MDT with this index, which keeps these records.
+///
+/// # Errors
+///
+/// `EIO` if a record or a mark is malformed, or the error of the index.
+pub(crate) async fn read_ledger(
+    store: &Store,
+    index: u32,
+    records: &[UpdateRecord],
+) -> Result<Ledger, Errno> {
+    let mut ledger = Ledger::new(index, store.transactions().epoch() << 32);
+    for record in records {
+        let (_, other) = record.share_of(index).ok_or(Errno::EIO)?;
+        ledger.keep(record.batchid, other);
+    }
+    let from = keys::setting(FORGOTTEN);
+    let marks = store.index().scan(&from, &prefix_end(&from), MARKS_MAX).await?;
+    for (key, value) in marks {
+        let (pair, number) = parse_mark(&key[from.len()..], &value).ok_or(Errno::EIO)?;
+        ledger.set_forgotten(pair, number);
+    }
+    Ok(ledger)
+}
+
 /// The setting with the mark of a pair.
 fn mark_key(pair: Pair) -> Bytes {
-    keys::setting(&format!("{FORGOTTEN}{:x}.{:x}", pair.coordinator, pair.participant))
+    keys::setting(&format!(
+        "{FORGOTTEN}{:x}.{:x}",
+        pair.coordinator, pair.participant
+    ))
 }
 
 /// Parses a mark: the end of its setting's name, and the value.

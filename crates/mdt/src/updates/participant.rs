@@ -19,13 +19,15 @@ use super::{
 };
 use crate::{
     locks::{RequestLocks, SharedUntilCommit},
-    store::{Change, Mutation, S_IFDIR},
+    store::{Applied, Change, Mutation, S_IFDIR},
 };
 
 /// Index of the message's buffer.
 const MESSAGE: usize = 1;
 /// Maximum size of the records in one reply, bytes.
 const PULL_BYTES_MAX: usize = 256 << 10;
+/// Number of noted directories above which the committed ones are forgotten.
+const COMMUTING_MAX: usize = 1024;
 /// Maximum number of sessions of another MDT.
 const SESSIONS_MAX: usize = 4096;
 
@@ -71,9 +73,10 @@ impl Updates {
                 is_replay,
             } => {
                 if !self.is_ready() || (recovers && !is_replay) {
-                    return Err(Errno::EINPROGRESS);
+                    return Err(Errno::EAGAIN);
                 }
-                self.prepare(export, sender, session, change, (dir, &name)).await?
+                self.prepare(export, sender, session, change, (dir, &name))
+                    .await?
             }
             Message::Apply { session, record } => {
                 self.apply_share(export, sender, session, record).await?;
@@ -87,7 +90,7 @@ impl Updates {
             Message::Forget { number } => {
                 if self.unasked.lock().contains(&sender) {
                     // The sender may keep the only copy of a record that this MDT lacks.
-                    return Err(Errno::EINPROGRESS);
+                    return Err(Errno::EAGAIN);
                 }
                 self.forget(sender, sender, number)?;
                 self.store.index().sync().await?;
@@ -116,12 +119,15 @@ impl Updates {
             return Ok(known.view.clone());
         }
         if sessions(export).0.lock().len() >= SESSIONS_MAX {
-            return Err(Errno::EINPROGRESS);
+            return Err(Errno::EAGAIN);
         }
         self.note_partner(sender).await?;
         self.store.index().throttle().await;
         let mut locks = self.locks.request_locks(Some(export), false);
-        let view = self.lock_and_read(&mut locks, change, (dir, name)).await?.encode();
+        let view = self
+            .lock_and_read(&mut locks, change, (dir, name))
+            .await?
+            .encode();
         let new = Session {
             locks: locks.share_until_commit(),
             dir,
@@ -166,7 +172,7 @@ impl Updates {
         }
         // Commit on sharing: the new operation may become durable on the other MDT before the
         // changes that it builds on.
-        if inode.version > self.store.transactions().committed().0 {
+        if inode.version > self.store.transactions().committed().0 && !self.commutes(dir, inode.version) {
             self.store.index().sync().await?;
         }
         Ok(View { dir: inode, entry })
@@ -193,7 +199,10 @@ impl Updates {
         let session = sessions(export).0.lock().remove(&session);
         let session = session.filter(|_| !export.is_gone()).ok_or(Errno::ESTALE)?;
         let share = &record.participant_share;
-        if !share.iter().all(|mutation| mutation.names_of() == Some(session.dir)) {
+        if !share
+            .iter()
+            .all(|mutation| mutation.names_of() == Some(session.dir))
+        {
             return Err(Errno::EPROTO);
         }
         let adds = share.iter().any(|m| matches!(m, Mutation::EntryAdded { .. }));
@@ -202,8 +211,30 @@ impl Updates {
         change.mutations.push(kept(&record, encoded.clone()));
         let applied = self.store.apply(change).await?;
         self.ledger.lock().keep(record.batchid, sender);
+        self.note_commuting(session.dir, applied);
         self.share_until_commit(session, applied.transno);
         Ok(())
+    }
+
+    /// Whether only operations with other MDTs have changed a directory since the last commit, up to
+    /// this version. Operations on different names commute, and the lock of a name excludes another
+    /// one on the same name until the commit.
+    fn commutes(&self, dir: Fid, version: u64) -> bool {
+        self.commuting.lock().get(&dir) == Some(&version)
+    }
+
+    /// Notes that an operation with another MDT has changed a directory.
+    fn note_commuting(&self, dir: Fid, applied: Applied) {
+        let committed = self.store.transactions().committed().0;
+        let mut commuting = self.commuting.lock();
+        let [before, _] = applied.dir_versions;
+        match before <= committed || commuting.get(&dir) == Some(&before) {
+            true => drop(commuting.insert(dir, applied.transno.0)),
+            false => drop(commuting.remove(&dir)),
+        }
+        if commuting.len() > COMMUTING_MAX {
+            commuting.retain(|_, version| *version > committed);
+        }
     }
 
     /// Keeps the locks of a session until its change is durable, but lets others read the name.
@@ -217,7 +248,12 @@ impl Updates {
                 // The committed number does not change until the recovery has ended.
                 true => drop(index.sync().await),
                 // Fails only when the store is dropped.
-                false => drop(transactions.watch_committed().wait_for(|last| *last >= transno).await),
+                false => drop(
+                    transactions
+                        .watch_committed()
+                        .wait_for(|last| *last >= transno)
+                        .await,
+                ),
             }
             drop(locks);
         });
@@ -231,7 +267,9 @@ impl Updates {
         let (mut records, mut len) = (Vec::new(), 0);
         for batchid in naming {
             // Forgotten meanwhile: the sender has it.
-            let Some(record) = self.record(batchid).await? else { continue };
+            let Some(record) = self.record(batchid).await? else {
+                continue;
+            };
             len += record.len();
             records.push(record);
             if len >= PULL_BYTES_MAX {

@@ -146,7 +146,13 @@ mod tests {
             ost: OstIndex(1),
             fid,
         });
-        assert!(matches!(own.mutations.last(), Some(crate::store::Mutation::ObjectQueued { work: Work::Destroy, .. })));
+        assert!(matches!(
+            own.mutations.last(),
+            Some(crate::store::Mutation::ObjectQueued {
+                work: Work::Destroy,
+                ..
+            })
+        ));
         let mut name = Change::new();
         name.change_dir(dir, DirChange::at(Time::new(5, 6)).remove(b"a", S_IFDIR));
         name.remove_entry(dir, b"a");

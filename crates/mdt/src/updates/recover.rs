@@ -34,7 +34,10 @@ impl Updates {
     /// that it lacks. Then this MDT is ready.
     pub(crate) async fn recover(self: Arc<Self>) {
         let partners: Vec<u32> = self.partners.lock().await.iter().copied().collect();
-        let pulls: Vec<_> = partners.into_iter().map(|mdt| self.pull_until_done(mdt)).collect();
+        let pulls: Vec<_> = partners
+            .into_iter()
+            .map(|mdt| self.pull_until_done(mdt))
+            .collect();
         let mut aborted = self.aborted.subscribe();
         let aborted = async move { aborted.wait_for(|aborted| *aborted).await.map(drop) };
         let pulling = async {
@@ -51,11 +54,11 @@ impl Updates {
                     "{}: the administrator ended the wait for operations that other MDTs know; run 'nacre fsck' if these MDTs do not return",
                     self.svname
                 );
-                self.ready.send_replace(true);
+                self.set_ready();
                 pulling.await;
             }
         }
-        self.ready.send_replace(true);
+        self.set_ready();
         self.kept_more.notify_one();
     }
 
@@ -78,7 +81,9 @@ impl Updates {
         let mut after = Batchid::default();
         loop {
             let peer = self.peers.get(mdt)?;
-            let records = call(&peer, &Message::Pull { after }).await.map_err(|e| e.errno())?;
+            let records = call(&peer, &Message::Pull { after })
+                .await
+                .map_err(|e| e.errno())?;
             let records = decode_records(&records)?;
             if records.is_empty() {
                 return Ok(());
@@ -96,7 +101,9 @@ impl Updates {
             }
             self.replies.rcu(|replies| {
                 let mut replies = HashMap::clone(replies);
-                redone.iter().for_each(|record| note_reply(record, self.index, &mut replies));
+                redone
+                    .iter()
+                    .for_each(|record| note_reply(record, self.index, &mut replies));
                 replies
             });
         }
@@ -162,7 +169,9 @@ impl Updates {
     async fn forget_all(&self, told: &mut BTreeMap<u32, u64>) -> bool {
         let participants = {
             let ledger = self.ledger.lock();
-            let untold = told.iter().filter(|(mdt, mark)| **mark < ledger.forgotten(self.index, **mdt));
+            let untold = told
+                .iter()
+                .filter(|(mdt, mark)| **mark < ledger.forgotten(self.index, **mdt));
             let mut participants = ledger.participants();
             participants.extend(untold.map(|(mdt, _)| *mdt));
             participants
@@ -186,7 +195,9 @@ impl Updates {
         let settled = self.ledger.lock().settled(mdt);
         for _ in 0..2 {
             let number = self.ledger.lock().forgotten(self.index, mdt);
-            call(&peer, &Message::Forget { number }).await.map_err(|e| e.errno())?;
+            call(&peer, &Message::Forget { number })
+                .await
+                .map_err(|e| e.errno())?;
             told.insert(mdt, number);
             self.store.index().sync().await?;
             self.forget(self.index, mdt, settled)?;

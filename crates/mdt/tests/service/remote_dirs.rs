@@ -141,7 +141,10 @@ async fn the_name_is_removed_by_the_mdt_of_the_directory() {
         assert_eq!(renamed.err(), Some(Errno::EXDEV), "{from} to {to}");
     }
     let dir = at_name.getattr(Fid::ROOT, "dir").await.fid();
-    assert_eq!(at_name.rename((Fid::ROOT, "file"), (dir, "file")).await.err(), Some(Errno::EXDEV));
+    assert_eq!(
+        at_name.rename((Fid::ROOT, "file"), (dir, "file")).await.err(),
+        Some(Errno::EXDEV)
+    );
     let at_dir = &p.clients[1];
     assert_eq!(at_dir.link(file, dir, "link").await.err(), Some(Errno::EXDEV));
     p.no_name_is_locked().await;
@@ -186,8 +189,17 @@ async fn administrators_and_a_group_may_choose_the_mdt() {
             lum_stripe_offset: 1,
             ..LmvUserMdV1::default()
         };
-        let layout = if is_requested { layout.to_bytes() } else { Bytes::new() };
-        let bufs = vec![rec.to_bytes(), Bytes::new(), wire::nul_terminated(name.as_bytes()), layout];
+        let layout = if is_requested {
+            layout.to_bytes()
+        } else {
+            Bytes::new()
+        };
+        let bufs = vec![
+            rec.to_bytes(),
+            Bytes::new(),
+            wire::nul_terminated(name.as_bytes()),
+            layout,
+        ];
         client.modify(MDS_REINT, bufs).await.err()
     };
     let open_root = wire::MdtRecSetattr {
@@ -209,7 +221,11 @@ async fn administrators_and_a_group_may_choose_the_mdt() {
     assert_eq!(mkdir("d", 8, true).await, None);
     set("enable_remote_dir", "0");
     assert_eq!(mkdir("e", 8, true).await, Some(Errno::EPERM));
-    assert_eq!(p.mkdir(Fid::ROOT, "f").await, Err(Errno::EPERM), "also for administrators");
+    assert_eq!(
+        p.mkdir(Fid::ROOT, "f").await,
+        Err(Errno::EPERM),
+        "also for administrators"
+    );
 }
 
 #[tokio::test(start_paused = true)]

@@ -39,7 +39,9 @@ impl Workload {
             let found = match kind {
                 Kind::Dir => {
                     let layout = mdt.map_or(Bytes::new(), layout_on);
-                    let made = self.client.mkdir_with(&cred, parent, name.as_bytes(), 0o755, layout);
+                    let made = self
+                        .client
+                        .mkdir_with(&cred, parent, name.as_bytes(), 0o755, layout);
                     made.await?
                 }
                 Kind::File => {

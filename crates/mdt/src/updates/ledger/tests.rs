@@ -24,7 +24,11 @@ enum Mistake {
 #[derive(Clone, Copy, Debug)]
 enum Event {
     Kept(Batchid, u32),
-    Forgotten { coordinator: u32, other: u32, number: u64 },
+    Forgotten {
+        coordinator: u32,
+        other: u32,
+        number: u64,
+    },
 }
 
 /// An MDT.
@@ -70,7 +74,11 @@ impl Node {
 
     fn forget(&mut self, coordinator: u32, other: u32, number: u64) {
         if self.ledger.forget(coordinator, other, number).is_some() {
-            self.append(Event::Forgotten { coordinator, other, number });
+            self.append(Event::Forgotten {
+                coordinator,
+                other,
+                number,
+            });
         }
     }
 
@@ -86,8 +94,15 @@ impl Node {
         for event in &self.log {
             match *event {
                 Event::Kept(batchid, other) => self.ledger.keep(batchid, other),
-                Event::Forgotten { coordinator, other, number } => {
-                    let (_, pair) = self.ledger.forget(coordinator, other, number).expect("marks grow");
+                Event::Forgotten {
+                    coordinator,
+                    other,
+                    number,
+                } => {
+                    let (_, pair) = self
+                        .ledger
+                        .forget(coordinator, other, number)
+                        .expect("marks grow");
                     if loses_marks {
                         self.ledger.set_forgotten(pair, 0);
                     }
@@ -220,13 +235,16 @@ impl Model {
 
     /// The coordinator tells a participant what it has forgotten.
     fn tell(&mut self, coordinator: usize, participant: usize) {
-        let number = self.nodes[coordinator].ledger.forgotten(coordinator as u32, participant as u32);
+        let number = self.nodes[coordinator]
+            .ledger
+            .forgotten(coordinator as u32, participant as u32);
         self.nodes[participant].forget(coordinator as u32, coordinator as u32, number);
     }
 
     fn crash(&mut self, index: usize) {
         self.nodes[index].crash();
-        self.operations.retain(|operation| operation.batchid.coordinator != index as u32);
+        self.operations
+            .retain(|operation| operation.batchid.coordinator != index as u32);
     }
 
     fn restart(&mut self, index: usize) {
@@ -289,7 +307,11 @@ impl Model {
         let mut batchids: Vec<Batchid> = pairs.collect();
         batchids.dedup();
         batchids.iter().all(|batchid| {
-            let times: Vec<usize> = self.nodes.iter().map(|node| node.times_applied(*batchid)).collect();
+            let times: Vec<usize> = self
+                .nodes
+                .iter()
+                .map(|node| node.times_applied(*batchid))
+                .collect();
             times.iter().sum::<usize>() == 2 && times.iter().all(|times| *times <= 1)
         })
     }
