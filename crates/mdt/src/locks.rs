@@ -28,6 +28,9 @@
 //! 3. the inodes that the names lead to: directories first, each kind by FID;
 //! 4. the lock granted to the client with the reply.
 //!
+//! An operation on two MDTs takes steps 2 and 3 in this order on whatever MDTs they are. No rename
+//! involves other MDTs.
+//!
 //! Two directories are unrelated if neither is above the other. A rename can move one of them above
 //! the other, and so reverse their lock order. Therefore, a request that locks two unrelated
 //! directories, as parents or as children, holds the rename lock. A client never needs another lock

@@ -66,7 +66,7 @@ pub(crate) struct RemovedDirectory {
 /// The result of a removal.
 pub(crate) enum Removal {
     /// The directory is removed.
-    Done(ChangeResult),
+    Done(Box<ChangeResult>),
     /// The name leads to this inode, and another MDT than this one has it.
     Elsewhere(Fid),
 }
@@ -324,7 +324,7 @@ impl Updates {
             let apply =
                 async |kept| namespace::drop_remote_name(store, args, fid, plan.pre_versions, kept).await;
             if let Some(result) = self.carry_out(name, &plan, removed.origin, apply).await? {
-                return Ok(Removal::Done(result));
+                return Ok(Removal::Done(Box::new(result)));
             }
         }
     }
@@ -338,6 +338,8 @@ pub(super) async fn call(peer: &Peer, message: &Message) -> Result<Bytes, RpcErr
         // from the messages that release the locks.
         request.portal = Some(SEQ_CONTROLLER_PORTAL);
     }
+    // The start of this MDT reports an MDT that is away.
+    request.no_delay = matches!(message, Message::Pull { .. });
     let reply = peer.import().call(request).await?;
     Ok(reply.msg.bytes(1))
 }

@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use cpt::HashMap;
+use cpt::{HashMap, JoinSet};
 use osd::Batch;
 use tokio::time::sleep;
 use wire::Errno;
@@ -34,17 +34,14 @@ impl Updates {
     /// that it lacks. Then this MDT is ready.
     pub(crate) async fn recover(self: Arc<Self>) {
         let partners: Vec<u32> = self.partners.lock().await.iter().copied().collect();
-        let pulls: Vec<_> = partners
-            .into_iter()
-            .map(|mdt| self.pull_until_done(mdt))
-            .collect();
+        let mut pulls = JoinSet::new();
+        for mdt in partners {
+            let this = self.clone();
+            pulls.spawn(async move { this.pull_until_done(mdt).await });
+        }
         let mut aborted = self.aborted.subscribe();
         let aborted = async move { aborted.wait_for(|aborted| *aborted).await.map(drop) };
-        let pulling = async {
-            for pull in pulls {
-                pull.await;
-            }
-        };
+        let pulling = async { while pulls.join_next().await.is_some() {} };
         tokio::pin!(pulling);
         tokio::select! {
             biased;
