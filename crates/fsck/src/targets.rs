@@ -347,6 +347,16 @@ impl Stores {
             mdts.insert(index, found);
             progress.finish_target();
         }
+        for (index, problem) in mdt::check::compare(&mdts) {
+            let Some(mdt) = self.mdts.get(&index) else {
+                continue;
+            };
+            problems.push(TargetProblem {
+                target: mdt.svname.clone(),
+                finding: problem.finding(&mdt.store).await,
+                problem: Problem::Mdt(index, problem),
+            });
+        }
         if mdts.is_empty() {
             let reason = match self.unread.iter().any(|name| name.contains("-MDT")) {
                 true => "no MDT can be read",

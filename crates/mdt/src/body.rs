@@ -11,7 +11,7 @@ use wire::{
     OBD_MD_FLBTIME, OBD_MD_FLCTIME, OBD_MD_FLDIREA, OBD_MD_FLEASIZE, OBD_MD_FLFLAGS, OBD_MD_FLGID,
     OBD_MD_FLID, OBD_MD_FLLAZYBLOCKS, OBD_MD_FLLAZYSIZE, OBD_MD_FLMODE, OBD_MD_FLMODEASIZE, OBD_MD_FLMTIME,
     OBD_MD_FLNLINK, OBD_MD_FLPROJID, OBD_MD_FLRDEV, OBD_MD_FLSIZE, OBD_MD_FLTYPE, OBD_MD_FLUID,
-    OBD_MD_LINKNAME, OBD_MD_MEA, Precision,
+    OBD_MD_LINKNAME, OBD_MD_MDS, OBD_MD_MEA, Precision,
 };
 
 use crate::{layout, store::Inode};
@@ -94,6 +94,15 @@ pub(crate) fn basic_body(fid: Fid, inode: &Inode, precision: Precision) -> MdtBo
         body.mbo_blocks = if inode.is_dir() { body.mbo_size / BLOCK } else { 0 };
     }
     body
+}
+
+/// The body of a reply that names an inode of another MDT.
+pub(crate) fn elsewhere(fid: Fid) -> MdtBody {
+    MdtBody {
+        mbo_fid1: fid,
+        mbo_valid: OBD_MD_FLID | OBD_MD_MDS,
+        ..MdtBody::default()
+    }
 }
 
 /// The requested attributes of an inode.

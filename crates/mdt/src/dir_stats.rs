@@ -108,7 +108,7 @@ fn name_of(store: &Store, directory: Fid) -> String {
     }
     let path = pin!(fid2path::path(store, directory, 0, Fid::ROOT));
     match path.poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(Ok((path, _))) => format!("/{}", String::from_utf8_lossy(&path)),
+        Poll::Ready(Ok(part)) if part.top.is_root() => format!("/{}", String::from_utf8_lossy(&part.path)),
         _ => directory.to_string(),
     }
 }

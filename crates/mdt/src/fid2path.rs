@@ -2,6 +2,7 @@
 //! the request.
 
 use bytes::{BufMut, Bytes, BytesMut};
+use rpc::Reply;
 use wire::{Errno, Fid, GetinfoFid2path, KEY_FID2PATH, WireStruct};
 
 use crate::store::{Store, links};
@@ -15,11 +16,23 @@ const PATH_BUF_MAX: usize = 512 << 10;
 /// Minimum size of the path buffer, bytes.
 const PATH_BUF_MIN: usize = 3;
 
+/// The part of a path that an MDT knows.
+pub(crate) struct PathPart {
+    /// The names from `top` down to the inode, with slashes between them.
+    pub path: Vec<u8>,
+    /// The inode with the first name's directory: the requested root, or a directory of another
+    /// MDT.
+    pub top: Fid,
+    /// Whether the inode has a next link.
+    has_next: bool,
+}
+
 /// The reply to `MDS_GET_INFO` with the key `fid2path`: the structure of the request, with the root
 /// and the number of the next link, followed by the path in a buffer of the requested size.
 /// `ENAMETOOLONG` if the path and a NUL do not fit; the client then repeats the request with a
-/// larger buffer.
-pub(crate) async fn answer(store: &Store, key: &[u8]) -> Result<Bytes, Errno> {
+/// larger buffer. If another MDT has a directory of the path, the status is `EREMOTE`: the path begins
+/// below that directory, and the structure has its FID.
+pub(crate) async fn answer(store: &Store, key: &[u8]) -> Result<Reply, Errno> {
     if wire::before_nul(key) != KEY_FID2PATH.as_bytes() {
         return Err(Errno::EOPNOTSUPP);
     }
@@ -35,30 +48,37 @@ pub(crate) async fn answer(store: &Store, key: &[u8]) -> Result<Bytes, Errno> {
     if !(PATH_BUF_MIN..=PATH_BUF_MAX).contains(&path_buf_len) {
         return Err(Errno::EOVERFLOW);
     }
-    let (path, has_next) = path(store, gf.gf_fid, gf.gf_linkno, root).await?;
+    let PathPart { path, top, has_next } = path(store, gf.gf_fid, gf.gf_linkno, root).await?;
     if path.len() >= path_buf_len {
         return Err(Errno::ENAMETOOLONG);
     }
-    gf.gf_fid = root;
+    gf.gf_fid = top;
     gf.gf_linkno += u32::from(has_next);
     let mut out = BytesMut::with_capacity(GetinfoFid2path::SIZE + path_buf_len);
     out.put_slice(&gf.to_bytes());
     out.put_slice(&path);
     out.resize(GetinfoFid2path::SIZE + path_buf_len, 0);
-    Ok(out.freeze())
+    let status = if top == root { 0 } else { Errno::EREMOTE.status() };
+    Ok(Reply::new(vec![out.freeze()]).with_status(status))
 }
 
 /// The path of an inode below `root`, through its link number `link`, or through its last link if
-/// it has fewer; and whether the inode has a next link. `ENOENT` if the inode is not below `root`.
-pub(crate) async fn path(store: &Store, fid: Fid, link: u32, root: Fid) -> Result<(Vec<u8>, bool), Errno> {
+/// it has fewer; up to the first directory that another MDT has. `ENOENT` if the inode is not below
+/// `root`.
+pub(crate) async fn path(store: &Store, fid: Fid, link: u32, root: Fid) -> Result<PathPart, Errno> {
     let mut names: Vec<Bytes> = Vec::new();
     let mut has_next = false;
     let mut current = fid;
     while current != root {
-        if current.is_root() || names.len() >= DEPTH_MAX {
+        let is_top = current.is_root() && store.find(current).await?.is_some();
+        if is_top || names.len() >= DEPTH_MAX {
             return Err(Errno::ENOENT);
         }
-        let inode = store.inode(current).await?;
+        let inode = match store.find(current).await? {
+            Some(inode) => inode,
+            None if names.is_empty() => return Err(Errno::ENOENT),
+            None => break,
+        };
         let recorded = links::parse(&inode.links).links;
         let index = if names.is_empty() { link as usize } else { 0 };
         if names.is_empty() {
@@ -73,7 +93,11 @@ pub(crate) async fn path(store: &Store, fid: Fid, link: u32, root: Fid) -> Resul
         current = parent;
     }
     names.reverse();
-    Ok((names.join(&b'/'), has_next))
+    Ok(PathPart {
+        path: names.join(&b'/'),
+        top: current,
+        has_next,
+    })
 }
 
 #[cfg(test)]
@@ -115,7 +139,7 @@ mod tests {
             &root.to_bytes()[..],
         ]
         .concat();
-        let reply = answer(store, &key).wait()?;
+        let reply = answer(store, &key).wait()?.bufs.remove(0);
         assert_eq!(reply.len(), 32 + gf_pathlen as usize);
         let text = String::from_utf8(wire::before_nul(&reply[32..]).to_vec()).unwrap();
         Ok((text, GetinfoFid2path::from_bytes(&reply).unwrap().gf_linkno))

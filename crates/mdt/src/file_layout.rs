@@ -41,7 +41,8 @@ impl Mdt {
             true => LayoutRequest::parse(&dir.lov).ok().flatten().unwrap_or_default(),
             false => LayoutRequest::default(),
         };
-        let root = self.store.inode(Fid::ROOT).await?;
+        // Other MDTs than MDT0000 have no root directory.
+        let root = self.store.find(Fid::ROOT).await?.unwrap_or_default();
         let layout = layout
             .with_defaults(default_of(parent))
             .with_defaults(default_of(&root));

@@ -80,8 +80,11 @@ impl Mdt {
         let mut locks = self.request_locks(req);
         locks.lock_name_read(body.mbo_fid1, &name).await?;
         let found = lookup(&self.store, &self.cred_of_body(req, &body), body.mbo_fid1, &name).await?;
-        self.attrs_reply(req, found.ok_or(Errno::ENOENT)?.fid, body.mbo_valid)
-            .await
+        let fid = found.ok_or(Errno::ENOENT)?.fid;
+        match self.is_remote(fid).await? {
+            true => Ok(reply(6, [body::elsewhere(fid).to_bytes()])),
+            false => self.attrs_reply(req, fid, body.mbo_valid).await,
+        }
     }
 
     /// Executes `MDS_GETXATTR`: one extended attribute, or the names of all.
@@ -162,10 +165,17 @@ impl Mdt {
             if name == b".." || name.len() > NAME_LEN as usize {
                 return Err(Errno::EINVAL);
             }
+            if self.is_remote(fid).await? {
+                break;
+            }
             fid = lookup(&self.store, &cred, fid, name)
                 .await?
                 .ok_or(Errno::ENOENT)?
                 .fid;
+        }
+        if self.is_remote(fid).await? {
+            // A mount of a directory that another MDT has, or below one.
+            return Err(Errno::EOPNOTSUPP);
         }
         if !self.store.inode(fid).await?.is_dir() {
             return Err(Errno::ENOTDIR);

@@ -39,6 +39,7 @@ mod stats;
 pub mod store;
 mod swap;
 mod target;
+mod updates;
 
 pub use error::MdtError;
 pub use target::{Mdt, MdtConfig, WallClock};

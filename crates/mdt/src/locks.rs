@@ -28,6 +28,9 @@
 //! 3. the inodes that the names lead to: directories first, each kind by FID;
 //! 4. the lock granted to the client with the reply.
 //!
+//! An operation on two MDTs takes steps 2 and 3 in this order on whatever MDTs they are. No rename
+//! involves other MDTs.
+//!
 //! Two directories are unrelated if neither is above the other. A rename can move one of them above
 //! the other, and so reverse their lock order. Therefore, a request that locks two unrelated
 //! directories, as parents or as children, holds the rename lock. A client never needs another lock
@@ -67,6 +70,11 @@ pub(crate) const PERM: u64 = MDS_INODELOCK_PERM;
 /// DOM bit, in Nacre's meaning: while the creator of a file holds it, no other client writes to the
 /// file.
 pub(crate) const DOM: u64 = MDS_INODELOCK_DOM;
+/// The bit of a name's lock, and of its directory's, that stays locked until the name is on disk
+/// ([`SharedUntilCommit`]).
+const UNCOMMITTED: u64 = LOOKUP;
+/// The bits that a change of a name locks in the name's lock.
+const NAME_BITS: u64 = UPDATE | UNCOMMITTED;
 /// XATTR bit: extended attributes.
 pub(crate) const XATTR: u64 = MDS_INODELOCK_XATTR;
 
@@ -75,6 +83,7 @@ pub(crate) const XATTR: u64 = MDS_INODELOCK_XATTR;
 const RENAME_LOCK: LdlmResId = LdlmResId { name: [0, 0, 0, 1] };
 
 /// The target's own locks on its lock server.
+#[derive(Clone)]
 pub(crate) struct Locks {
     server: Arc<LockServer>,
     /// Whether operations on different names of one directory run concurrently.
@@ -220,7 +229,26 @@ impl RequestLocks<'_> {
     /// Locks a name for a change.
     pub(crate) async fn lock_name_write(&mut self, dir: Fid, name: &[u8]) -> Result<(), Errno> {
         self.lock_dir_write(dir).await?;
-        self.lock(name_resource(dir, name), LockMode::Pw, UPDATE).await
+        self.lock(name_resource(dir, name), LockMode::Pw, NAME_BITS).await
+    }
+
+    /// Locks a name for a change that others may read before it is on disk, but not build on
+    /// ([`SharedUntilCommit`]).
+    pub(crate) async fn lock_name_for_sharing(&mut self, dir: Fid, name: &[u8]) -> Result<(), Errno> {
+        self.lock_name_write(dir, name).await?;
+        // Only the removal of the directory conflicts with this lock.
+        self.lock(dir.res_id(), LockMode::Cr, UNCOMMITTED).await
+    }
+
+    /// The locks, without their request.
+    pub(crate) fn share_until_commit(self) -> SharedUntilCommit {
+        let is_shared = |held: &HeldLock| held.mode != LockMode::Ex && held.bits & UNCOMMITTED != 0;
+        let (shared, exclusive): (Vec<_>, Vec<_>) = self.held.into_iter().partition(is_shared);
+        let locks = |held: Vec<HeldLock>| held.into_iter().map(|held| held.lock).collect();
+        SharedUntilCommit {
+            shared: locks(shared),
+            exclusive: locks(exclusive),
+        }
     }
 
     /// Locks a directory for a change of its names.
@@ -320,11 +348,31 @@ impl RequestLocks<'_> {
         self.lock_dir_write(src.dir).await?;
         let mut names = [name_resource(src.dir, src.name), name_resource(dst.dir, dst.name)];
         names.sort();
-        self.lock(names[0], LockMode::Pw, UPDATE).await?;
+        self.lock(names[0], LockMode::Pw, NAME_BITS).await?;
         if names[0] != names[1] {
-            self.lock(names[1], LockMode::Pw, UPDATE).await?;
+            self.lock(names[1], LockMode::Pw, NAME_BITS).await?;
         }
         Ok(())
+    }
+}
+
+/// The locks of a change of a name by an operation on several MDTs (commit on sharing).
+///
+/// Once the change is visible, others may look the name up. But until the change is on disk, no
+/// request changes the name again or removes its directory: another MDT could keep the later change
+/// and lose the earlier one.
+pub(crate) struct SharedUntilCommit {
+    /// The locks of the name and of its directory.
+    shared: Vec<LocalLock>,
+    /// The locks that the change alone needs.
+    exclusive: Vec<LocalLock>,
+}
+
+impl SharedUntilCommit {
+    /// The change is visible.
+    pub(crate) fn share(&mut self) {
+        self.exclusive.clear();
+        self.shared.iter().for_each(|lock| lock.reduce(UNCOMMITTED));
     }
 }
 
@@ -351,10 +399,12 @@ async fn renamed_inodes(
         // already holds. To wait for its lock now would violate the order, and such a rename fails
         // anyway.
         let dir = child.filter(|c| c.kind == S_IFDIR);
-        if let Some(dir) = dir
-            && is_at_or_below(store, other_dir, dir.fid).await.unwrap_or(true)
-        {
-            return Err(errno);
+        if let Some(dir) = dir {
+            match is_at_or_below(store, other_dir, dir.fid).await {
+                Ok(false) => {}
+                Err(Errno::EXDEV) => return Err(Errno::EXDEV),
+                _ => return Err(errno),
+            }
         }
     }
     let mut children: Vec<Entry> = [moved, replaced].into_iter().flatten().collect();
@@ -473,6 +523,26 @@ mod tests {
         for dots in [&b"."[..], b".."] {
             assert!(locks.read_now(DIR, dots).await.is_some());
         }
+    }
+
+    #[tokio::test]
+    async fn uncommitted_name_can_be_read_and_not_changed() {
+        let locks = locks();
+        let mut change = locks.without_client();
+        change.lock_name_for_sharing(DIR, b"a").await.unwrap();
+        let mut uncommitted = change.share_until_commit();
+        assert!(locks.read_now(DIR, b"a").await.is_none());
+        uncommitted.share();
+        assert!(locks.read_now(DIR, b"a").await.is_some());
+        assert!(locks.write_now(DIR, b"a").await.is_none());
+        assert!(locks.write_now(DIR, b"b").await.is_some());
+        let mut removal = locks.without_client();
+        let removes = poll_once(removal.lock_for_removal(DIR)).await.is_some();
+        assert!(!removes, "the directory");
+        drop((removal, uncommitted));
+        assert!(locks.write_now(DIR, b"a").await.is_some());
+        let mut removal = locks.without_client();
+        assert!(poll_once(removal.lock_for_removal(DIR)).await.is_some());
     }
 
     #[tokio::test]

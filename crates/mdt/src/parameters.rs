@@ -2,7 +2,10 @@
 //! `lod.testfs-MDT0000-mdtlov.*`, `osp.testfs-OST0000-osc-MDT0000.*`,
 //! `osd-local.testfs-MDT0000.pdo`.
 
-use std::sync::{Arc, Weak, atomic::Ordering::Relaxed};
+use std::sync::{
+    Arc, Weak,
+    atomic::{AtomicI64, Ordering::Relaxed},
+};
 
 use osd::Barrier;
 use params::{Group, Param, Registry, Value};
@@ -36,6 +39,22 @@ fn show<T: Send + Sync + 'static>(object: &Arc<T>, value_of: fn(&T) -> String, a
             .unwrap_or_default()
     })
     .about(about)
+}
+
+/// The parameter `enable_remote_dir_gid`.
+fn remote_dir_gid(gid: &Arc<AtomicI64>) -> Param {
+    let (shown, set) = (gid.clone(), gid.clone());
+    Param::read_write(
+        move || shown.load(Relaxed).to_string(),
+        move |text| {
+            let gid = text.trim().parse::<i64>().ok();
+            let gid = gid.filter(|gid| (-1..=i64::from(u32::MAX)).contains(gid));
+            let gid = gid.ok_or("expected -1 or the id of a group")?;
+            set.store(gid, Relaxed);
+            Ok(())
+        },
+    )
+    .about("group whose members may choose the MDT of a new directory, besides administrators; -1: all users")
 }
 
 /// Registers the target's parameters. Dropping the returned groups removes them.
@@ -72,6 +91,26 @@ pub(crate) fn register(mdt: &Arc<Mdt>, exports: &Arc<TargetExports>, registry: &
             "capa_timeout",
             Param::atomic(mdt.capa_timeout.clone(), 1..=CAPA_TIMEOUT_MAX)
                 .about("lifetime of an object capability, seconds; clients renew it earlier"),
+        )
+        .add(
+            "enable_remote_dir",
+            Param::atomic(mdt.updates.enable_remote_dir.clone(), 0..=1)
+                .about("1: users may create directories on another MDT than their parent"),
+        )
+        .add(
+            "enable_remote_dir_gid",
+            remote_dir_gid(&mdt.updates.enable_remote_dir_gid),
+        )
+        .add(
+            "update_records",
+            show(
+                mdt,
+                |m| {
+                    let (sessions, records) = m.updates.counts();
+                    format!("records: {records}\nlocked_names: {sessions}")
+                },
+                "operations with other MDTs: records of those that one of both may not have on disk yet, and names that other MDTs have locked",
+            ),
         )
         .add("evict_client", exports.param_evict_client())
         .add("barrier", barrier.param())

@@ -175,6 +175,11 @@ impl Peers {
         self.index
     }
 
+    /// Whether there are no other MDTs.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.peers.load().is_empty()
+    }
+
     /// All other MDTs, by index.
     pub(crate) fn all(&self) -> Arc<BTreeMap<u32, Arc<Peer>>> {
         self.peers.load_full()

@@ -25,7 +25,7 @@ use rpc::{Import, Request, RpcError};
 use tokio::{sync::Mutex, time::sleep};
 use wire::format::bufs;
 use wire::{
-    Errno, FID_SEQ_DOT_LUSTRE, FID_SEQ_LOCAL_FILE, FID_SEQ_NORMAL, FID_SEQ_ROOT, FLD_LOOKUP, FLD_QUERY,
+    Errno, FID_SEQ_DOT_LUSTRE, FID_SEQ_LOCAL_FILE, FID_SEQ_NORMAL, FID_SEQ_ROOT, FLD_LOOKUP, FLD_QUERY, Fid,
     LU_SEQ_RANGE_ANY, LU_SEQ_RANGE_MDT, LUSTRE_SEQ_BATCH_WIDTH, LUSTRE_SEQ_SUPER_WIDTH, LuSeqRange,
     SEQ_ALLOC_SUPER, SEQ_CONTROLLER_PORTAL, SEQ_QUERY, WireStruct,
 };
@@ -225,6 +225,15 @@ impl Sequences {
         self.store.index().apply(batch)?;
         locations.insert(at, range);
         Ok(())
+    }
+
+    /// The request for the MDT of a FID.
+    pub(crate) fn range_of(fid: Fid) -> LuSeqRange {
+        LuSeqRange {
+            lsr_start: fid.f_seq,
+            lsr_flags: LU_SEQ_RANGE_MDT,
+            ..LuSeqRange::default()
+        }
     }
 
     /// Whether this MDT may have allocated the sequence: one of its super-sequences contains the

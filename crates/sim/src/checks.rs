@@ -56,7 +56,7 @@ pub(crate) async fn find_conflict(cluster: Arc<Cluster>) -> String {
 }
 
 /// The findings of a check of all stores, each with its target.
-pub(crate) async fn check_file_system(cluster: &Cluster) -> Result<Vec<(String, Finding)>, String> {
+pub async fn check_file_system(cluster: &Cluster) -> Result<Vec<(String, Finding)>, String> {
     let show = |e: &dyn std::fmt::Display| e.to_string();
     let (mut mdts, mut osts) = (Vec::new(), Vec::new());
     for (name, index, disk) in cluster.servers.iter().flat_map(|host| host.targets()) {

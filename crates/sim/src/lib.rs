@@ -8,7 +8,7 @@
 #![cfg(feature = "sim")]
 
 pub mod attrs;
-mod checks;
+pub mod checks;
 pub mod cluster;
 pub mod data;
 pub mod faults;

@@ -115,7 +115,14 @@ impl Newcomer {
             .filter(|(client, _)| *client == id)
             .map(|(_, call)| *call)
             .collect();
-        let workload = Workload::new(id, client, None, dirs, history, settings.seed ^ SALT);
+        let workload = Workload::new(
+            id,
+            client,
+            None,
+            (dirs, settings.mdts),
+            history,
+            settings.seed ^ SALT,
+        );
         let scope = host.scope();
         let work = scope.run(workload.run(settings.calls, skipped));
         tokio::select! {

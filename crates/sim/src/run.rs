@@ -345,7 +345,7 @@ impl Simulation {
                 id,
                 client,
                 kernel.clone(),
-                dirs.to_vec(),
+                (dirs.to_vec(), self.settings.mdts),
                 self.history.clone(),
                 seed,
             );
@@ -437,7 +437,7 @@ impl Simulation {
         };
         let id = client_id(&host);
         let kernel = self.kernels.get(&id).cloned().flatten();
-        let observer = Workload::new(id, client, kernel, dirs.to_vec(), self.history.clone(), 0);
+        let observer = Workload::new(id, client, kernel, (dirs.to_vec(), 1), self.history.clone(), 0);
         let work = host.scope().run(async move { observer.observe().await });
         if tokio::time::timeout(CALLS_MAX, work).await.is_err() {
             self.broken.push("the last reads did not end".into());

@@ -34,6 +34,15 @@ impl Drop for LocalLock {
     }
 }
 
+impl LocalLock {
+    /// Reduces an inode-bits lock to the bits in `keep`, and releases it if none are left.
+    pub fn reduce(&self, keep: u64) {
+        let (shard, id) = (self.id.shard(), self.id);
+        self.server
+            .with_shard(shard, |ns, now, out| ns.convert(now, id, keep, out));
+    }
+}
+
 /// A lock that the reply to an intent returns to the client. All fields are zero without a lock.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct GrantedLock {

@@ -1,7 +1,7 @@
 //! Checks the store of an MDT, and repairs it. In a consistent store every name leads to an inode
 //! that records the name, every link is counted, every directory is below the root, and every inode
-//! without a name has an orphan record. Names of inodes on other MDTs, and the links of inodes to
-//! names on other MDTs, are not compared.
+//! without a name has an orphan record. [`compare`] compares the names of inodes on other MDTs, and
+//! the links of inodes to names on other MDTs, after each store was examined.
 //!
 //! [`examine`] walks the records of each kind in the order of their keys and changes nothing. It
 //! keeps 48 bytes per inode ([`table`]) and 32 per stripe of a file ([`Claim`]), and compares names
@@ -14,6 +14,7 @@
 mod evaluate;
 mod problem;
 mod ranges;
+mod remote;
 mod repair;
 mod table;
 #[cfg(test)]
@@ -26,10 +27,12 @@ use osd::{OsdError, check::Progress};
 use wire::{Fid, LuSeqRange, OstIndex};
 
 pub use problem::{Problem, show_path};
+pub use remote::compare;
 pub use repair::Repairer;
 
 use crate::{layout::StripePlace, store::Store};
 use ranges::Ranges;
+use remote::Remote;
 use table::Table;
 
 /// The claim of a file's stripe to an object.
@@ -82,6 +85,8 @@ pub struct Examination {
     pub fldb: Vec<LuSeqRange>,
     /// Numbers of records.
     pub counts: Counts,
+    /// What the store knows of other MDTs.
+    remote: Remote,
     table: Table,
 }
 
@@ -112,6 +117,7 @@ pub async fn examine(
     walk::xattrs(store, progress, &mut examination).await?;
     walk::orphans(store, progress, &mut examination).await?;
     walk::work(store, progress, &mut examination).await?;
+    remote::updates(store, mdt_index, progress, &mut examination).await?;
     walk::unknown(store, progress, &mut examination).await?;
     evaluate::evaluate(store, mdt_index, progress, &mut examination).await?;
     Ok(examination)

@@ -204,8 +204,8 @@ fn escape(bytes: &[u8]) -> String {
 /// The path of an inode by its first recorded link; empty if there is none.
 pub async fn show_path(store: &Store, fid: Fid) -> String {
     match fid2path::path(store, fid, 0, Fid::ROOT).await {
-        Ok((path, _)) => format!("/{}", escape(&path)),
-        Err(_) => String::new(),
+        Ok(part) if part.top.is_root() => format!("/{}", escape(&part.path)),
+        _ => String::new(),
     }
 }
 

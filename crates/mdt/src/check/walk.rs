@@ -10,6 +10,7 @@ use super::{
     Claim, Examination, Problem,
     problem::InodePart,
     ranges::Ranges,
+    remote::RemoteLink,
     table::{HAS_ENTRIES, HAS_XATTRS, LINK_SUM_INVALID, MALFORMED, ORPHAN, REMOTE_NAME, Row},
 };
 use crate::{
@@ -26,9 +27,14 @@ use crate::{
 /// Valid file types (`S_IFMT`).
 const KINDS: [u32; 7] = [S_IFIFO, S_IFCHR, S_IFDIR, S_IFBLK, S_IFREG, S_IFLNK, S_IFSOCK];
 /// First bytes of the keys of known records ([`keys`]).
-const KNOWN_TAGS: &[u8] = b"dfimoqux";
+const KNOWN_TAGS: &[u8] = b"dfimoqrux";
 
-fn report_malformed(examination: &mut Examination, key: Bytes, record: &'static str, reason: impl ToString) {
+pub(super) fn report_malformed(
+    examination: &mut Examination,
+    key: Bytes,
+    record: &'static str,
+    reason: impl ToString,
+) {
     let reason = reason.to_string();
     examination
         .problems
@@ -112,6 +118,11 @@ fn inode_row(fid: Fid, inode: &Inode, ranges: &Ranges, examination: &mut Examina
         .is_ok_and(|ea| ea.links.iter().any(|(parent, _)| ranges.is_remote(*parent)))
     {
         row.set(REMOTE_NAME);
+        let links = links.iter().flat_map(|ea| &ea.links);
+        for (dir, name) in links.filter(|(parent, _)| ranges.is_remote(*parent)) {
+            let (dir, name) = (*dir, name.clone());
+            examination.remote.links.insert(RemoteLink { fid, dir, name });
+        }
     }
     match links {
         Ok(links) if links.overflow_time == 0 => {
@@ -293,6 +304,7 @@ fn count_name(
             if let Some(index) = dir_row.filter(|_| entry.kind == S_IFDIR) {
                 examination.table.rows[index].subdirs += 1;
             }
+            examination.remote.names.insert(RemoteLink { fid, dir, name });
             return;
         }
         examination

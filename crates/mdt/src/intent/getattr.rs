@@ -4,7 +4,7 @@ use rpc::ServerRequest;
 use wire::format::bufs;
 use wire::{
     DISP_IT_EXECD, DISP_LOOKUP_EXECD, DISP_LOOKUP_NEG, DISP_LOOKUP_POS, Errno, Fid, MdtBody,
-    OBD_CONNECT_LAYOUTLOCK, WireStruct,
+    OBD_CONNECT_LAYOUTLOCK, OBD_MD_FLCROSSREF, WireStruct,
 };
 
 use bytes::Bytes;
@@ -101,13 +101,23 @@ impl Mdt {
             let found = namespace::lookup(&self.store, &cred, request.mbo_fid1, name).await?;
             found.ok_or(Errno::ENOENT)?.fid
         };
-        let inode = self.store.inode(fid).await?;
-        self.check_can_use(req, &inode)?;
-        let mut bits = locks::LOOKUP | locks::PERM;
-        if *opc != LOOKUP || inode.ctime.later(QUIET_SECS) < self.clock.now() {
-            bits |= locks::UPDATE;
-        }
-        let try_bits = layout_bit(req, &inode);
+        let is_remote = !name.is_empty() && self.is_remote(fid).await?;
+        let (bits, try_bits) = match is_remote {
+            // The MDT that has the inode grants the other bits.
+            true => (locks::LOOKUP, 0),
+            false => {
+                let inode = self.store.inode(fid).await?;
+                self.check_can_use(req, &inode)?;
+                let mut bits = locks::LOOKUP | locks::PERM;
+                if request.mbo_valid & OBD_MD_FLCROSSREF != 0 {
+                    // The MDT that has the name grants the LOOKUP bit.
+                    bits = locks::PERM | locks::UPDATE;
+                } else if *opc != LOOKUP || inode.ctime.later(QUIET_SECS) < self.clock.now() {
+                    bits |= locks::UPDATE;
+                }
+                (bits, layout_bit(req, &inode))
+            }
+        };
         let (server, client, res) = (self.locks.server(), &req.export, fid.res_id());
         let lock = match wait {
             true => {
@@ -125,6 +135,12 @@ impl Mdt {
             return Err(Errno::EBUSY);
         }
         drop(name_lock);
+        if is_remote {
+            out.bufs = vec![body::elsewhere(fid).to_bytes()];
+            out.lock = lock;
+            out.disposition |= DISP_LOOKUP_POS;
+            return Ok(());
+        }
         // Read the inode again under the lock. If the lookup is by FID, the inode may be destroyed
         // meanwhile.
         let inode = match self.store.inode(fid).await {

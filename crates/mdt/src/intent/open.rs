@@ -318,6 +318,10 @@ impl Mdt {
             if creates && request.flags.has(MDS_OPEN_EXCL) {
                 return Err(Errno::EEXIST);
             }
+            if self.is_remote(entry.fid).await? {
+                out.bufs = vec![body::elsewhere(entry.fid).to_bytes()];
+                return Err(Errno::EREMOTE);
+            }
             return Ok(Some(OpenTarget {
                 fid: entry.fid,
                 created: None,

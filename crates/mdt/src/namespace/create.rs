@@ -112,11 +112,11 @@ impl NewInode {
 }
 
 /// The view of a create.
-struct CreateView<'a> {
+pub(super) struct CreateView<'a> {
     /// The parent.
-    dir: &'a Inode,
-    name_in_use: bool,
-    fid_in_use: bool,
+    pub(super) dir: &'a Inode,
+    pub(super) name_in_use: bool,
+    pub(super) fid_in_use: bool,
 }
 
 /// Creates a file, directory, symlink or special file with a name.
@@ -169,7 +169,7 @@ pub(crate) async fn create_resolved(
     }
 }
 
-fn plan_create(
+pub(super) fn plan_create(
     view: &CreateView<'_>,
     cred: &Cred,
     parent: Fid,

@@ -12,6 +12,7 @@
 mod attr;
 mod create;
 mod open;
+mod remote;
 mod rename;
 mod swap;
 mod unlink;
@@ -25,6 +26,9 @@ pub(crate) use create::{check_fid, create_resolved};
 pub(crate) use open::drop_handle;
 pub use open::{
     OpenMode, close, has_executors, has_lease, open, open_with_lease, record_access, release_handle,
+};
+pub(crate) use remote::{
+    RemotePlan, check_remote_dir, drop_remote_name, plan_remote_create, plan_remote_unlink,
 };
 pub use rename::{RenameArgs, is_at_or_below, rename};
 pub use swap::{check_swap, swap_layouts};

@@ -37,21 +37,40 @@ pub struct RenameArgs<'a> {
 ///
 /// # Errors
 ///
-/// `ENOENT` if a directory is gone; `EIO` if the directories form a cycle.
+/// `ENOENT` if a directory is gone; `EIO` if the directories form a cycle; `EXDEV` if only other
+/// MDTs know.
 pub async fn is_at_or_below(store: &Store, fid: Fid, above: Fid) -> Result<bool, Errno> {
-    let mut current = fid;
-    for _ in 0..DEPTH_MAX {
-        if current == above {
-            return Ok(true);
+    let (chain, is_whole) = ancestors(store, fid).await?;
+    if chain.contains(&above) {
+        return Ok(true);
+    }
+    if is_whole {
+        return Ok(false);
+    }
+    // The last directory of the chain is on another MDT. If `above` is below a directory of the
+    // chain, it cannot be above it.
+    let (chain_of_above, _) = ancestors(store, above).await?;
+    match chain_of_above.iter().any(|dir| chain.contains(dir)) {
+        true => Ok(false),
+        false => Err(Errno::EXDEV),
+    }
+}
+
+/// A directory and those above it, up to the root or to the first one that another MDT has; and
+/// whether the root is the last one.
+async fn ancestors(store: &Store, fid: Fid) -> Result<(Vec<Fid>, bool), Errno> {
+    let (mut chain, mut dir) = (vec![fid], store.inode(fid).await?);
+    while chain.len() < DEPTH_MAX {
+        let current = chain[chain.len() - 1];
+        let up = parent_of(current, &dir);
+        if current.is_root() || up == current {
+            return Ok((chain, true));
         }
-        if current.is_root() {
-            return Ok(false);
-        }
-        let up = parent_of(current, &store.inode(current).await?);
-        if up == current {
-            return Ok(false);
-        }
-        current = up;
+        chain.push(up);
+        dir = match store.find(up).await? {
+            Some(dir) => dir,
+            None => return Ok((chain, false)),
+        };
     }
     tracing::error!(
         "directory {fid} has more than {DEPTH_MAX} directories above it, so these form a cycle. Run 'nacre fsck' on the MDT"

@@ -146,13 +146,13 @@ pub(crate) async fn remove_dangling_name(
 }
 
 /// The view of an unlink or rmdir.
-struct UnlinkView<'a> {
+pub(super) struct UnlinkView<'a> {
     /// The parent.
-    dir: &'a Inode,
+    pub(super) dir: &'a Inode,
     /// The inode that loses a link.
-    target: LinkedInode,
+    pub(super) target: LinkedInode,
     /// Whether the inode is a directory with entries.
-    has_entries: bool,
+    pub(super) has_entries: bool,
 }
 
 /// Removes a name if `check_opens` accepts the counts of the inode's open handles.
@@ -179,7 +179,7 @@ async fn remove(
     }
 }
 
-fn plan_unlink(
+pub(super) fn plan_unlink(
     view: UnlinkView<'_>,
     cred: &Cred,
     args: UnlinkArgs<'_>,

@@ -34,6 +34,10 @@ fn record_name(key: &Bytes) -> Option<String> {
         b'u' => format!("objects of OST{:04x}", keys::objects_ost(key)?.0),
         b'f' => format!("sequences from {:#x}", number(key.get(1..)?)?),
         b'm' => format!("setting {}", key.get(1..)?.escape_ascii()),
+        b'r' => {
+            let (coordinator, number) = keys::update_parts(key)?;
+            format!("update {number:#x} of MDT{coordinator:04x}")
+        }
         _ => return None,
     })
 }

@@ -11,6 +11,7 @@
 //! | `u` ost(4) | the OST's object sequence and the highest id that may be in use |
 //! | `f` start(8) | a range of sequences and the target that it belongs to |
 //! | `m` name | the target's own settings |
+//! | `r` coordinator(4) number(8) | the update record of an operation on several MDTs |
 
 use bytes::Bytes;
 use wire::{Fid, OstIndex, Transno};
@@ -194,6 +195,24 @@ pub fn location(start: u64) -> Bytes {
     let mut key = LOCATIONS.to_vec();
     key.extend_from_slice(&start.to_be_bytes());
     key.into()
+}
+
+/// The prefix of update records.
+pub const UPDATES: &[u8] = b"r";
+
+/// The key of the update record with this coordinator and number.
+pub fn update(coordinator: u32, number: u64) -> Bytes {
+    let mut key = UPDATES.to_vec();
+    key.extend_from_slice(&coordinator.to_be_bytes());
+    key.extend_from_slice(&number.to_be_bytes());
+    key.into()
+}
+
+/// The coordinator and the number in the key of an update record.
+pub fn update_parts(key: &[u8]) -> Option<(u32, u64)> {
+    let (coordinator, rest) = key.get(1..)?.split_first_chunk::<4>()?;
+    let number = rest.first_chunk::<8>()?;
+    Some((u32::from_be_bytes(*coordinator), u64::from_be_bytes(*number)))
 }
 
 /// The key of a setting.

@@ -21,6 +21,7 @@ mod inode_count;
 pub mod keys;
 pub mod links;
 mod mutation;
+mod mutation_codec;
 mod request;
 mod work;
 
@@ -51,6 +52,7 @@ use inode_count::InodeCount;
 pub use keys::NameHash;
 pub(crate) use mutation::decode_entry;
 pub use mutation::{Change, Mutation};
+pub(crate) use mutation_codec::{get_fid, put_fid};
 pub use request::{Origin, ReplySlot, RequestStore};
 pub use work::Work;
 

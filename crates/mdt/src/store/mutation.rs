@@ -104,6 +104,13 @@ pub enum Mutation {
         /// Its key.
         key: Bytes,
     },
+    /// The MDT keeps the update record of an operation on several MDTs.
+    UpdateKept {
+        /// The key ([`keys::update`]).
+        key: Bytes,
+        /// The record.
+        record: Bytes,
+    },
 }
 
 /// A planned change: all its mutations are applied, or none.
@@ -256,12 +263,7 @@ impl Change {
 
     /// The inodes that the change creates, changes or destroys.
     pub(super) fn inodes(&self) -> impl Iterator<Item = Fid> + '_ {
-        self.mutations.iter().filter_map(|mutation| match mutation {
-            Mutation::InodeMade { fid, .. }
-            | Mutation::InodeChanged { fid, .. }
-            | Mutation::InodeDestroyed { fid, .. } => Some(*fid),
-            _ => None,
-        })
+        self.mutations.iter().filter_map(Mutation::inode_of)
     }
 
     /// The existing directories whose records the change replaces or removes.
@@ -297,6 +299,26 @@ impl Change {
 }
 
 impl Mutation {
+    /// The directory whose names or record the mutation changes, as a change of names.
+    pub(crate) fn names_of(&self) -> Option<Fid> {
+        match self {
+            Mutation::EntryAdded { dir, .. }
+            | Mutation::EntryRemoved { dir, .. }
+            | Mutation::DirChanged { dir, .. } => Some(*dir),
+            _ => None,
+        }
+    }
+
+    /// The inode that the mutation creates, changes or destroys.
+    pub(crate) fn inode_of(&self) -> Option<Fid> {
+        match self {
+            Mutation::InodeMade { fid, .. }
+            | Mutation::InodeChanged { fid, .. }
+            | Mutation::InodeDestroyed { fid, .. } => Some(*fid),
+            _ => None,
+        }
+    }
+
     /// Sets the version of the mutation's inode.
     pub(super) fn set_version(&mut self, transno: Transno) {
         if let Mutation::InodeMade { inode, .. } | Mutation::InodeChanged { inode, .. } = self {
@@ -341,6 +363,9 @@ impl Mutation {
             }
             Mutation::RecordRemoved { key } => {
                 batch.delete_twice(key.clone());
+            }
+            Mutation::UpdateKept { key, record } => {
+                batch.put(key.clone(), record.clone());
             }
         }
     }

@@ -14,7 +14,7 @@ use wire::{
     Errno, FLD_LOOKUP, FLD_QUERY, LDLM_CANCEL, LDLM_CONVERT, LDLM_ENQUEUE, LuSeqRange, MDS_BATCH, MDS_CLOSE,
     MDS_GET_INFO, MDS_GET_ROOT, MDS_GETATTR, MDS_GETATTR_NAME, MDS_GETXATTR, MDS_HSM_STATE_GET,
     MDS_HSM_STATE_SET, MDS_READPAGE, MDS_REINT, MDS_RMFID, MDS_SET_INFO, MDS_STATFS, MDS_SWAP_LAYOUTS,
-    MDS_SYNC, ObdConnectData, SEQ_ALLOC_META, SEQ_ALLOC_SUPER, SEQ_QUERY, Transno, WireStruct,
+    MDS_SYNC, OUT_UPDATE, ObdConnectData, SEQ_ALLOC_META, SEQ_ALLOC_SUPER, SEQ_QUERY, Transno, WireStruct,
 };
 
 use super::{HandlerResult, Mdt, reply};
@@ -62,9 +62,15 @@ impl Target for Mdt {
 
     fn handle<'a>(&'a self, req: &'a mut ServerRequest) -> BoxFuture<'a, Result<Reply, Errno>> {
         Box::pin(async move {
+            if !req.export.is_server() {
+                self.updates.wait_until_ready().await;
+            }
             self.wait_as_newcomer(req).await?;
             let (op, started) = (Op::of(req), Instant::now());
-            let result = self.dispatch(req).await;
+            let result = match self.reply_of_update(req) {
+                Some(kept) => self.reconstruct_reply(req, kept).await,
+                None => self.dispatch(req).await,
+            };
             if let (Some(op), Ok(_)) = (op, &result) {
                 let duration = started.elapsed();
                 stats::record(req, op, duration);
@@ -112,7 +118,14 @@ impl Target for Mdt {
         req: &'a mut ServerRequest,
         kept: KeptReply,
     ) -> BoxFuture<'a, Result<Reply, Errno>> {
-        Box::pin(self.reconstruct_reply(req, kept))
+        Box::pin(async move {
+            self.updates.wait_until_ready().await;
+            self.reconstruct_reply(req, kept).await
+        })
+    }
+
+    fn recovery_aborted(&self) {
+        self.updates.abort_wait();
     }
 
     fn recovered<'a>(&'a self) -> BoxFuture<'a, ()> {
@@ -139,6 +152,7 @@ impl Mdt {
                 None => self.execute_intent(req).await,
             },
             MDS_REINT => self.reint(req).await,
+            OUT_UPDATE => self.update(req).await,
             MDS_RMFID => self.rmfid(req).await,
             MDS_SWAP_LAYOUTS => self.swap_layouts(req).await,
             MDS_BATCH => self.execute_batch(req).await,
@@ -151,16 +165,19 @@ impl Mdt {
             MDS_SET_INFO => self.set_info(req),
             MDS_STATFS => self.statfs(req).await,
             MDS_SYNC => self.sync(req).await,
-            MDS_GET_INFO => Ok(reply(
-                1,
-                [fid2path::answer(&self.store, req.buf(bufs::GET_INFO_KEY)).await?],
-            )),
+            MDS_GET_INFO => fid2path::answer(&self.store, req.buf(bufs::GET_INFO_KEY)).await,
             MDS_HSM_STATE_GET => self.hsm_state(req).await,
             MDS_HSM_STATE_SET => self.set_hsm_state(req).await,
             FLD_QUERY => self.fld_query(req).await,
             SEQ_QUERY => self.seq_query(req).await,
             _ => Err(Errno::ENOTSUPP),
         }
+    }
+
+    /// Executes a message of another MDT. `EPERM` for other peers.
+    async fn update(&self, req: &ServerRequest) -> HandlerResult {
+        let sender = self.peers.index_of(&req.export).ok_or(Errno::EPERM)?;
+        self.updates.handle(req, sender, self.is_recovering()).await
     }
 
     async fn fld_query(&self, req: &ServerRequest) -> HandlerResult {

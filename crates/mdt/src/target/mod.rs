@@ -36,6 +36,7 @@ use crate::{
     sequences::Sequences,
     squash::{self, Squash},
     store::{Store, UnusedFid},
+    updates::Updates,
 };
 
 /// Configuration of an MDT.
@@ -101,6 +102,8 @@ pub struct Mdt {
     /// The other MDTs.
     pub(crate) peers: Arc<Peers>,
     pub(crate) sequences: Arc<Sequences>,
+    /// Operations with other MDTs.
+    pub(crate) updates: Arc<Updates>,
     pub(crate) sequence_owners: SequenceOwners,
     recovery: Recovery,
     pub(crate) osts: Osts,
@@ -241,6 +244,30 @@ impl Mdt {
         Err(Errno::EPERM)
     }
 
+    /// The other MDT that has an inode; `None` if this one has it, or if it is the only one.
+    ///
+    /// # Errors
+    ///
+    /// `EINPROGRESS` if no MDT answers that knows the location of the FID; `ENOENT` if no MDT has
+    /// the FID's sequence.
+    pub(crate) async fn other_mdt_of(&self, fid: Fid) -> Result<Option<u32>, Errno> {
+        if self.peers.is_empty() || self.store.find(fid).await?.is_some() {
+            return Ok(None);
+        }
+        let range = self.sequences.locate(&Sequences::range_of(fid)).await?;
+        Ok((range.lsr_index != self.updates.index()).then_some(range.lsr_index))
+    }
+
+    /// Whether another MDT has the inode of a name.
+    pub(crate) async fn is_remote(&self, fid: Fid) -> Result<bool, Errno> {
+        if self.peers.is_empty() || self.store.find(fid).await?.is_some() {
+            return Ok(false);
+        }
+        // The client asks for the location of a sequence that this MDT does not know.
+        let range = self.sequences.lookup(&Sequences::range_of(fid));
+        Ok(!range.is_ok_and(|range| range.lsr_index == self.updates.index()))
+    }
+
     /// An empty set of locks for a request. The client keeps its own locks if it negotiated
     /// [`LockTerms::Nacre`].
     pub(crate) fn request_locks<'a>(&'a self, req: &'a ServerRequest) -> RequestLocks<'a> {
@@ -295,6 +322,11 @@ pub(crate) fn reply(count: usize, bufs: impl IntoIterator<Item = Bytes>) -> Repl
     let mut bufs: Vec<Bytes> = bufs.into_iter().collect();
     bufs.resize(count.max(bufs.len()), Bytes::new());
     Reply::new(bufs)
+}
+
+/// The reply to a request that another MDT must execute: the one with the inode `fid`.
+pub(crate) fn elsewhere(fid: Fid, count: usize, errno: Errno) -> Reply {
+    reply(count, [body::elsewhere(fid).to_bytes()]).with_status(errno.status())
 }
 
 /// The result of a request handler.

@@ -18,8 +18,8 @@ use std::sync::{
 
 use osd::clients::ClientRecords;
 use parking_lot::Mutex;
-use rpc::{EndReason, Export, Holdings, KnownClient, Mark, ServerRequest};
-use wire::{Errno, LDLM_ENQUEUE, LockTerms, Nid, Transno};
+use rpc::{EndReason, Export, Holdings, KeptReply, KnownClient, Mark, ServerRequest};
+use wire::{Errno, LDLM_ENQUEUE, LockTerms, MDS_REINT, Nid, Transno};
 
 use super::Mdt;
 use crate::{
@@ -78,6 +78,11 @@ impl Recovery {
 }
 
 impl Mdt {
+    /// Whether clients may still replay requests.
+    pub(super) fn is_recovering(&self) -> bool {
+        self.recovery.is_active()
+    }
+
     /// Whether the client replays this request, and the target lets it. Outside of recovery the
     /// flag has no effect: a replay skips checks of permission.
     pub(crate) fn is_replay(&self, req: &ServerRequest) -> bool {
@@ -112,6 +117,15 @@ impl Mdt {
         };
         let replayed = self.replayed_transno(req);
         RequestStore::new(&self.store, Origin { replayed, slot })
+    }
+
+    /// The kept reply to a request that an earlier start executed with another MDT.
+    pub(super) fn reply_of_update(&self, req: &ServerRequest) -> Option<KeptReply> {
+        if req.opc != MDS_REINT || self.updates.has_no_replies() {
+            return None;
+        }
+        let client = self.client_number(&req.export)?;
+        self.updates.reply_of(client, req.xid)
     }
 
     /// The number of a client in the records of clients. `None` for a client without a record,
@@ -199,8 +213,9 @@ impl Mdt {
         self.drop_client_state(export).await;
     }
 
-    /// Drops the locks, open files and sequences of a client.
+    /// Drops the locks, open files, sequences and sessions of a client.
     pub(super) async fn drop_client_state(&self, export: &Arc<Export>) {
+        self.updates.end_sessions(export);
         self.locks.server().drop_export(export).await;
         self.close_all(export).await;
         self.sequence_owners.release_all(export);
@@ -227,6 +242,7 @@ impl Mdt {
     /// Ends recovery: all clients have replayed their requests, or are evicted. The first commit
     /// afterwards covers the replays, so that clients learn that they are durable.
     pub(super) async fn finish_recovery(&self) {
+        self.updates.wait_until_ready().await;
         if !self.recovery.is_active.swap(false, Ordering::AcqRel) {
             return;
         }

@@ -31,6 +31,7 @@ use crate::{
     peers::Peers,
     sequences::Sequences,
     store::{Store, dot_lustre, keys},
+    updates::Updates,
 };
 
 /// Name of the setting with the index of an MDT other than MDT0000.
@@ -146,12 +147,17 @@ impl Mdt {
             types: &[LockType::Ibits, LockType::Flock],
             ..LdlmConfig::default()
         };
+        let locks = Locks::new(LockServer::new(
+            &format!("mdt-{uuid}"),
+            Arc::new(super::newcomers::Inodes),
+            ldlm,
+        ));
+        let updates = Updates::load((cfg.index, &svname), store.clone(), peers.clone(), locks.clone())
+            .await
+            .map_err(contents_error("the update records"))?;
         let mdt = Arc::new(Mdt {
-            locks: Locks::new(LockServer::new(
-                &format!("mdt-{uuid}"),
-                Arc::new(super::newcomers::Inodes),
-                ldlm,
-            )),
+            locks,
+            updates,
             cookies: Cookies::new(store.transactions().epoch()),
             osts: Osts::new(rpc.clone(), store.clone(), svname.clone(), cfg.params.clone()),
             sequence_owners: Default::default(),
@@ -208,11 +214,14 @@ impl Mdt {
         let config_task = follow_config(Arc::downgrade(&mdt), Arc::downgrade(&exports), config);
         let eviction_task = mgc::evict_denied(cfg.nodemaps.clone(), Arc::downgrade(&exports));
         let sequence_task = mdt.sequences.clone().keep_super_sequence();
+        let update_recovery = recover_updates(mdt.clone());
         let tasks = [
             inode_count,
             cpt::spawn(config_task),
             cpt::spawn(eviction_task),
             cpt::spawn(sequence_task),
+            cpt::spawn(update_recovery),
+            cpt::spawn(Updates::forget_settled(Arc::downgrade(&mdt.updates))),
         ];
         mdt.tasks.lock().extend(tasks);
         Ok(mdt)
@@ -281,10 +290,28 @@ impl Mdt {
         }
         self.groups.lock().clear();
         self.peers.stop().await;
+        self.updates.stop().await;
         self.osts.stop(is_scanned).await;
         if let Err(e) = self.store.index().sync().await {
             tracing::error!("{}: sync failed, the last changes may be lost: {e}", self.uuid);
         }
+    }
+}
+
+/// Gets the update records that the target may lack, and destroys the directories that they remove.
+async fn recover_updates(mdt: Arc<Mdt>) {
+    if mdt.updates.is_ready() {
+        return;
+    }
+    mdt.updates.clone().recover().await;
+    // The end of the clients' recovery also destroys them.
+    if !mdt.recovery.is_active()
+        && let Err(e) = remove_orphans(&mdt.store).await
+    {
+        tracing::error!(
+            "{}: cannot destroy removed directories; the next start destroys them: {e}",
+            mdt.uuid
+        );
     }
 }
 

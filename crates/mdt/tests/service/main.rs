@@ -14,6 +14,7 @@ mod leases;
 mod names;
 mod open;
 mod recovery;
+mod remote_dirs;
 mod restart;
 mod self_deadlock;
 mod server_side_checks;

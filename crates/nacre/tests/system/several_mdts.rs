@@ -112,3 +112,41 @@ fn an_mdt_joins_other_servers_and_its_death_stops_only_its_part() {
     let without = fsck(&[dirs[2].clone(), dirs[3].clone()]);
     assert!(without.contains("lus-MDT0000 was not given"), "{without}");
 }
+
+#[test]
+fn remote_directories_survive_kills_of_either_mdt() {
+    const NACRE: &str = env!("CARGO_BIN_EXE_nacre");
+    let (mut site, servers) = (Site::new(), Servers::new(60));
+    servers.serve(&mut site, "mgs", 1, &["--mgs"]);
+    servers.serve(&mut site, "mdt", 2, &["--mdt"]);
+    servers.serve(&mut site, "mdt1", 5, &["--mdt", "--index", "1"]);
+    servers.serve(&mut site, "ost0", 3, &["--ost", "--index", "0"]);
+    let mount = servers.mount(&mut site, "mnt");
+    retry_until_ok(&format!("{NACRE} lfs mkdir -i 1 {mount}/remote"));
+    sh(&format!(
+        "test $({NACRE} lfs getdirstripe -i {mount}/remote) = 1 && cp -a {TREE} {mount}/remote/tree"
+    ));
+    let work = format!(
+        "for i in $(seq 40); do {NACRE} lfs mkdir -i 1 {mount}/d$i && mkdir {mount}/d$i/sub && echo $i > {mount}/d$i/f || exit 1; \
+         if [ $((i % 2)) = 1 ]; then rm -r {mount}/d$i || exit 1; fi; done"
+    );
+    std::thread::scope(|scope| {
+        let working = scope.spawn(|| sh(&work));
+        for (name, host) in [("mdt1", 5), ("mdt", 2), ("mdt1", 5)] {
+            std::thread::sleep(std::time::Duration::from_millis(400));
+            site.kill(name);
+            servers.serve(&mut site, name, host, &[]);
+        }
+        working.join().unwrap();
+    });
+    sh(&format!(
+        "diff -r {TREE} {mount}/remote/tree && test $(cat {mount}/d*/f | wc -l) = 20 && test $(ls {mount} | wc -l) = 21"
+    ));
+    sh(&format!(
+        "mv {mount}/remote/tree {mount}/tree && diff -r {TREE} {mount}/tree && rmdir {mount}/remote"
+    ));
+    nacre_ok(&["umount", &mount]);
+    let names = ["mgs", "mdt", "mdt1", "ost0"];
+    names.iter().for_each(|name| site.down(name));
+    fsck(&names.map(|name| site.path_str(name)));
+}

@@ -170,6 +170,9 @@ pub trait Target: Send + Sync + 'static {
         self.handle(req)
     }
 
+    /// The administrator ends the recovery: the target waits no longer for others.
+    fn recovery_aborted(&self) {}
+
     /// All clients have recovered or are evicted: the target serves new requests once this has
     /// returned.
     fn recovered<'a>(&'a self) -> BoxFuture<'a, ()> {

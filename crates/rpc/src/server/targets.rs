@@ -230,6 +230,7 @@ impl TargetExports {
 
     /// Ends the recovery: evicts the clients that have not recovered (`lctl abort_recovery`).
     pub fn abort_recovery(&self) {
+        self.target().recovery_aborted();
         if let Some(recovery) = self.recovery() {
             recovery.abort();
         }

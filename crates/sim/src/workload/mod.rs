@@ -4,6 +4,8 @@ mod attrs;
 mod data;
 mod names;
 
+pub use names::layout_on;
+
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,8 +32,9 @@ pub const NAMES: u8 = 4;
 const OPEN_MAX: usize = 3;
 
 /// Errors after which a call has certainly changed nothing.
-const DEFINITE: [Errno; 9] = [
+const DEFINITE: [Errno; 10] = [
     Errno::EDEADLK,
+    Errno::EXDEV,
     Errno::EPERM,
     Errno::ENOENT,
     Errno::EEXIST,
@@ -52,6 +55,8 @@ pub struct Workload {
     pub dirs: Vec<Fid>,
     /// Where the calls are recorded.
     pub history: History,
+    /// Number of MDTs.
+    pub mdts: u32,
     /// The kernel of the mount; `None` for a program that uses the client's library.
     pub kernel: Option<Arc<KernelModel>>,
     /// Determines the calls.
@@ -111,13 +116,14 @@ impl Workload {
         id: ClientId,
         client: Arc<Client>,
         kernel: Option<Arc<KernelModel>>,
-        dirs: Vec<Fid>,
+        (dirs, mdts): (Vec<Fid>, u32),
         history: History,
         seed: u64,
     ) -> Workload {
         Workload {
             id,
             client,
+            mdts,
             kernel,
             dirs,
             history,
@@ -156,7 +162,10 @@ impl Workload {
             _ => Kind::File,
         };
         match self.rng.u32(0..120) {
-            0..8 => self.make(place, kind).await,
+            0..8 => {
+                let mdt = (self.mdts > 1).then(|| self.rng.u32(0..self.mdts));
+                self.make(place, kind, mdt).await;
+            }
             8..26 => self.open(place).await,
             26..28 => self.open_new(place).await,
             28..36 => self.lookup(place).await,

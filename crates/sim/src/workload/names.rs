@@ -3,12 +3,24 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use client::{Cred, OpenFile, OpenFlags};
-use wire::Errno;
+use wire::{Errno, LMV_USER_MAGIC, LmvUserMdV1, WireStruct};
 
 use super::{OPEN_MAX, Workload, failed, name_of, target_of};
 use crate::history::{Call, Outcome};
 use crate::names::{self, Kind, Place};
+
+/// The layout of a directory on an MDT.
+pub fn layout_on(mdt: u32) -> Bytes {
+    let layout = LmvUserMdV1 {
+        lum_magic: LMV_USER_MAGIC,
+        lum_stripe_count: 1,
+        lum_stripe_offset: mdt,
+        ..LmvUserMdV1::default()
+    };
+    layout.to_bytes()
+}
 
 impl Workload {
     async fn name_call(
@@ -20,11 +32,18 @@ impl Workload {
         self.history.call(self.id, Call::Name(call), recorded).await
     }
 
-    pub(super) async fn make(&self, place: Place, kind: Kind) {
+    /// Creates a file of this type; a directory on this MDT.
+    pub(super) async fn make(&self, place: Place, kind: Kind, mdt: Option<u32>) {
         let (cred, parent, name) = (Cred::root(), self.dirs[usize::from(place.0)], name_of(place));
         let work = async {
             let found = match kind {
-                Kind::Dir => self.client.mkdir(&cred, parent, name.as_bytes(), 0o755).await?,
+                Kind::Dir => {
+                    let layout = mdt.map_or(Bytes::new(), layout_on);
+                    let made = self
+                        .client
+                        .mkdir_with(&cred, parent, name.as_bytes(), 0o755, layout);
+                    made.await?
+                }
                 Kind::File => {
                     let mode = libc::S_IFREG | 0o644;
                     self.client.mknod(&cred, parent, name.as_bytes(), mode, 0).await?

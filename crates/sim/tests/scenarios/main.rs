@@ -7,6 +7,7 @@ mod dead_mdts;
 mod fail_loc;
 mod failed_disks;
 mod newcomers;
+mod remote_dirs;
 mod unmounts;
 
 use bytes::Bytes;

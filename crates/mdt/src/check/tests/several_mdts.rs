@@ -1,6 +1,6 @@
 //! Checks of the stores of several MDTs.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use osd::{MemoryIndex, check::Progress};
 use testbase::Wait;
@@ -8,9 +8,85 @@ use wire::{Fid, LU_SEQ_RANGE_MDT, LuSeqRange, WireStruct};
 
 use super::{Tree, examine};
 use crate::{
-    check::Problem,
-    store::{Change, S_IFDIR, S_IFREG, Store, keys, links},
+    check::{Problem, compare},
+    store::{Change, DIR_BLOCK, Inode, Mutation, S_IFDIR, S_IFREG, Store, keys, links},
+    updates::{Batchid, UpdateRecord},
 };
+
+/// The range of MDT0001.
+const RANGE: LuSeqRange = LuSeqRange {
+    lsr_start: 0x2_4000_0400,
+    lsr_end: 0x2_8000_0400,
+    lsr_index: 1,
+    lsr_flags: LU_SEQ_RANGE_MDT,
+};
+
+/// A directory of MDT0001.
+const REMOTE: Fid = Fid::new(0x2_4000_0400, 7, 0);
+
+/// What the check of MDT0000 (`t`) and of MDT0001 finds between them.
+async fn differences(t: &Tree, mdt1: &Store) -> Vec<(u32, Problem)> {
+    let progress = Progress::default();
+    let mdt0 = examine(&t.f.store, 0, None, &progress).await.unwrap();
+    let mdt1 = examine(mdt1, 1, Some(&mdt0.fldb), &progress).await.unwrap();
+    assert_eq!((&mdt0.problems[..], &mdt1.problems[..]), (&[][..], &[][..]));
+    compare(&BTreeMap::from([(0, mdt0), (1, mdt1)]))
+}
+
+#[tokio::test]
+async fn a_name_without_its_remote_inode_and_the_reverse_are_found() {
+    let t = Tree::new();
+    let mdt1 = Store::new(Arc::new(MemoryIndex::default()));
+    t.damage(|b| {
+        b.put(keys::location(RANGE.lsr_start), RANGE.to_bytes());
+    });
+    let inode = Inode {
+        mode: S_IFDIR | 0o755,
+        nlink: 2,
+        size: DIR_BLOCK,
+        links: links::add(b"", t.a, b"dir", 0),
+        ..Inode::default()
+    };
+    let mut change = Change::new();
+    change.make_inode(REMOTE, &inode);
+    mdt1.apply(change).await.unwrap();
+    let unnamed = Problem::UnnamedInode {
+        fid: REMOTE,
+        kind: S_IFDIR,
+        nlink: 2,
+    };
+    assert_eq!(differences(&t, &mdt1).await, [(1, unnamed)]);
+    t.put_entry(t.a, "dir", REMOTE, S_IFDIR);
+    t.change(t.a, |a| a.nlink += 1);
+    assert_eq!(differences(&t, &mdt1).await, []);
+    let mut change = Change::new();
+    change.destroy_inode(REMOTE, &inode, Vec::new()).unwrap();
+    mdt1.apply(change).await.unwrap();
+    let dangling = Problem::DanglingName {
+        dir: t.a,
+        name: "dir".into(),
+        fid: REMOTE,
+    };
+    assert_eq!(differences(&t, &mdt1).await, [(0, dangling)]);
+    // The next start of MDT0001 makes the inode: MDT0000 keeps its record.
+    let record = UpdateRecord {
+        batchid: Batchid {
+            coordinator: 1,
+            number: 5,
+        },
+        participant: 0,
+        own_share: vec![Mutation::InodeMade {
+            fid: REMOTE,
+            inode: Box::new(inode),
+        }],
+        participant_share: Vec::new(),
+        reply: None,
+    };
+    t.damage(|b| {
+        b.put(keys::update(1, 5), record.encode());
+    });
+    assert_eq!(differences(&t, &mdt1).await, []);
+}
 
 #[tokio::test]
 async fn names_and_inodes_of_other_mdts_are_not_missed() {
@@ -35,14 +111,8 @@ async fn names_and_inodes_of_other_mdts_are_not_missed() {
             "wrong link count"
         ]
     );
-    let range = LuSeqRange {
-        lsr_start: 0x2_4000_0400,
-        lsr_end: 0x2_8000_0400,
-        lsr_index: 1,
-        lsr_flags: LU_SEQ_RANGE_MDT,
-    };
     t.damage(|b| {
-        b.put(keys::location(range.lsr_start), range.to_bytes());
+        b.put(keys::location(RANGE.lsr_start), RANGE.to_bytes());
     });
     assert_eq!(t.findings().await, []);
     // A removed file without a record is a problem also if its last name was on another MDT.
