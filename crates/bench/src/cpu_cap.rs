@@ -14,6 +14,8 @@ const PERIOD_US: u32 = 10_000;
 const QUOTA_MIN_US: u32 = 1_000;
 /// The smallest limit, in CPUs.
 pub const CAP_MIN: f64 = QUOTA_MIN_US as f64 / PERIOD_US as f64;
+/// The beginning of a group's name, before the process id of its creator.
+const PREFIX: &str = "nacre-bench-";
 /// Attempts to remove a group whose last process has just ended.
 const REMOVALS_MAX: u32 = 50;
 
@@ -50,8 +52,9 @@ impl CpuCap {
             io::Error::other("no control groups for CPU time (cgroup or cgroup2) are mounted")
         })?;
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("nacre-bench-{}-{number}", std::process::id());
+        let name = format!("{PREFIX}{}-{number}", std::process::id());
         let quota = ((cpus * f64::from(PERIOD_US)) as u32).max(QUOTA_MIN_US);
+        remove_abandoned(&hierarchy.parent());
         let cap = CpuCap {
             dir: hierarchy.parent().join(name),
         };
@@ -91,6 +94,19 @@ impl Drop for CpuCap {
                 return;
             }
             sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+/// Removes the groups of benchmarks that were killed. A group with processes stays.
+fn remove_abandoned(parent: &Path) {
+    for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let creator = name
+            .to_str()
+            .and_then(|name| name.strip_prefix(PREFIX)?.split('-').next());
+        if creator.is_some_and(|pid| !Path::new("/proc").join(pid).exists()) {
+            let _ = fs::remove_dir(entry.path());
         }
     }
 }

@@ -90,6 +90,12 @@ impl Chart {
 }
 
 impl Dot {
+    /// Number of CPUs that the clients keep busy. The others of the machine are idle or busy with
+    /// servers.
+    pub(super) fn client_cpus(&self) -> f64 {
+        self.rate.median * (self.cpu_us - self.server_cpu_us) / 1e6
+    }
+
     /// The value on the x axis: the number of clients, or of all their threads or requests in
     /// flight.
     pub(super) fn x(&self, kind: ExperimentKind) -> usize {

@@ -255,6 +255,7 @@ fn figures_table(kind: ExperimentKind, charts: &[&Chart]) -> Markup {
                 dot.ratio.map_or(String::new(), |r| format!("{r:.2}")),
                 format!("{:.1}", dot.cpu_us),
                 format!("{:.1}", dot.server_cpu_us),
+                format!("{:.2}", dot.client_cpus()),
                 optional(dot.p50_us),
                 optional(dot.p99_us),
             ]);
@@ -270,6 +271,7 @@ fn figures_table(kind: ExperimentKind, charts: &[&Chart]) -> Markup {
         "of baseline",
         "CPU µs/op",
         "server CPU µs/op",
+        "CPUs of clients",
         "p50 µs",
         "p99 µs",
     ];

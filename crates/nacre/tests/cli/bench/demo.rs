@@ -110,6 +110,43 @@ fn interrupted_demo_keeps_its_rows_and_leaves_no_server() {
 }
 
 #[test]
+fn demo_of_several_metadata_servers_limits_their_cpu_time() {
+    let site = Site::new();
+    let [dir, csv, page] = demo_paths(&site);
+    let output = nacre_ok(&[
+        "bench",
+        "demo",
+        "dne",
+        "--size",
+        "tiny",
+        "--osts",
+        "1",
+        "--mds-cpus",
+        "0.2",
+        "--dir",
+        &dir,
+        "--csv",
+        &csv,
+        "--page",
+        &page,
+    ]);
+    for expected in [
+        "| dne-1 | create, directory per thread, 1 stripe | 1 MDT on each MDS, 4 in all | 2x4 |",
+        "| dne-2 | unlink, directory per thread, 1 stripe | 2 MDTs on each MDS, 2 in all | 2x4 |",
+    ] {
+        assert!(output.contains(expected), "{output}");
+    }
+    let html = fs::read_to_string(&page).expect("the page");
+    assert!(html.contains("which may use 0.2 CPUs") && html.contains("<td>55496</td>"));
+    assert_eq!(fs::read_dir(&dir).expect("the directory").count(), 0);
+    assert!(processes_in(&dir).is_empty());
+    let groups = fixture::sh("find /sys/fs/cgroup -maxdepth 3 -name 'nacre-bench-*' | wc -l");
+    assert_eq!(groups.trim(), "0", "control groups are left");
+    let error = nacre_refuses(&["bench", "demo", "dne", "--mds-cpus", "0.01", "--dir", &dir]);
+    assert!(error.contains("at least 0.1"), "{error}");
+}
+
+#[test]
 fn experiment_of_another_demo_is_rejected() {
     let error = nacre_refuses(&["bench", "demo", "pdo", "--only", "cpt"]);
     assert!(error.contains("not an experiment of pdo"), "{error}");

@@ -32,16 +32,22 @@ pub(super) struct Cluster {
 }
 
 impl Cluster {
-    /// Starts a cluster in the new directory `dir`, and waits until it is up. `nids`: one for each
-    /// process, at least one more than there are metadata servers.
-    pub(super) fn start(dir: &Path, nids: &[Nid], size: &ClusterSize, stop: &AtomicBool) -> Result<Cluster> {
+    /// Starts a cluster, whose directories have names with this prefix in `dir`, and waits until it
+    /// is up. `nids`: one for each process, at least one more than there are metadata servers.
+    pub(super) fn start(
+        (dir, prefix): (&Path, &str),
+        nids: &[Nid],
+        size: &ClusterSize,
+        stop: &AtomicBool,
+    ) -> Result<Cluster> {
         let Some((mgs, mds_nids)) = nids.split_first() else {
             bail!("a cluster needs an address for each server");
         };
         let (mgs, port) = endpoint(*mgs)?;
         let mgs_node = mgs.to_string();
+        let path_of = |name: &str| dir.join(format!("{prefix}-{name}"));
         let format = |role: &str, name: &str, more: &[&str]| {
-            let path = dir.join(name);
+            let path = path_of(name);
             let mut command = nacre()?;
             command.args(["mkfs", role, "--quiet"]).args(more).arg(&path);
             run(command).with_context(|| format!("cannot create {}", path.display()))
@@ -74,8 +80,8 @@ impl Cluster {
         for (nid, targets) in processes {
             let mut command = nacre()?;
             command.args(["serve", "--cpu-npartitions", "1", "--listen", &nid.to_string()]);
-            command.args(targets.iter().map(|name| dir.join(name)));
-            let record = targets.first().map(|name| dir.join(name)).unwrap_or_default();
+            command.args(targets.iter().map(|name| path_of(name)));
+            let record = targets.first().map(|name| path_of(name)).unwrap_or_default();
             servers.push(Server::spawn(command, &record, (nid, port))?);
         }
         for server in &mut servers {

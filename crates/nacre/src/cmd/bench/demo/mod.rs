@@ -190,6 +190,10 @@ fn facts(args: &DemoRun, plan: &Plan, dir: &Path) -> Vec<(String, String)> {
         ),
         ("command", std::env::args().skip(1).collect::<Vec<_>>().join(" ")),
     ];
+    if plan.demo == Demo::Dne {
+        let cap = format!("a process each, which may use {} CPUs", args.mds_cpus);
+        facts.push(("metadata servers".to_owned(), cap));
+    }
     if is_too_short_to_measure(args) {
         facts.push(("warning".to_owned(), NOISE.to_owned()));
     }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use bench::demo::{Configuration, DemoLoad, Experiment, FileLoad, MDSS_MAX, Sample, Stage};
 use bench::lnet::{Point, Site, Times};
 use bench::{BenchError, Communicator, Figure, LibrarySubject, Subject, Task, TaskProgress, mdsrate, mdtest};
@@ -161,10 +161,8 @@ impl DemoStage {
             osts: self.osts,
             mds_cpus: self.mds_cpus,
         };
-        let dir = self.dir.join(experiment.kind.name());
-        std::fs::create_dir(&dir).with_context(|| format!("cannot create {}", dir.display()))?;
         let nids: Vec<Nid> = (0..=MDSS_MAX).map(server_nid).collect();
-        let cluster = Cluster::start(&dir, &nids, &size, &self.stop)?;
+        let cluster = Cluster::start((&self.dir, experiment.kind.name()), &nids, &size, &self.stop)?;
         for configuration in &experiment.configurations {
             self.servers.extend(cluster.mgs().map(|mgs| ConfiguredServer {
                 configuration: configuration.clone(),
