@@ -104,6 +104,15 @@ impl Configuration {
         }
     }
 
+    /// The name, with the number of metadata servers if it differs between configurations.
+    pub(super) fn title(&self) -> String {
+        match self.mdss {
+            0 => self.name.clone(),
+            1 => format!("{}, 1 MDS", self.name),
+            n => format!("{}, {n} MDSs", self.name),
+        }
+    }
+
     /// The indices of the partitions with LNet.
     pub fn lnet_cpts(&self) -> Range<usize> {
         0..self.lnet

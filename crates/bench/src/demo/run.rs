@@ -90,7 +90,7 @@ fn measure_all(
                         "{}, run {run} of {}: {}: {load}",
                         experiment.kind.name(),
                         plan.runs,
-                        configuration.name
+                        configuration.title()
                     ),
                     done: *done,
                     total: plan.measurements(),
