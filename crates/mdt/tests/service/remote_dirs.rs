@@ -1,4 +1,4 @@
-//! Directories whose name is on another MDT than their inode.
+//! Directories with their name on another MDT than their inode.
 
 use std::sync::Arc;
 
