@@ -217,8 +217,8 @@ impl Updates {
     }
 
     /// Whether this is the version of a directory that only operations with other MDTs have changed
-    /// since the last commit. Operations on different names commute, and the lock of a name excludes
-    /// another one on the same name until the commit.
+    /// since the last commit. Operations on different names commute. The lock of a name excludes
+    /// another operation on the same name until the commit.
     fn commutes(&self, dir: Fid, version: u64) -> bool {
         self.commuting.lock().get(&dir) == Some(&version)
     }
