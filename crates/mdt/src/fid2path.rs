@@ -30,8 +30,8 @@ pub(crate) struct PathPart {
 /// The reply to `MDS_GET_INFO` with the key `fid2path`: the structure of the request, with the root
 /// and the number of the next link, followed by the path in a buffer of the requested size.
 /// `ENAMETOOLONG` if the path and a NUL do not fit; the client then repeats the request with a
-/// larger buffer. If another MDT has a directory of the path, the status is `EREMOTE`: the path begins
-/// below that directory, and the structure has its FID.
+/// larger buffer. If another MDT has a directory of the path, the status is `EREMOTE`: the path
+/// begins below that directory, and the structure has its FID.
 pub(crate) async fn answer(store: &Store, key: &[u8]) -> Result<Reply, Errno> {
     if wire::before_nul(key) != KEY_FID2PATH.as_bytes() {
         return Err(Errno::EOPNOTSUPP);

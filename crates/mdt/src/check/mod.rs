@@ -85,7 +85,7 @@ pub struct Examination {
     pub fldb: Vec<LuSeqRange>,
     /// Numbers of records.
     pub counts: Counts,
-    /// What the store knows of other MDTs.
+    /// The facts about other MDTs in the store.
     remote: Remote,
     table: Table,
 }

@@ -26,7 +26,7 @@ pub(super) struct RemoteLink {
     pub(super) name: Bytes,
 }
 
-/// What the store of one MDT knows of inodes and names of others.
+/// The facts about inodes and names of other MDTs in the store of one MDT.
 #[derive(Debug, Default)]
 pub(super) struct Remote {
     /// The names that lead to inodes of other MDTs.

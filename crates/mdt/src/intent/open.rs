@@ -258,7 +258,7 @@ impl Mdt {
     }
 
     /// Looks up the file, and creates it if requested. `None` if the name does not exist and the
-    /// open does not create.
+    /// open does not create, or if another MDT has the file.
     async fn find_or_create<'a>(
         &'a self,
         req: &'a ServerRequest,
@@ -319,8 +319,9 @@ impl Mdt {
                 return Err(Errno::EEXIST);
             }
             if self.is_remote(entry.fid).await? {
+                // The client opens the inode at the MDT that has it.
                 out.bufs = vec![body::elsewhere(entry.fid).to_bytes()];
-                return Err(Errno::EREMOTE);
+                return Ok(None);
             }
             return Ok(Some(OpenTarget {
                 fid: entry.fid,

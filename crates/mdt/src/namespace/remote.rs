@@ -1,4 +1,4 @@
-//! Plans of operations whose name is on another MDT than the inode.
+//! Plans of operations on a name and an inode of different MDTs.
 //!
 //! The other MDT's view of the name takes the place of reads. The plan has two shares: the
 //! mutations of the name and its directory, and those of the inode.
@@ -28,7 +28,7 @@ pub(crate) struct RemotePlan {
 }
 
 impl RemotePlan {
-    /// Divides a plan that changes names in `parent`, whose version is `parent_version`.
+    /// Divides a plan that changes names in `parent`; `parent_version` is the version of `parent`.
     fn divide(plan: Plan, parent: Fid, parent_version: u64) -> RemotePlan {
         let mutations = plan.change.unwrap_or_default().mutations;
         let is_of_name = |mutation: &Mutation| mutation.names_of() == Some(parent);
@@ -53,7 +53,7 @@ pub(crate) fn check_remote_dir(cred: &Cred, dir: &Inode) -> Result<(), Errno> {
     check_searchable(cred, dir)
 }
 
-/// Plans a create whose name is on another MDT. `dir` is the parent, and `name_in_use` says whether
+/// Plans a create with the name on another MDT. `dir` is the parent, and `name_in_use` says whether
 /// the name exists.
 ///
 /// # Errors

@@ -299,7 +299,7 @@ impl Change {
 }
 
 impl Mutation {
-    /// The directory whose names or record the mutation changes, as a change of names.
+    /// The directory of the names or of the record that the mutation changes, if it changes names.
     pub(crate) fn names_of(&self) -> Option<Fid> {
         match self {
             Mutation::EntryAdded { dir, .. }

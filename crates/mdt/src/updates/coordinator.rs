@@ -344,7 +344,7 @@ pub(super) async fn call(peer: &Peer, message: &Message) -> Result<Bytes, RpcErr
     Ok(reply.msg.bytes(1))
 }
 
-/// The error of an operation whose message to another MDT has failed.
+/// The error of an operation after a message to another MDT has failed.
 fn errno_of(error: RpcError) -> Errno {
     match error {
         RpcError::Status(errno) => errno,

@@ -1,4 +1,4 @@
-//! Operations on two MDTs: remote directories, whose name is on another MDT than their inode
+//! Operations on two MDTs: remote directories have their name on another MDT than their inode
 //! (docs/decisions/010-operations-on-several-mdts.md).
 //!
 //! The MDT that has the inode coordinates: it locks the name on the other MDT in a *session*,
@@ -51,7 +51,7 @@ pub(crate) use ledger::Batchid;
 pub(crate) use ledger::Ledger;
 pub(crate) use record::UpdateRecord;
 
-/// Name of the setting with the MDTs whose records may name this MDT.
+/// Name of the setting with the MDTs that may keep records of operations with this MDT.
 const PARTNERS: &str = "updates.partners";
 /// Prefix of the settings with the marks of the ledger ([`Ledger::forgotten`]).
 const FORGOTTEN: &str = "updates.forgotten.";

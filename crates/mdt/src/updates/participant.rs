@@ -216,9 +216,9 @@ impl Updates {
         Ok(())
     }
 
-    /// Whether only operations with other MDTs have changed a directory since the last commit, up to
-    /// this version. Operations on different names commute, and the lock of a name excludes another
-    /// one on the same name until the commit.
+    /// Whether this is the version of a directory that only operations with other MDTs have changed
+    /// since the last commit. Operations on different names commute. The lock of a name excludes
+    /// another operation on the same name until the commit.
     fn commutes(&self, dir: Fid, version: u64) -> bool {
         self.commuting.lock().get(&dir) == Some(&version)
     }

@@ -1,12 +1,12 @@
-//! Directories whose name is on another MDT than their inode.
+//! Directories with their name on another MDT than their inode.
 
 use std::sync::Arc;
 
 use bytes::Bytes;
 use testbase::mds_client::Client;
 use wire::{
-    Errno, Fid, LMV_USER_MAGIC, LmvUserMdV1, MDS_GETATTR, MDS_REINT, MdtBody, MdtRecCreate, OBD_MD_MDS,
-    REINT_CREATE, WireStruct,
+    Errno, Fid, LMV_USER_MAGIC, LmvUserMdV1, MDS_FMODE_READ, MDS_GETATTR, MDS_OPEN_CREAT, MDS_REINT, MdtBody,
+    MdtRecCreate, OBD_MD_MDS, REINT_CREATE, WireStruct,
 };
 
 use crate::{fixture::wait_until, several_mdts::Mdts};
@@ -62,6 +62,11 @@ async fn a_remote_directory_is_used_and_removed() {
     assert_eq!(at_name.fid(), dir);
     let body: MdtBody = at_name.reply.get(2).unwrap();
     assert_ne!(body.mbo_valid & OBD_MD_MDS, 0);
+    let opened = p.clients[0]
+        .open(Fid::ROOT, "dir", MDS_FMODE_READ | MDS_OPEN_CREAT)
+        .await;
+    let body: MdtBody = opened.reply.get(2).unwrap();
+    assert_eq!((opened.fid(), body.mbo_valid & OBD_MD_MDS), (dir, OBD_MD_MDS));
     assert_eq!(p.clients[0].readdir(Fid::ROOT).await, [".", "..", "dir"]);
     let links = async |mdt, fid| p.attrs(mdt, fid).await.unwrap().mbo_nlink;
     assert_eq!((links(0, Fid::ROOT).await, links(1, dir).await), (3, 2));

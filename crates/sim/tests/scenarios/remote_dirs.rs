@@ -9,7 +9,7 @@ use sim::cluster::Death;
 use sim::run::{OSTS, Settings};
 use sim::scenario::{Scenario, play_on};
 use sim::workload::layout_on;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 use wire::{Errno, Fid};
 
 /// The numbers of the servers with MDT0000 and MDT0001.
@@ -171,4 +171,64 @@ fn operations_survive_the_death_of_the_mdt_with_the_directory() {
 fn operations_survive_the_death_of_both_mdts_in_either_order() {
     survives(300, &[SERVERS[0], SERVERS[1]], &[SERVERS[0], SERVERS[1]]);
     survives(400, &[SERVERS[1], SERVERS[0]], &[SERVERS[1], SERVERS[0]]);
+}
+
+/// Two MDTs die after an operation of both, and one of them starts again. Returns the directory
+/// that it has.
+async fn one_of_two_dead_partners_starts(s: &Scenario) -> Fid {
+    let dir = s.on(0, async |mount: Arc<Client>| {
+        let dir = mkdir(&mount, mount.root(), "a", 1).await.unwrap();
+        mkdir(&mount, dir, "b", 2).await.unwrap();
+        dir
+    });
+    let dir = dir.await;
+    let [_, mdt1] = SERVERS;
+    for server in [mdt1, mdt1 + 1] {
+        let host = s.cluster.servers[server].clone();
+        s.cluster.kill(&host, Death::PowerCut).await;
+    }
+    let host = s.cluster.servers[mdt1].clone();
+    s.cluster.start(&host).await.unwrap();
+    let listing = s.on(1, async |mount: Arc<Client>| names(&mount, dir).await);
+    let early = timeout(Duration::from_secs(30), listing).await;
+    assert!(early.is_err(), "the MDT waits for its partner: {early:?}");
+    dir
+}
+
+fn with_three_mdts(seed: u64) -> Settings {
+    Settings {
+        mdts: 3,
+        ..Settings::of(seed)
+    }
+}
+
+#[test]
+fn a_restarted_mdt_waits_for_the_operations_that_its_partner_knows() {
+    play_on(with_three_mdts(62), async |s| {
+        let dir = one_of_two_dead_partners_starts(&s).await;
+        let partner = s.cluster.servers[SERVERS[1] + 1].clone();
+        s.cluster.start(&partner).await.unwrap();
+        let found = s.on(1, async |mount: Arc<Client>| names(&mount, dir).await).await;
+        assert_eq!(found, ["b"]);
+        check(&s).await;
+    });
+}
+
+#[test]
+fn abort_recovery_ends_the_wait_for_a_dead_partner() {
+    play_on(with_three_mdts(63), async |s| {
+        let dir = one_of_two_dead_partners_starts(&s).await;
+        let node = s.cluster.servers[SERVERS[1]].node().unwrap();
+        node.registry().set("mdt.*.abort_recovery", "1").unwrap();
+        let made = s.on(2, async |mount: Arc<Client>| {
+            for _ in 0..60 {
+                match mount.mkdir(&Cred::root(), dir, b"c", 0o755).await {
+                    Ok(_) => return true,
+                    Err(_) => sleep(Duration::from_secs(1)).await,
+                }
+            }
+            false
+        });
+        assert!(made.await);
+    });
 }

@@ -24,7 +24,7 @@ const RANGE: LuSeqRange = LuSeqRange {
 /// A directory of MDT0001.
 const REMOTE: Fid = Fid::new(0x2_4000_0400, 7, 0);
 
-/// What the check of MDT0000 (`t`) and of MDT0001 finds between them.
+/// The problems between MDT0000 (`t`) and MDT0001.
 async fn differences(t: &Tree, mdt1: &Store) -> Vec<(u32, Problem)> {
     let progress = Progress::default();
     let mdt0 = examine(&t.f.store, 0, None, &progress).await.unwrap();
