@@ -465,6 +465,87 @@ fn files_have_components_that_grow() {
 }
 
 #[test]
+fn small_files_have_their_data_on_the_mdt() {
+    let mut site = Site::new();
+    let mount = site.up("d", &["--osts", "1"]);
+    let path = |name: &str| format!("{mount}/{name}");
+    let lfs = |args: &[&str]| nacre_ok(&[&["lfs"], args].concat());
+    let on_mdt = [
+        "setstripe",
+        "-E",
+        "64K",
+        "-L",
+        "mdt",
+        "-E",
+        "-1",
+        "-c",
+        "1",
+        "-S",
+        "4M",
+    ];
+    lfs(&[&on_mdt[..], &[&path("dom1")]].concat());
+    sh(&format!(
+        "echo domdata > {mount}/dom1; [ \"$(cat {mount}/dom1)\" = domdata ]"
+    ));
+    // As in the capture t1_dom.
+    let expected = format!(
+        "{}
+  lcm_layout_gen:    2
+  lcm_mirror_count:  1
+  lcm_entry_count:   2
+    lcme_id:             1
+    lcme_mirror_id:      0
+    lcme_flags:          init
+    lcme_extent.e_start: 0
+    lcme_extent.e_end:   65536
+      lmm_stripe_count:  0
+      lmm_stripe_size:   65536
+      lmm_pattern:       mdt
+      lmm_layout_gen:    0
+      lmm_mdt_index:     0
+
+    lcme_id:             2
+    lcme_mirror_id:      0
+    lcme_flags:          0
+    lcme_extent.e_start: 65536
+    lcme_extent.e_end:   EOF
+      lmm_stripe_count:  1
+      lmm_stripe_size:   4194304
+      lmm_pattern:       raid0
+      lmm_layout_gen:    0
+      lmm_stripe_offset: -1
+
+",
+        path("dom1")
+    );
+    assert_eq!(lfs(&["getstripe", &path("dom1")]), expected);
+    // A directory's default, a file that grows into the second component, and a copy of a layout.
+    sh(&format!("mkdir {mount}/dir"));
+    lfs(&[&on_mdt[..], &[&path("dir")]].concat());
+    assert!(lfs(&["getstripe", "-d", &path("dir")]).contains("lmm_pattern:       mdt"));
+    sh(&format!(
+        "head -c 200000 /dev/urandom > {mount}/dir/f; cp {mount}/dir/f {mount}/dir/g; cmp {mount}/dir/f {mount}/dir/g;
+         truncate -s 1000 {mount}/dir/g; head -c 1000 {mount}/dir/f | cmp - {mount}/dir/g; rm {mount}/dir/f"
+    ));
+    lfs(&["setstripe", "--copy", &path("dir/g"), &path("copy")]);
+    assert!(lfs(&["getstripe", &path("copy")]).contains("lmm_pattern:       mdt"));
+    // A file without an OST.
+    lfs(&["setstripe", "-E", "128K", "-L", "mdt", &path("only")]);
+    sh(&format!(
+        "! head -c 200000 /dev/zero > {mount}/only; [ $(stat -c %s {mount}/only) = 131072 ]"
+    ));
+    for (args, reason) in [
+        (&["-L", "mdt"][..], "put -E before"),
+        (&["-E", "1M", "-E", "2M", "-L", "mdt"], "first component"),
+        (&["-E", "1M", "-L", "mdt", "-c", "2"], "no stripes"),
+        (&["-E", "1G", "-L", "mdt"], "rejects this layout"),
+    ] {
+        let error = nacre_refuses(&[&["lfs", "setstripe"], args, &[&path("none")]].concat());
+        assert!(error.contains(reason), "{args:?}: {error}");
+    }
+}
+
+#[test]
 fn foreign_layouts_are_created_shown_found_and_removed() {
     let mut site = Site::new();
     let mount = site.up("d", &[]);
