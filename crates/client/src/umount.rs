@@ -17,8 +17,8 @@ use wire::{MDS_SYNC, MdtBody, WireStruct};
 /// The longest time that an unmount waits until the servers have its data and changes. The servers
 /// share it.
 pub const SAVE_MAX: Duration = Duration::from_secs(60);
-/// The longest time of each later step with one server: cancelling locks, disconnecting. MDTs have at
-/// least this time for their commits.
+/// The longest time of each later step with one server: cancelling locks, disconnecting. MDTs have
+/// at least this time for their commits.
 pub(crate) const STEP_MAX: Duration = Duration::from_secs(10);
 
 /// Changes that may be lost, because a server did not take or commit them before the unmount ended.
@@ -32,7 +32,7 @@ pub enum Unsaved {
     },
     /// The server did not confirm that changes are on its disk.
     #[error(
-        "{import}: the server did not commit the last {requests} changes within {SAVE_MAX:?}: they are lost if it has crashed"
+        "{import}: the server has not committed the last {requests} changes: they are lost if it has crashed"
     )]
     Changes {
         /// The import of the server.

@@ -108,7 +108,10 @@ fn stop_behind_a_barrier_loses_the_changes_too() {
     let mut fs = start_with_barriers();
     let before = contents(&fs.mount_point());
     change(&fs.mount_point());
-    fs.stop();
+    let mount = fs.mount_point();
+    let error = nacre_refuses(&["umount", &mount.to_string_lossy()]);
+    assert!(error.contains("has not committed the last"), "{error}");
+    fs.stop_servers();
     fs.start();
     assert_eq!(contents(&fs.mount_point()), before);
     fs.stop();
