@@ -5,7 +5,7 @@
 //! component for the whole file. In `lov_comp_md_v1` (PFL) the components follow each other, and
 //! the target allocates the objects of a component when a client is about to write there. The
 //! patterns that this client uses are RAID0, and data on the metadata target, which is one object
-//! there; other layouts are rejected for I/O, and tools read them from the extended attribute. Pure.
+//! there. Other layouts are rejected for I/O; tools read them from the extended attribute. Pure.
 
 mod raid0;
 
@@ -211,7 +211,8 @@ impl FileLayout {
     ///
     /// # Errors
     ///
-    /// `EOPNOTSUPP`: a layout with mirrors, parity, or an unknown pattern that is not released. `EPROTO`: malformed bytes, or invalid components, stripe counts or sizes.
+    /// `EOPNOTSUPP`: a layout with mirrors, parity, or an unknown pattern that is not released.
+    /// `EPROTO`: malformed bytes, or invalid components, stripe counts or sizes.
     pub fn parse(raw: Bytes) -> Result<FileLayout, Errno> {
         if raw.is_empty() {
             return Ok(FileLayout::empty());

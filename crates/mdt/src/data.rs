@@ -55,7 +55,7 @@ impl LvbOps for Inodes {
     }
 }
 
-/// What a request does with a file's data.
+/// The kind of access to a file's data.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Access {
     Read,

@@ -1,6 +1,7 @@
 //! The client of one target for data: its connection, its locks, the budget for dirty data, and the
 //! parameters. The target is an OST, or an MDT for files with data there. An MDT's connection and
-//! locks are those of its [`Mdc`]. The client gets no grant from it, so it sends each write at once.
+//! locks are those of its [`Mdc`]. The client gets no grant from an MDT, so it sends each write at
+//! once.
 
 mod file_of;
 mod rpc_stats;

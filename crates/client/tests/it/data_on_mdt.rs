@@ -1,4 +1,4 @@
-//! Files whose first component is on the MDT, made and used by mounts.
+//! Files with their first component on the MDT, made and used by mounts.
 
 #![allow(clippy::unwrap_used)]
 
@@ -65,7 +65,7 @@ fn node(last: u8) -> Arc<Lnet> {
     node
 }
 
-/// An MDT whose index can lose power, two OSTs and two mounts.
+/// An MDT with an index that can lose power, two OSTs and two mounts.
 struct Mounts {
     cluster: Cluster,
     index: Arc<CrashIndex>,

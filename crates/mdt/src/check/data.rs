@@ -16,7 +16,7 @@ struct Found {
     fid: Fid,
     /// The attributes; the error is the reason that there are none.
     attr: Result<ObjAttr, String>,
-    /// What the blocks add up to.
+    /// The sum of the blocks.
     sum: DataSum,
 }
 

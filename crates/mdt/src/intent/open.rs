@@ -231,8 +231,8 @@ impl Mdt {
             inode = self.ensure_layout(req, request, fid, inode, out).await?;
         }
         if request.flags.writes() {
-            // An open for write revokes the creator's bit of unwritten files, even from the client that opens:
-            // from now on, a second handle writes to the file.
+            // An open for write revokes the creator's bit of unwritten files, even from the client
+            // that opens: from now on, a second handle writes to the file.
             self.request_locks(req).lock_inode(fid, locks::UNWRITTEN).await?;
             if !request.flags.has(MDS_OPEN_LOCK) {
                 // With MDS_OPEN_LOCK, the grant of the client's open lock revokes leases.

@@ -28,7 +28,7 @@ impl DataChange {
         }
     }
 
-    /// The bytes whose blocks the change needs.
+    /// The bytes of the blocks that the change needs.
     fn range(&self) -> std::ops::Range<u64> {
         match self {
             DataChange::Write(extents) => extents.first().map_or(0, |e| e.offset)..self.end(),

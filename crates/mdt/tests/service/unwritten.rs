@@ -1,5 +1,5 @@
-//! Tests of the creator's bit of unwritten files (`LockTerms::Nacre`): while the creator of a file holds the bit,
-//! no other client has written to the file.
+//! Tests of the creator's bit of unwritten files (`LockTerms::Nacre`): while the creator of a file
+//! holds the bit, no other client has written to the file.
 
 use std::sync::Arc;
 

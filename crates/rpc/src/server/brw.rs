@@ -1,6 +1,6 @@
 //! OST_READ and OST_WRITE as a server gets them: the checked parameters, the transfer of the data,
 //! and the replies (docs/protocol.md, "Data (OST)"). OSTs serve them for objects, MDTs for the data
-//! of files whose layout has a component on the MDT.
+//! of files with a component there.
 
 use std::ops::Range;
 

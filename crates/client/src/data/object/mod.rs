@@ -287,7 +287,7 @@ impl Object {
         self.check_damage(lock)
     }
 
-    /// A cached lock of at least `mode` on `range`, whose value block this object has.
+    /// A cached lock of at least `mode` on `range`, if this object has its value block.
     fn find_lock(&self, mode: LockMode, range: &Range<u64>) -> Option<LockRef> {
         let policy = self.osc.lock_policy(range);
         let lock = self.osc.locks().find(&self.res, mode, policy)?;

@@ -10,7 +10,7 @@ use crate::{
 
 const MIB: u64 = 1 << 20;
 
-/// The tree with a file whose first MiB is on the MDT; it has 40,000 bytes of data.
+/// The tree with a file that has its first MiB on the MDT, and 40,000 bytes of data.
 async fn tree() -> Tree {
     let t = Tree::new();
     let on_mdt = ComponentRequest {
