@@ -370,7 +370,13 @@ fn request_without_values_takes_a_default_with_components() {
 
 #[test]
 fn damaged_layouts_never_panic() {
-    for ea in [REQUEST, NEW, WRITTEN].map(hex) {
+    let with_mdt = [on_mdt(MIB), component(MIB..EOF, striping(1 << 20, 2))];
+    let with_mdt = [
+        to_default_layout(&with_mdt),
+        build(&new_layout(FILE, &with_mdt, 1)),
+    ];
+    let all = [REQUEST, NEW, WRITTEN].map(hex).into_iter();
+    for ea in all.chain(with_mdt.map(Vec::from)) {
         for position in 0..ea.len() {
             for value in [0, 1, 0x10, 0x7f, 0xff] {
                 let mut damaged = ea.clone();
@@ -388,6 +394,7 @@ fn damaged_layouts_never_panic() {
                     replayed(&damaged),
                     last_object(&damaged, 5 * MIB),
                     placed_objects(&damaged),
+                    data_max(&damaged),
                 );
                 let _ = swap((FILE, &damaged), (FILE, &ea));
                 if let Ok(Some(layout)) = components(&damaged) {
