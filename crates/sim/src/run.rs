@@ -407,6 +407,7 @@ impl Simulation {
             climate: self.climate.clone(),
             rng: self.rng.fork(),
             plan: self.settings.plan,
+            data_on_mdt: self.settings.data_on_mdt,
         };
         let mut all = std::pin::pin!(async {
             for task in &mut tasks {
