@@ -80,7 +80,9 @@ async fn attributes_that_do_not_match_the_data_are_repaired() {
         ),
         // The size stays: the lost block is a hole.
         (
-            |batch, fid| drop(batch.delete(keys::data_block(fid, 2))),
+            |batch, fid| {
+                batch.delete(keys::data_block(fid, 2));
+            },
             (40_000, 64),
         ),
     ];
