@@ -126,7 +126,7 @@ fn file_layout(bytes: &[u8]) {
                 .into_iter()
                 .map(|c| c.with_defaults(&Default::default()))
                 .collect();
-            let new = composite::new_layout(Fid::ROOT, &all);
+            let new = composite::new_layout(Fid::ROOT, &all, 0);
             assert_eq!(composite::check(&new), Ok(()));
             for component in 0..all.len() {
                 assert!(composite::request_of(&new, component, 4).is_some());
@@ -135,6 +135,7 @@ fn file_layout(bytes: &[u8]) {
     }
     let _ = layout::replayed(bytes);
     let _ = layout::last_object(bytes, 5 << 20);
+    let _ = layout::data_max(bytes);
     let _ = layout::swap((Fid::ROOT, bytes), (Fid::DOT_LUSTRE, bytes));
     if let Ok(Some(stored)) = layout::components(bytes)
         && composite::check(&stored).is_ok()

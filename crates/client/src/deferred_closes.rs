@@ -8,7 +8,7 @@
 //! handle of a created file is open for writing, so no client can execute the file before the
 //! close. But some client must write a program before any client executes it, and the open for this
 //! write closes the deferred handle. If this client opens the file, its request carries the handle.
-//! If another client opens the file, the MDT revokes the DOM lock that marks the file as unwritten
+//! If another client opens the file, the MDT revokes the lock that marks the file as unwritten
 //! (on Nacre's lock terms this bit does not mean data on the MDT), and this client closes the
 //! handle before it cancels the lock. The data of a file that was removed meanwhile exists until
 //! the close.

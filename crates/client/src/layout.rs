@@ -3,9 +3,9 @@
 //!
 //! A metadata target sends the layout as an extended attribute (EA). `lov_mds_md` v1 or v3 is one
 //! component for the whole file. In `lov_comp_md_v1` (PFL) the components follow each other, and
-//! the target allocates the objects of a component when a client is about to write there. The only
-//! pattern that this client uses is RAID0; other layouts are rejected for I/O, and tools read them
-//! from the extended attribute. Pure.
+//! the target allocates the objects of a component when a client is about to write there. The
+//! patterns that this client uses are RAID0, and data on the metadata target, which is one object
+//! there. Other layouts are rejected for I/O; tools read them from the extended attribute. Pure.
 
 mod raid0;
 
@@ -13,7 +13,7 @@ use bytes::Bytes;
 use raid0::Raid0;
 use std::ops::Range;
 use wire::striping::{CompositeLayout, LovLayout, PlainLayout};
-use wire::{Errno, LCME_FL_INIT, LCME_FL_PARITY, OstId, OstIndex, StripeIndex};
+use wire::{Errno, Fid, LCME_FL_INIT, LCME_FL_PARITY, OstId, OstIndex, StripeIndex};
 
 /// Largest stripe count of a component.
 const STRIPES_MAX: usize = 2000;
@@ -25,8 +25,17 @@ const STRIPE_SIZE_MIN: u32 = 64 << 10;
 pub struct Stripe {
     /// The object's ID, as RPCs carry it.
     pub oi: OstId,
-    /// Index of the OST that has it.
-    pub ost: OstIndex,
+    /// The target that has it.
+    pub target: StripeTarget,
+}
+
+/// The target of an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StripeTarget {
+    /// An OST.
+    Ost(OstIndex),
+    /// The metadata target of the file: the object is the file itself.
+    Mdt,
 }
 
 /// The number of an object among all objects of a file, in the order of components and stripes.
@@ -67,13 +76,16 @@ pub struct Component {
 }
 
 impl Component {
-    /// `EOPNOTSUPP`: another pattern than RAID0; `EPROTO`: an invalid stripe count or size.
+    /// `EOPNOTSUPP`: an unknown pattern; `EPROTO`: an invalid stripe count or size.
     fn new(
         extent: Range<u64>,
         plain: &PlainLayout,
         has_objects: bool,
         first: ObjectIndex,
     ) -> Result<Component, Errno> {
+        if plain.is_on_mdt() {
+            return Component::on_mdt(extent, plain, first);
+        }
         if !plain.is_raid0() {
             return Err(Errno::EOPNOTSUPP);
         }
@@ -86,7 +98,7 @@ impl Component {
         }
         let stripe = |o: &wire::LovOstDataV1| Stripe {
             oi: o.l_ost_oi,
-            ost: OstIndex(o.l_ost_idx),
+            target: StripeTarget::Ost(OstIndex(o.l_ost_idx)),
         };
         Ok(Component {
             extent,
@@ -95,6 +107,27 @@ impl Component {
                 count: objects.len().max(1) as u64,
             },
             stripes: objects.iter().map(stripe).collect(),
+            first,
+        })
+    }
+
+    /// The component on the metadata target: one object, with the offsets of the file. `EPROTO`: it
+    /// does not begin the file, or has no end.
+    fn on_mdt(extent: Range<u64>, plain: &PlainLayout, first: ObjectIndex) -> Result<Component, Errno> {
+        if extent.start != 0 || extent.end == u64::MAX {
+            return Err(Errno::EPROTO);
+        }
+        let owner = Fid::new(plain.oi.oi_seq, plain.oi.oi_id as u32, 0);
+        Ok(Component {
+            pattern: Raid0 {
+                stripe_size: extent.end,
+                count: 1,
+            },
+            extent,
+            stripes: vec![Stripe {
+                oi: owner.into(),
+                target: StripeTarget::Mdt,
+            }],
             first,
         })
     }
@@ -178,8 +211,8 @@ impl FileLayout {
     ///
     /// # Errors
     ///
-    /// `EOPNOTSUPP`: a layout with mirrors, parity, or another pattern than RAID0 that is not
-    /// released. `EPROTO`: malformed bytes, or invalid components, stripe counts or sizes.
+    /// `EOPNOTSUPP`: a layout with mirrors, parity, or an unknown pattern that is not released.
+    /// `EPROTO`: malformed bytes, or invalid components, stripe counts or sizes.
     pub fn parse(raw: Bytes) -> Result<FileLayout, Errno> {
         if raw.is_empty() {
             return Ok(FileLayout::empty());

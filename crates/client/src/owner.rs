@@ -15,7 +15,7 @@ use ldlm::{LockInfo, LockOwner};
 use rpc::{BoxFuture, ImportEvent, ImportOwner, Reply, RpcError};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
-use wire::{Errno, Fid, MDS_INODELOCK_DOM, MDS_INODELOCK_LAYOUT, Message, OstLvb};
+use wire::{Errno, Fid, INODELOCK_UNWRITTEN, MDS_INODELOCK_DOM, MDS_INODELOCK_LAYOUT, Message, OstLvb};
 
 /// The longest time for which the cancellation of a lock, or the answer to a getattr or setattr,
 /// waits for the kernel's invalidation.
@@ -75,6 +75,18 @@ impl MdcOwner {
         }
     }
 
+    /// The owner of the data on the target.
+    fn data(&self) -> Option<impl LockOwner + ImportOwner + use<>> {
+        let lov = self.lov.get().and_then(Weak::upgrade)?;
+        lov.owner_of_mdt_data(self.mdc()?.index)
+    }
+
+    /// The owner of the data on the target, if a lock protects the data.
+    fn data_under(&self, lock: &LockInfo, bits: u64) -> Option<impl LockOwner + ImportOwner + use<>> {
+        let has_dom = lock.policy.bits() & bits & MDS_INODELOCK_DOM != 0;
+        has_dom.then(|| self.data()).flatten()
+    }
+
     fn mdc(&self) -> Option<Arc<Mdc>> {
         self.mdc.get()?.upgrade()
     }
@@ -90,9 +102,18 @@ async fn invalidate_kernel(kernel: &Kernel, copies: &KernelCopies) {
 }
 
 impl LockOwner for MdcOwner {
+    fn granted(&self, lock: LockInfo, lvb: &[u8]) {
+        if let Some(data) = self.data_under(&lock, u64::MAX) {
+            data.granted(lock, lvb);
+        }
+    }
+
     fn blocking<'a>(&'a self, lock: LockInfo, cancel_bits: u64) -> BoxFuture<'a, ()> {
         Box::pin(async move {
             let fid = Fid::from_res_id(&lock.res);
+            if let Some(data) = self.data_under(&lock, cancel_bits) {
+                data.blocking(lock, cancel_bits).await;
+            }
             let layout = match cancel_bits & MDS_INODELOCK_LAYOUT {
                 0 => None,
                 _ => self.inodes.layout(fid).filter(|layout| !layout.is_empty()),
@@ -101,7 +122,7 @@ impl LockOwner for MdcOwner {
             if let Some(layout) = layout {
                 self.flush_layout(fid, layout).await;
             }
-            if cancel_bits & MDS_INODELOCK_DOM != 0
+            if cancel_bits & INODELOCK_UNWRITTEN != 0
                 && let Some(mdc) = self.mdc()
             {
                 mdc.close_now(fid).await;
@@ -115,8 +136,8 @@ impl LockOwner for MdcOwner {
         })
     }
 
-    fn glimpse(&self, _lock: LockInfo) -> Option<OstLvb> {
-        None
+    fn glimpse(&self, lock: LockInfo) -> Option<OstLvb> {
+        self.data_under(&lock, u64::MAX)?.glimpse(lock)
     }
 
     /// The client lost a lock without a blocking AST: with a request (ELC), or by an eviction. The
@@ -124,6 +145,9 @@ impl LockOwner for MdcOwner {
     /// client does not wait for the invalidation, because the kernel may hold the directory of
     /// these names for the request.
     fn dropped(&self, lock: LockInfo, bits: u64) {
+        if let Some(data) = self.data_under(&lock, bits) {
+            data.dropped(lock, bits);
+        }
         let fid = Fid::from_res_id(&lock.res);
         let copies = self.inodes.forget(fid, bits);
         if self.kernel.get().is_some() {
@@ -158,7 +182,11 @@ impl ImportOwner for MdcOwner {
     }
 
     fn event(&self, event: ImportEvent) {
-        if !matches!(event, ImportEvent::Evicted) {
+        let is_eviction = matches!(event, ImportEvent::Evicted);
+        if let Some(data) = self.data() {
+            data.event(event);
+        }
+        if !is_eviction {
             return;
         }
         let mdc = self.mdc();

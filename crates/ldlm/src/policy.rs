@@ -136,6 +136,16 @@ impl Policy {
         }
     }
 
+    /// Whether the lock protects data, so that replies describe the data by a value block: extent
+    /// locks, and locks on the DOM bit alone.
+    pub const fn has_value_block(&self) -> bool {
+        match self {
+            Policy::Extent(_) => true,
+            Policy::Ibits(i) => i.bits == wire::MDS_INODELOCK_DOM && i.try_bits == 0,
+            Policy::Plain | Policy::Flock(_) => false,
+        }
+    }
+
     /// Reads the wire's union for a type; `None` if its range ends before it starts.
     pub fn from_wire(ty: LockType, data: &LdlmPolicyData) -> Option<Policy> {
         let (start, end) = (data.start(), data.end());

@@ -1,12 +1,12 @@
 //! The layouts of files: the layout of a new file, and the objects of a component before a client
 //! first writes there.
 
-use std::ops::Range;
+use std::{ops::Range, sync::atomic::Ordering::Relaxed};
 
 use bytes::Bytes;
 use rpc::ServerRequest;
 use wire::{
-    Errno, Fid,
+    Errno, Fid, LOV_MIN_STRIPE_SIZE,
     striping::{CompositeLayout, LovLayout},
 };
 
@@ -20,6 +20,8 @@ use crate::{
 
 /// The first byte of a file. The component that has it gets its objects when the file is created.
 const FIRST_BYTE: Range<u64> = 0..1;
+/// Ends of components are multiples of this, bytes.
+const STRIPE_UNIT: u64 = LOV_MIN_STRIPE_SIZE as u64;
 
 impl Mdt {
     /// The layout of a new file of `size` bytes: a foreign one, or one with newly allocated
@@ -56,7 +58,9 @@ impl Mdt {
             .into_iter()
             .map(|component| component.with_defaults(&defaults))
             .collect();
-        let mut layout = composite::new_layout(file, &components);
+        let on_mdt_max = self.on_mdt_max.load(Relaxed) / STRIPE_UNIT * STRIPE_UNIT;
+        let components = composite::limit_on_mdt(components, on_mdt_max)?;
+        let mut layout = composite::new_layout(file, &components, self.index as u16);
         let last_byte = size.saturating_sub(1)..size;
         let mut used = composite::missing(&layout, &last_byte).map_err(|_| Errno::EFBIG)?;
         used.extend(composite::missing(&layout, &FIRST_BYTE)?);

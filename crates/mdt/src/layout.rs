@@ -3,8 +3,8 @@
 //!
 //! This module is pure; [`crate::lod`] selects the OSTs. It implements RAID0, optionally with
 //! several stripes on an OST (overstriping), a pool name, or OSTs listed by the user; and layouts
-//! with several components ([`composite`]). The MDT stores foreign layouts, whose data is in
-//! another system, without interpreting them. Mirrors and data-on-MDT layouts are errors.
+//! with several components ([`composite`]), of which the first may be on the MDT. The MDT stores
+//! foreign layouts, whose data is in another system, without interpreting them. Mirrors are errors.
 
 pub mod composite;
 
@@ -333,6 +333,11 @@ pub fn is_overstriped(ea: &[u8]) -> bool {
     is_plain && pattern.is_some_and(|p| u32::from_le_bytes(*p) & !LOV_PATTERN_F_MASK == OVERSTRIPED)
 }
 
+/// The end of the file's part that is on the MDT; `None` if the whole file is on OSTs.
+pub fn data_max(ea: &[u8]) -> Option<u64> {
+    composite::data_max(&components(ea).ok()??)
+}
+
 /// The place of an object in a file's layout.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct StripePlace {
@@ -451,11 +456,11 @@ pub fn replayed(ea: &[u8]) -> Result<Option<Bytes>, Errno> {
 ///
 /// # Errors
 ///
-/// `EOPNOTSUPP` if one is empty or foreign; `EPROTO` if one is malformed.
+/// `EOPNOTSUPP` if one is empty, foreign, or has a part on the MDT; `EPROTO` if one is malformed.
 pub fn swap((a, layout_a): (Fid, &[u8]), (b, layout_b): (Fid, &[u8])) -> Result<(Bytes, Bytes), Errno> {
     if [layout_a, layout_b]
         .iter()
-        .any(|ea| ea.is_empty() || is_foreign(ea))
+        .any(|ea| ea.is_empty() || is_foreign(ea) || data_max(ea).is_some())
     {
         return Err(Errno::EOPNOTSUPP);
     }
@@ -497,7 +502,7 @@ fn set_file(layout: &mut LovLayout, file: Fid, generation: u32) {
 }
 
 /// The object with the last byte of a file of `size` bytes, and the size of that object. `None` for
-/// an empty file, and for an empty or foreign layout.
+/// an empty file, for an empty or foreign layout, and for a byte on the MDT.
 ///
 /// # Errors
 ///
@@ -514,6 +519,9 @@ pub fn last_object(ea: &[u8], size: u64) -> Result<Option<(StripeObject, u64)>, 
             .ok_or(Errno::EINVAL)?,
         None => PlainLayout::parse(ea)?,
     };
+    if layout.is_on_mdt() {
+        return Ok(None);
+    }
     let (stripe_size, count) = (u64::from(layout.stripe_size), layout.objects.len() as u64);
     if stripe_size == 0 || count == 0 {
         return Err(Errno::EINVAL);

@@ -12,6 +12,7 @@ mod capa;
 pub mod check;
 mod connect;
 pub mod cred;
+mod data;
 mod dir_layout;
 mod dir_stats;
 mod dirpage;

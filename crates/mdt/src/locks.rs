@@ -9,10 +9,11 @@
 //! A client that changes names keeps its own lock of the directory if it negotiated
 //! [`wire::LockTerms::Nacre`] (`keeps_own_locks` below).
 //!
-//! Lustre's DOM bit protects data on the MDT. Nacre stores no data on the MDT, and uses the bit for
-//! another purpose (docs/decisions/004-own-locks.md). With the same lock terms, the creator of a
-//! file may hold the file's DOM bit. While it does, no other client writes to the file. An open for
-//! write and a change of the size revoke the bit.
+//! With the same lock terms, the creator of a file may hold a bit of the file that Lustre does not
+//! have (docs/decisions/004-own-locks.md). While it does, no other client writes to the file. An
+//! open for write and a change of the size revoke the bit.
+//!
+//! The DOM bit protects data on the MDT ([`crate::data`]).
 //!
 //! With parallel directory operations (`pdo`) off, the lock of the directory excludes all other
 //! changes and lookups of its names. Operations still take the lock of the name: `pdo` may change
@@ -48,7 +49,7 @@ use std::sync::{
 use ldlm::{LocalLock, LockMode, LockServer, Policy};
 use rpc::{Export, ServerRequest};
 use wire::{
-    Errno, Fid, LdlmResId, MDS_INODELOCK_DOM, MDS_INODELOCK_LAYOUT, MDS_INODELOCK_LOOKUP, MDS_INODELOCK_PERM,
+    Errno, Fid, LdlmResId, MDS_INODELOCK_LAYOUT, MDS_INODELOCK_LOOKUP, MDS_INODELOCK_PERM,
     MDS_INODELOCK_UPDATE, MDS_INODELOCK_XATTR, RenameFlags,
 };
 
@@ -67,9 +68,9 @@ pub(crate) const OPEN: u64 = wire::MDS_INODELOCK_OPEN;
 pub(crate) const LAYOUT: u64 = MDS_INODELOCK_LAYOUT;
 /// PERM bit: owner, mode and ACL.
 pub(crate) const PERM: u64 = MDS_INODELOCK_PERM;
-/// DOM bit, in Nacre's meaning: while the creator of a file holds it, no other client writes to the
-/// file.
-pub(crate) const DOM: u64 = MDS_INODELOCK_DOM;
+/// Nacre's bit of unwritten files: while the creator of a file holds it, no other client writes to
+/// the file.
+pub(crate) const UNWRITTEN: u64 = wire::INODELOCK_UNWRITTEN;
 /// The bit of a name's lock, and of its directory's, that stays locked until the name is on disk
 /// ([`SharedUntilCommit`]).
 const UNCOMMITTED: u64 = LOOKUP;

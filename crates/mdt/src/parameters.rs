@@ -13,6 +13,7 @@ use rpc::TargetExports;
 use wire::{LOV_MAX_STRIPE_COUNT, LOV_MIN_STRIPE_SIZE};
 
 use crate::{
+    layout::composite::ON_MDT_MAX,
     osp::{MAX_CREATE_COUNT, Ost},
     squash::Squash,
     target::Mdt,
@@ -231,6 +232,11 @@ pub(crate) fn register(mdt: &Arc<Mdt>, exports: &Arc<TargetExports>, registry: &
             LOV_MIN_STRIPE_SIZE.into()..=STRIPE_SIZE_MAX,
         )
         .about("default stripe size, bytes; a multiple of 64 KiB"),
+    )
+    .add(
+        "dom_stripesize",
+        Param::atomic(mdt.on_mdt_max.clone(), 0..=ON_MDT_MAX)
+            .about("largest part of a file on the MDT, bytes; a multiple of 64 KiB; 0: none"),
     );
     // Lustre has `pdo` among the store's parameters, although it concerns this target's locks.
     let mut store = mdt.store.index().space().register_params(registry, mdt.svname());

@@ -23,6 +23,7 @@ mod local_index;
 mod local_objects;
 mod memory_index;
 mod memory_objects;
+pub mod obdo;
 mod objects;
 mod overlay;
 mod parameters;

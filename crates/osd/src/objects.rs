@@ -78,7 +78,8 @@ impl SetAttr {
         }
     }
 
-    pub(crate) fn apply_to(&self, a: &mut ObjAttr) {
+    /// Applies the change to attributes.
+    pub fn apply_to(&self, a: &mut ObjAttr) {
         macro_rules! each {
             ($($f:ident),*) => { $( if let Some(v) = self.$f { a.$f = v; } )* };
         }

@@ -3,40 +3,19 @@
 
 use bytes::Bytes;
 use ldlm::{LocalLock, LockMode, Policy};
-use lnet::Payload;
-use osd::{Extent, ExtentData, ObjAttr, OsdError, SetAttr, SpacePurpose};
+use osd::{Extent, ExtentData, ObjAttr, OsdError, SetAttr, SpacePurpose, obdo};
+use rpc::brw::{Brw, Span, write_reply};
 use rpc::{Reply, ServerRequest};
-use wire::format::bufs;
 use wire::{
-    Errno, Fid, OBD_CONNECT_GRANT_PARAM, OBD_FL_SHRINK_GRANT, OBD_MD_FLBLOCKS, OBD_MD_FLCKSUM,
-    OBD_MD_FLFLAGS, OBD_MD_FLGRANT, OBD_MD_FLGROUP, OBD_MD_FLID, OST_BULK_PORTAL, Obdo, OstBody, WireStruct,
+    Errno, Fid, OBD_CONNECT_GRANT_PARAM, OBD_FL_SHRINK_GRANT, OBD_MD_FLBLOCKS, OBD_MD_FLFLAGS, OBD_MD_FLGRANT,
 };
 
 use crate::{
-    Ost, attr,
-    brw::{Brw, Span},
+    Ost,
     grant::{ClientGrant, GrantReport, PendingGrant},
     object::precision,
     recovery, stats,
 };
-
-/// Takes the next `len` bytes of the data: first from `rest`, then from `data`.
-fn take_bytes(data: &mut impl Iterator<Item = Bytes>, rest: &mut Bytes, mut len: usize) -> Vec<Bytes> {
-    let mut out = Vec::new();
-    while len > 0 {
-        if rest.is_empty() {
-            match data.next() {
-                Some(next) => *rest = next,
-                None => break,
-            }
-            continue;
-        }
-        let piece = rest.split_to(len.min(rest.len()));
-        len -= piece.len();
-        out.push(piece);
-    }
-    out
-}
 
 impl Ost {
     /// `OST_WRITE`: fetches and verifies the data, writes it, and grants more space.
@@ -48,20 +27,17 @@ impl Ost {
             brw.mark_granted();
         }
         let fid = self.object_of_change(&brw.object.ioo_oid, replayed).await?;
-        let data = fetch(req, &brw).await?;
-        let computed = brw.checksum.map(|ty| (ty, ty.of(brw.ranges(), &data)));
-        let mut oa = reply_oa(&brw);
-        if let Some((ty, sum)) = computed {
-            oa.o_valid |= OBD_MD_FLCKSUM | OBD_MD_FLFLAGS;
-            oa.o_flags |= ty.flags();
-            oa.set_o_cksum(sum);
-            let (client, expected, found) = (&req.export.client_uuid, brw.oa.o_cksum(), sum);
+        let data = brw.fetch(req).await?;
+        let mut oa = brw.reply_oa();
+        if let Some(sum) = brw.put_checksum(&mut oa, &data) {
+            let (client, ty, expected, found) =
+                (&req.export.client_uuid, brw.checksum, brw.oa.o_cksum(), sum);
             match replayed {
                 _ if found == expected => {}
                 // The client compares the sums and resends the data. Nothing is written.
                 None => {
                     lnet::warn_rate_limited!(ost = %self.svname, client, %fid, ?ty, expected, found, "write refused: wrong checksum; the client resends the data");
-                    return Ok(reply(oa, &vec![0; brw.spans.len()]));
+                    return Ok(write_reply(oa, &vec![0; brw.spans.len()]));
                 }
                 // Nobody resends a replay. Lustre's client sends its pages as they are now, with
                 // the checksum of the first attempt; later writes follow that made the difference.
@@ -84,7 +60,7 @@ impl Ost {
         let change = req.export.change()?;
         let transaction = self.committer.begin(replayed).await;
         let transno = transaction.transno();
-        let set = attr::to_data_change(&brw.oa, precision(req), transno);
+        let set = obdo::to_data_change(&brw.oa, precision(req), transno);
         let mut set = recovery::set_by(replayed, before.as_ref(), set);
         if self.has_later_time_change(req, fid) {
             set = set.without_times();
@@ -104,7 +80,7 @@ impl Ost {
             .attr(fid)
             .await
             .map_err(|e| self.store_error("read attributes", fid, &e))?;
-        attr::put(&mut oa, after.as_ref(), precision(req));
+        obdo::put(&mut oa, after.as_ref(), precision(req));
         let status = results.iter().copied().find(|rc| *rc < 0).unwrap_or(0);
         // Clients ignore the grant in an error reply.
         if let Some(g) = grant.as_ref().filter(|_| status == 0) {
@@ -112,7 +88,7 @@ impl Ost {
             oa.o_valid |= OBD_MD_FLGRANT;
             oa.o_grant = added;
         }
-        let reply = reply(oa, &results).with_status(status);
+        let reply = write_reply(oa, &results).with_status(status);
         Ok(if written > 0 {
             reply.with_transno(transno)
         } else {
@@ -131,12 +107,10 @@ impl Ost {
         set: SetAttr,
     ) -> (Vec<i32>, u64) {
         let mut free = None;
-        let (mut data, mut rest) = (data.into_iter(), Bytes::new());
         let mut results = vec![0; brw.spans.len()];
         // The ranges to write, with their positions in the results.
         let (mut extents, mut positions) = (Vec::with_capacity(brw.spans.len()), Vec::new());
-        for (i, span) in brw.spans.iter().enumerate() {
-            let data = take_bytes(&mut data, &mut rest, span.len as usize);
+        for (i, (span, data)) in brw.split(data).enumerate() {
             if !span.is_granted() && !overwrites(span, before) {
                 let left = match free {
                     Some(left) => left,
@@ -189,11 +163,7 @@ impl Ost {
         if let Some(g) = self.grant_of(&req.export) {
             drop(self.apply_grant_report(req, &g, &brw));
         }
-        let lengths = if brw.short_io {
-            Vec::new()
-        } else {
-            brw.descriptor_lengths(req)?
-        };
+        let sink = brw.sink(req)?;
         let lock = self.take_requested_lock(req, &brw, LockMode::Pr).await?;
         let mut data = Vec::new();
         let mut bytes = 0u64;
@@ -213,25 +183,10 @@ impl Ost {
         }
         drop(lock);
         req.record(&[(stats::READ_BYTES, bytes)]);
-        let mut oa = reply_oa(&brw);
+        let mut oa = brw.reply_oa();
         oa.o_valid |= OBD_MD_FLGRANT;
-        if let Some(ty) = brw.checksum {
-            oa.o_valid |= OBD_MD_FLCKSUM | OBD_MD_FLFLAGS;
-            oa.o_flags |= ty.flags();
-            oa.set_o_cksum(ty.of(brw.ranges(), &data));
-        }
-        let mut bufs = vec![OstBody { oa }.to_bytes()];
-        if brw.short_io {
-            bufs.push(Payload::from(data).into_bytes());
-        } else {
-            // The client waits for one transfer per descriptor, even for a descriptor without data.
-            let (mut data, mut rest) = (data.into_iter(), Bytes::new());
-            let mds = lengths
-                .iter()
-                .map(|&len| Payload::from(take_bytes(&mut data, &mut rest, len as usize)));
-            req.bulk_put(OST_BULK_PORTAL, mds.collect()).await?;
-        }
-        Ok(Reply::new(bufs).with_status(i32::try_from(bytes).unwrap_or(i32::MAX)))
+        brw.put_checksum(&mut oa, &data);
+        sink.reply(req, oa, data).await
     }
 
     /// Applies the client's grant report, if the request carries one. The used grant stays reserved
@@ -314,53 +269,8 @@ impl Ost {
     }
 }
 
-/// Fetches the data of a write: from the message or by bulk transfer.
-async fn fetch(req: &ServerRequest, brw: &Brw) -> Result<Vec<Bytes>, Errno> {
-    let data = if brw.short_io {
-        vec![req.bytes(bufs::BRW_SHORT_IO)]
-    } else {
-        let lengths = brw.descriptor_lengths(req)?;
-        let payloads = req.bulk_get(OST_BULK_PORTAL, &lengths).await?;
-        payloads.into_iter().flat_map(Payload::into_pieces).collect()
-    };
-    let found: u64 = data.iter().map(|d| d.len() as u64).sum();
-    if found != brw.len() {
-        lnet::warn_rate_limited!(peer = %req.peer, expected = brw.len(), found, "write refused: wrong number of data bytes");
-        return Err(Errno::EPROTO);
-    }
-    Ok(data)
-}
-
 /// Whether the range needs no new space: it ends within the object, and the object has blocks for
 /// its whole size.
 fn overwrites(span: &Span, before: Option<&ObjAttr>) -> bool {
     before.is_some_and(|a| span.end() <= a.size && a.blocks * 512 >= a.size)
-}
-
-fn reply_oa(brw: &Brw) -> Obdo {
-    Obdo {
-        o_oi: brw.object.ioo_oid,
-        o_valid: OBD_MD_FLID | OBD_MD_FLGROUP,
-        ..Obdo::default()
-    }
-}
-
-fn reply(oa: Obdo, results: &[i32]) -> Reply {
-    let rcs: Vec<u8> = results.iter().flat_map(|rc| rc.to_le_bytes()).collect();
-    Reply::new(vec![OstBody { oa }.to_bytes(), rcs.into()])
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn data_is_split_at_the_ranges() {
-        let mut data = [&b"abc"[..], b"", b"defgh"].map(Bytes::from_static).into_iter();
-        let mut rest = Bytes::new();
-        assert_eq!(take_bytes(&mut data, &mut rest, 4).concat(), b"abcd");
-        assert_eq!(take_bytes(&mut data, &mut rest, 2).concat(), b"ef");
-        assert_eq!(take_bytes(&mut data, &mut rest, 9).concat(), b"gh");
-        assert!(take_bytes(&mut data, &mut rest, 1).is_empty());
-    }
 }

@@ -9,7 +9,6 @@
 //! I/O.
 
 mod attr;
-mod brw;
 mod capa;
 pub mod check;
 mod commit;

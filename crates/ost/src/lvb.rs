@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use ldlm::LvbOps;
-use osd::Objects;
+use osd::{Objects, obdo};
 use rpc::{BoxFuture, Part};
 use wire::{LdlmResId, OstId, WireStruct};
 
@@ -26,10 +26,10 @@ impl LvbOps for ObjectLvbs {
                 oi_seq: res.name[1],
             });
             match attr::load(&*self.objects, &self.sequences, fid).await {
-                Ok(attr) => Some(attr::lvb(attr.as_ref()).to_bytes()),
+                Ok(attr) => Some(obdo::lvb(attr.as_ref()).to_bytes()),
                 Err(e) => {
                     tracing::error!(%fid, "cannot read attributes for a lock value block: {e}");
-                    Some(attr::lvb_error(e.errno()).to_bytes())
+                    Some(obdo::lvb_error(e.errno()).to_bytes())
                 }
             }
         })

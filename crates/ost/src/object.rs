@@ -2,7 +2,7 @@
 //! sync; and statfs.
 
 use ldlm::{LocalLock, LockMode, Policy};
-use osd::{ObjAttr, OsdError, Seek, StatFs};
+use osd::{ObjAttr, OsdError, Seek, StatFs, obdo};
 use rpc::{Reply, ServerRequest};
 use wire::format::bufs;
 use wire::{
@@ -189,8 +189,8 @@ impl Ost {
         };
         let a = self.load_attr(object.fid).await?;
         let mut oa = object.reply_oa();
-        attr::put(&mut oa, a.as_ref(), object.precision);
-        attr::put_version(&mut oa, a.as_ref());
+        obdo::put(&mut oa, a.as_ref(), object.precision);
+        obdo::put_version(&mut oa, a.as_ref());
         Ok(body_reply(oa))
     }
 
@@ -199,7 +199,7 @@ impl Ost {
         let object = self.object_request_to_change(req).await?;
         let attr = self.load_attr(object.fid).await?;
         self.check_parent(req, object.replayed, &object.oa, attr.as_ref())?;
-        let set = attr::to_set_attr(&object.oa, object.precision);
+        let set = obdo::to_set_attr(&object.oa, object.precision);
         let set = recovery::set_by(object.replayed, attr.as_ref(), set);
         if object.has_valid(OBD_MD_FLMTIME) {
             self.record_time_change(req, object.fid);
@@ -210,7 +210,7 @@ impl Ost {
         let transno = transno.await?;
         self.remove_if_destroyed(object.fid).await?;
         let mut oa = object.reply_oa();
-        attr::put(
+        obdo::put(
             &mut oa,
             self.load_attr(object.fid).await?.as_ref(),
             object.precision,
@@ -243,7 +243,7 @@ impl Ost {
         };
         self.record_time_change(req, object.fid);
         let transno = self.change(req, object.replayed, object.fid, "truncate", async |transno| {
-            let set = attr::to_data_change(&object.oa, object.precision, transno);
+            let set = obdo::to_data_change(&object.oa, object.precision, transno);
             let set = recovery::set_by(object.replayed, attr.as_ref(), set);
             let end = if end == OBD_OBJECT_EOF { u64::MAX } else { end };
             self.objects.punch(object.fid, start, end, set).await
@@ -283,7 +283,7 @@ impl Ost {
         self.check_parent(req, object.replayed, &object.oa, attr.as_ref())?;
         let size = attr.map_or(0, |a| a.size);
         let transno = self.change(req, object.replayed, fid, "allocate", async |transno| {
-            let set = attr::to_data_change(&object.oa, object.precision, transno);
+            let set = obdo::to_data_change(&object.oa, object.precision, transno);
             let set = recovery::set_by(object.replayed, attr.as_ref(), set);
             // The space of a replayed allocation was free.
             if mode & FALLOC_FL_PUNCH_HOLE == 0 && object.replayed.is_none() {
@@ -307,7 +307,7 @@ impl Ost {
         let transno = transno.await?;
         self.remove_if_destroyed(object.fid).await?;
         let mut oa = object.reply_oa();
-        attr::put(&mut oa, self.load_attr(fid).await?.as_ref(), object.precision);
+        obdo::put(&mut oa, self.load_attr(fid).await?.as_ref(), object.precision);
         Ok(body_reply(oa).with_transno(transno))
     }
 
@@ -365,7 +365,7 @@ impl Ost {
         let object = self.object_request(req)?;
         self.sync_object(object.fid).await?;
         let mut oa = object.reply_oa();
-        attr::put(
+        obdo::put(
             &mut oa,
             self.load_attr(object.fid).await?.as_ref(),
             object.precision,

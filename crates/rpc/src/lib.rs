@@ -47,7 +47,7 @@ pub use node::Ptlrpc;
 pub use request::{Bulk, EditReplay, Executed, Replay, ReplyMsg, Request};
 pub use server::{
     Access, ActiveGuard, ConnectRequest, EndReason, Export, Holdings, KeptReply, KnownClient, Mark, Part,
-    Reply, Role, ServerRequest, ServiceStats, Target, TargetExports,
+    Reply, Role, ServerRequest, ServiceStats, Target, TargetExports, brw,
 };
 pub use services::{ServiceConfig, Spread};
 pub use start::START;

@@ -92,11 +92,11 @@ pub(crate) fn request_portal(opc: u32, kind: ImportKind) -> u32 {
         },
         FLD_QUERY | FLD_READ => FLD_REQUEST_PORTAL,
         _ if kind == ImportKind::OspMdt => OUT_PORTAL,
-        OST_READ | OST_WRITE => match kind {
+        OST_READ | OST_WRITE | OST_PUNCH | OST_FALLOCATE => match kind {
             ImportKind::Mdc | ImportKind::Lwp => MDS_IO_PORTAL,
             _ => OST_IO_PORTAL,
         },
-        OST_DESTROY | OST_PUNCH | OST_FALLOCATE | OST_LADVISE => OST_IO_PORTAL,
+        OST_DESTROY | OST_LADVISE => OST_IO_PORTAL,
         OST_CREATE | OST_STATFS => OST_CREATE_PORTAL,
         MDS_GETATTR | MDS_CLOSE | MDS_READPAGE | MDS_GETXATTR | OBD_IDX_READ | QUOTA_DQACQ | QUOTA_DQREL => {
             MDS_READPAGE_PORTAL
@@ -147,6 +147,8 @@ mod tests {
             (wire::LDLM_CONVERT, ImportKind::Mdc, (17, 18), 0x40000),
             (wire::MDS_CLOSE, ImportKind::Mdc, (23, 10), 0x20000),
             (wire::OST_WRITE, ImportKind::Osc, (6, 4), 0x30000),
+            (wire::OST_WRITE, ImportKind::Mdc, (13, 10), 0x30000),
+            (wire::OST_PUNCH, ImportKind::Mdc, (13, 10), 0x30000),
             (wire::OBD_PING, ImportKind::Lwp, (12, 10), 0x10000),
             (wire::MGS_TARGET_REG, ImportKind::Mgc, (26, 25), 0x60000),
             (

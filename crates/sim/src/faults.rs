@@ -128,6 +128,8 @@ pub struct Faults {
     pub rng: Rng,
     /// The kinds of faults.
     pub plan: Plan,
+    /// Whether the metadata server has the data of files.
+    pub data_on_mdt: bool,
     /// The arrival of a new client during a recovery.
     pub arrival: Arrival,
 }
@@ -281,7 +283,12 @@ impl Faults {
                 .position(|server| Arc::ptr_eq(server, host))
             {
                 None => drop(losses.clients.insert(client_id(host))),
-                Some(0) => losses.mds.push(order),
+                Some(0) => {
+                    losses.mds.push(order);
+                    if self.data_on_mdt {
+                        losses.oss.push(order);
+                    }
+                }
                 Some(_) => losses.oss.push(order),
             }
         }
@@ -383,7 +390,7 @@ impl Faults {
 
     fn begin_disk_fault(&self, host: &Host, what: String) {
         let order = self.history.note(what);
-        if host.id != self.cluster.servers[0].id {
+        if host.id != self.cluster.servers[0].id || self.data_on_mdt {
             self.losses.lock().disks.push(order);
         }
     }

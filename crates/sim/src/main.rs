@@ -1,5 +1,5 @@
 //! Runs simulations: many seeds, or one with its history. With `--whole`, a failing history is not
-//! shrunk. `--mdts N` sets the number of MDTs.
+//! shrunk. `--mdts N` sets the number of MDTs. With `--dom`, files have their data on the MDT.
 
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Instant;
@@ -52,10 +52,13 @@ const PLANTED_SEEDS: u64 = 100;
 /// Runs a seed in a process of its own, so that no earlier run influences it: tokio counts the
 /// runtimes of a process, and its random numbers depend on the count. Returns the output, and
 /// whether the run broke a promise.
-fn run_in_own_process(seed: u64, mdts: u32, bug: Option<Bug>) -> std::io::Result<(String, bool)> {
+fn run_in_own_process(seed: u64, mdts: u32, dom: bool, bug: Option<Bug>) -> std::io::Result<(String, bool)> {
     let mut run = Command::new(std::env::current_exe()?);
     run.args(["--run", &seed.to_string(), "--mdts", &mdts.to_string()])
         .stderr(Stdio::inherit());
+    if dom {
+        run.arg("--dom");
+    }
     if let Some(bug) = bug {
         run.args(["--bug", &bug.to_string()]);
     }
@@ -70,7 +73,7 @@ fn planted() -> std::io::Result<ExitCode> {
     for bug in Bug::ALL {
         let mut found = None;
         for seed in 1..=PLANTED_SEEDS {
-            let (text, broken) = run_in_own_process(seed, 1, Some(bug))?;
+            let (text, broken) = run_in_own_process(seed, 1, false, Some(bug))?;
             if broken {
                 found = Some((seed, text));
                 break;
@@ -113,9 +116,11 @@ fn main() -> std::io::Result<ExitCode> {
         .and_then(|n| u32::try_from(n).ok())
         .unwrap_or(1)
         .max(1);
+    let dom = args.iter().any(|arg| arg == "--dom");
     let settings_of = |seed| Settings {
         bug,
         mdts,
+        data_on_mdt: dom,
         ..Settings::of(seed)
     };
     if let Some(seed) = number("--run") {
@@ -149,7 +154,7 @@ fn main() -> std::io::Result<ExitCode> {
     let begin = Instant::now();
     let mut broken = 0;
     for seed in first..first + seeds {
-        let (text, is_broken) = run_in_own_process(seed, mdts, bug)?;
+        let (text, is_broken) = run_in_own_process(seed, mdts, dom, bug)?;
         if !quiet || is_broken {
             print!("{text}");
         }

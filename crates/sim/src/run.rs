@@ -6,12 +6,14 @@ use std::sync::Arc;
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::Duration;
 
+use bytes::Bytes;
 use client::{Client, Cred, OpenFlags};
 use cpt::Bug;
 use fastrand::Rng;
 use lnet::sim::Fabric;
 use parking_lot::Mutex;
-use wire::{Errno, Fid};
+use wire::striping::{CompositeLayout, LovLayout, PlainLayout};
+use wire::{Errno, Fid, LovCompMdEntryV1, LuExtent};
 
 use crate::checks::{
     check_file_system, find_conflict, find_leftovers, lacks_space, needs_fault, was_evicted,
@@ -56,6 +58,8 @@ pub struct Settings {
     pub seed: u64,
     /// Number of MDTs.
     pub mdts: u32,
+    /// Whether files have their first 64 KiB on the MDT: all that the workload writes.
+    pub data_on_mdt: bool,
     /// Number of calls of each client.
     pub calls: u32,
     /// The faults.
@@ -72,6 +76,7 @@ impl Settings {
         Settings {
             seed,
             mdts: 1,
+            data_on_mdt: false,
             calls: 60,
             plan: Plan::of(seed),
             bug: None,
@@ -87,6 +92,23 @@ impl Settings {
             clients: CLIENTS + NEWCOMERS,
         }
     }
+}
+
+/// `lfs setstripe -E 64K -L mdt -E -1`.
+fn layout_on_mdt() -> Bytes {
+    const END: u32 = 64 << 10;
+    let component = |e_start, e_end, plain| {
+        let entry = LovCompMdEntryV1 {
+            lcme_extent: LuExtent { e_start, e_end },
+            ..Default::default()
+        };
+        (entry, plain)
+    };
+    let components = vec![
+        component(0, END.into(), PlainLayout::request_on_mdt(END)),
+        component(END.into(), CompositeLayout::EOF, PlainLayout::request(0, 0, None)),
+    ];
+    LovLayout::Composite(CompositeLayout::new(components)).build()
 }
 
 /// The result of a run.
@@ -325,7 +347,13 @@ impl Simulation {
             let cred = Cred::root();
             let made = client.mkdir(&cred, client.root(), name.as_bytes(), 0o755);
             let made = first.scope().run(made).await;
-            dirs.push(made.map_err(|e| format!("mkdir {name}: {e}"))?.attr.fid);
+            let fid = made.map_err(|e| format!("mkdir {name}: {e}"))?.attr.fid;
+            if self.settings.data_on_mdt {
+                let set = client.setstripe(&cred, fid, layout_on_mdt());
+                let set = first.scope().run(set).await;
+                set.map_err(|e| format!("setstripe {name}: {e}"))?;
+            }
+            dirs.push(fid);
         }
         let root = client.root();
         let synced = first.scope().run(async move { client.fsyncdir(root).await });
@@ -379,6 +407,7 @@ impl Simulation {
             climate: self.climate.clone(),
             rng: self.rng.fork(),
             plan: self.settings.plan,
+            data_on_mdt: self.settings.data_on_mdt,
         };
         let mut all = std::pin::pin!(async {
             for task in &mut tasks {

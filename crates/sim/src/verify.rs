@@ -35,9 +35,9 @@ pub struct Losses {
     pub clients: BTreeSet<ClientId>,
     /// Position of each death of the metadata server among all events.
     pub mds: Vec<u64>,
-    /// Position of each death of an object server.
+    /// Position of each death of a server with data of files.
     pub oss: Vec<u64>,
-    /// Position of the start of each fault of an OST's disk: changes fail, or space is missing.
+    /// Position of the start of each fault of a disk with data: changes fail, or space is missing.
     pub disks: Vec<u64>,
     /// Whether the disks of the OSTs are so small that the calls fill them.
     pub small_disks: bool,

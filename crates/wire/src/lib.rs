@@ -67,7 +67,7 @@ pub use errno::Errno;
 pub use file_mode::file_mode;
 pub use ids::{Fid, before_nul, nul_terminated};
 pub use layout::{Field, StructLayout, WireField, WireStruct};
-pub use lock_terms::{LOCK_TERMS_GRANTED, LOCK_TERMS_REQUESTED, LockTerms};
+pub use lock_terms::{INODELOCK_UNWRITTEN, LOCK_TERMS_GRANTED, LOCK_TERMS_REQUESTED, LockTerms};
 pub use msg::Message;
 pub use nid::Nid;
 pub use nidlist::NidList;

@@ -8,25 +8,26 @@
 //! - Own changes: a client keeps its UPDATE lock of a directory while it creates, removes or
 //!   renames entries there. The client updates its cached attributes and entries itself.
 //! - Unwritten files: a client that creates a file with objects and opens it for writing is also
-//!   granted the DOM bit. While the client holds the bit, no other client has opened the file for
-//!   writing or changed its size. So all data is the client's own, and the client need not query
-//!   the OSTs for the size.
+//!   granted the bit [`INODELOCK_UNWRITTEN`] of its inode. While the client holds the bit, no other
+//!   client has opened the file for writing or changed its size. So all data is the client's own,
+//!   and the client need not query the OSTs for the size.
 //!
-//! In Lustre the DOM bit protects data on the metadata target. No layout of Nacre has such data,
-//! and Nacre's MDT never grants the bit to Lustre's clients. See `docs/decisions/004-own-locks.md`.
+//! See `docs/decisions/004-own-locks.md`.
 
 use crate::ObdConnectData;
 
 /// `paddingE` of a client that requests Nacre's terms.
-pub const LOCK_TERMS_REQUESTED: u64 = 0x4e61_6372_654c_6b3f;
+pub const LOCK_TERMS_REQUESTED: u64 = 0x4e61_6372_654c_323f;
 /// `paddingE` of a server that grants them.
-pub const LOCK_TERMS_GRANTED: u64 = 0x4e61_6372_654c_6b21;
+pub const LOCK_TERMS_GRANTED: u64 = 0x4e61_6372_654c_3221;
+/// The inode bit of unwritten files. Lustre's bits are far below it.
+pub const INODELOCK_UNWRITTEN: u64 = 1 << 31;
 
 /// The terms of a client's locks; see the module's documentation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LockTerms {
     /// The target revokes a client's locks also for the client's own changes, and never grants the
-    /// DOM bit.
+    /// bit of unwritten files.
     Lustre,
     /// Both extensions are in force.
     Nacre,

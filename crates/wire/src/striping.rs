@@ -7,7 +7,7 @@ use crate::codec::{Reader, Result, WireError, Writer};
 use crate::consts::lmv::{LMV_MAGIC_STRIPE, LMV_MAGIC_V1};
 use crate::consts::lov::{
     LOV_MAGIC_COMP_V1, LOV_MAGIC_FOREIGN, LOV_MAGIC_MAGIC, LOV_MAGIC_MASK, LOV_MAGIC_V1, LOV_MAGIC_V3,
-    LOV_PATTERN_F_MASK, LOV_PATTERN_F_RELEASED, LOV_PATTERN_OVERSTRIPING, LOV_PATTERN_RAID0,
+    LOV_PATTERN_F_MASK, LOV_PATTERN_F_RELEASED, LOV_PATTERN_MDT, LOV_PATTERN_OVERSTRIPING, LOV_PATTERN_RAID0,
     LOV_USER_MAGIC_SPECIFIC,
 };
 use crate::fid::OstId;
@@ -77,6 +77,14 @@ impl PlainLayout {
         }
     }
 
+    /// A request for a part of a file on the MDT, which has `size` bytes.
+    pub fn request_on_mdt(size: u32) -> PlainLayout {
+        PlainLayout {
+            pattern: LOV_PATTERN_MDT,
+            ..PlainLayout::request(size, 0, Some(0))
+        }
+    }
+
     /// This request or layout, with several stripes on an OST.
     pub fn overstriped(mut self) -> PlainLayout {
         self.pattern |= LOV_PATTERN_OVERSTRIPING;
@@ -86,6 +94,11 @@ impl PlainLayout {
     /// Whether the stripes are RAID0. With overstriping, an OST may have several of them.
     pub fn is_raid0(&self) -> bool {
         self.pattern & !(LOV_PATTERN_F_MASK | LOV_PATTERN_OVERSTRIPING) == LOV_PATTERN_RAID0
+    }
+
+    /// Whether the data is on the MDT.
+    pub fn is_on_mdt(&self) -> bool {
+        self.pattern & !LOV_PATTERN_F_MASK == LOV_PATTERN_MDT
     }
 
     /// Whether an OST may have several stripes.

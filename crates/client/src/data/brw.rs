@@ -40,6 +40,8 @@ pub(super) struct BrwParams {
     pub checksum: Option<ChecksumType>,
     /// Whether the data of small transfers goes inside the messages (OBD_CONNECT_SHORTIO).
     pub short_io: bool,
+    /// Whether the server writes to its disk before it replies to a write without grant.
+    pub syncs_without_grant: bool,
 }
 
 /// The parameters of a write RPC.
@@ -50,7 +52,7 @@ pub(super) struct WriteArgs<'a> {
     /// Ranges and their bytes, in ascending order.
     pub ranges: &'a [(Range<u64>, Vec<Bytes>)],
     /// Whether the client has reserved the bytes from the grant. If not, the server may return
-    /// ENOSPC, and writes to its disk before it replies.
+    /// ENOSPC ([`BrwParams::syncs_without_grant`]).
     pub granted: bool,
     /// Modification and change time; the access time is not sent.
     pub times: Times,
@@ -132,10 +134,10 @@ pub(super) fn write_request(args: &WriteArgs<'_>, params: &BrwParams) -> Request
     if let Some(kind) = params.checksum {
         put_checksum(&mut oa, kind, args.checksum(kind));
     }
-    let flags = if args.granted {
-        OBD_BRW_FROM_GRANT | OBD_BRW_ASYNC
-    } else {
-        OBD_BRW_SYNC
+    let flags = match args.granted {
+        true => OBD_BRW_FROM_GRANT | OBD_BRW_ASYNC,
+        false if params.syncs_without_grant => OBD_BRW_SYNC,
+        false => OBD_BRW_ASYNC,
     };
     let niobufs: Vec<NiobufRemote> = args
         .ranges

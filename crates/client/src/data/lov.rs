@@ -8,13 +8,15 @@ use super::losses::Losses;
 use super::object::resource;
 use super::objects::OstObjects;
 use super::osc::OscTarget;
-use crate::layout::{FileLayout, Stripe};
+use crate::layout::{FileLayout, Stripe, StripeTarget};
+use crate::mdc::Mdc;
 use crate::umount::Unsaved;
 use cpt::{HashMap, JoinSet};
+use ldlm::LockOwner;
 use mgc::{FsConfig, NidTable};
 use params::Group;
 use parking_lot::{Mutex, RwLock};
-use rpc::{Import, Ptlrpc};
+use rpc::{Import, ImportOwner, Ptlrpc};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 use tokio::time::Instant;
@@ -25,6 +27,8 @@ pub struct Lov {
     rpc: Arc<Ptlrpc>,
     cfg: DataConfig,
     osts: RwLock<BTreeMap<OstIndex, Arc<OstObjects>>>,
+    /// The metadata targets with data that this mount has used, by index.
+    mdts: RwLock<BTreeMap<u32, Arc<OstObjects>>>,
     files: Mutex<HashMap<Fid, Weak<DataFile>>>,
     losses: Arc<Losses>,
     cache_limit: Arc<CacheLimit>,
@@ -45,6 +49,7 @@ impl Lov {
             cache_limit,
             limit_params: Mutex::new(Some(limit_params)),
             osts: RwLock::default(),
+            mdts: RwLock::default(),
             files: Mutex::default(),
             losses: Arc::default(),
         };
@@ -102,7 +107,10 @@ impl Lov {
     /// Whether all targets of a layout are known.
     pub(crate) fn knows_targets(&self, layout: &FileLayout) -> bool {
         let osts = self.osts.read();
-        layout.objects().all(|(_, s)| osts.contains_key(&s.ost))
+        layout.objects().all(|(_, s)| match s.target {
+            StripeTarget::Ost(ost) => osts.contains_key(&ost),
+            StripeTarget::Mdt => true,
+        })
     }
 
     /// The inputs with which this `Lov` was created.
@@ -129,6 +137,31 @@ impl Lov {
             .collect()
     }
 
+    /// The objects of a stripe's target; `None` if the mount does not know the target.
+    fn objects_of(&self, file: Fid, stripe: &Stripe) -> Option<Arc<OstObjects>> {
+        let ost = match stripe.target {
+            StripeTarget::Ost(ost) => ost,
+            StripeTarget::Mdt => return self.objects_on_mdt(self.cfg.lmv.known_mdc_of(file)?),
+        };
+        self.osts.read().get(&ost).cloned()
+    }
+
+    fn objects_on_mdt(&self, mdc: &Arc<Mdc>) -> Option<Arc<OstObjects>> {
+        if let Some(known) = self.mdts.read().get(&mdc.index) {
+            return Some(known.clone());
+        }
+        let mut mdts = self.mdts.write();
+        let new = || OstObjects::of_mdt(mdc, &self.cfg, &self.cache_limit, self.losses.clone());
+        Some(mdts.entry(mdc.index).or_insert_with(new).clone())
+    }
+
+    /// The owner of the locks on data of a metadata target, and of its connection as far as data is
+    /// concerned; `None` if this mount has used no such data.
+    pub(crate) fn owner_of_mdt_data(&self, index: u32) -> Option<impl LockOwner + ImportOwner + use<>> {
+        let mdts = self.mdts.read();
+        mdts.get(&index).map(|mdt| mdt.owner())
+    }
+
     /// The data of a file. All callers with the same FID and layout share one value while it is in
     /// use and all its targets are known. A call with a new layout replaces the value.
     pub fn file(&self, fid: Fid, layout: Arc<FileLayout>) -> Arc<DataFile> {
@@ -139,10 +172,9 @@ impl Lov {
         {
             return file;
         }
-        let osts = self.osts.read();
         let objects = layout
             .objects()
-            .map(|(i, stripe)| Some(osts.get(&stripe.ost)?.object(object_id(fid, i, stripe))))
+            .map(|(i, stripe)| Some(self.objects_of(fid, stripe)?.object(object_id(fid, i, stripe))))
             .collect();
         let file = Arc::new(DataFile::new(fid, layout, objects));
         files.insert(fid, Arc::downgrade(&file));
@@ -160,10 +192,9 @@ impl Lov {
     /// The data of a file, if any of its objects is in use or locked.
     pub(crate) fn file_in_use(&self, fid: Fid, layout: Arc<FileLayout>) -> Option<Arc<DataFile>> {
         let in_use = {
-            let osts = self.osts.read();
             layout.objects().any(|(i, stripe)| {
                 let res = resource(&object_id(fid, i, stripe));
-                osts.get(&stripe.ost)
+                self.objects_of(fid, stripe)
                     .is_some_and(|ost| ost.find_object(&res).is_some())
             })
         };
@@ -173,9 +204,8 @@ impl Lov {
     /// Drops a removed file's cache without writing dirty pages.
     pub fn discard(&self, fid: Fid, layout: &FileLayout) {
         self.files.lock().remove(&fid);
-        let osts = self.osts.read();
         for (i, stripe) in layout.objects() {
-            if let Some(ost) = osts.get(&stripe.ost) {
+            if let Some(ost) = self.objects_of(fid, stripe) {
                 ost.discard(&object_id(fid, i, stripe));
             }
         }
@@ -209,6 +239,8 @@ impl Lov {
         }
         let unsaved = tasks.join_all().await.into_iter().flatten().collect();
         self.osts.write().clear();
+        let mdts = std::mem::take(&mut *self.mdts.write());
+        mdts.values().for_each(|mdt| mdt.forget_all());
         self.limit_params.lock().take();
         unsaved
     }
@@ -221,7 +253,10 @@ const FILES_SWEEP_MIN: usize = 1024;
 /// The ID of a file's object, with its stripe number.
 fn object_id(file: Fid, index: StripeIndex, stripe: &Stripe) -> ObjectId {
     ObjectId {
-        oi: stripe.oi,
+        oi: match stripe.target {
+            StripeTarget::Ost(_) => stripe.oi,
+            StripeTarget::Mdt => file.into(),
+        },
         parent: file,
         stripe: index,
     }

@@ -1,4 +1,7 @@
-//! The client of one OST: its connection, its locks, the budget for dirty data, and the parameters.
+//! The client of one target for data: its connection, its locks, the budget for dirty data, and the
+//! parameters. The target is an OST, or an MDT for files with data there. An MDT's connection and
+//! locks are those of its [`Mdc`]. The client gets no grant from an MDT, so it sends each write at
+//! once.
 
 mod file_of;
 mod rpc_stats;
@@ -12,9 +15,10 @@ use super::losses::Losses;
 use crate::client::{Clock, STATFS_TIMEOUT};
 use crate::kernel::Kernel;
 use crate::lmv::Lmv;
+use crate::mdc::Mdc;
 use crate::stats::MountStats;
 use cpt::Handle;
-use ldlm::{LockClient, LockClientConfig, LockOwner};
+use ldlm::{LockClient, LockClientConfig, LockOwner, Policy};
 use params::Group;
 use parking_lot::Mutex;
 use rpc::{Import, ImportConfig, ImportKind, ImportOwner, Ptlrpc, ReplyMsg, Request, RpcError};
@@ -22,18 +26,18 @@ use rpc_stats::RpcStats;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
-use std::{fmt, future::Future};
+use std::{fmt, future::Future, ops::Range};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tunables::Tunables;
 use wire::checksum::ChecksumType;
 use wire::format::bufs;
 use wire::{
-    Errno, Fid, NANOSECONDS_REQUESTED, Nid, OBD_CONNECT_64BITHASH, OBD_CONNECT_AT, OBD_CONNECT_BRW_SIZE,
-    OBD_CONNECT_BULK_MBITS, OBD_CONNECT_CANCELSET, OBD_CONNECT_CKSUM, OBD_CONNECT_EINPROGRESS,
-    OBD_CONNECT_FID, OBD_CONNECT_FLAGS2, OBD_CONNECT_FULL20, OBD_CONNECT_GRANT, OBD_CONNECT_LAYOUTLOCK,
-    OBD_CONNECT_LVB_TYPE, OBD_CONNECT_MAXBYTES, OBD_CONNECT_SHORTIO, OBD_CONNECT_SRVLOCK, OBD_CONNECT_VBR,
-    OBD_CONNECT_VERSION, OBD_CONNECT2_INC_XID, OBD_CONNECT2_LSEEK, OBD_CONNECT2_REP_MBITS, OST_STATFS,
-    ObdConnectData, ObdStatfs, OstIndex, Precision, Time,
+    Errno, Fid, MDS_INODELOCK_DOM, NANOSECONDS_REQUESTED, Nid, OBD_CONNECT_64BITHASH, OBD_CONNECT_AT,
+    OBD_CONNECT_BRW_SIZE, OBD_CONNECT_BULK_MBITS, OBD_CONNECT_CANCELSET, OBD_CONNECT_CKSUM,
+    OBD_CONNECT_EINPROGRESS, OBD_CONNECT_FID, OBD_CONNECT_FLAGS2, OBD_CONNECT_FULL20, OBD_CONNECT_GRANT,
+    OBD_CONNECT_LAYOUTLOCK, OBD_CONNECT_LVB_TYPE, OBD_CONNECT_MAXBYTES, OBD_CONNECT_SHORTIO,
+    OBD_CONNECT_SRVLOCK, OBD_CONNECT_VBR, OBD_CONNECT_VERSION, OBD_CONNECT2_INC_XID, OBD_CONNECT2_LSEEK,
+    OBD_CONNECT2_REP_MBITS, OBD_OBJECT_EOF, OST_STATFS, ObdConnectData, ObdStatfs, OstIndex, Precision, Time,
 };
 
 pub(super) use rpc_stats::Direction;
@@ -65,7 +69,7 @@ pub(super) struct OscTarget {
     pub(super) nids: Vec<Nid>,
 }
 
-/// The client of one OST.
+/// The client of one target.
 pub(super) struct Osc {
     target: OscTarget,
     import: Arc<Import>,
@@ -78,6 +82,8 @@ pub(super) struct Osc {
     clock: Clock,
     losses: Arc<Losses>,
     lmv: Arc<Lmv>,
+    /// Whether the target is an MDT.
+    is_mdt: bool,
     /// Whether the target is known to require capabilities.
     requires_capabilities: AtomicBool,
     runtime: Handle,
@@ -131,7 +137,44 @@ impl Osc {
             },
         );
         locks.set_import(import.clone());
-        let osc = Arc::new(Osc {
+        let osc = Osc::with_connection(target, (import, locks), cfg, cache_limit, losses);
+        let osc = Arc::new(osc);
+        *osc.params.lock() = vec![
+            osc.register_params(&cfg.params),
+            osc.locks().register_params(&cfg.params, osc.name()),
+        ];
+        osc
+    }
+
+    /// The client of a metadata target's data.
+    pub(super) fn of_mdt(
+        mdc: &Arc<Mdc>,
+        cfg: &DataConfig,
+        cache_limit: &Arc<CacheLimit>,
+        losses: Arc<Losses>,
+    ) -> Arc<Osc> {
+        let target = OscTarget {
+            name: mdc.import.name().to_owned(),
+            target_uuid: String::new(),
+            client_uuid: cfg.client_uuid.clone(),
+            index: OstIndex(mdc.index),
+            nids: Vec::new(),
+        };
+        let connection = (mdc.import.clone(), mdc.locks.clone());
+        Arc::new(Osc {
+            is_mdt: true,
+            ..Osc::with_connection(target, connection, cfg, cache_limit, losses)
+        })
+    }
+
+    fn with_connection(
+        target: OscTarget,
+        (import, locks): (Arc<Import>, Arc<LockClient>),
+        cfg: &DataConfig,
+        cache_limit: &Arc<CacheLimit>,
+        losses: Arc<Losses>,
+    ) -> Osc {
+        Osc {
             target,
             import,
             locks,
@@ -147,18 +190,14 @@ impl Osc {
             clock: cfg.clock.clone(),
             losses,
             lmv: cfg.lmv.clone(),
+            is_mdt: false,
             requires_capabilities: AtomicBool::new(false),
             runtime: Handle::current(),
             write_slots: Arc::new(Semaphore::new(DEFAULT_RPCS_IN_FLIGHT as usize)),
             cache_limit: cache_limit.clone(),
             object_bytes_max: AtomicU64::new(u64::MAX),
             params: Mutex::default(),
-        });
-        *osc.params.lock() = vec![
-            osc.register_params(&cfg.params),
-            osc.locks().register_params(&cfg.params, osc.name()),
-        ];
-        osc
+        }
     }
 
     /// Connects in the background.
@@ -199,7 +238,27 @@ impl Osc {
     }
 
     pub(super) async fn call(&self, request: Request) -> Result<ReplyMsg, RpcError> {
+        let request = Request {
+            // Other requests to an MDT may wait until this client has written and released a lock.
+            limited: request.limited && !self.is_mdt,
+            ..request
+        };
         self.import().call(request).await
+    }
+
+    /// Whether the target is an MDT.
+    pub(super) fn is_mdt(&self) -> bool {
+        self.is_mdt
+    }
+
+    /// The lock policy of a byte range of an object: on an MDT, the DOM bit of the file. An extent
+    /// lock stores its last byte, not its end.
+    pub(super) fn lock_policy(&self, range: &Range<u64>) -> Policy {
+        match range.end {
+            _ if self.is_mdt => Policy::ibits(MDS_INODELOCK_DOM),
+            OBD_OBJECT_EOF => Policy::extent(range.start, OBD_OBJECT_EOF),
+            end => Policy::extent(range.start, end - 1),
+        }
     }
 
     pub(super) fn lmv(&self) -> &Lmv {
@@ -261,6 +320,7 @@ impl Osc {
                 .then(|| self.checksum_type()),
             short_io: data.ocd_connect_flags & OBD_CONNECT_SHORTIO != 0
                 && u64::from(agreed) >= SHORT_IO_BYTES_MAX,
+            syncs_without_grant: !self.is_mdt,
         }
     }
 

@@ -13,11 +13,9 @@
 //! | UPDATE, PERM | attributes; UPDATE also a directory's entries, negative entries and name set |
 //! | LOOKUP | the names that lead to this file |
 //! | LAYOUT | a regular file's layout |
-//! | DOM | the mark that this client created the file and no client has written to it |
+//! | DOM | data on the MDT ([`crate::data`] caches it) |
+//! | unwritten ([`wire::INODELOCK_UNWRITTEN`]) | the mark that this client created the file and no client has written to it |
 //! | XATTR | extended attributes |
-//!
-//! In Lustre, DOM covers data on the MDT. Nacre has no such data; on its lock terms the bit covers
-//! only the mark.
 
 mod changes;
 mod name_set;
@@ -42,7 +40,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use striping::StripingMarks;
 use wire::{
-    Fid, MDS_INODELOCK_DOM, MDS_INODELOCK_LAYOUT, MDS_INODELOCK_LOOKUP, MDS_INODELOCK_PERM,
+    Fid, INODELOCK_UNWRITTEN, MDS_INODELOCK_LAYOUT, MDS_INODELOCK_LOOKUP, MDS_INODELOCK_PERM,
     MDS_INODELOCK_UPDATE, MDS_INODELOCK_XATTR, Time,
 };
 
@@ -90,7 +88,8 @@ pub(crate) struct InodeState {
     changed: DirChangeState,
     /// The tasks that have received the directory's attributes since the last change.
     pub(crate) kernel_viewers: AttrReaders,
-    /// This client created the file, and no client has written to it. Valid under a DOM lock.
+    /// This client created the file, and no client has written to it. Valid under a lock on the
+    /// bit of unwritten files.
     pub(crate) unwritten: bool,
     /// Number of this client's opens for writing or execution, until the server has closed them.
     deny_count: u32,
@@ -369,7 +368,7 @@ impl Inodes {
                 drop_negative(&mut state);
                 state.name_set = None;
             }
-            if bits & MDS_INODELOCK_DOM != 0 {
+            if bits & INODELOCK_UNWRITTEN != 0 {
                 state.unwritten = false;
             }
             if bits & MDS_INODELOCK_LAYOUT != 0 {

@@ -1,7 +1,7 @@
 //! Tests of layouts.
 
 #![allow(clippy::unwrap_used)]
-use super::{Elsewhere, FileLayout, ObjectExtent, ObjectIndex, Stripe};
+use super::{Elsewhere, FileLayout, ObjectExtent, ObjectIndex, Stripe, StripeTarget};
 use bytes::Bytes;
 use wire::striping::{CompositeLayout, LovLayout, PlainLayout};
 use wire::{
@@ -106,7 +106,10 @@ fn a_parsed_layout_has_its_objects() {
             oi_id: 0x1000,
             oi_seq: 1,
         };
-        let second = Stripe { oi, ost: OstIndex(1) };
+        let second = Stripe {
+            oi,
+            target: StripeTarget::Ost(OstIndex(1)),
+        };
         assert_eq!(layout.objects().nth(1), Some((StripeIndex(1), &second)));
         assert_eq!(layout.components()[0].extent, 0..u64::MAX);
     }
@@ -134,7 +137,18 @@ fn unsupported_and_invalid_components_are_errors() {
         pattern: LOV_PATTERN_MDT,
         ..plain(0, 65536)
     };
-    assert_eq!(composite(1, &[whole(on_mdt)]), Err(Errno::EOPNOTSUPP));
+    assert_eq!(
+        composite(1, &[whole(on_mdt.clone())]),
+        Err(Errno::EPROTO),
+        "no end"
+    );
+    let first = (MIB, true, plain(1, 65536));
+    let second = (2 * MIB, true, on_mdt);
+    assert_eq!(
+        composite(1, &[first, second]),
+        Err(Errno::EPROTO),
+        "not the first"
+    );
     let first = (MIB, true, plain(1, 65536));
     for second in [first.clone(), (MIB / 2, true, plain(1, 65536))] {
         assert_eq!(composite(1, &[first.clone(), second]), Err(Errno::EPROTO));
@@ -279,4 +293,22 @@ fn offsets_in_objects_map_back_to_the_file() {
     }
     // Beyond the end of the component.
     assert_eq!(progressive().file_offset(ObjectIndex(0), MIB), None);
+}
+
+#[test]
+fn component_on_the_mdt_is_one_object_with_the_offsets_of_the_file() {
+    let on_mdt = PlainLayout::request_on_mdt(MIB as u32);
+    let layout = composite(1, &[(MIB, true, on_mdt), (u64::MAX, true, plain(2, 65536))]).unwrap();
+    let targets: Vec<_> = layout.objects().map(|(_, stripe)| stripe.target).collect();
+    assert_eq!(targets[0], StripeTarget::Mdt);
+    assert_eq!(targets[1..], [0, 1].map(|n| StripeTarget::Ost(OstIndex(n))));
+    let first = layout.extents(MIB - 10, 20).next().unwrap();
+    assert_eq!((first.object_offset, first.len), (MIB - 10, 10));
+    assert_eq!(layout.file_size(ObjectIndex(0), MIB - 3), MIB - 3);
+    let truncated: Vec<_> = layout.truncated(1000).collect();
+    assert_eq!(
+        truncated,
+        [(0, 1000), (1, 0), (2, 0)].map(|(o, size)| (ObjectIndex(o), size))
+    );
+    assert!(layout.has_objects(0..MIB));
 }

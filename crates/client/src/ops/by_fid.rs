@@ -44,6 +44,9 @@ struct PathPart {
     above: Option<Fid>,
 }
 
+/// Files to remove at a target, each with its place in the request.
+type FilesAt<'a> = (&'a Arc<Mdc>, Vec<(usize, Fid)>);
+
 impl Client {
     /// The paths of a file below the mount's root, one for each of its names there, without a
     /// leading `/`. `fid` is the FID of the file, or of one of its objects on an OST.
@@ -245,7 +248,7 @@ impl Client {
                 Err(e) => results[index] = Err(e),
             }
         }
-        let mut by_target: BTreeMap<u32, (&Arc<Mdc>, Vec<(usize, Fid)>)> = BTreeMap::new();
+        let mut by_target: BTreeMap<u32, FilesAt<'_>> = BTreeMap::new();
         for (index, fid) in below_root {
             match self.lmv.mdc_of(fid).await {
                 Ok(mdc) => {

@@ -14,7 +14,7 @@ use ldlm::{LockMode, LockRef};
 use std::sync::Arc;
 use std::time::Duration;
 use wire::striping::LmvLayout;
-use wire::{Errno, Fid, MDS_INODELOCK_DOM, MDS_INODELOCK_LAYOUT, MDS_INODELOCK_LOOKUP};
+use wire::{Errno, Fid, INODELOCK_UNWRITTEN, MDS_INODELOCK_LAYOUT, MDS_INODELOCK_LOOKUP};
 
 /// A found file, and the parts of the answer that a front end may cache.
 pub struct FoundFile {
@@ -290,6 +290,6 @@ impl Client {
                 .is_some_and(|inode| inode.state.lock().unwritten)
         };
         // The lock may be revoked and granted again between the check of the mark and of the lock.
-        is_marked() && mdc.has_lock(fid, LockMode::Pr, MDS_INODELOCK_DOM) && is_marked()
+        is_marked() && mdc.has_lock(fid, LockMode::Pr, INODELOCK_UNWRITTEN) && is_marked()
     }
 }

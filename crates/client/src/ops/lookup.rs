@@ -14,7 +14,7 @@ use bytes::Bytes;
 use ldlm::LockCookie;
 use ldlm::{LockMode, LockRef};
 use wire::{
-    DOT_LUSTRE_NAME, Errno, Fid, IT_GETATTR, MDS_INODELOCK_DOM, MDS_INODELOCK_LAYOUT, MDS_INODELOCK_LOOKUP,
+    DOT_LUSTRE_NAME, Errno, Fid, INODELOCK_UNWRITTEN, IT_GETATTR, MDS_INODELOCK_LAYOUT, MDS_INODELOCK_LOOKUP,
     MDS_INODELOCK_UPDATE, OBD_MD_DEFAULT_MEA, OBD_MD_FLACL, OBD_MD_FLBTIME, OBD_MD_FLCROSSREF,
     OBD_MD_FLDIREA, OBD_MD_FLEASIZE, OBD_MD_FLGETATTR, OBD_MD_FLID, OBD_MD_FLMODEASIZE, OBD_MD_MEA,
     WireStruct, nul_terminated,
@@ -329,7 +329,7 @@ impl Client {
                     ..md.clone()
                 });
             }
-            state.unwritten |= bits & MDS_INODELOCK_DOM != 0 && reply.created_file();
+            state.unwritten |= bits & INODELOCK_UNWRITTEN != 0 && reply.created_file();
         }
         if md.attr.is_dir() {
             match name {

@@ -9,7 +9,7 @@ use crate::mdc::{NameChange, Reint};
 use crate::pack::{self, RenameRec, Suppgids};
 use crate::stats::Operation;
 use wire::format::bufs;
-use wire::{Errno, Fid, MDS_INODELOCK_FULL, MdtBody, Precision, RenameFlags};
+use wire::{Errno, Fid, MDS_INODELOCK_ELC, MdtBody, Precision, RenameFlags};
 
 impl Client {
     /// Renames a file or directory. Replaces an existing file or empty directory of the new name.
@@ -103,11 +103,7 @@ impl Client {
         };
         self.inodes.forget_name(from.0.fid, from.1, source);
         self.inodes.forget_name(to.0.fid, to.1, target);
-        let target_bits = if exchange {
-            REMOVAL_BITS
-        } else {
-            MDS_INODELOCK_FULL
-        };
+        let target_bits = if exchange { REMOVAL_BITS } else { MDS_INODELOCK_ELC };
         // After an exchange, or with a whiteout, a file has the old name.
         let kept_name = (exchange || !whiteout.is_zero()).then_some(from.1);
         for _ in 0..TARGETS_MAX {

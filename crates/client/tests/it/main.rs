@@ -9,6 +9,7 @@ mod components;
 mod connect_flags;
 mod crashes;
 mod data;
+mod data_on_mdt;
 mod evictions;
 mod layouts;
 mod linear;

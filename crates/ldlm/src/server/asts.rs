@@ -7,7 +7,6 @@
 use super::{ExportState, LockServer};
 use crate::action::Action;
 use crate::lock::{Holder, Lock, LockId};
-use crate::policy::Policy;
 use crate::request::dlm_req;
 use bytes::Bytes;
 use cpt::Bug;
@@ -111,9 +110,9 @@ impl LockServer {
         if deadlock {
             flags |= wire::LDLM_FL_FLOCK_DEADLOCK;
         }
-        let lvb = match lock.policy {
-            Policy::Extent(_) => self.lvb_for(&export, &lock.res).await,
-            _ => Bytes::new(),
+        let lvb = match lock.policy.has_value_block() {
+            true => self.lvb_for(&export, &lock.res).await,
+            false => Bytes::new(),
         };
         let req = dlm_req(flags, 0, lock.desc(), [lock.cookie, lock.id.0].into_iter());
         let reply = export

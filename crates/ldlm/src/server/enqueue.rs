@@ -27,6 +27,18 @@ impl LockServer {
     /// - `ENOMEM`: the limit of locks is reached.
     /// - `ENOTCONN`: the client has disconnected.
     pub async fn enqueue(&self, req: &mut ServerRequest) -> Result<Reply, Errno> {
+        let dlm = request::parse(req.buf(bufs::DLM_REQ))?;
+        let has_intent = u64::from(dlm.lock_flags) & wire::LDLM_FL_HAS_INTENT != 0;
+        self.enqueue_or_glimpse(req, has_intent).await
+    }
+
+    /// Handles an `LDLM_ENQUEUE` as [`LockServer::enqueue`] does. `glimpses`: a request for a lock
+    /// with a value block is a glimpse.
+    ///
+    /// # Errors
+    ///
+    /// As [`LockServer::enqueue`].
+    pub async fn enqueue_or_glimpse(&self, req: &mut ServerRequest, glimpses: bool) -> Result<Reply, Errno> {
         let mut dlm = request::parse(req.buf(bufs::DLM_REQ))?;
         self.cancel(
             &req.export,
@@ -44,8 +56,7 @@ impl LockServer {
             if let Some(lock) = self.find_earlier_attempt(req, &dlm, &lock_request) {
                 return self.lock_reply(&req.export, &dlm, &lock, 0).await;
             }
-            let has_intent = u64::from(dlm.lock_flags) & wire::LDLM_FL_HAS_INTENT != 0;
-            if has_intent && lock_request.policy.ty() == LockType::Extent {
+            if glimpses && lock_request.policy.has_value_block() {
                 return self.glimpse(req, &dlm, lock_request).await;
             }
             self.wait_below_limit().await?;
@@ -174,10 +185,10 @@ impl LockServer {
             rep.lock_flags |= wire::LDLM_FL_BLOCK_WAIT as u32;
         }
         rep.lock_handle.cookie = lock.id.0;
-        let lvb = match lock.policy {
-            // A client that replays a lock has a newer value block than the server.
-            Policy::Extent(_) if !self.is_replay(export, dlm) => self.lvb_for(export, &lock.res).await,
-            _ => Bytes::new(),
+        // A client that replays a lock has a newer value block than the server.
+        let lvb = match lock.policy.has_value_block() && !self.is_replay(export, dlm) {
+            true => self.lvb_for(export, &lock.res).await,
+            false => Bytes::new(),
         };
         Ok(Reply::new(vec![rep.to_bytes(), lvb]))
     }

@@ -1,6 +1,6 @@
 //! A lock server's questions to its target about resources: their lock value blocks (LVB), which
-//! are the size, blocks and times of an OST object, as the OST knows them, and their parts of the
-//! target.
+//! are the size, blocks and times of an OST object or of a file's data on an MDT, as the target
+//! knows them, and their parts of the target.
 
 use super::LockServer;
 use bytes::Bytes;
@@ -9,7 +9,7 @@ use wire::{HasTimes, LdlmResId, OstLvb, Precision, WireStruct};
 
 /// A lock server's target, as far as the resources are concerned.
 pub trait LvbOps: Send + Sync + 'static {
-    /// The current value block of a resource (on an OST: `OstLvb`); `None` if it has none.
+    /// The current value block of a resource (of data: `OstLvb`); `None` if it has none.
     fn fill<'a>(&'a self, res: &'a LdlmResId) -> BoxFuture<'a, Option<Bytes>>;
 
     /// Takes a value block that a client has reported; with `None`, discards a cached one, because
@@ -44,7 +44,7 @@ pub(super) fn with_client_precision(export: &Export, lvb: Bytes) -> Bytes {
     }
 }
 
-/// For targets without value blocks: MDT, MGS.
+/// For targets without value blocks: the MGS.
 #[derive(Clone, Copy, Debug)]
 pub struct NoLvb;
 

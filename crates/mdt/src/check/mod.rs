@@ -11,6 +11,7 @@
 //! store again after repairs, because one problem can hide another. The caller also compares the
 //! files' objects ([`Claim`]) with those on the OSTs.
 
+mod data;
 mod evaluate;
 mod problem;
 mod ranges;
@@ -115,6 +116,7 @@ pub async fn examine(
     walk::inodes(store, &ranges, progress, &mut examination).await?;
     walk::names(store, &ranges, progress, &mut examination).await?;
     walk::xattrs(store, progress, &mut examination).await?;
+    data::walk(store, progress, &mut examination).await?;
     walk::orphans(store, progress, &mut examination).await?;
     walk::work(store, progress, &mut examination).await?;
     remote::updates(store, mdt_index, progress, &mut examination).await?;

@@ -152,6 +152,18 @@ pub enum Problem {
         /// The inode.
         fid: Fid,
     },
+    /// Data on the MDT of a missing inode, or of one without a part on the MDT.
+    DataWithoutFile {
+        /// The FID.
+        fid: Fid,
+    },
+    /// The attributes of a file's data on the MDT do not match its blocks.
+    WrongData {
+        /// The file.
+        fid: Fid,
+        /// The reason.
+        reason: String,
+    },
     /// A part of an inode's record is invalid.
     BadPart {
         /// The inode.
@@ -410,6 +422,22 @@ impl Problem {
                 "an inode with the flag for extended attributes".into(),
                 "the flag is not set".into(),
                 "sets the flag",
+            ),
+            Problem::DataWithoutFile { fid } => finding(
+                "data without a file",
+                Some(*fid),
+                show_path(store, *fid).await,
+                "a file with a part on the MDT".into(),
+                "no such file".into(),
+                "removes the data",
+            ),
+            Problem::WrongData { fid, reason } => finding(
+                "wrong size of data",
+                Some(*fid),
+                show_path(store, *fid).await,
+                "a size and space that match the data".into(),
+                reason.clone(),
+                "sets size and space",
             ),
             Problem::BadPart { fid, part, reason } => {
                 let (problem, expected, repair) = match part {

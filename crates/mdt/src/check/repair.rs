@@ -109,7 +109,7 @@ impl Repairer {
                 let inode = store.inode(*fid).await?;
                 let mut change = Change::new();
                 change.remove_orphan(*fid);
-                change.destroy_inode(*fid, &inode, store.xattr_names(*fid, &inode).await?)?;
+                change.destroy_inode(*fid, &inode, store.own_records(*fid, &inode).await?)?;
                 self.apply(change).await
             }
             Problem::StaleOrphanRecord { fid, .. } => self.remove(keys::orphan(*fid)).await,
@@ -130,6 +130,12 @@ impl Repairer {
             }
             Problem::XattrsWithoutInode { fid } => self.remove_all(&keys::xattr(*fid, b"")).await,
             Problem::UnflaggedXattrs { fid } => self.change(*fid, |inode| inode.has_xattrs = true).await,
+            Problem::DataWithoutFile { fid } => self.remove_all(&keys::data(*fid)).await,
+            Problem::WrongData { fid, .. } => {
+                let mut change = Change::new();
+                change.change_data(*fid, store.repaired_data(*fid).await?, false);
+                self.apply(change).await
+            }
             Problem::BadPart { fid, part, .. } => {
                 self.change(*fid, |inode| {
                     *match part {

@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod data;
 mod several_mdts;
 
 use bytes::Bytes;
@@ -426,6 +427,7 @@ async fn objects_of_all_components_are_claimed_and_replaced_by_their_places() {
     let place = |component, stripe| StripePlace { component, stripe };
     let component = |extent| ComponentRequest {
         extent,
+        on_mdt: false,
         striping: StripeRequest {
             stripe_size: 1 << 20,
             stripe_count: 1,
@@ -433,7 +435,7 @@ async fn objects_of_all_components_are_claimed_and_replaced_by_their_places() {
         },
     };
     let requests = [0..1 << 20, 1 << 20..2 << 20, 2 << 20..composite::EOF].map(component);
-    let mut layout = composite::new_layout(t.file, &requests);
+    let mut layout = composite::new_layout(t.file, &requests, 0);
     composite::add_objects(&mut layout, 0, &[object(100)]);
     composite::add_objects(&mut layout, 2, &[object(101), object(102)]);
     t.change(t.file, |i| i.lov = LovLayout::Composite(layout.clone()).build());
@@ -458,7 +460,7 @@ async fn objects_of_all_components_are_claimed_and_replaced_by_their_places() {
     // A gap between components, and the layout of another file.
     layout.components[1].0.lcme_extent.e_start += 1;
     t.change(t.file, |i| i.lov = LovLayout::Composite(layout).build());
-    let of_another = composite::new_layout(t.file, &requests);
+    let of_another = composite::new_layout(t.file, &requests, 0);
     t.change(t.g, |i| i.lov = LovLayout::Composite(of_another).build());
     assert_eq!(t.kinds().await, ["bad layout", "bad layout"]);
 }

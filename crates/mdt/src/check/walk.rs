@@ -27,7 +27,7 @@ use crate::{
 /// Valid file types (`S_IFMT`).
 const KINDS: [u32; 7] = [S_IFIFO, S_IFCHR, S_IFDIR, S_IFBLK, S_IFREG, S_IFLNK, S_IFSOCK];
 /// First bytes of the keys of known records ([`keys`]).
-const KNOWN_TAGS: &[u8] = b"dfimoqrux";
+const KNOWN_TAGS: &[u8] = b"bdfimoqrux";
 
 pub(super) fn report_malformed(
     examination: &mut Examination,

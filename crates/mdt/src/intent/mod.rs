@@ -18,8 +18,10 @@ use ldlm::GrantedLock;
 use rpc::{Reply, ServerRequest};
 use wire::format::bufs;
 use wire::{
-    DISP_OPEN_CREATE, ELDLM_LOCK_ABORTED, Errno, IT_CREAT, IT_GETATTR, IT_GETXATTR, IT_LAYOUT, IT_LOOKUP,
-    IT_OPEN, IT_READDIR, LDLM_FL_HAS_INTENT, LdlmReply, LdlmRequest, MdtRecCreate, Transno, WireStruct,
+    DISP_OPEN_CREATE, ELDLM_LOCK_ABORTED, Errno, HasTimes, IT_BRW, IT_CREAT, IT_GETATTR, IT_GETXATTR,
+    IT_GLIMPSE, IT_LAYOUT, IT_LOOKUP, IT_OPEN, IT_READDIR, LDLM_FL_HAS_INTENT, LdlmReply, LdlmRequest,
+    MdtBody, MdtRecCreate, OBD_MD_DOM_SIZE, OBD_MD_FLATIME, OBD_MD_FLCTIME, OBD_MD_FLMTIME, OstLvb, Transno,
+    WireStruct,
 };
 
 use crate::target::{HandlerResult, Mdt};
@@ -32,6 +34,8 @@ const LOOKUP: u64 = IT_LOOKUP;
 const LAYOUT: u64 = IT_LAYOUT;
 const GETXATTR: u64 = IT_GETXATTR;
 const READDIR: u64 = IT_READDIR;
+const BRW: u64 = IT_BRW;
+const GLIMPSE: u64 = IT_GLIMPSE;
 
 /// The result of an intent.
 #[derive(Debug, Default)]
@@ -104,6 +108,11 @@ impl Mdt {
             GETXATTR => self.intent_getxattr(req, cookie).await?.reply(6),
             // Equivalent to a plain enqueue of the directory's UPDATE bit.
             READDIR => self.locks.server().enqueue(req).await,
+            BRW | GLIMPSE => {
+                let glimpses = opc == GLIMPSE;
+                let reply = self.locks.server().enqueue_or_glimpse(req, glimpses).await?;
+                data_reply(reply)
+            }
             _ => Err(Errno::ENOTSUPP),
         }
     }
@@ -118,6 +127,21 @@ impl Mdt {
         let parent = req.get::<MdtRecCreate>(bufs::OPEN_REC)?.cr_fid1;
         Ok(self.append_dir_attrs(req, parent, reply).await)
     }
+}
+
+/// The reply to a lock on data in the format of intents: Lustre's clients take the size and times
+/// from the body. A queued lock's completion callback has a value block instead.
+fn data_reply(mut reply: Reply) -> HandlerResult {
+    let lvb = reply.bufs.get(1).map(|lvb| OstLvb::from_bytes(lvb));
+    let mut body = MdtBody::default();
+    if let Some(Ok(lvb)) = lvb {
+        body.mbo_valid = OBD_MD_DOM_SIZE | OBD_MD_FLATIME | OBD_MD_FLMTIME | OBD_MD_FLCTIME;
+        (body.mbo_dom_size, body.mbo_dom_blocks) = (lvb.lvb_size, lvb.lvb_blocks);
+        body.set_times(lvb.times());
+    }
+    reply.bufs.truncate(1);
+    reply.bufs.extend([body.to_bytes(), Bytes::new(), Bytes::new()]);
+    Ok(reply)
 }
 
 /// The operation of an enqueue's intent.

@@ -233,9 +233,9 @@ impl Mdt {
             inode = self.ensure_layout(req, request, fid, inode, out).await?;
         }
         if request.flags.writes() {
-            // An open for write revokes the creator's DOM bit, even from the client that opens:
-            // from now on, a second handle writes to the file.
-            self.request_locks(req).lock_inode(fid, locks::DOM).await?;
+            // An open for write revokes the creator's bit of unwritten files, even from the client
+            // that opens: from now on, a second handle writes to the file.
+            self.request_locks(req).lock_inode(fid, locks::UNWRITTEN).await?;
             if !request.flags.has(MDS_OPEN_LOCK) {
                 // With MDS_OPEN_LOCK, the grant of the client's open lock revokes leases.
                 found.held.revoke_lease(fid).await?;
@@ -359,7 +359,7 @@ impl Mdt {
     }
 
     /// Creates a file. Grants the creator's lock before the file is visible: another client that
-    /// opens the file for write by its FID must revoke the creator's DOM bit.
+    /// opens the file for write by its FID must revoke the creator's bit of unwritten files.
     async fn create_file(
         &self,
         req: &ServerRequest,
@@ -381,7 +381,7 @@ impl Mdt {
         };
         let node = request.new_file(lov);
         let creator_bit = match lock_terms(req) {
-            LockTerms::Nacre => locks::DOM,
+            LockTerms::Nacre => locks::UNWRITTEN,
             _ => 0,
         };
         let file = Inode {

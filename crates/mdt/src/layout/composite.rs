@@ -1,6 +1,7 @@
 //! Composite layouts (Lustre's progressive file layouts): components that follow each other from
 //! the beginning of a file, each with its own striping. A component gets its objects before a
-//! client first writes there. Until then its record keeps what the user requested. Pure.
+//! client first writes there. Until then its record keeps what the user requested. The first
+//! component may be on the MDT; it has no objects. Pure.
 
 use std::ops::Range;
 
@@ -19,6 +20,9 @@ use crate::namespace::xattr::VALUE_MAX;
 
 /// The end of a component that has no end.
 pub const EOF: u64 = CompositeLayout::EOF;
+/// Largest end of a component on the MDT, bytes. A removal of the file removes its blocks in one
+/// transaction.
+pub const ON_MDT_MAX: u64 = 16 << 20;
 /// Most bytes that a component without objects takes in a layout: its entry, a header with a pool,
 /// and one record in place of the objects.
 const COMPONENT_BYTES: usize = LovCompMdEntryV1::SIZE + LovMdsMdV3::SIZE + LovOstDataV1::SIZE;
@@ -28,6 +32,8 @@ const COMPONENT_BYTES: usize = LovCompMdEntryV1::SIZE + LovMdsMdV3::SIZE + LovOs
 pub struct ComponentRequest {
     /// The bytes of the file; the end [`EOF`] means no end.
     pub extent: Range<u64>,
+    /// Whether the bytes are on the MDT. Then `striping` has no values.
+    pub on_mdt: bool,
     /// The striping of these bytes.
     pub striping: StripeRequest,
 }
@@ -37,6 +43,9 @@ impl ComponentRequest {
     /// of its stripe size: if the default size does not divide the end, the size is the largest
     /// power of two that does.
     pub fn with_defaults(self, defaults: &StripeRequest) -> ComponentRequest {
+        if self.on_mdt {
+            return self;
+        }
         let is_given = self.striping.stripe_size != 0;
         let mut striping = self.striping.with_defaults(defaults);
         if striping.stripe_size == 0 {
@@ -55,7 +64,27 @@ impl ComponentRequest {
 
     /// The component without objects, in the format of a directory's default.
     fn to_default(&self) -> (LovCompMdEntryV1, PlainLayout) {
-        (entry(&self.extent, 0), self.striping.to_plain())
+        let plain = match self.on_mdt {
+            true => PlainLayout::request_on_mdt(self.extent.end as u32),
+            false => self.striping.to_plain(),
+        };
+        (entry(&self.extent, 0), plain)
+    }
+
+    /// The component of a new file, without objects.
+    fn to_new(&self, file: Fid, id: u32, mdt: u16) -> (LovCompMdEntryV1, PlainLayout) {
+        let mut entry = entry(&self.extent, id);
+        if !self.on_mdt {
+            return (entry, without_objects(file, &self.striping));
+        }
+        entry.lcme_flags = LCME_FL_INIT;
+        let on_mdt = PlainLayout {
+            oi: owner(file),
+            // As in Lustre, tools show this field as the MDT's index.
+            layout_gen: mdt,
+            ..PlainLayout::request_on_mdt(self.extent.end as u32)
+        };
+        (entry, on_mdt)
     }
 }
 
@@ -98,6 +127,16 @@ pub fn parse_request(ea: &[u8]) -> Result<Vec<ComponentRequest>, Errno> {
         if entry.lcme_flags & !LCME_FL_INIT != 0 {
             return Err(Errno::EOPNOTSUPP);
         }
+        let extent = extent_of(entry);
+        if plain.is_on_mdt() {
+            check_on_mdt(entry, plain).map_err(|_| Errno::EINVAL)?;
+            components.push(ComponentRequest {
+                extent,
+                on_mdt: true,
+                striping: StripeRequest::default(),
+            });
+            continue;
+        }
         let mut striping = StripeRequest::from_plain(plain)?;
         if has_objects(entry) {
             // The layout of a file: the field of the first OST has a generation.
@@ -109,7 +148,8 @@ pub fn parse_request(ea: &[u8]) -> Result<Vec<ComponentRequest>, Errno> {
             return Err(Errno::EINVAL);
         }
         components.push(ComponentRequest {
-            extent: extent_of(entry),
+            extent,
+            on_mdt: false,
             striping,
         });
     }
@@ -119,6 +159,40 @@ pub fn parse_request(ea: &[u8]) -> Result<Vec<ComponentRequest>, Errno> {
     match bytes <= VALUE_MAX {
         true => Ok(components),
         false => Err(Errno::EINVAL),
+    }
+}
+
+/// Checks a component on the MDT: it is the first, has an end and no stripes. The error is the
+/// reason that it cannot exist.
+fn check_on_mdt(entry: &LovCompMdEntryV1, plain: &PlainLayout) -> Result<(), String> {
+    let Range { start, end } = extent_of(entry);
+    let has_size = plain.stripe_size == 0 || u64::from(plain.stripe_size) == end;
+    match start == 0 && end <= ON_MDT_MAX && has_size && plain.objects.is_empty() && plain.stripe_count == 0 {
+        true => Ok(()),
+        false => Err(format!("a component on the MDT of bytes {start} to {end}")),
+    }
+}
+
+/// Limits the component on the MDT to `max` bytes, a multiple of the least stripe size. As in
+/// Lustre, the next component then begins earlier. With 0, no component is on the MDT.
+///
+/// # Errors
+///
+/// `EINVAL` if no component remains.
+pub fn limit_on_mdt(mut components: Vec<ComponentRequest>, max: u64) -> Result<Vec<ComponentRequest>, Errno> {
+    let Some(first) = components.first_mut().filter(|c| c.on_mdt && c.extent.end > max) else {
+        return Ok(components);
+    };
+    first.extent.end = max;
+    if let Some(next) = components.get_mut(1) {
+        next.extent.start = max;
+    }
+    if max == 0 {
+        components.remove(0);
+    }
+    match components.is_empty() {
+        true => Err(Errno::EINVAL),
+        false => Ok(components),
     }
 }
 
@@ -146,15 +220,11 @@ pub fn to_default_layout(components: &[ComponentRequest]) -> Bytes {
     LovLayout::Composite(CompositeLayout::new(components)).build()
 }
 
-/// The layout of a new file with these components, which have all values and no objects yet. As in
+/// The layout of a new file with these components, which have all values and no objects yet. The
+/// component on the MDT names the MDT, by its index `mdt`. As in
 /// Lustre, each component raises the generation of the layout, which becomes the component's id.
-pub fn new_layout(file: Fid, components: &[ComponentRequest]) -> CompositeLayout {
-    let component = |(id, request): (u32, &ComponentRequest)| {
-        (
-            entry(&request.extent, id),
-            without_objects(file, &request.striping),
-        )
-    };
+pub fn new_layout(file: Fid, components: &[ComponentRequest], mdt: u16) -> CompositeLayout {
+    let component = |(id, request): (u32, &ComponentRequest)| request.to_new(file, id, mdt);
     let mut layout = CompositeLayout::new((1..).zip(components).map(component).collect());
     layout.head.lcm_layout_gen = layout.components.len() as u32;
     layout
@@ -270,6 +340,12 @@ pub(super) fn component_at(layout: &CompositeLayout, offset: u64) -> Option<&Pla
     found.and_then(|(entry, plain)| has_objects(entry).then_some(plain))
 }
 
+/// The end of the component on the MDT.
+pub(super) fn data_max(layout: &CompositeLayout) -> Option<u64> {
+    let (entry, plain) = layout.components.first()?;
+    plain.is_on_mdt().then_some(entry.lcme_extent.e_end)
+}
+
 /// Whether a user's layout has objects: then it is the layout of a file.
 pub(super) fn is_of_file(layout: &CompositeLayout) -> bool {
     with_objects(layout).next().is_some()
@@ -299,6 +375,9 @@ pub fn check(layout: &CompositeLayout) -> Result<(), String> {
 }
 
 fn check_component(entry: &LovCompMdEntryV1, plain: &PlainLayout) -> Result<(), String> {
+    if plain.is_on_mdt() && has_objects(entry) {
+        return check_on_mdt(entry, plain);
+    }
     let (count, objects) = (plain.stripe_count, plain.objects.len());
     if !plain.is_raid0() || plain.is_released() || plain.magic == LOV_USER_MAGIC_SPECIFIC {
         return Err(format!("a component of pattern {:#x}", plain.pattern));

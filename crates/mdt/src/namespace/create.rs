@@ -12,8 +12,8 @@ use crate::{
     cred::Cred,
     dir_layout,
     store::{
-        Change, DIR_BLOCK, DirChange, Entry, Inode, RequestStore, S_IFBLK, S_IFCHR, S_IFDIR, S_IFIFO,
-        S_IFLNK, S_IFMT, S_IFREG, S_IFSOCK, S_ISGID, UnusedFid, links,
+        Change, DIR_BLOCK, DirChange, Entry, FileData, Inode, RequestStore, S_IFBLK, S_IFCHR, S_IFDIR,
+        S_IFIFO, S_IFLNK, S_IFMT, S_IFREG, S_IFSOCK, S_ISGID, UnusedFid, links,
     },
 };
 
@@ -362,6 +362,11 @@ fn plan_set_layout(mut inode: Inode, file: Fid, lov: Bytes) -> Result<Option<Pla
     inode.lov = lov;
     let mut change = Change::growing();
     change.change_inode(file, &inode);
+    if let Some(max) = inode.data_max().filter(|_| inode.size > 0) {
+        let mut data = FileData::default();
+        data.truncate(inode.size.min(max));
+        change.change_data(file, data, true);
+    }
     Ok(Some(Plan::new(change, file, inode, pre_versions)))
 }
 

@@ -11,6 +11,7 @@
 
 mod attr;
 mod create;
+mod data;
 mod open;
 mod remote;
 mod rename;
@@ -23,6 +24,7 @@ use wire::{Errno, Fid, Time, Transno};
 pub use attr::{CloseAttrs, SetattrArgs, apply_close_attrs, setattr};
 pub use create::{NewInode, create, create_volatile, link, replace_layout, set_layout};
 pub(crate) use create::{check_fid, create_resolved};
+pub use data::{DataChange, change_data};
 pub(crate) use open::drop_handle;
 pub use open::{
     OpenMode, close, has_executors, has_lease, open, open_with_lease, record_access, release_handle,

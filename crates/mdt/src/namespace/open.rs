@@ -309,7 +309,7 @@ pub(crate) fn drop_handle(store: RequestStore<'_>, fid: Fid, mode: OpenMode) -> 
 /// Destroys an inode without links after its last close.
 async fn destroy_closed(store: &Store, change: &mut Change, fid: Fid, inode: &Inode) -> Result<(), Errno> {
     change.remove_orphan(fid);
-    change.destroy_inode(fid, inode, store.xattr_names(fid, inode).await?)
+    change.destroy_inode(fid, inode, store.own_records(fid, inode).await?)
 }
 
 /// Removes one handle. Unlike [`close`], needs a transaction only if it destroys the inode, that

@@ -8,9 +8,8 @@ use super::{
 };
 use crate::{
     cred::Cred,
-    store::{Change, DirChange, Entry, Inode, OpenCounts, RequestStore, Store, links},
+    store::{Change, DirChange, Entry, Inode, OpenCounts, OwnRecords, RequestStore, Store, links},
 };
-use bytes::Bytes;
 
 /// Arguments of unlink and rmdir.
 #[derive(Clone, Copy, Debug)]
@@ -210,19 +209,19 @@ pub(super) struct LinkedInode {
     pub(super) fid: Fid,
     pub(super) inode: Inode,
     pub(super) opens: OpenCounts,
-    /// The names of its extended attributes.
-    xattrs: Vec<Bytes>,
+    /// Its other records.
+    own: OwnRecords,
 }
 
 impl LinkedInode {
     /// Reads the inode.
     pub(super) async fn read(store: &Store, fid: Fid) -> Result<LinkedInode, Errno> {
         let inode = store.inode(fid).await?;
-        let xattrs = store.xattr_names(fid, &inode).await?;
+        let own = store.own_records(fid, &inode).await?;
         Ok(LinkedInode {
             fid,
             opens: store.open_counts(fid),
-            xattrs,
+            own,
             inode,
         })
     }
@@ -243,7 +242,7 @@ impl LinkedInode {
         };
         inode.record_change(time);
         if inode.nlink == 0 && self.opens.total == 0 {
-            return change.destroy_inode(fid, inode, std::mem::take(&mut self.xattrs));
+            return change.destroy_inode(fid, inode, std::mem::take(&mut self.own));
         }
         inode.links = links::remove(&inode.links, parent, name);
         if inode.nlink == 0 {
@@ -278,7 +277,7 @@ pub async fn destroy_orphan<'a>(store: impl Into<RequestStore<'a>>, fid: Fid) ->
         if let Some(inode) = store.find(fid).await?
             && inode.nlink == 0
         {
-            change.destroy_inode(fid, &inode, store.xattr_names(fid, &inode).await?)?;
+            change.destroy_inode(fid, &inode, store.own_records(fid, &inode).await?)?;
         }
         let plan = Plan::new(change, fid, Inode::default(), [0; 4]);
         if attempts.apply(plan, &stamp)?.is_some() {

@@ -21,7 +21,7 @@ use crate::{
     dir_layout,
     handles::{OpenFile, is_file_handle},
     layout::LayoutRequest,
-    locks::{DOM, OPEN, PERM, UPDATE, XATTR},
+    locks::{OPEN, PERM, UNWRITTEN, UPDATE, XATTR},
     namespace::{
         self, CloseAttrs, SetattrArgs,
         xattr::{SetxattrArgs, XATTR_DEFAULT_LMV, XATTR_LOV, XATTR_LUSTRE_LOV},
@@ -94,7 +94,7 @@ impl Mdt {
             bits |= PERM;
         }
         if set.sa_valid & MDS_ATTR_SIZE != 0 {
-            bits |= DOM;
+            bits |= UNWRITTEN;
             if namespace::has_executors(&self.store, set.sa_fid) {
                 // The clients may cache handles for execution that no process uses: revoke them.
                 bits |= OPEN;

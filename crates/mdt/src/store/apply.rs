@@ -344,6 +344,8 @@ impl Store {
                     self.note_change(fid);
                     self.count.count_applied(fid, false);
                 }
+                // The plan to destroy the file lists the records of its data.
+                Mutation::DataChanged { fid, .. } => self.note_change(fid),
                 Mutation::ObjectQueued { .. } => {
                     self.announce_work(transno);
                 }

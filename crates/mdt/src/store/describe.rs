@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use wire::{Errno, LuSeqRange, WireStruct as _};
 
-use super::{Inode, Work, decode_entry, keys};
+use super::{Inode, Work, data::decode_attr, decode_entry, keys};
 use crate::osp::pool::LastUsedId;
 
 /// Describes a change of a record; `value` is `None` if the record is removed. `None` for a key of
@@ -26,6 +26,10 @@ fn record_name(key: &Bytes) -> Option<String> {
             let name = keys::xattr_name(key);
             format!("attribute {} of {}", name.escape_ascii(), keys::fid(key)?)
         }
+        b'b' => match keys::block(key) {
+            Some(block) => format!("data of {}, block {block}", keys::fid(key)?),
+            None => format!("data of {}", keys::fid(key)?),
+        },
         b'o' => format!("orphan {}", keys::fid(key)?),
         b'q' => {
             let (ost, object) = keys::work_parts(key)?;
@@ -61,6 +65,10 @@ fn contents(key: &Bytes, value: &Bytes) -> Result<String, Errno> {
         Some(b'f') => {
             let range = LuSeqRange::from_bytes(value)?;
             format!("to {:#x}, of target {}", range.lsr_end, range.lsr_index)
+        }
+        Some(b'b') if keys::block(key).is_none() => {
+            let attr = decode_attr(value)?;
+            format!("transaction {:#x}, size {}", attr.data_version, attr.size)
         }
         _ => format!("{} bytes", value.len()),
     })

@@ -7,6 +7,8 @@
 use bytes::Bytes;
 use wire::{Fid, Reader, Time, WireError, Writer};
 
+use crate::layout;
+
 /// Version of the record's format.
 const VERSION: u8 = 2;
 /// The previous version, without nanoseconds; still readable.
@@ -162,6 +164,14 @@ impl Inode {
     pub fn record_modification(&mut self, now: Time) {
         self.record_change(now);
         self.mtime = self.ctime;
+    }
+
+    /// The end of the file's part that is on the MDT; `None` if the whole file is on OSTs.
+    pub fn data_max(&self) -> Option<u64> {
+        match self.is_file() {
+            true => layout::data_max(&self.lov),
+            false => None,
+        }
     }
 
     /// Encodes the record.

@@ -6,6 +6,8 @@
 //! | `i` fid | inode ([`super::Inode`]) |
 //! | `d` parent-fid hash(8) name | child: fid, type |
 //! | `x` fid name | extended attribute |
+//! | `b` fid | attributes of the file's data on this MDT ([`super::FileData`]) |
+//! | `b` fid block(4) | a block of that data |
 //! | `o` fid | empty: the inode was removed while open |
 //! | `q` ost(4) transno(8) object-fid | work for an OST, sent once its transaction is on disk |
 //! | `u` ost(4) | the OST's object sequence and the highest id that may be in use |
@@ -124,6 +126,27 @@ pub fn xattr(fid: Fid, name: &[u8]) -> Bytes {
 /// The name in an extended attribute's key.
 pub fn xattr_name(key: &Bytes) -> Bytes {
     key.slice(FID_KEY_BYTES.min(key.len())..)
+}
+
+/// The prefix of the data of files.
+pub const DATA: &[u8] = b"b";
+
+/// The key of the attributes of a file's data, and the prefix of the keys of its blocks.
+pub fn data(fid: Fid) -> Bytes {
+    key_with_fid(b'b', fid, 0).into()
+}
+
+/// The key of a block of a file's data.
+pub fn data_block(fid: Fid, block: u32) -> Bytes {
+    let mut key = key_with_fid(b'b', fid, 4);
+    key.extend_from_slice(&block.to_be_bytes());
+    key.into()
+}
+
+/// The number in the key of a block.
+pub fn block(key: &[u8]) -> Option<u32> {
+    let number = key.get(FID_KEY_BYTES..)?.try_into().ok()?;
+    Some(u32::from_be_bytes(number))
 }
 
 /// The prefix of orphan records.

@@ -13,6 +13,7 @@
 
 mod apply;
 mod cache;
+pub mod data;
 mod describe;
 mod dirs;
 pub(crate) mod dot_lustre;
@@ -42,6 +43,7 @@ use wire::{Errno, Fid, Transno};
 pub use apply::{Applied, ApplyError};
 pub(crate) use cache::InodeCache;
 use cache::Lookup;
+pub use data::FileData;
 pub use describe::describe;
 pub use dirs::DirChange;
 pub use inode::{
@@ -51,7 +53,7 @@ pub use inode::{
 use inode_count::InodeCount;
 pub use keys::NameHash;
 pub(crate) use mutation::decode_entry;
-pub use mutation::{Change, Mutation};
+pub use mutation::{Change, Mutation, OwnRecords};
 pub(crate) use mutation_codec::{get_fid, put_fid};
 pub use request::{Origin, ReplySlot, RequestStore};
 pub use work::Work;
@@ -410,6 +412,21 @@ impl Store {
             .into_iter()
             .map(|(name, _)| name)
             .collect())
+    }
+
+    /// The records of an inode besides the inode itself.
+    ///
+    /// # Errors
+    ///
+    /// The error of the index.
+    pub async fn own_records(&self, fid: Fid, inode: &Inode) -> Result<OwnRecords, Errno> {
+        Ok(OwnRecords {
+            xattrs: self.xattr_names(fid, inode).await?,
+            data: match inode.data_max() {
+                None => Vec::new(),
+                Some(_) => self.data_keys(fid).await?,
+            },
+        })
     }
 
     /// The FIDs of orphans after `after`, at most 65536 (`ORPHANS_MAX`).

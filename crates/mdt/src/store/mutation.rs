@@ -6,10 +6,10 @@
 //! translates mutations into records.
 
 use bytes::Bytes;
-use osd::Batch;
+use osd::{Batch, ObjAttr};
 use wire::{Errno, Fid, Reader, Transno, Writer};
 
-use super::{DirChange, Entry, Inode, Origin, Work, keys};
+use super::{DirChange, Entry, FileData, Inode, Origin, Work, data::encode_attr, keys};
 use crate::layout::{self, StripeObject};
 
 /// One mutation of the store.
@@ -75,6 +75,22 @@ pub enum Mutation {
         /// The attribute's name.
         name: Bytes,
     },
+    /// The data of a file on this MDT changes.
+    DataChanged {
+        /// The file.
+        fid: Fid,
+        /// The new attributes.
+        attr: Box<ObjAttr>,
+        /// Blocks by number with their new contents; `None` removes a block.
+        blocks: Vec<(u32, Option<Bytes>)>,
+        /// Whether the content changes. The data version then becomes the transaction number.
+        is_content: bool,
+    },
+    /// A record of a file's data is removed, because the file is destroyed.
+    DataRemoved {
+        /// Its key.
+        key: Bytes,
+    },
     /// The inode has no links any more and is open.
     OrphanAdded {
         /// The inode.
@@ -111,6 +127,15 @@ pub enum Mutation {
         /// The record.
         record: Bytes,
     },
+}
+
+/// The records of an inode besides the inode itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OwnRecords {
+    /// The names of its extended attributes.
+    pub xattrs: Vec<Bytes>,
+    /// The keys of its data on this MDT.
+    pub data: Vec<Bytes>,
 }
 
 /// A planned change: all its mutations are applied, or none.
@@ -172,14 +197,17 @@ impl Change {
         self.mutations.push(Mutation::InodeChanged { fid, inode });
     }
 
-    /// Destroys an inode with these extended attributes, and its objects on OSTs.
+    /// Destroys an inode with its other records, and its objects on OSTs.
     ///
     /// # Errors
     ///
     /// The error of a malformed layout.
-    pub fn destroy_inode(&mut self, fid: Fid, inode: &Inode, xattrs: Vec<Bytes>) -> Result<(), Errno> {
-        for name in xattrs {
+    pub fn destroy_inode(&mut self, fid: Fid, inode: &Inode, own: OwnRecords) -> Result<(), Errno> {
+        for name in own.xattrs {
             self.mutations.push(Mutation::XattrRemoved { fid, name });
+        }
+        for key in own.data {
+            self.mutations.push(Mutation::DataRemoved { key });
         }
         if inode.is_file() {
             self.queue_work(&inode.lov, Work::Destroy)?;
@@ -187,6 +215,17 @@ impl Change {
         let is_dir = inode.is_dir();
         self.mutations.push(Mutation::InodeDestroyed { fid, is_dir });
         Ok(())
+    }
+
+    /// Changes the data of a file. `is_content`: not only its times.
+    pub fn change_data(&mut self, fid: Fid, data: FileData, is_content: bool) {
+        let (attr, blocks) = data.into_changes();
+        self.mutations.push(Mutation::DataChanged {
+            fid,
+            attr: Box::new(attr),
+            blocks,
+            is_content,
+        });
     }
 
     /// Sets an extended attribute.
@@ -319,10 +358,18 @@ impl Mutation {
         }
     }
 
-    /// Sets the version of the mutation's inode.
+    /// Sets the version of the mutation's inode or data.
     pub(super) fn set_version(&mut self, transno: Transno) {
-        if let Mutation::InodeMade { inode, .. } | Mutation::InodeChanged { inode, .. } = self {
-            inode.version = transno.0;
+        match self {
+            Mutation::InodeMade { inode, .. } | Mutation::InodeChanged { inode, .. } => {
+                inode.version = transno.0;
+            }
+            Mutation::DataChanged {
+                attr,
+                is_content: true,
+                ..
+            } => attr.data_version = transno.0,
+            _ => {}
         }
     }
 
@@ -348,6 +395,21 @@ impl Mutation {
             }
             Mutation::XattrRemoved { fid, name } => {
                 batch.delete(keys::xattr(*fid, name));
+            }
+            Mutation::DataChanged {
+                fid, attr, blocks, ..
+            } => {
+                batch.put(keys::data(*fid), encode_attr(attr));
+                for (number, block) in blocks {
+                    let key = keys::data_block(*fid, *number);
+                    match block {
+                        Some(block) => batch.put(key, block.clone()),
+                        None => batch.delete(key),
+                    };
+                }
+            }
+            Mutation::DataRemoved { key } => {
+                batch.delete(key.clone());
             }
             Mutation::OrphanAdded { fid } => {
                 batch.put(keys::orphan(*fid), Bytes::new());

@@ -3,7 +3,10 @@
 use bytes::Bytes;
 use wire::{Errno, Fid, OstIndex, Reader, Time, Writer};
 
-use super::{DirChange, Entry, Inode, Mutation, Work};
+use super::{
+    DirChange, Entry, Inode, Mutation, Work,
+    data::{decode_attr, encode_attr},
+};
 use crate::layout::StripeObject;
 
 const ENTRY_ADDED: u8 = 1;
@@ -20,6 +23,8 @@ const OBJECT_QUEUED: u8 = 11;
 const RECORD_SET: u8 = 12;
 const RECORD_REMOVED: u8 = 13;
 const UPDATE_KEPT: u8 = 14;
+const DATA_CHANGED: u8 = 15;
+const DATA_REMOVED: u8 = 16;
 
 impl Mutation {
     /// Appends the mutation to an update record.
@@ -63,6 +68,26 @@ impl Mutation {
                 put_head(writer, XATTR_REMOVED, *fid);
                 put_bytes(writer, name);
             }
+            Mutation::DataChanged {
+                fid,
+                attr,
+                blocks,
+                is_content,
+            } => {
+                put_head(writer, DATA_CHANGED, *fid);
+                put_bytes(writer, &encode_attr(attr));
+                writer.u8((*is_content).into());
+                writer.u32(blocks.len() as u32);
+                for (block, content) in blocks {
+                    writer.u32(*block);
+                    writer.u8(content.is_some().into());
+                    put_bytes(writer, content.as_deref().unwrap_or_default());
+                }
+            }
+            Mutation::DataRemoved { key } => {
+                writer.u8(DATA_REMOVED);
+                put_bytes(writer, key);
+            }
             Mutation::OrphanAdded { fid } => put_head(writer, ORPHAN_ADDED, *fid),
             Mutation::OrphanRemoved { fid } => put_head(writer, ORPHAN_REMOVED, *fid),
             Mutation::ObjectQueued { object, work } => {
@@ -94,10 +119,11 @@ impl Mutation {
     /// `EPROTO` if it is malformed.
     pub(crate) fn decode(reader: &mut Reader<'_>, bytes: &Bytes) -> Result<Mutation, Errno> {
         let tag = reader.u8()?;
-        if matches!(tag, RECORD_SET | RECORD_REMOVED | UPDATE_KEPT) {
+        if matches!(tag, RECORD_SET | RECORD_REMOVED | UPDATE_KEPT | DATA_REMOVED) {
             let key = get_bytes(reader, bytes)?;
             return Ok(match tag {
                 RECORD_REMOVED => Mutation::RecordRemoved { key },
+                DATA_REMOVED => Mutation::DataRemoved { key },
                 RECORD_SET => Mutation::RecordSet {
                     key,
                     value: get_bytes(reader, bytes)?,
@@ -151,6 +177,22 @@ impl Mutation {
                 fid,
                 name: get_bytes(reader, bytes)?,
             },
+            DATA_CHANGED => {
+                let attr = Box::new(decode_attr(&get_bytes(reader, bytes)?)?);
+                let is_content = reader.u8()? != 0;
+                let mut blocks = Vec::new();
+                for _ in 0..reader.u32()? {
+                    let (block, has_content) = (reader.u32()?, reader.u8()? != 0);
+                    let content = get_bytes(reader, bytes)?;
+                    blocks.push((block, has_content.then_some(content)));
+                }
+                Mutation::DataChanged {
+                    fid,
+                    attr,
+                    blocks,
+                    is_content,
+                }
+            }
             ORPHAN_ADDED => Mutation::OrphanAdded { fid },
             ORPHAN_REMOVED => Mutation::OrphanRemoved { fid },
             OBJECT_QUEUED => Mutation::ObjectQueued {

@@ -14,7 +14,8 @@ use wire::{
     Errno, FLD_LOOKUP, FLD_QUERY, LDLM_CANCEL, LDLM_CONVERT, LDLM_ENQUEUE, LuSeqRange, MDS_BATCH, MDS_CLOSE,
     MDS_GET_INFO, MDS_GET_ROOT, MDS_GETATTR, MDS_GETATTR_NAME, MDS_GETXATTR, MDS_HSM_STATE_GET,
     MDS_HSM_STATE_SET, MDS_READPAGE, MDS_REINT, MDS_RMFID, MDS_SET_INFO, MDS_STATFS, MDS_SWAP_LAYOUTS,
-    MDS_SYNC, OUT_UPDATE, ObdConnectData, SEQ_ALLOC_META, SEQ_ALLOC_SUPER, SEQ_QUERY, Transno, WireStruct,
+    MDS_SYNC, OST_FALLOCATE, OST_GETATTR, OST_PUNCH, OST_READ, OST_SEEK, OST_SETATTR, OST_SYNC, OST_WRITE,
+    OUT_UPDATE, ObdConnectData, SEQ_ALLOC_META, SEQ_ALLOC_SUPER, SEQ_QUERY, Transno, WireStruct,
 };
 
 use super::{HandlerResult, Mdt, reply};
@@ -168,6 +169,14 @@ impl Mdt {
             MDS_GET_INFO => fid2path::answer(&self.store, req.buf(bufs::GET_INFO_KEY)).await,
             MDS_HSM_STATE_GET => self.hsm_state(req).await,
             MDS_HSM_STATE_SET => self.set_hsm_state(req).await,
+            OST_READ => self.read_data(req).await,
+            OST_WRITE => self.write_data(req).await,
+            OST_PUNCH => self.punch_data(req).await,
+            OST_FALLOCATE => self.allocate_data(req).await,
+            OST_SETATTR => self.set_data_times(req).await,
+            OST_GETATTR => self.data_attributes(req).await,
+            OST_SEEK => self.seek_data(req).await,
+            OST_SYNC => self.sync_data(req).await,
             FLD_QUERY => self.fld_query(req).await,
             SEQ_QUERY => self.seq_query(req).await,
             _ => Err(Errno::ENOTSUPP),

@@ -92,6 +92,8 @@ impl MdtConfig {
 /// A metadata target.
 pub struct Mdt {
     uuid: String,
+    /// The target's index.
+    pub(crate) index: u32,
     rpc: Arc<Ptlrpc>,
     /// The targets of the file system, as the MGS knows them.
     pub(crate) config: watch::Receiver<Arc<FsConfig>>,
@@ -115,6 +117,8 @@ pub struct Mdt {
     pub(crate) atime_diff: Arc<AtomicU64>,
     /// `mdt.*.capa_timeout`, seconds.
     pub(crate) capa_timeout: Arc<AtomicU64>,
+    /// `lod.*.dom_stripesize`: the largest part of a file on the MDT, bytes.
+    pub(crate) on_mdt_max: Arc<AtomicU64>,
     /// Stops the background scans of a start: for orphan objects after a crash, and to count the
     /// inodes.
     start_scans: Arc<Progress>,

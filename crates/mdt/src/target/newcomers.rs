@@ -5,14 +5,14 @@
 //! waits first for the inodes that it names, because it reads them before it locks them. A request
 //! of a kind that is not listed waits for the end of the recovery.
 
-use ldlm::LvbOps;
-use rpc::{Access, BoxFuture, Export, Holdings, Part, ServerRequest};
+use rpc::{Access, Export, Holdings, Part, ServerRequest};
 use std::sync::Arc;
 use wire::format::bufs;
 use wire::{
-    Errno, FLD_QUERY, Fid, LDLM_CANCEL, LDLM_CONVERT, LDLM_ENQUEUE, LdlmResId, MDS_BATCH, MDS_CLOSE,
-    MDS_GET_ROOT, MDS_GETATTR, MDS_GETXATTR, MDS_READPAGE, MDS_REINT, MDS_SET_INFO, MDS_STATFS, MDS_SYNC,
-    MdtBody, MdtRecCreate, MdtRecReint, SEQ_QUERY,
+    Errno, FLD_QUERY, Fid, LDLM_CANCEL, LDLM_CONVERT, LDLM_ENQUEUE, MDS_BATCH, MDS_CLOSE, MDS_GET_ROOT,
+    MDS_GETATTR, MDS_GETXATTR, MDS_READPAGE, MDS_REINT, MDS_SET_INFO, MDS_STATFS, MDS_SYNC, MdtBody,
+    MdtRecCreate, MdtRecReint, OST_FALLOCATE, OST_GETATTR, OST_PUNCH, OST_READ, OST_SEEK, OST_SETATTR,
+    OST_SYNC, OST_WRITE, OstBody, SEQ_QUERY,
 };
 
 use super::Mdt;
@@ -23,26 +23,6 @@ pub(crate) fn part_of(fid: Fid) -> Part {
         group: fid.f_seq,
         member: fid.f_oid,
         is_new: false,
-    }
-}
-
-/// The MDT as the target of its lock server. It has no value blocks.
-#[derive(Debug)]
-pub(super) struct Inodes;
-
-impl LvbOps for Inodes {
-    fn fill<'a>(&'a self, _res: &'a LdlmResId) -> BoxFuture<'a, Option<bytes::Bytes>> {
-        Box::pin(std::future::ready(None))
-    }
-
-    fn update<'a>(&'a self, _res: &'a LdlmResId, _lvb: Option<bytes::Bytes>) -> BoxFuture<'a, ()> {
-        Box::pin(std::future::ready(()))
-    }
-
-    fn part(&self, res: &LdlmResId) -> Option<Part> {
-        // The lock of renames belongs to no inode. A new client waits for it until the recovery has
-        // ended, because no claim covers the ancestors of the renamed directories.
-        (res.name[0] != 0).then(|| part_of(Fid::from_res_id(res)))
     }
 }
 
@@ -67,6 +47,11 @@ impl Precondition {
                 Precondition::Inodes([rec.rr_fid1, rec.rr_fid2])
             }
             LDLM_ENQUEUE => Precondition::Inodes(fids_of_intent(req)),
+            OST_READ | OST_WRITE | OST_PUNCH | OST_FALLOCATE | OST_SETATTR | OST_GETATTR | OST_SEEK => {
+                let file = req.get::<OstBody>(bufs::OST_BODY)?.oa.o_oi.fid();
+                Precondition::Inodes([file, Fid::ZERO])
+            }
+            OST_SYNC => Precondition::Inodes([Fid::ZERO; 2]),
             _ => Precondition::Recovered,
         })
     }

@@ -39,6 +39,8 @@ pub(crate) const INDEX: &str = "mdt.index";
 /// Default of `mdd.*.atime_diff`, seconds.
 const ATIME_DIFF_SECS: u64 = 60;
 
+/// Default of `lod.*.dom_stripesize`, bytes; Lustre's default.
+const ON_MDT_MAX_DEFAULT: u64 = 1 << 20;
 /// Default of `mdt.*.capa_timeout`, seconds; Lustre's default.
 const CAPA_TIMEOUT_SECS: u64 = 1800;
 
@@ -149,7 +151,7 @@ impl Mdt {
         };
         let locks = Locks::new(LockServer::new(
             &format!("mdt-{uuid}"),
-            Arc::new(super::newcomers::Inodes),
+            Arc::new(crate::data::Inodes(store.clone())),
             ldlm,
         ));
         let updates = Updates::load((cfg.index, &svname), store.clone(), peers.clone(), locks.clone())
@@ -166,7 +168,9 @@ impl Mdt {
             dir_stats: DirStats::new(rpc.partitions()),
             clock: cfg.clock.clone(),
             atime_diff: Arc::new(ATIME_DIFF_SECS.into()),
+            index: cfg.index,
             capa_timeout: Arc::new(CAPA_TIMEOUT_SECS.into()),
+            on_mdt_max: Arc::new(ON_MDT_MAX_DEFAULT.into()),
             start_scans: Default::default(),
             orphan_scan: Default::default(),
             tasks: Default::default(),

@@ -125,7 +125,7 @@ mod tests {
     use super::{Batchid, UpdateRecord};
     use crate::{
         layout::StripeObject,
-        store::{Change, DirChange, Entry, Inode, ReplySlot, S_IFDIR, Work},
+        store::{Change, DirChange, Entry, Inode, Mutation, OwnRecords, ReplySlot, S_IFDIR, Work},
     };
 
     fn record() -> UpdateRecord {
@@ -138,7 +138,17 @@ mod tests {
         let mut own = Change::new();
         own.make_inode(fid, &inode);
         own.change_inode(fid, &inode);
-        own.destroy_inode(fid, &inode, vec!["user.a".into()]).unwrap();
+        let records = OwnRecords {
+            xattrs: vec!["user.a".into()],
+            data: vec![Bytes::from_static(b"a key")],
+        };
+        own.destroy_inode(fid, &inode, records).unwrap();
+        own.mutations.push(Mutation::DataChanged {
+            fid,
+            attr: Box::default(),
+            blocks: vec![(0, None), (3, Some(Bytes::from_static(b"block")))],
+            is_content: true,
+        });
         own.set_xattr(fid, b"user.x", Bytes::from_static(b"value"));
         own.add_orphan(fid);
         own.remove_orphan(fid);
@@ -148,7 +158,7 @@ mod tests {
         });
         assert!(matches!(
             own.mutations.last(),
-            Some(crate::store::Mutation::ObjectQueued {
+            Some(Mutation::ObjectQueued {
                 work: Work::Destroy,
                 ..
             })

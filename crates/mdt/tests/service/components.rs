@@ -30,7 +30,11 @@ fn component(extent: std::ops::Range<u64>, stripe_count: u16) -> ComponentReques
         stripe_count,
         ..StripeRequest::default()
     };
-    ComponentRequest { extent, striping }
+    ComponentRequest {
+        extent,
+        on_mdt: false,
+        striping,
+    }
 }
 
 /// `lfs setstripe -E 1M -c 1 -S 1M -E 4M -c 2 -E END -c -1`.

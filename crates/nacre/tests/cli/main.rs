@@ -2,6 +2,7 @@
 
 mod bench;
 mod commands;
+mod components;
 mod damaged_index;
 mod dirstripe;
 mod errors;

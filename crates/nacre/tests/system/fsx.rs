@@ -15,11 +15,16 @@ use crate::fixture::{nacre, nacre_ok};
 
 /// Runs fsx on a striped file through these mounts, once for each seed.
 fn fsx(mounts: &[&Path], seeds: std::ops::Range<u32>, options: &[&str]) {
+    fsx_on(&["-c", "2", "-S", "64K"], mounts, seeds, options);
+}
+
+/// Runs fsx on a file with this layout through these mounts, once for each seed.
+fn fsx_on(layout: &[&str], mounts: &[&Path], seeds: std::ops::Range<u32>, options: &[&str]) {
     let files: Vec<String> = mounts
         .iter()
         .map(|m| text(&m.join(format!("exercised{}", seeds.start))).to_owned())
         .collect();
-    nacre_ok(&["lfs", "setstripe", "-c", "2", "-S", "64K", &files[0]]);
+    nacre_ok(&[&["lfs", "setstripe"], layout, &[&files[0]]].concat());
     let files: Vec<&str> = files.iter().map(String::as_str).collect();
     for seed in seeds {
         let result = nacre(&[&["bench", "fsx", "--seed", &seed.to_string()], options, &files].concat());
@@ -50,6 +55,19 @@ fn fsx_on_two_mounts_with_direct_io_and_mappings_finds_no_difference() {
     let mounts = [&*fs.mount_point(), &*other];
     fsx(&mounts, 21..22, &["--direct", "--ops", "20000"]);
     fsx(&mounts, 31..32, &["--mmap", "--ops", "20000"]);
+    nacre_ok(&["umount", text(&other)]);
+    fs.stop();
+}
+
+#[test]
+fn fsx_on_two_mounts_with_data_on_the_mdt_finds_no_difference() {
+    let mut fs = FileSystem::in_memory();
+    let other = fs.add_mount("other", 5);
+    let mounts = [&*fs.mount_point(), &*other];
+    let layout = ["-E", "128K", "-L", "mdt", "-E", "-1", "-S", "64K"];
+    fsx_on(&layout, &mounts, 41..43, &["--ops", "10000"]);
+    fsx_on(&layout, &mounts, 51..52, &["--direct", "--ops", "5000"]);
+    fsx_on(&layout, &mounts, 61..62, &["--mmap", "--ops", "10000"]);
     nacre_ok(&["umount", text(&other)]);
     fs.stop();
 }

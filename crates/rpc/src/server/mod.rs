@@ -4,6 +4,7 @@
 //! [`reply_cache`] whether to execute it; the [`Target`] handles it; [`reply`] sends the reply.
 
 mod active;
+pub mod brw;
 mod claims;
 mod connect;
 mod dispatch;

@@ -262,8 +262,7 @@ impl Object {
 
     /// A lock of at least `mode` on `range`: a cached one, or a new one from the server.
     pub(super) async fn lock(self: &Arc<Self>, mode: LockMode, range: Range<u64>) -> Result<LockRef, Errno> {
-        let policy = extent(&range);
-        let find = || self.osc.locks().find(&self.res, mode, policy);
+        let find = || self.find_lock(mode, &range);
         if let Some(lock) = find() {
             return self.check_damage(lock);
         }
@@ -271,8 +270,14 @@ impl Object {
         if let Some(lock) = find() {
             return self.check_damage(lock);
         }
-        let enqueue = Enqueue::new(self.res, mode, policy);
-        let lock = self.enqueue(enqueue).await?.lock.ok_or(Errno::EIO)?;
+        let enqueue = Enqueue::new(self.res, mode, self.osc.lock_policy(&range));
+        let reply = self.enqueue(enqueue).await?;
+        let lock = reply.lock.ok_or(Errno::EIO)?;
+        if !self.knows(&lock) {
+            // A lock that came with an MDT's answer to another request has no value block.
+            let lvb = OstLvb::from_bytes(&reply.lvb)?;
+            self.add_lock(lock.info().cookie, lock_range(lock.policy()), &lvb);
+        }
         // Reads and writes rely on this.
         let granted = lock_range(lock.policy());
         if range.start < granted.start || granted.end < range.end {
@@ -280,6 +285,19 @@ impl Object {
             return Err(Errno::EIO);
         }
         self.check_damage(lock)
+    }
+
+    /// A cached lock of at least `mode` on `range`, if this object has its value block.
+    fn find_lock(&self, mode: LockMode, range: &Range<u64>) -> Option<LockRef> {
+        let policy = self.osc.lock_policy(range);
+        let lock = self.osc.locks().find(&self.res, mode, policy)?;
+        self.knows(&lock).then_some(lock)
+    }
+
+    /// Whether the object has the value block of a lock.
+    fn knows(&self, lock: &LockRef) -> bool {
+        let cookie = lock.info().cookie;
+        !self.osc.is_mdt() || self.state.lock().locks.iter().any(|(known, _)| *known == cookie)
     }
 
     /// Rejects a lock on a damaged object: the server does not know its size.
@@ -311,10 +329,10 @@ impl Object {
         mode: LockMode,
         range: Range<u64>,
     ) -> Result<LockRef, Errno> {
-        let locks = self.osc.locks();
-        match locks.find_even_revoked(&self.res, mode, extent(&range)) {
-            Some(lock) => self.check_damage(lock),
-            None => self.lock(mode, range).await,
+        let (locks, policy) = (self.osc.locks(), self.osc.lock_policy(&range));
+        match locks.find_even_revoked(&self.res, mode, policy) {
+            Some(lock) if self.knows(&lock) => self.check_damage(lock),
+            _ => self.lock(mode, range).await,
         }
     }
 
@@ -370,6 +388,11 @@ impl Object {
     /// Whether a write to the target is in flight.
     pub(super) fn is_writing(&self) -> bool {
         self.state.lock().cache.is_writing(0..u64::MAX)
+    }
+
+    /// Whether data has not been written to the target.
+    pub(super) fn has_unwritten_data(&self) -> bool {
+        self.state.lock().cache.unwritten_bytes() > 0
     }
 
     /// Drops the cached data of `range` after its locks were lost. Records the loss of unwritten
@@ -447,8 +470,7 @@ impl Object {
     /// Size and times, if a lock proves them.
     pub(super) fn known_attr(&self) -> Option<DataAttr> {
         let size = self.state.lock().attr.size;
-        let tail = extent(&(size..OBD_OBJECT_EOF));
-        let _lock = self.osc.locks().find(&self.res, LockMode::Pr, tail)?;
+        let _lock = self.find_lock(LockMode::Pr, &(size..OBD_OBJECT_EOF))?;
         let state = self.state.lock();
         state.error.is_none().then(|| state.attr())
     }
@@ -459,7 +481,7 @@ impl Object {
         if let Some(known) = self.known_attr() {
             return Ok(known);
         }
-        let mut glimpse = Enqueue::new(self.res, LockMode::Pr, extent(&(0..OBD_OBJECT_EOF)));
+        let mut glimpse = Enqueue::new(self.res, LockMode::Pr, self.osc.lock_policy(&(0..OBD_OBJECT_EOF)));
         glimpse.flags |= LDLM_FL_HAS_INTENT;
         let reply = self.enqueue(glimpse).await?;
         let lvb = OstLvb::from_bytes(&reply.lvb)?;
@@ -497,16 +519,6 @@ impl Object {
         self.osc.cache_limit().update(before, now);
         swept
     }
-}
-
-/// The lock policy of a byte range. A lock stores its last byte, not its end.
-fn extent(range: &Range<u64>) -> Policy {
-    let last_byte = if range.end == OBD_OBJECT_EOF {
-        OBD_OBJECT_EOF
-    } else {
-        range.end - 1
-    };
-    Policy::extent(range.start, last_byte)
 }
 
 /// The byte range of an extent lock; everything for a lock of another type.

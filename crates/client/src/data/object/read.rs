@@ -1,7 +1,7 @@
 //! Reads of an object. The client fetches uncached pages once for all waiting readers. It also
 //! fetches pages ahead of sequential readers.
 
-use super::{CHECKSUM_ATTEMPTS, Object, extent, lock_range};
+use super::{CHECKSUM_ATTEMPTS, Object, lock_range};
 use crate::data::brw;
 use crate::data::cache::{PAGE_SIZE, Run, rpc_end};
 use crate::data::osc::Direction;
@@ -66,7 +66,7 @@ impl Object {
     /// Starts to read ahead the parts of `range` that are neither cached nor in flight, if a lock
     /// covers `range`.
     pub(in crate::data) fn prefetch(self: &Arc<Self>, range: Range<u64>) {
-        let Some(lock) = self.osc.locks().find(&self.res, LockMode::Pr, extent(&range)) else {
+        let Some(lock) = self.find_lock(LockMode::Pr, &range) else {
             return;
         };
         let gaps = {

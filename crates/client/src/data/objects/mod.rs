@@ -1,4 +1,4 @@
-//! The objects of one OST that are in use or locked: their table, the write-back task, and the
+//! The objects of one target that are in use or locked: their table, the write-back task, and the
 //! effects of lock callbacks and evictions on them. The task writes back old data and whole RPCs;
 //! under pressure, all dirty data.
 
@@ -12,9 +12,10 @@ use super::config::DataConfig;
 use super::losses::Losses;
 use super::object::{DIRTY_AGE_MAX, DirtyObjects, Object, resource};
 use super::osc::{Osc, OscTarget};
+use crate::mdc::Mdc;
 use crate::umount::{self, Unsaved};
 use bytes::Bytes;
-use owner::OstOwner;
+pub(super) use owner::OstOwner;
 use parking_lot::Mutex;
 use rpc::{Ptlrpc, Request};
 use std::collections::BTreeMap;
@@ -28,7 +29,7 @@ use wire::{LdlmResId, OST_SYNC, OstBody, WireStruct};
 /// Longest wait of the write-back task between two rounds while data is dirty.
 const FLUSH_PERIOD: Duration = Duration::from_millis(100);
 
-/// The objects of one OST.
+/// The objects of one target.
 #[derive(Debug)]
 pub(super) struct OstObjects {
     osc: Arc<Osc>,
@@ -86,7 +87,37 @@ impl OstObjects {
         ost
     }
 
-    /// The client of the OST.
+    /// Creates the table of objects on a metadata target.
+    pub(super) fn of_mdt(
+        mdc: &Arc<Mdc>,
+        cfg: &DataConfig,
+        cache_limit: &Arc<CacheLimit>,
+        losses: Arc<Losses>,
+    ) -> Arc<OstObjects> {
+        let mdt = Arc::new_cyclic(|weak_self| OstObjects {
+            osc: Osc::of_mdt(mdc, cfg, cache_limit, losses),
+            objects: Mutex::default(),
+            dirty: Arc::default(),
+            // Each write is sent at once.
+            write_back_task: Mutex::default(),
+            weak_self: weak_self.clone(),
+        });
+        cache_limit.add(mdt.weak_self.clone());
+        mdt
+    }
+
+    /// The owner of the locks on the objects.
+    pub(super) fn owner(&self) -> OstOwner {
+        OstOwner(self.weak_self.clone())
+    }
+
+    /// Drops the objects at the end of a mount. The end of the metadata target's connection waits
+    /// for their changes.
+    pub(super) fn forget_all(&self) {
+        self.objects.lock().clear();
+    }
+
+    /// The client of the target.
     pub(super) fn osc(&self) -> &Arc<Osc> {
         &self.osc
     }
@@ -182,7 +213,7 @@ impl OstObjects {
             self.osc.locks().cancel_all(),
         )
         .await;
-        let is_unwritten = |object: &Arc<Object>| object.dirty_since().is_some() || object.is_writing();
+        let is_unwritten = |object: &Arc<Object>| object.has_unwritten_data();
         let has_unwritten_data = self.all_objects().iter().any(is_unwritten);
         if let Some(task) = self.write_back_task.lock().take() {
             task.abort();

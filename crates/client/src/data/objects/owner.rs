@@ -10,7 +10,7 @@ use wire::{Errno, Message, OstLvb, WireStruct};
 
 /// The owner. The reference is weak, so the import and the lock client do not keep the objects
 /// alive.
-pub(super) struct OstOwner(pub(super) Weak<OstObjects>);
+pub(in crate::data) struct OstOwner(pub(super) Weak<OstObjects>);
 
 impl ImportOwner for OstOwner {
     fn callback<'a>(&'a self, opc: u32, msg: Message) -> BoxFuture<'a, Result<Reply, Errno>> {

@@ -6,7 +6,7 @@
 
 #![allow(clippy::unwrap_used, unreachable_pub)]
 
-mod index;
+pub mod index;
 
 use std::collections::HashSet;
 use std::sync::Arc;

@@ -60,7 +60,7 @@ async fn a_name_without_its_remote_inode_and_the_reverse_are_found() {
     t.change(t.a, |a| a.nlink += 1);
     assert_eq!(differences(&t, &mdt1).await, []);
     let mut change = Change::new();
-    change.destroy_inode(REMOTE, &inode, Vec::new()).unwrap();
+    change.destroy_inode(REMOTE, &inode, Default::default()).unwrap();
     mdt1.apply(change).await.unwrap();
     let dangling = Problem::DanglingName {
         dir: t.a,

@@ -2,12 +2,12 @@
 
 #![allow(clippy::unwrap_used, clippy::single_range_in_vec_init)]
 use super::{
-    ComponentRequest, EOF, add_objects, check, missing, new_layout, parse_request, raise_generation,
-    request_of, to_default_layout,
+    ComponentRequest, EOF, ON_MDT_MAX, add_objects, check, limit_on_mdt, missing, new_layout, parse_request,
+    raise_generation, request_of, to_default_layout,
 };
 use crate::layout::{
-    LayoutRequest, StripeObject, StripePlace, StripeRequest, components, is_overstriped, last_object,
-    objects, placed_objects, replayed, swap,
+    LayoutRequest, StripeObject, StripePlace, StripeRequest, components, data_max, is_overstriped,
+    last_object, objects, placed_objects, replayed, swap,
 };
 use bytes::Bytes;
 use std::ops::Range;
@@ -33,7 +33,11 @@ fn striping(stripe_size: u32, stripe_count: u16) -> StripeRequest {
 }
 
 fn component(extent: Range<u64>, striping: StripeRequest) -> ComponentRequest {
-    ComponentRequest { extent, striping }
+    ComponentRequest {
+        extent,
+        on_mdt: false,
+        striping,
+    }
 }
 
 fn object(ost: u32, oid: u32) -> StripeObject {
@@ -57,7 +61,7 @@ fn build(layout: &CompositeLayout) -> Bytes {
 
 /// [`two`] with the first component's object.
 fn new_file() -> CompositeLayout {
-    let mut layout = new_layout(FILE, &two());
+    let mut layout = new_layout(FILE, &two(), 0);
     add_objects(&mut layout, 0, &[object(0, 0x3f2)]);
     layout
 }
@@ -97,7 +101,7 @@ fn layouts_match_a_capture_of_a_lustre_server() {
     let defaults = striping(4 << 20, 1);
     let request: Vec<_> = request.into_iter().map(|c| c.with_defaults(&defaults)).collect();
     assert_eq!(request, two());
-    let mut layout = new_layout(FILE, &request);
+    let mut layout = new_layout(FILE, &request, 0);
     assert_eq!(missing(&layout, &(0..1)), Ok(vec![0]));
     add_objects(&mut layout, 0, &[object(0, 0x3f2)]);
     assert_eq!(build(&layout), hex(NEW));
@@ -165,7 +169,7 @@ fn component_without_objects_keeps_what_the_user_requested() {
     let extents = [0..MIB, MIB..2 * MIB, 2 * MIB..EOF];
     let all = extents.into_iter().zip(&requests);
     let all: Vec<_> = all.map(|(e, r)| component(e, r.clone())).collect();
-    let ea = build(&new_layout(FILE, &all));
+    let ea = build(&new_layout(FILE, &all, 0));
     let layout = components(&ea).unwrap().unwrap();
     for (number, request) in requests.iter().enumerate() {
         assert_eq!(request_of(&layout, number, 4).as_ref(), Some(request));
@@ -233,7 +237,7 @@ fn invalid_requests_are_errors() {
         Err(Errno::EOPNOTSUPP)
     );
     assert_eq!(
-        edited(|l| l.components[0].1.pattern = 0x100),
+        edited(|l| l.components[0].1.pattern = 0x2),
         Err(Errno::EOPNOTSUPP)
     );
     assert_eq!(edited(|l| l.components[0].1.stripe_size = 1), Err(Errno::EINVAL));
@@ -252,7 +256,7 @@ fn write_needs_the_components_that_it_touches() {
         component(MIB..2 * MIB, striping(1 << 20, 1)),
         component(2 * MIB..4 * MIB, striping(1 << 20, 1)),
     ];
-    let layout = new_layout(FILE, &bounded);
+    let layout = new_layout(FILE, &bounded, 0);
     for (range, expected) in [
         (0..1, Ok(vec![0])),
         (0..MIB, Ok(vec![0])),
@@ -277,7 +281,7 @@ fn number_of_stripes_is_limited_by_the_size_of_a_layout() {
         };
         component(extent, many)
     };
-    let mut layout = new_layout(FILE, &[wide(0..MIB), wide(MIB..EOF)]);
+    let mut layout = new_layout(FILE, &[wide(0..MIB), wide(MIB..EOF)], 0);
     for number in 0..2 {
         let request = request_of(&layout, number, 2).unwrap();
         let count = request.stripe_count_on(2);
@@ -366,7 +370,13 @@ fn request_without_values_takes_a_default_with_components() {
 
 #[test]
 fn damaged_layouts_never_panic() {
-    for ea in [REQUEST, NEW, WRITTEN].map(hex) {
+    let with_mdt = [on_mdt(MIB), component(MIB..EOF, striping(1 << 20, 2))];
+    let with_mdt = [
+        to_default_layout(&with_mdt),
+        build(&new_layout(FILE, &with_mdt, 1)),
+    ];
+    let all = [REQUEST, NEW, WRITTEN].map(hex).into_iter();
+    for ea in all.chain(with_mdt.map(Vec::from)) {
         for position in 0..ea.len() {
             for value in [0, 1, 0x10, 0x7f, 0xff] {
                 let mut damaged = ea.clone();
@@ -376,7 +386,7 @@ fn damaged_layouts_never_panic() {
                         .into_iter()
                         .map(|c| c.with_defaults(&striping(0, 0)))
                         .collect();
-                    let new = new_layout(FILE, &all);
+                    let new = new_layout(FILE, &all, 0);
                     assert_eq!(check(&new), Ok(()), "byte {position}: {value}");
                     (0..all.len()).for_each(|number| assert!(request_of(&new, number, 4).is_some()));
                 }
@@ -384,6 +394,7 @@ fn damaged_layouts_never_panic() {
                     replayed(&damaged),
                     last_object(&damaged, 5 * MIB),
                     placed_objects(&damaged),
+                    data_max(&damaged),
                 );
                 let _ = swap((FILE, &damaged), (FILE, &ea));
                 if let Ok(Some(layout)) = components(&damaged) {
@@ -392,4 +403,67 @@ fn damaged_layouts_never_panic() {
             }
         }
     }
+}
+
+/// A component up to `end` on the MDT.
+fn on_mdt(end: u64) -> ComponentRequest {
+    ComponentRequest {
+        extent: 0..end,
+        on_mdt: true,
+        striping: StripeRequest::default(),
+    }
+}
+
+#[test]
+fn first_component_may_be_on_the_mdt() {
+    let request = vec![on_mdt(MIB), component(MIB..EOF, striping(1 << 20, 2))];
+    let ea = to_default_layout(&request);
+    assert_eq!(parse_request(&ea).unwrap(), request);
+    let layout = new_layout(FILE, &request, 0);
+    assert_eq!(check(&layout), Ok(()));
+    let stored = build(&layout);
+    assert_eq!(data_max(&stored), Some(MIB));
+    assert_eq!(objects(&stored), Ok(Vec::new()));
+    // The layout of a file is a request, too (`lfs setstripe --copy`, a replayed open).
+    assert_eq!(parse_request(&stored).unwrap(), request);
+    assert_eq!(replayed(&stored), Ok(Some(stored.clone())));
+    assert_eq!(missing(&layout, &(0..MIB)), Ok(Vec::new()));
+    assert_eq!(missing(&layout, &(MIB - 1..MIB + 1)), Ok(vec![1]));
+    assert_eq!(last_object(&stored, MIB), Ok(None));
+    assert_eq!(swap((FILE, &stored), (FILE, &stored)), Err(Errno::EOPNOTSUPP));
+}
+
+#[test]
+fn component_on_the_mdt_must_be_the_first_with_an_end_and_without_stripes() {
+    let parse = |all: &[ComponentRequest], edit: fn(&mut CompositeLayout)| {
+        let mut layout = components(&to_default_layout(all)).unwrap().unwrap();
+        edit(&mut layout);
+        parse_request(&build(&layout))
+    };
+    let two = [on_mdt(MIB), component(MIB..EOF, striping(1 << 20, 2))];
+    parse(&two, |_| {}).unwrap();
+    for (all, edit) in [
+        (
+            &two[..],
+            (|l| l.components[0].1.stripe_count = 1) as fn(&mut CompositeLayout),
+        ),
+        (&two, |l| l.components[0].1.stripe_size = 65536),
+        (&two, |l| l.components[1].1.pattern = wire::LOV_PATTERN_MDT),
+        (&[on_mdt(EOF)], |_| {}),
+        (&[on_mdt(ON_MDT_MAX + MIB)], |_| {}),
+    ] {
+        assert_eq!(parse(all, edit), Err(Errno::EINVAL), "{all:?}");
+    }
+}
+
+#[test]
+fn component_on_the_mdt_is_limited() {
+    let request = || vec![on_mdt(MIB), component(MIB..EOF, striping(1 << 20, 2))];
+    assert_eq!(limit_on_mdt(request(), MIB), Ok(request()));
+    let limited = limit_on_mdt(request(), 65536).unwrap();
+    let extents: Vec<_> = limited.iter().map(|c| c.extent.clone()).collect();
+    assert_eq!(extents, [0..65536, 65536..EOF]);
+    let none = limit_on_mdt(request(), 0).unwrap();
+    assert_eq!(none, [component(0..EOF, striping(1 << 20, 2))]);
+    assert_eq!(limit_on_mdt(vec![on_mdt(MIB)], 0), Err(Errno::EINVAL));
 }

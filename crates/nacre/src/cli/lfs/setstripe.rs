@@ -15,7 +15,7 @@ pub(crate) struct Setstripe {
     #[arg(
         long,
         value_name = "FILE",
-        conflicts_with_all = [END, COUNT, OVERSTRIPE_COUNT, SIZE, INDEX, OST, "delete"]
+        conflicts_with_all = [END, COUNT, OVERSTRIPE_COUNT, SIZE, INDEX, OST, LAYOUT, "delete"]
     )]
     pub(crate) copy: Option<PathBuf>,
     /// Delete the default layout of a directory
@@ -29,7 +29,7 @@ pub(crate) struct Setstripe {
         num_args = 0..=1,
         require_equals = true,
         requires = "xattr",
-        conflicts_with_all = [END, COUNT, OVERSTRIPE_COUNT, SIZE, INDEX, OST, "copy", "delete"]
+        conflicts_with_all = [END, COUNT, OVERSTRIPE_COUNT, SIZE, INDEX, OST, LAYOUT, "copy", "delete"]
     )]
     pub(crate) foreign: Option<Option<String>>,
     /// Value of the foreign layout
@@ -50,6 +50,7 @@ const OVERSTRIPE_COUNT: &str = "overstripe-count";
 const SIZE: &str = "stripe-size";
 const INDEX: &str = "stripe-index";
 const OST: &str = "ost";
+const LAYOUT: &str = "layout";
 
 /// The striping of one component, or of the whole file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -64,6 +65,8 @@ pub(crate) struct ComponentArgs {
     pub(crate) stripe_index: Option<i32>,
     /// `-o`.
     pub(crate) ost: Option<String>,
+    /// `-L mdt`.
+    pub(crate) on_mdt: bool,
 }
 
 /// A number of stripes.
@@ -144,6 +147,14 @@ impl Args for Striping {
                  OST listed several times gets several stripes",
             )
             .visible_alias("ost-list"),
+            option(
+                LAYOUT,
+                'L',
+                "PATTERN",
+                "Where the component is: mdt for the first component with an end, or raid0, the \
+                 default, for stripes on OSTs",
+            )
+            .value_parser(["mdt", "raid0"]),
         ])
     }
 
@@ -159,6 +170,7 @@ enum Given {
     Size(String),
     Index(i32),
     Ost(String),
+    Layout(String),
 }
 
 /// The options of one kind with their positions.
@@ -182,6 +194,7 @@ impl FromArgMatches for Striping {
             given(matches, SIZE, Given::Size),
             given(matches, INDEX, Given::Index),
             given(matches, OST, Given::Ost),
+            given(matches, LAYOUT, Given::Layout),
         ]
         .into_iter()
         .flatten()
@@ -201,6 +214,7 @@ impl FromArgMatches for Striping {
                 Given::Count(_) => "-c or -C",
                 Given::Size(_) => "-S",
                 Given::Index(_) | Given::Ost(_) => "-i or -o",
+                Given::Layout(_) => "-L",
             };
             if seen.contains(&name) {
                 let message = format!("{name} is given more than once for a component\n");
@@ -217,6 +231,7 @@ impl FromArgMatches for Striping {
                 Given::Size(size) => component.stripe_size = Some(size),
                 Given::Index(index) => component.stripe_index = Some(index),
                 Given::Ost(ost) => component.ost = Some(ost),
+                Given::Layout(pattern) => component.on_mdt = pattern == "mdt",
             }
         }
         done.push(component);
@@ -279,8 +294,25 @@ mod tests {
     }
 
     #[test]
+    fn first_component_may_be_on_the_mdt() {
+        let all = parse("-E 1M -L mdt -E -1 -L raid0 -c 2 f").unwrap();
+        let on_mdt = ComponentArgs {
+            on_mdt: true,
+            ..component(Some("1M"), None, None)
+        };
+        assert_eq!(all, [on_mdt, component(Some("-1"), Some((2, false)), None)]);
+        parse("-E 1M -L parity f").unwrap_err();
+    }
+
+    #[test]
     fn option_given_twice_for_a_component_is_refused() {
-        for line in ["-c 1 -c 2 f", "-c 1 -C 2 f", "-E 1M -S 1M -S 2M f", "-i 1 -o 1 f"] {
+        for line in [
+            "-c 1 -c 2 f",
+            "-c 1 -C 2 f",
+            "-E 1M -S 1M -S 2M f",
+            "-i 1 -o 1 f",
+            "-L mdt -L mdt f",
+        ] {
             let error = parse(line).unwrap_err().to_string();
             assert!(error.contains("more than once"), "{line}: {error}");
         }

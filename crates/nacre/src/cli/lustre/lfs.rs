@@ -13,10 +13,7 @@ const COPY_FILE: &str = "to change a layout, make a new file with `lfs setstripe
 const NO_SWAP: &str = "Nacre's lfs does not swap layouts (Lustre's does, on a mount of its kernel client)";
 
 const GROUPS: &[Group] = &[
-    differs(
-        &["setstripe"],
-        "no mirrors and no data on MDTs; a file with data keeps its layout",
-    ),
+    differs(&["setstripe"], "no mirrors; a file with data keeps its layout"),
     refused(
         &[
             "setstripe --component-add",
@@ -40,11 +37,6 @@ const GROUPS: &[Group] = &[
         &["setstripe -p", "setstripe --pool"],
         "Nacre has no OST pools",
         "select the first OST with -i",
-    ),
-    refused(
-        &["setstripe -L", "setstripe --layout"],
-        "Nacre stores data on OSTs only",
-        "leave the option out",
     ),
     differs(
         &["getstripe"],

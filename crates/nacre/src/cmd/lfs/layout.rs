@@ -56,6 +56,9 @@ impl LayoutRequest {
             return Ok(request(copy_request(source)?.build(), false));
         }
         let layout = match &components[..] {
+            [whole] if whole.end.is_none() && whole.on_mdt => {
+                bail!("-L mdt needs the end of the part on the MDT: put -E before it")
+            }
             [whole] if whole.end.is_none() => LovLayout::Plain(striping(whole)?),
             components => composite(components)?,
         };
@@ -105,7 +108,10 @@ fn composite(args: &[ComponentArgs]) -> Result<LovLayout> {
         if e_end <= e_start {
             bail!("-E {text} is not above the end of the component before it");
         }
-        let plain = striping(component)?;
+        let plain = match component.on_mdt {
+            true => on_mdt(component, e_start, e_end)?,
+            false => striping(component)?,
+        };
         let size = u64::from(plain.stripe_size);
         if e_end != CompositeLayout::EOF && size != 0 && !e_end.is_multiple_of(size) {
             bail!("-E {text} is not a multiple of the component's stripe size, {size} bytes: set another -S");
@@ -118,6 +124,21 @@ fn composite(args: &[ComponentArgs]) -> Result<LovLayout> {
         e_start = e_end;
     }
     Ok(LovLayout::Composite(CompositeLayout::new(components)))
+}
+
+/// A request for the component on the MDT.
+fn on_mdt(args: &ComponentArgs, start: u64, end: u64) -> Result<PlainLayout> {
+    let rest = ComponentArgs {
+        end: None,
+        on_mdt: false,
+        ..args.clone()
+    };
+    if rest != ComponentArgs::default() {
+        bail!("-L mdt has no stripes: leave out the component's -c, -C, -S, -i and -o");
+    }
+    let size = u32::try_from(end).ok().filter(|_| start == 0);
+    let size = size.context("-L mdt is for the first component, with an end below 4G")?;
+    Ok(PlainLayout::request_on_mdt(size))
 }
 
 /// Parses the end of a component: a number of bytes with or without a suffix, or -1 or `eof`.
@@ -142,6 +163,7 @@ fn copy_request(source: &Path) -> Result<LovLayout> {
     let striping = |plain: &PlainLayout| {
         let request = PlainLayout::request(plain.stripe_size, plain.stripe_count, None);
         match plain.is_overstriped() {
+            _ if plain.is_on_mdt() => PlainLayout::request_on_mdt(plain.stripe_size),
             true => request.overstriped(),
             false => request,
         }
@@ -391,6 +413,32 @@ mod tests {
         let mib = 1 << 20;
         assert!(extents.eq([(0, mib), (mib, 64 * mib), (64 * mib, u64::MAX)]));
         composite(&[component("1T", None)]).unwrap();
+    }
+
+    #[test]
+    fn first_component_may_be_on_the_mdt() {
+        let on_mdt = |end| ComponentArgs {
+            on_mdt: true,
+            ..component(end, None)
+        };
+        let LovLayout::Composite(layout) = composite(&[on_mdt("1M"), component("-1", None)]).unwrap() else {
+            panic!("no composite layout");
+        };
+        let (entry, first) = &layout.components[0];
+        assert!(first.is_on_mdt() && !layout.components[1].1.is_on_mdt());
+        assert_eq!((entry.lcme_extent.e_end, first.stripe_size), (1 << 20, 1 << 20));
+        let sized = ComponentArgs {
+            stripe_size: Some("1M".into()),
+            ..on_mdt("1M")
+        };
+        for (args, reason) in [
+            (vec![on_mdt("-1")], "with an end"),
+            (vec![component("1M", None), on_mdt("2M")], "first component"),
+            (vec![sized], "no stripes"),
+        ] {
+            let error = composite(&args).unwrap_err().to_string();
+            assert!(error.contains(reason), "{args:?}: {error}");
+        }
     }
 
     #[test]
