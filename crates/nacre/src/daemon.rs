@@ -18,7 +18,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
 
-/// Environment variable that marks the child in the background, whose parent waits for a report.
+/// Environment variable that marks the child in the background. Its parent waits for a report.
 const CHILD_VARIABLE: &str = "NACRE_BACKGROUND";
 
 /// Interval of the child's checks that its parent still exists.

@@ -1,5 +1,5 @@
 //! Standby servers: wait until the server of their targets ends or stops answering, and take the
-//! targets over. And the end of a server whose targets another server has taken over.
+//! targets over. And the end of a server after another server has taken over its targets.
 
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -74,8 +74,8 @@ pub struct Options {
     /// `--mntfmt`, `--mntcount`: format and number of mounts; each one serves an equal number of
     /// tasks.
     pub mounts: Option<(Format, usize)>,
-    /// `--mdtcount`: number of metadata targets that directories are created on in turn; `None`: the
-    /// targets that the file system chooses.
+    /// `--mdtcount`: number of metadata targets that directories are created on in turn; `None`:
+    /// the targets that the file system chooses.
     pub mdt_count: Option<u32>,
     /// `--filefmt`: format of file names, with `%d` for the task and `%%d` for the file.
     pub files: String,

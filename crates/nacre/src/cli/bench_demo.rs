@@ -19,8 +19,8 @@ pub(crate) enum BenchDemo {
     /// Parallel directory operations on and off: mknod, create, unlink in a shared directory and in
     /// one for each thread
     Pdo(DemoRun),
-    /// A name space over several metadata targets: mknod, create, stat and unlink on 1 to 4 metadata
-    /// servers with limited CPU time
+    /// A name space over several metadata targets: mknod, create, stat and unlink on 1 to 4
+    /// metadata servers with limited CPU time
     Dne(DemoRun),
     /// Write the page of an earlier run again, from its CSV file
     Page(DemoPage),
