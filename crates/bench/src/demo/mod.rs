@@ -1,7 +1,7 @@
 //! Repeats published demonstrations of partitioned servers, of parallel directory operations, and
 //! of a name space over several metadata targets, at a chosen size. [`Plan`] has the experiments,
-//! [`run()`] executes them, [`Record`] holds the results as rows of a CSV file, and [`page()`] makes
-//! a page with plots.
+//! [`run()`] executes them, [`Record`] holds the results as rows of a CSV file, and [`page()`]
+//! makes a page with plots.
 //!
 //! An experiment measures several configurations of the servers, of which the first is the
 //! baseline, under the same loads, in turn and repeatedly. A [`Stage`], implemented by the caller,
