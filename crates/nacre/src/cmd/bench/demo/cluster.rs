@@ -33,7 +33,8 @@ pub(super) struct Cluster {
 
 impl Cluster {
     /// Starts a cluster with directories in `dir`, which have names with this prefix, and waits
-    /// until it is up. `nids`: one for each process, at least one more than there are metadata servers.
+    /// until it is up. `nids`: one for each process, at least one more than there are metadata
+    /// servers.
     pub(super) fn start(
         (dir, prefix): (&Path, &str),
         nids: &[Nid],
