@@ -436,16 +436,17 @@ mod tests {
     }
 
     #[test]
-    fn larger_sizes_have_more_measurements() {
+    fn larger_sizes_have_more_measurements_or_files() {
         for demo in [Demo::Smp, Demo::Pdo, Demo::Dne] {
-            let mut last = 0;
+            let mut last = (0, 0);
             for name in SIZES {
                 let size = Size::named(demo, name).unwrap();
                 let plan = Plan::new(demo, &size, &resources(2), &[]);
                 let kinds: Vec<ExperimentKind> = plan.experiments.iter().map(|e| e.kind).collect();
                 assert_eq!(kinds, ExperimentKind::of(demo));
-                assert!(plan.measurements() > last, "{name}");
-                last = plan.measurements();
+                let now = (plan.measurements(), size.files);
+                assert!(now > last, "{name}");
+                last = now;
             }
         }
         assert_eq!(Size::named(Demo::Smp, "huge"), None);

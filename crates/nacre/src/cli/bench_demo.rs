@@ -102,3 +102,16 @@ fn parse_cpus(text: &str) -> Result<f64, String> {
         .filter(|cpus: &f64| (CAP_MIN..=1024.0).contains(cpus));
     cpus.ok_or_else(|| format!("expected a number of CPUs of at least {CAP_MIN}"))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::parse_cpus;
+
+    #[test]
+    fn cpus_of_a_server_are_not_below_the_kernels_limit() {
+        assert_eq!(parse_cpus("0.1"), Ok(0.1));
+        for bad in ["0.09", "0", "-1", "nan", "x", "2000"] {
+            assert!(parse_cpus(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -142,8 +142,6 @@ fn demo_of_several_metadata_servers_limits_their_cpu_time() {
     assert!(processes_in(&dir).is_empty());
     let groups = fixture::sh("find /sys/fs/cgroup -maxdepth 3 -name 'nacre-bench-*' | wc -l");
     assert_eq!(groups.trim(), "0", "control groups are left");
-    let error = nacre_refuses(&["bench", "demo", "dne", "--mds-cpus", "0.01", "--dir", &dir]);
-    assert!(error.contains("at least 0.1"), "{error}");
 }
 
 #[test]
