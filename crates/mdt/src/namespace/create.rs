@@ -33,7 +33,7 @@ pub struct NewInode {
     pub time: Time,
     /// A symlink's target.
     pub symlink: Bytes,
-    /// A file's layout.
+    /// A file's layout, or the default layout of a directory in the root.
     pub lov: Bytes,
     /// Initial extended attributes.
     pub xattrs: Vec<(Bytes, Bytes)>,
@@ -91,6 +91,7 @@ impl NewInode {
             inode.nlink = 2;
             inode.size = DIR_BLOCK;
             inode.flags = parent.flags & wire::LUSTRE_PROJINHERIT_FL;
+            inode.lov = self.lov.clone();
             if !parent_is_root {
                 inode.lov = parent.lov.clone();
                 inode.default_lmv = dir_layout::inherited(&parent.default_lmv);

@@ -3,6 +3,7 @@
 //! The other MDT's view of the name takes the place of reads. The plan has two shares: the
 //! mutations of the name and its directory, and those of the inode.
 
+use bytes::Bytes;
 use wire::{Errno, Fid};
 
 use super::{
@@ -48,7 +49,7 @@ impl RemotePlan {
 ///
 /// # Errors
 ///
-/// As [`super::create`].
+/// As [`super::create()`].
 pub(crate) fn check_remote_dir(cred: &Cred, dir: &Inode) -> Result<(), Errno> {
     check_searchable(cred, dir)
 }
@@ -58,7 +59,7 @@ pub(crate) fn check_remote_dir(cred: &Cred, dir: &Inode) -> Result<(), Errno> {
 ///
 /// # Errors
 ///
-/// As [`super::create`].
+/// As [`super::create()`].
 pub(crate) fn plan_remote_create(
     dir: &Inode,
     name_in_use: bool,
@@ -74,7 +75,15 @@ pub(crate) fn plan_remote_create(
         name_in_use,
         fid_in_use: false,
     };
-    let plan = plan_create(&view, cred, parent, name, node)?;
+    // Files get the root's default layout from the root, which this MDT does not have.
+    let node = NewInode {
+        lov: match parent.is_root() {
+            true => dir.lov.clone(),
+            false => Bytes::new(),
+        },
+        ..node.clone()
+    };
+    let plan = plan_create(&view, cred, parent, name, &node)?;
     Ok(RemotePlan::divide(plan, parent, dir.version))
 }
 
@@ -84,7 +93,7 @@ pub(crate) fn plan_remote_create(
 ///
 /// # Errors
 ///
-/// As [`super::unlink`].
+/// As [`super::unlink()`].
 pub(crate) async fn plan_remote_unlink(
     store: &Store,
     dir: &Inode,

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use mdt::layout::StripeRequest;
 use testbase::mds_client::Client;
 use wire::{
     Errno, Fid, LMV_USER_MAGIC, LmvUserMdV1, MDS_FMODE_READ, MDS_GETATTR, MDS_OPEN_CREAT, MDS_REINT, MdtBody,
-    MdtRecCreate, OBD_MD_MDS, REINT_CREATE, WireStruct,
+    MdtRecCreate, MdtRecSetattr, OBD_MD_MDS, REINT_CREATE, WireStruct,
 };
 
 use crate::{fixture::wait_until, several_mdts::Mdts};
@@ -80,6 +81,37 @@ async fn a_remote_directory_is_used_and_removed() {
     assert_eq!(links(0, Fid::ROOT).await, 2);
     assert_eq!(p.attrs(1, dir).await, Err(Errno::ENOENT));
     p.no_name_is_locked().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn directories_on_other_mdts_copy_default_layouts() {
+    let p = Pair::start().await;
+    let layout = StripeRequest {
+        stripe_count: 1,
+        stripe_size: 1 << 20,
+        ..StripeRequest::default()
+    };
+    let layout = layout.to_default_layout();
+    let set = async |mdt: usize, sa_fid: Fid| {
+        let rec = MdtRecSetattr {
+            sa_fid,
+            ..MdtRecSetattr::default()
+        };
+        p.clients[mdt].setattr(rec, &layout).await.unwrap();
+    };
+    let get = async |fid| p.clients[1].getxattr(fid, "trusted.lov").await;
+    let parent = p.clients[0].mkdir(Fid::ROOT, "parent").await;
+    let none = p.mkdir(Fid::ROOT, "none").await.unwrap();
+    assert_eq!(get(none).await.err(), Some(Errno::ENODATA));
+    set(0, Fid::ROOT).await;
+    let in_root = p.mkdir(Fid::ROOT, "in root").await.unwrap();
+    assert_eq!(get(in_root).await.unwrap(), layout);
+    // Another directory than the root has its own.
+    let below = p.mkdir(parent, "none").await.unwrap();
+    assert_eq!(get(below).await.err(), Some(Errno::ENODATA));
+    set(0, parent).await;
+    let below = p.mkdir(parent, "below").await.unwrap();
+    assert_eq!(get(below).await.unwrap(), layout);
 }
 
 #[tokio::test(start_paused = true)]
