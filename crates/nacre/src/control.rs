@@ -23,6 +23,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt};
+use tokio::sync::watch;
 use tokio::time::timeout;
 
 use crate::cmd::lnetctl::Op;
@@ -38,6 +39,8 @@ const REQUEST_BYTES_MAX: u64 = 1 << 20;
 const ANSWER_BYTES_MAX: u64 = 16 << 20;
 /// Time limit for the process to receive a request, and again to send the answer.
 const TRANSFER_MAX: Duration = Duration::from_secs(10);
+/// Time limit for the last answers of a process that ends.
+const LAST_ANSWERS_MAX: Duration = Duration::from_secs(2);
 /// Time limit for answers to users other than root and the owner.
 const ANSWER_MAX: Duration = Duration::from_secs(60);
 /// Pause after a failure to accept a connection, for example for lack of file descriptors.
@@ -180,8 +183,37 @@ pub(crate) struct Caller {
     pub(crate) pid: u32,
 }
 
+/// The connections with commands that wait for an answer.
+#[derive(Debug, Default)]
+pub(crate) struct Answers(watch::Sender<usize>);
+
+/// A connection with a command that waits for an answer.
+struct Waiting<'a>(&'a Answers);
+
+impl Answers {
+    fn begin(&self) -> Waiting<'_> {
+        self.0.send_modify(|waiting| *waiting += 1);
+        Waiting(self)
+    }
+
+    /// Waits until each command has its answer, at most [`LAST_ANSWERS_MAX`].
+    pub(crate) async fn wait_until_all_have_left(&self) {
+        let mut waiting = self.0.subscribe();
+        // Fails only when the sender is dropped, and `self` holds it.
+        let _ = timeout(LAST_ANSWERS_MAX, waiting.wait_for(|waiting| *waiting == 0)).await;
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.0.send_modify(|waiting| *waiting -= 1);
+    }
+}
+
 /// Answers the requests of a control socket.
 pub(crate) trait Handler: Send + Sync + 'static {
+    /// The commands that wait for an answer.
+    fn answers(&self) -> &Answers;
     /// Answers a request; the caller's permission has been checked.
     fn handle(self: Arc<Self>, request: Request, caller: Caller) -> BoxFuture<'static, Result<Value>>;
 }
@@ -250,6 +282,7 @@ fn refuse(stream: tokio::net::UnixStream, why: &str) {
 
 /// Reads a request, and writes its answer.
 async fn serve(mut stream: tokio::net::UnixStream, caller: Caller, handler: Arc<dyn Handler>) {
+    let _waiting = handler.answers().begin();
     let (reader, mut writer) = stream.split();
     let mut line = String::new();
     let mut reader = tokio::io::BufReader::new(reader.take(REQUEST_BYTES_MAX));
@@ -259,11 +292,11 @@ async fn serve(mut stream: tokio::net::UnixStream, caller: Caller, handler: Arc<
     }
     let answer = match serde_json::from_str::<Request>(&line) {
         Err(e) => Err(anyhow!("cannot parse the request: {e}")),
-        Ok(request) if is_owner(caller.uid) => handler.handle(request, caller).await,
+        Ok(request) if is_owner(caller.uid) => handler.clone().handle(request, caller).await,
         Ok(request) if request.requires_owner() => Err(anyhow!(
             "only the user that runs this process, or root, may do this"
         )),
-        Ok(request) => timeout(ANSWER_MAX, handler.handle(request, caller))
+        Ok(request) => timeout(ANSWER_MAX, handler.clone().handle(request, caller))
             .await
             .unwrap_or_else(|_| Err(anyhow!("no answer within {ANSWER_MAX:?}"))),
     };
@@ -368,8 +401,13 @@ mod tests {
         assert_eq!(wait(ping(u64::MAX)), u64::MAX);
     }
 
-    struct Echo;
+    #[derive(Default)]
+    struct Echo(Answers);
     impl Handler for Echo {
+        fn answers(&self) -> &Answers {
+            &self.0
+        }
+
         fn handle(self: Arc<Self>, request: Request, _: Caller) -> BoxFuture<'static, Result<Value>> {
             Box::pin(async move {
                 match request {
@@ -394,7 +432,7 @@ mod tests {
     async fn request_returns_answer_or_error() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("s");
-        let task = listen(&path, Arc::new(Echo)).unwrap();
+        let task = listen(&path, Arc::new(Echo::default())).unwrap();
         let calls = tokio::task::spawn_blocking(move || {
             let wait = Duration::from_secs(10);
             let answer = call(
@@ -417,7 +455,7 @@ mod tests {
     async fn connection_without_a_complete_request_is_closed() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("s");
-        let task = listen(&path, Arc::new(Echo)).unwrap();
+        let task = listen(&path, Arc::new(Echo::default())).unwrap();
         let start_time = tokio::time::Instant::now();
         let mut silent = tokio::net::UnixStream::connect(&path).await.unwrap();
         let mut incomplete = tokio::net::UnixStream::connect(&path).await.unwrap();
@@ -433,7 +471,7 @@ mod tests {
     async fn too_many_connections_are_refused_with_a_reason() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("s");
-        let task = listen(&path, Arc::new(Echo)).unwrap();
+        let task = listen(&path, Arc::new(Echo::default())).unwrap();
         let mut connections = Vec::new();
         for _ in 0..200 {
             connections.push(tokio::net::UnixStream::connect(&path).await.unwrap());

@@ -15,9 +15,9 @@ use serde_json::{Value, json};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{Mutex, Notify, mpsc, oneshot};
 
-use crate::control::{Caller, Handler, Request};
+use crate::control::{Answers, Caller, Handler, Request};
 use crate::process::{self, ProcessRecord};
-use crate::process_node::{LocalTarget, MountRequest, ProcessNode, check_saved};
+use crate::process_node::{LocalMount, LocalTarget, MountRequest, ProcessNode, check_saved};
 use crate::publish::Publisher;
 use crate::standby::Standby;
 use crate::start::StartConfig;
@@ -29,8 +29,6 @@ pub(crate) const MOUNT_ROLE: &str = "mount";
 pub(crate) const MOUNTING_ROLES: [&str; 4] = ["up", "serve", "lnet", MOUNT_ROLE];
 /// Interval of the checks that the process's records are still published.
 const REPUBLISH_INTERVAL: Duration = Duration::from_secs(1);
-/// Time for a last answer to leave the control socket before the process exits.
-const ANSWER_DRAIN_TIME: Duration = Duration::from_millis(20);
 
 /// Description of the process to run.
 pub(crate) struct DaemonSpec {
@@ -184,6 +182,7 @@ impl DaemonSpec {
             publisher: Arc::new(Mutex::new(publisher)),
             mount_ended: Notify::new(),
             stop,
+            answers: Answers::default(),
         });
         if let Err(e) = daemon.publish(true).await {
             let stopped = daemon.stop().await;
@@ -370,6 +369,8 @@ struct Daemon {
     /// Notified when a mount has ended.
     mount_ended: Notify,
     stop: mpsc::Sender<StopRequest>,
+    /// The commands that wait for an answer of this process.
+    answers: Answers,
 }
 
 impl Daemon {
@@ -421,8 +422,8 @@ impl Daemon {
         };
         let mounted = mounter.mount(request).await;
         let result = self.node.lock().await.finish_mount(mounted);
-        let fuse_mount = match result {
-            Ok(fuse_mount) => fuse_mount,
+        let mount = match result {
+            Ok(mount) => mount,
             Err(e) => {
                 self.mount_ended.notify_one();
                 return Err(e);
@@ -430,9 +431,9 @@ impl Daemon {
         };
         let daemon = self.clone();
         tokio::spawn(async move {
-            fuse_mount.ended().await;
+            mount.fuse_mount().ended().await;
             // The mount has logged an error.
-            let _ = daemon.finish_unmount(&fuse_mount).await;
+            let _ = daemon.finish_unmount(mount).await;
             daemon.mount_ended.notify_one();
         });
         self.publish(true).await?;
@@ -440,15 +441,12 @@ impl Daemon {
     }
 
     /// Removes a mount that the kernel has already ended. Fails if changes of it may be lost.
-    async fn finish_unmount(self: &Arc<Self>, fuse_mount: &Arc<fuse::FuseMount>) -> Result<()> {
+    async fn finish_unmount(self: &Arc<Self>, mount: Arc<LocalMount>) -> Result<()> {
         // If another task has removed the mount, it may not have published the change yet.
-        let mount = self.node.lock().await.remove_mount(fuse_mount);
+        self.node.lock().await.remove_mount(&mount);
         if let Err(e) = self.publish(true).await {
             tracing::warn!("cannot publish the process record: {e:#}");
         }
-        let Some(mount) = mount else {
-            return Ok(());
-        };
         let unsaved = mount.end().await;
         self.node.lock().await.forget_mount(&mount);
         check_saved(unsaved)
@@ -456,33 +454,33 @@ impl Daemon {
 
     /// Unmounts the mount at `path`. Returns whether this process then exits.
     async fn umount(self: &Arc<Self>, path: &Path, lazy: bool) -> Result<bool> {
-        let fuse_mount = self.node.lock().await.fuse_mount_at(path);
-        let fuse_mount =
-            fuse_mount.with_context(|| format!("{} is not a mount of this process", path.display()))?;
-        fuse_mount
+        let mount = self.node.lock().await.mount_at(path);
+        let mount = mount.with_context(|| format!("{} is not a mount of this process", path.display()))?;
+        mount
+            .fuse_mount()
             .unmount(lazy)
             .await
             .map_err(|e| mounts::busy_error(e, path))?;
-        let saved = self.finish_unmount(&fuse_mount).await;
+        let saved = self.finish_unmount(mount).await;
         let ends = self.role == MOUNT_ROLE && self.node.lock().await.refuse_mounts_if_unused();
-        let daemon = self.clone();
-        tokio::spawn(async move {
-            tokio::time::sleep(ANSWER_DRAIN_TIME).await;
-            daemon.mount_ended.notify_one();
-        });
+        self.mount_ended.notify_one();
         saved?;
         Ok(ends)
     }
 
-    /// Stops the node and answers the command that requested the stop, if any.
+    /// Stops the node and answers the command that requested the stop, if any. Waits until the
+    /// commands have their answers.
     async fn stop_and_answer(&self, request: Option<StopRequest>) -> Result<()> {
         let stopped = self.stop().await;
-        let Some(request) = request else {
-            return stopped;
+        let result = match request {
+            None => stopped,
+            Some(request) => {
+                let _ = request.result.send(stopped);
+                Ok(())
+            }
         };
-        let _ = request.result.send(stopped);
-        tokio::time::sleep(ANSWER_DRAIN_TIME).await;
-        Ok(())
+        self.answers.wait_until_all_have_left().await;
+        result
     }
 
     /// Stops the node and removes the records.
@@ -514,6 +512,10 @@ impl Daemon {
 }
 
 impl Handler for Daemon {
+    fn answers(&self) -> &Answers {
+        &self.answers
+    }
+
     fn handle(self: Arc<Self>, request: Request, caller: Caller) -> BoxFuture<'static, Result<Value>> {
         Box::pin(async move {
             match request {

@@ -5,7 +5,7 @@
 mod metrics;
 mod mount;
 
-pub(crate) use mount::{MountRequest, check_saved};
+pub(crate) use mount::{LocalMount, MountRequest, check_saved};
 
 use std::future::Future;
 use std::path::PathBuf;

@@ -116,6 +116,11 @@ impl Mounter {
 }
 
 impl LocalMount {
+    /// The FUSE session.
+    pub(crate) fn fuse_mount(&self) -> &Arc<FuseMount> {
+        &self.fuse_mount
+    }
+
     /// Detaches the mount if the kernel has not ended it, closes open files, and disconnects the
     /// client from the servers. Returns the changes that may be lost. A second call waits for the
     /// first.
@@ -144,33 +149,30 @@ impl ProcessNode {
         })
     }
 
-    /// Records the result of [`Mounter::mount`]. Returns the FUSE session, so that the caller can
-    /// wait for its end.
-    pub(crate) fn finish_mount(&mut self, result: Result<LocalMount>) -> Result<Arc<FuseMount>> {
+    /// Records the result of [`Mounter::mount`].
+    pub(crate) fn finish_mount(&mut self, result: Result<LocalMount>) -> Result<Arc<LocalMount>> {
         self.mounts.pending -= 1;
         let mount = result?;
         if self.mounts.closed {
             tokio::spawn(async move { mount.end().await.len() });
             bail!("this process is stopping");
         }
-        let fuse_mount = mount.fuse_mount.clone();
-        self.mounts.active.push(Arc::new(mount));
-        Ok(fuse_mount)
+        let mount = Arc::new(mount);
+        self.mounts.active.push(mount.clone());
+        Ok(mount)
     }
 
-    /// The FUSE session of the mount at a path.
-    pub(crate) fn fuse_mount_at(&self, path: &Path) -> Option<Arc<FuseMount>> {
-        let found = self.mounts.active.iter().rfind(|m| m.record.mountpoint == path);
-        found.map(|m| m.fuse_mount.clone())
+    /// The mount at a path.
+    pub(crate) fn mount_at(&self, path: &Path) -> Option<Arc<LocalMount>> {
+        let mut mounts = self.mounts.active.iter();
+        mounts.rfind(|m| m.record.mountpoint == path).cloned()
     }
 
     /// Removes a mount that the kernel has ended from the node's mounts. The caller awaits
     /// [`LocalMount::end`], then calls [`ProcessNode::forget_mount`].
-    pub(crate) fn remove_mount(&mut self, fuse_mount: &Arc<FuseMount>) -> Option<Arc<LocalMount>> {
-        let is_it = |mount: &Arc<LocalMount>| Arc::ptr_eq(&mount.fuse_mount, fuse_mount);
+    pub(crate) fn remove_mount(&mut self, mount: &Arc<LocalMount>) {
         let Mounts { active, ending, .. } = &mut self.mounts;
-        ending.extend(active.extract_if(.., |mount| is_it(mount)));
-        ending.iter().find(|mount| is_it(mount)).cloned()
+        ending.extend(active.extract_if(.., |other| Arc::ptr_eq(other, mount)));
     }
 
     /// Forgets a mount after its client has left the servers.
