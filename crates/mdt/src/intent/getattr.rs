@@ -158,7 +158,8 @@ impl Mdt {
         } = body::attrs(fid, &inode, self.attr_request(req, request.mbo_valid));
         out.bufs = vec![body.to_bytes(), md, acl];
         if !default_lmv.is_empty() {
-            out.bufs.resize(bufs::INTENT_REPLY_DEFAULT_MD - 1, Bytes::new());
+            // The first two buffers of the reply come before these.
+            out.bufs.resize(bufs::INTENT_REPLY_DEFAULT_MD - 2, Bytes::new());
             out.bufs.push(default_lmv);
         }
         out.lock = lock;
