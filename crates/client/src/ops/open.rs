@@ -164,6 +164,9 @@ impl OpenFile {
     }
 }
 
+/// Largest number of attempts to create or open a name.
+const CREATES_MAX: usize = 8;
+
 impl Client {
     /// Prepares a write through this descriptor. Returns whether it is the first write.
     pub(crate) fn begin_write(&self, file: &OpenFile) -> bool {
@@ -294,9 +297,30 @@ impl Client {
     ) -> Result<(FoundFile, Arc<OpenFile>), Errno> {
         let _timer = self.stats.time(Operation::Open);
         check_name(name)?;
+        for _ in 0..CREATES_MAX {
+            let created = self.try_create(cred, (parent, name), mode, flags, layout.clone());
+            if let Some(opened) = created.await? {
+                return Ok(opened);
+            }
+        }
+        Err(Errno::ESTALE)
+    }
+
+    /// As [`Client::create_with`]; `None` if the name led to an inode of another target that is
+    /// removed meanwhile.
+    async fn try_create(
+        &self,
+        cred: &Cred,
+        (parent, name): (Fid, &[u8]),
+        mode: u32,
+        flags: OpenFlags,
+        layout: Bytes,
+    ) -> Result<Option<(FoundFile, Arc<OpenFile>)>, Errno> {
         let dir = match self.dir_for_new_name(cred, parent, name).await {
             // While the MDTs move the directory's names, its old stripe has the name.
-            Err(Errno::EEXIST) if !flags.excl => return self.open_name(cred, parent, name, flags).await,
+            Err(Errno::EEXIST) if !flags.excl => {
+                return self.open_name(cred, parent, name, flags).await.map(Some);
+            }
             dir => dir?,
         };
         let mdc = dir.mdc;
@@ -335,9 +359,12 @@ impl Client {
         if reply.is_elsewhere() {
             self.cache_name(&reply, (dir.fid, name));
             drop(reply);
-            return match flags.excl {
-                true => Err(Errno::EEXIST),
-                false => self.open_name(cred, parent, name, flags).await,
+            if flags.excl {
+                return Err(Errno::EEXIST);
+            }
+            return match self.open_name(cred, parent, name, flags).await {
+                Err(Errno::ENOENT | Errno::ESTALE) => Ok(None),
+                opened => opened.map(Some),
             };
         }
         let md = self.cache_reply(&reply, Some((dir.fid, name)));
@@ -352,7 +379,7 @@ impl Client {
             data.lock_for_writing().await;
         }
         let found = self.found_by_name(cred, file.fid, md, (&dir, name)).await?;
-        Ok((found, file))
+        Ok(Some((found, file)))
     }
 
     /// Opens the existing file of a name: another target than the name's may have it.
