@@ -8,7 +8,7 @@ use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, XattrFlags};
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Permissions of new files, as in mdtest.
@@ -40,9 +40,10 @@ impl PathSubject {
         self.root.join(dir).join(name)
     }
 
-    /// The command `lfs` for this file system: that of this program on a FUSE mount, else Lustre's.
-    fn lfs(&self) -> io::Result<Command> {
-        match rustix::fs::statfs(&self.root)?.f_type == FUSE_SUPER_MAGIC {
+    /// The command `lfs` for a new path: that of this program on a FUSE mount, else Lustre's.
+    fn lfs_for(path: &Path) -> io::Result<Command> {
+        let parent = path.parent().unwrap_or(path);
+        match rustix::fs::statfs(parent)?.f_type == FUSE_SUPER_MAGIC {
             true => {
                 let mut command = Command::new(std::env::current_exe()?);
                 command.arg("lfs");
@@ -122,8 +123,7 @@ impl Subject for PathSubject {
         if mdt == 0 || path.is_dir() {
             return self.make_dir(dir, name);
         }
-        let created = self
-            .lfs()
+        let created = PathSubject::lfs_for(&path)
             .and_then(|mut lfs| lfs.args(["mkdir", "-i", &mdt.to_string()]).arg(&path).output());
         let created = created.and_then(|out| match out.status.success() {
             true => Ok(true),
