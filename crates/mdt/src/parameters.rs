@@ -227,15 +227,16 @@ pub(crate) fn register(mdt: &Arc<Mdt>, exports: &Arc<TargetExports>, registry: &
     )
     .add(
         "stripesize",
-        Param::atomic(
+        Param::atomic_multiple(
             defaults.stripe_size.clone(),
             LOV_MIN_STRIPE_SIZE.into()..=STRIPE_SIZE_MAX,
+            LOV_MIN_STRIPE_SIZE.into(),
         )
         .about("default stripe size, bytes; a multiple of 64 KiB"),
     )
     .add(
         "dom_stripesize",
-        Param::atomic(mdt.on_mdt_max.clone(), 0..=ON_MDT_MAX)
+        Param::atomic_multiple(mdt.on_mdt_max.clone(), 0..=ON_MDT_MAX, LOV_MIN_STRIPE_SIZE.into())
             .about("largest part of a file on the MDT, bytes; a multiple of 64 KiB; 0: none"),
     );
     // Lustre has `pdo` among the store's parameters, although it concerns this target's locks.

@@ -68,6 +68,22 @@ impl Param {
         )
     }
 
+    /// A writable whole number that is a multiple of `unit`.
+    pub fn atomic_multiple(value: Arc<AtomicU64>, range: RangeInclusive<u64>, unit: u64) -> Param {
+        let shown = value.clone();
+        Param::read_write(
+            move || Value::Gauge(shown.load(Ordering::Relaxed)),
+            move |text| {
+                let (low, high) = (range.start(), range.end());
+                let is_valid = |n: &u64| range.contains(n) && n.is_multiple_of(unit);
+                let n = text.trim().parse::<u64>().ok().filter(is_valid);
+                let n = n.ok_or_else(|| format!("expected a multiple of {unit} from {low} to {high}"))?;
+                value.store(n, Ordering::Relaxed);
+                Ok(())
+            },
+        )
+    }
+
     /// A writable switch, shown as 0 or 1 (the format of most of Lustre's switches).
     pub fn switch(value: Arc<AtomicBool>) -> Param {
         Param::switch_shown(value, ["0", "1"])
