@@ -437,7 +437,7 @@ impl Problem {
                 show_path(store, *fid).await,
                 "a size and space that match the data".into(),
                 reason.clone(),
-                "sets size and space",
+                "sets size and space; lost blocks read as zeros: restore the file",
             ),
             Problem::BadPart { fid, part, reason } => {
                 let (problem, expected, repair) = match part {
