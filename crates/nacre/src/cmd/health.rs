@@ -421,7 +421,10 @@ fn nearly_full(target: &str, what: &str, total: u64, free: u64) -> Option<Proble
         0 => format!("is full: no {what} is free"),
         _ => format!("is nearly full: {percent}% of its {what} is free"),
     };
-    let remedy = "remove files, enlarge the disk, or add an OST";
+    let remedy = match target.contains("-MDT") {
+        true => "remove files, or enlarge the disk",
+        false => "remove files, enlarge the disk, or add an OST",
+    };
     Some(finding(level, target, problem, remedy))
 }
 

@@ -18,6 +18,8 @@ const FSNAME_MAX: usize = wire::LUSTRE_MAXFSNAME as usize;
 
 /// Maximum index of a target: 16 bits, without 0xffff, which means any OST.
 const INDEX_MAX: u32 = 0xfffe;
+/// Maximum index of an MDT: Lustre's file systems have at most 4096 MDTs.
+const MDT_INDEX_MAX: u32 = 4095;
 
 /// `f_type` of tmpfs, from statfs(2).
 const TMPFS_MAGIC: i64 = 0x0102_1994;
@@ -125,8 +127,12 @@ fn check_place(dir: &Path) -> Result<()> {
 pub(crate) fn new_label(kind: TargetKind, fsname: &str, index: u32) -> Result<TargetLabel> {
     if kind != TargetKind::Mgs {
         check_fsname(fsname)?;
-        if index > INDEX_MAX {
-            bail!("index {index} is above the maximum, {INDEX_MAX}");
+        let max = match kind {
+            TargetKind::Mdt => MDT_INDEX_MAX,
+            _ => INDEX_MAX,
+        };
+        if index > max {
+            bail!("index {index} is above the maximum, {max}");
         }
     }
     let uuid = RandomSource::system().uuid()?;

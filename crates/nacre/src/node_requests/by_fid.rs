@@ -82,6 +82,12 @@ pub(super) async fn mkdir(client: &Client, cred: &Cred, path: &Path, mode: u32, 
         Ok(_) => {}
         Err(Errno::ENODEV) => bail!("{here}: the file system has no such MDT (`lfs mdts` lists them)"),
         Err(Errno::EINVAL) => bail!("{here}: the file system rejects this layout of a directory"),
+        Err(Errno::EOPNOTSUPP) => {
+            bail!("{here}: the servers cannot make such a directory: on Nacre's servers it has one stripe")
+        }
+        Err(Errno::EPERM) => bail!(
+            "{here}: this user may not choose the MDT of a directory (mdt.*.enable_remote_dir and enable_remote_dir_gid)"
+        ),
         Err(e) => return Err(e).with_context(|| format!("cannot create the directory {here}")),
     }
     client.forget_in_kernel(last.parent, last.name);

@@ -270,7 +270,7 @@ pub(super) fn set(path: &Path, request: &LayoutRequest) -> Result<()> {
         Err(Errno::OPNOTSUPP) => bail!("{here} is not on a mounted Nacre file system"),
         Err(Errno::INVAL) => {
             bail!(
-                "{here}: the file system rejects this layout (does the OST exist? does each component end at a multiple of its stripe size?)"
+                "{here}: the file system rejects this layout (does the OST exist? does each component end at a multiple of its stripe size? does lod.*.dom_stripesize allow a part on the MDT?)"
             )
         }
         result => result.with_context(|| format!("cannot set the layout of {here}")),

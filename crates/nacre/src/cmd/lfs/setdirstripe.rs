@@ -199,7 +199,9 @@ fn mkdir(path: &Path, (mode, umask): (u32, u32), layout: &[u8]) -> Result<()> {
 fn set_default(path: &Path, layout: &[u8]) -> Result<()> {
     let here = path.display();
     match setxattr(path, DEFAULT_XATTR, layout, XattrFlags::empty()) {
-        Err(Errno::OPNOTSUPP) => bail!("{here} is not on a mounted Nacre file system"),
+        Err(Errno::OPNOTSUPP) => bail!(
+            "{here} is not on a mounted Nacre file system, or its servers have no striped directories (-c above 1)"
+        ),
         Err(Errno::INVAL) => {
             bail!("{here}: the file system rejects this default layout (does the MDT exist?)")
         }
