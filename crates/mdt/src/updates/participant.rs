@@ -1,14 +1,18 @@
 //! The part of the MDT that has the name.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicUsize, Ordering},
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
 };
 
 use bytes::Bytes;
 use cpt::HashMap;
 use parking_lot::Mutex;
 use rpc::{Export, Reply, ServerRequest};
+use tokio::time::timeout;
 use wire::{Errno, Fid, Transno};
 
 use super::{
@@ -28,6 +32,9 @@ const MESSAGE: usize = 1;
 const PULL_BYTES_MAX: usize = 256 << 10;
 /// Number of noted directories above which the committed ones are forgotten.
 const COMMUTING_MAX: usize = 1024;
+/// The longest time for which a name stays locked for its commit. A store that stops to commit must
+/// not stop the directory, too.
+const COMMIT_WAIT_MAX: Duration = Duration::from_secs(30);
 /// Maximum number of sessions of another MDT.
 const SESSIONS_MAX: usize = 4096;
 
@@ -248,12 +255,11 @@ impl Updates {
                 // The committed number does not change until the recovery has ended.
                 true => drop(index.sync().await),
                 // Fails only when the store is dropped.
-                false => drop(
-                    transactions
-                        .watch_committed()
-                        .wait_for(|last| *last >= transno)
-                        .await,
-                ),
+                false => {
+                    let mut committed = transactions.watch_committed();
+                    let durable = committed.wait_for(|last| *last >= transno);
+                    drop(timeout(COMMIT_WAIT_MAX, durable).await);
+                }
             }
             drop(locks);
         });
