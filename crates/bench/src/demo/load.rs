@@ -76,7 +76,7 @@ impl FileLoad {
     ///
     /// # Errors
     ///
-    /// None: the names of the directories are valid.
+    /// [`BenchError::Options`] if the format of the directories' names is invalid.
     pub fn rates(&self, mdts: usize) -> Result<Vec<mdsrate::Options>, BenchError> {
         let threads = self.client_threads.total();
         let modes: &[mdsrate::Mode] = match self.create_method {
