@@ -7,7 +7,7 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 /// Time limit for a condition; longer than the 150 s until a server evicts a killed client.
-const WAIT_MAX: Duration = Duration::from_secs(240);
+pub(crate) const WAIT_MAX: Duration = Duration::from_secs(240);
 
 /// Processes that have this directory in their command line.
 pub(crate) fn processes_in(dir: &str) -> Vec<u32> {
