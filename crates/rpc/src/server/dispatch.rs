@@ -239,18 +239,39 @@ async fn handle_in_turn(
         Some(held) => {
             let sent = reply::send_acknowledged(rpc, arrival, &route, &outcome, last_committed, is_lost);
             let (export, transno) = (export.clone(), transno_of(&outcome));
-            let holding = async move {
+            let limit = async move {
                 tokio::select! {
-                    biased;
-                    () = sent => {}
                     () = export.target().committed(transno) => {}
                     () = export.gone() => {}
                     () = sleep(HOLD_MAX) => {}
                 }
-                drop(held);
             };
+            let holding = hold_until_acknowledged(held, sent, limit);
             cpt::poll_then_spawn(rpc.cpts().get(arrival.cpt).handle(), holding);
         }
+    }
+}
+
+/// Holds the locks of a reply until the client has acknowledged it (`sent` is true), at most until
+/// `limit`. Then goes on sending: under load a transaction can be committed before its reply got
+/// the credits to leave.
+async fn hold_until_acknowledged<H>(
+    held: H,
+    sent: impl Future<Output = bool>,
+    limit: impl Future<Output = ()>,
+) {
+    let (mut sent, mut limit) = (pin!(sent), pin!(limit));
+    let acknowledged = tokio::select! {
+        biased;
+        acknowledged = &mut sent => Some(acknowledged),
+        () = &mut limit => None,
+    };
+    if acknowledged == Some(false) {
+        limit.await;
+    }
+    drop(held);
+    if acknowledged.is_none() {
+        sent.await;
     }
 }
 
@@ -452,9 +473,12 @@ async fn admit(
 
 #[cfg(test)]
 mod tests {
-    use super::{early_reply_at, has_effect};
+    use super::{early_reply_at, has_effect, hold_until_acknowledged};
     use crate::Reply;
+    use std::future::{pending, ready};
+    use std::sync::Arc;
     use std::time::Duration;
+    use tokio::sync::oneshot;
     use tokio::time::Instant;
     use wire::{Errno, Transno};
 
@@ -464,6 +488,35 @@ mod tests {
         let secs = Duration::from_secs;
         assert_eq!(early_reply_at(t, t + secs(11), secs(5)), t + secs(6));
         assert_eq!(early_reply_at(t, t + secs(4), secs(5)), t + secs(2));
+    }
+
+    #[tokio::test]
+    async fn locks_are_released_at_the_commit_and_the_reply_is_still_sent() {
+        let held = Arc::new(());
+        let weak = Arc::downgrade(&held);
+        let (credit, credits) = oneshot::channel::<()>();
+        let sent = async move { credits.await.is_ok() };
+        let holding = tokio::spawn(hold_until_acknowledged(held, sent, ready(())));
+        while weak.strong_count() > 0 {
+            tokio::task::yield_now().await;
+        }
+        assert!(!holding.is_finished(), "the reply waits for credits");
+        assert_eq!(credit.send(()), Ok(()), "the reply is not given up");
+        holding.await.expect("the reply was sent");
+    }
+
+    #[tokio::test]
+    async fn an_acknowledgement_releases_the_locks_and_a_lost_reply_does_not() {
+        hold_until_acknowledged((), ready(true), pending()).await;
+        let (commit, committed) = oneshot::channel::<()>();
+        let held = Arc::new(());
+        let weak = Arc::downgrade(&held);
+        let limit = async move { drop(committed.await) };
+        let holding = tokio::spawn(hold_until_acknowledged(held, ready(false), limit));
+        tokio::task::yield_now().await;
+        assert_eq!(weak.strong_count(), 1, "the locks are held until the commit");
+        drop(commit);
+        holding.await.expect("the holding ends");
     }
 
     #[test]

@@ -135,8 +135,9 @@ pub(crate) async fn send(
     put(rpc, arrival, route, reply_offset(arrival), msg).await;
 }
 
-/// Sends a request's reply, unless an injected fault loses it (`is_lost`). The result resolves when
-/// the client's node has acknowledged it; never if the reply is lost.
+/// Sends a request's reply, unless an injected fault loses it (`is_lost`). The result is whether the
+/// client's node has acknowledged it. The caller must await the result: until then the reply may
+/// wait for credits, and would be lost.
 pub(crate) fn send_acknowledged(
     rpc: &Arc<Ptlrpc>,
     arrival: &Arrival,
@@ -144,7 +145,7 @@ pub(crate) fn send_acknowledged(
     outcome: &Outcome,
     last_committed: Transno,
     is_lost: bool,
-) -> impl Future<Output = ()> + use<> {
+) -> impl Future<Output = bool> + use<> {
     #[cfg(feature = "faults")]
     let is_lost = is_lost || rpc.faults().loses_reply(arrival.body.pb_opc);
     let msg = build_reply(arrival, outcome, last_committed, Instant::now());
@@ -156,15 +157,16 @@ pub(crate) fn send_acknowledged(
     );
     let (bits, xid) = (route.reply_bits, arrival.xid);
     async move {
-        if !is_lost {
-            match lnet.put(peer, portal, bits, offset, 0, msg.into(), true).await {
-                Ok(_) => return,
-                Err(e) => {
-                    lnet::warn_rate_limited!(%peer, %xid, error = %e, "cannot send reply, or it was not acknowledged");
-                }
+        if is_lost {
+            return false;
+        }
+        match lnet.put(peer, portal, bits, offset, 0, msg.into(), true).await {
+            Ok(_) => true,
+            Err(e) => {
+                lnet::warn_rate_limited!(%peer, %xid, error = %e, "cannot send reply, or it was not acknowledged");
+                false
             }
         }
-        std::future::pending().await
     }
 }
 
