@@ -18,6 +18,7 @@ mod cpu_cap;
 pub mod demo;
 mod figure;
 pub mod fsx;
+pub mod ior;
 pub mod lnet;
 mod load;
 pub mod mdsrate;
@@ -40,7 +41,9 @@ pub use load::Phase;
 pub use memory::resident_bytes;
 pub use rendezvous::JobProcess;
 pub use report::{Report, Row, Summary};
-pub use subject::{CheckStop, DropCaches, LibrarySubject, MddSubject, NewFile, PathSubject, Stream, Subject};
+pub use subject::{
+    DataFile, DataMode, DropCaches, LibrarySubject, MddSubject, NewFile, PathSubject, Subject,
+};
 pub use task::{Task, TaskProgress};
 pub use time_series::{Window, windows};
 

@@ -1,8 +1,9 @@
 //! The loads of a comparison: metadata operations by several tasks, and a stream of data.
 
 use crate::cpu;
-use crate::subject::{CheckStop, NewFile, Stream, Subject};
+use crate::subject::{DataMode, NewFile, Subject};
 use crate::{BenchError, Row};
+use bytes::Bytes;
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -203,24 +204,36 @@ impl Load {
     ) -> Result<(), BenchError> {
         let dir = "stream";
         subject.make_dir("", dir)?;
-        let stream = Stream {
-            block: (0..BLOCK).map(|i| (i * 31 % 251) as u8).collect(),
-            blocks: bytes / BLOCK as u64,
-        };
-        let megabytes = (stream.blocks * BLOCK as u64) as f64 / 1e6;
+        let block: Bytes = (0..BLOCK).map(|i| (i * 31 % 251) as u8).collect();
+        let blocks = bytes / BLOCK as u64;
+        let megabytes = (blocks * BLOCK as u64) as f64 / 1e6;
         let stop = context.stop;
-        let check_stop = || check(stop);
         self.run_phase(subject, context, Phase::Write, megabytes, || {
-            subject.write(dir, "f", &stream, &check_stop)
+            let file = subject.open_data(dir, "f", DataMode::WRITE)?;
+            for i in 0..blocks {
+                check(stop)?;
+                file.write_at(i * BLOCK as u64, &block)?;
+            }
+            file.sync()?;
+            file.close()
         })?;
         subject.drop_cache(dir, "f")?;
         self.run_phase(subject, context, Phase::Read, megabytes, || {
-            subject.read(dir, "f", &stream, &check_stop).map(drop)
+            let file = subject.open_data(dir, "f", DataMode::READ)?;
+            let mut buffer = vec![0; BLOCK];
+            for i in 0..blocks {
+                check(stop)?;
+                file.read_at(i * BLOCK as u64, &mut buffer)?;
+            }
+            file.close()
         })?;
         subject.unlink(dir, "f")?;
         subject.remove_dir("", dir)
     }
 }
+
+/// A function that fails with [`BenchError::Interrupted`] after an interruption.
+type CheckStop<'a> = &'a dyn Fn() -> Result<(), BenchError>;
 
 type Operation = fn(&dyn Subject, &str, &str) -> Result<(), BenchError>;
 

@@ -1,12 +1,12 @@
 //! The client library as a subject: every task blocks on its calls, like an MPI program.
 
 use super::{
-    CheckStop, DropCaches, NewFile, READ_BACK_DIFFERS, Stream, Subject, errno_error, join_path, object_name,
+    DataFile, DataMode, DropCaches, NewFile, READ_BACK_DIFFERS, Subject, errno_error, join_path, object_name,
     operation_error,
 };
 use crate::BenchError;
 use bytes::Bytes;
-use client::{Client, Cred, OpenFlags};
+use client::{Client, Cred, OpenFile, OpenFlags};
 use mdt::layout::StripeRequest;
 use parking_lot::RwLock;
 use std::collections::HashMap;
@@ -144,6 +144,68 @@ impl LibrarySubject {
     async fn find(&self, dir: &str, name: &str) -> Result<client::FoundFile, Errno> {
         let parent = self.dir_fid(dir).await?;
         self.client.lookup(&self.cred, parent, name.as_bytes()).await
+    }
+}
+
+/// An open file.
+struct LibraryFile<'a> {
+    subject: &'a LibrarySubject,
+    dir: String,
+    name: String,
+    file: Arc<OpenFile>,
+}
+
+impl LibraryFile<'_> {
+    fn run<T>(
+        &self,
+        operation: &'static str,
+        call: impl Future<Output = Result<T, Errno>>,
+    ) -> Result<T, BenchError> {
+        self.subject.run(operation, (&self.dir, &self.name), call)
+    }
+}
+
+impl DataFile for LibraryFile<'_> {
+    fn write_at(&self, offset: u64, data: &Bytes) -> Result<(), BenchError> {
+        // A write through the kernel copies the data, unless it is direct.
+        let data = match self.file.flags.direct {
+            true => data.clone(),
+            false => Bytes::copy_from_slice(data),
+        };
+        let len = data.len();
+        let written = self.run("write", self.subject.client.write(&self.file, offset, data))?;
+        match written == len {
+            true => Ok(()),
+            false => self.run("write", async { Err(Errno::EIO) }),
+        }
+    }
+
+    fn read_at(&self, offset: u64, into: &mut [u8]) -> Result<usize, BenchError> {
+        let mut len = 0;
+        while len < into.len() {
+            let rest = into.len() - len;
+            let read = self.subject.client.read(&self.file, offset + len as u64, rest);
+            let before = len;
+            for piece in self.run("read", read)? {
+                into[len..len + piece.len()].copy_from_slice(&piece);
+                len += piece.len();
+            }
+            if len == before {
+                break;
+            }
+        }
+        Ok(len)
+    }
+
+    fn sync(&self) -> Result<(), BenchError> {
+        self.run("fsync", self.subject.client.fsync(&self.file, false))
+    }
+
+    fn close(self: Box<Self>) -> Result<(), BenchError> {
+        // Write back at close, as the kernel client does.
+        let client = &self.subject.client;
+        let written = self.run("close", client.write_back(&self.file));
+        written.and(self.run("close", client.release(&self.file)))
     }
 }
 
@@ -324,48 +386,28 @@ impl Subject for LibrarySubject {
         Ok(())
     }
 
-    fn write(&self, dir: &str, name: &str, stream: &Stream, check_stop: CheckStop) -> Result<(), BenchError> {
-        let at = (dir, name);
-        let (_, file) = self.run("create", at, async {
-            let (parent, flags) = (self.dir_fid(dir).await?, OpenFlags::READ_WRITE);
-            self.client
-                .create(&self.cred, parent, name.as_bytes(), FILE_MODE, flags)
-                .await
-        })?;
-        let written = (0..stream.blocks).try_for_each(|i| {
-            check_stop()?;
-            // Copy each block, as a write through the kernel does.
-            let copy = Bytes::copy_from_slice(&stream.block);
-            let offset = i * stream.block.len() as u64;
-            self.run("write", at, self.client.write(&file, offset, copy))
-                .map(drop)
-        });
-        let synced = written.and_then(|()| self.run("fsync", at, self.client.fsync(&file, false)));
-        let closed = self.run("close", at, self.client.release(&file));
-        synced.and(closed)
-    }
-
-    fn read(&self, dir: &str, name: &str, stream: &Stream, check_stop: CheckStop) -> Result<u64, BenchError> {
-        let at = (dir, name);
-        let file = self.run("open", at, async {
-            let fid = self.find(dir, name).await?.attr.fid;
-            self.client.open(&self.cred, fid, OpenFlags::READ).await
-        })?;
-        let mut offset: u64 = 0;
-        let total = loop {
-            if let Err(e) = check_stop() {
-                break Err(e);
-            }
-            let read = self.client.read(&file, offset, stream.block.len());
-            match self.run("read", at, read) {
-                Ok(data) => match data.iter().map(|d| d.len() as u64).sum() {
-                    0 => break Ok(offset),
-                    bytes => offset += bytes,
-                },
-                Err(e) => break Err(e),
-            }
+    fn open_data(&self, dir: &str, name: &str, mode: DataMode) -> Result<Box<dyn DataFile + '_>, BenchError> {
+        let flags = OpenFlags {
+            write: mode.write,
+            direct: mode.direct,
+            ..OpenFlags::READ
         };
-        self.run("close", at, self.client.release(&file)).and(total)
+        let file = self.run("open", (dir, name), async {
+            if mode.write {
+                let parent = self.dir_fid(dir).await?;
+                let (client, name) = (&self.client, name.as_bytes());
+                let created = client.create(&self.cred, parent, name, FILE_MODE, flags);
+                return created.await.map(|(_, file)| file);
+            }
+            let fid = self.find(dir, name).await?.attr.fid;
+            self.client.open(&self.cred, fid, flags).await
+        })?;
+        Ok(Box::new(LibraryFile {
+            subject: self,
+            dir: dir.to_owned(),
+            name: name.to_owned(),
+            file,
+        }))
     }
 
     fn drop_cache(&self, _dir: &str, _name: &str) -> Result<(), BenchError> {

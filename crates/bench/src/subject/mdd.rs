@@ -2,7 +2,7 @@
 //! network, requests, locks and clients. In Lustre this is the MDD layer. The layouts of files name
 //! objects that do not exist.
 
-use super::{CheckStop, NewFile, Stream, Subject, errno_error, join_path, operation_error};
+use super::{DataFile, DataMode, NewFile, Subject, errno_error, join_path, operation_error};
 use crate::BenchError;
 use bytes::Bytes;
 use mdt::cred::Cred;
@@ -336,12 +336,8 @@ impl Subject for MddSubject {
             .map_err(|e| operation_error(&self.name, "sync", String::new(), &e.to_string()))
     }
 
-    fn write(&self, _dir: &str, _name: &str, _: &Stream, _: CheckStop) -> Result<(), BenchError> {
-        self.unsupported("write")
-    }
-
-    fn read(&self, _dir: &str, _name: &str, _: &Stream, _: CheckStop) -> Result<u64, BenchError> {
-        self.unsupported("read")
+    fn open_data(&self, _dir: &str, _name: &str, _: DataMode) -> Result<Box<dyn DataFile + '_>, BenchError> {
+        self.unsupported("open for data")
     }
 
     fn drop_cache(&self, _dir: &str, _name: &str) -> Result<(), BenchError> {

@@ -6,12 +6,15 @@
 //! path from the subject's root with `/` as separator; the empty path is the root. The empty name
 //! in the empty directory is the root itself, which may not exist yet.
 
+mod data;
 mod library;
 mod mdd;
 mod path;
 
 use crate::BenchError;
 use bytes::Bytes;
+pub(crate) use data::AlignedBuffer;
+pub use data::{DataFile, DataMode};
 pub use library::LibrarySubject;
 pub use mdd::MddSubject;
 pub use path::PathSubject;
@@ -66,28 +69,14 @@ pub trait Subject: Send + Sync {
     fn set_xattr(&self, dir: &str, name: &str, xattr: &str, value: &[u8]) -> Result<(), BenchError>;
     /// Writes back the changes that the subject still caches.
     fn sync(&self) -> Result<(), BenchError>;
-    /// Writes a stream to a new file, and fsyncs it. Calls `check_stop` before each block.
-    fn write(&self, dir: &str, name: &str, stream: &Stream, check_stop: CheckStop) -> Result<(), BenchError>;
-    /// Reads a stream back; returns the number of bytes. Calls `check_stop` before each block.
-    fn read(&self, dir: &str, name: &str, stream: &Stream, check_stop: CheckStop) -> Result<u64, BenchError>;
+    /// Opens a file for its data.
+    fn open_data(&self, dir: &str, name: &str, mode: DataMode) -> Result<Box<dyn DataFile + '_>, BenchError>;
     /// Drops cached data of a file, as far as the subject can.
     fn drop_cache(&self, dir: &str, name: &str) -> Result<(), BenchError>;
 }
 
-/// A function that fails with [`BenchError::Interrupted`] after an interruption.
-pub type CheckStop<'a> = &'a dyn Fn() -> Result<(), BenchError>;
-
 /// Drops data of a subject that other processes or other files cache.
 pub type DropCaches = Arc<dyn Fn() -> Result<(), BenchError> + Send + Sync>;
-
-/// The data of a large file.
-#[derive(Clone, Debug)]
-pub struct Stream {
-    /// The data of one read or write.
-    pub block: Bytes,
-    /// Number of blocks.
-    pub blocks: u64,
-}
 
 /// The options of a new file.
 #[derive(Clone, Debug)]

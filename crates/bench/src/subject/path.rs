@@ -1,13 +1,13 @@
 //! A directory of a mounted file system, accessed through the kernel.
 
-use super::{CheckStop, DropCaches, NewFile, READ_BACK_DIFFERS, Stream, Subject, object_name};
+use super::{DataFile, DataMode, DropCaches, NewFile, READ_BACK_DIFFERS, Subject, object_name};
 use crate::BenchError;
 use bytes::Bytes;
 use mdt::layout::StripeRequest;
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, XattrFlags};
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -90,6 +90,48 @@ impl PathSubject {
                 return Err(io::Error::other(READ_BACK_DIFFERS));
             }
         }
+        Ok(())
+    }
+}
+
+/// An open file.
+struct PathFile<'a> {
+    subject: &'a PathSubject,
+    dir: String,
+    name: String,
+    file: File,
+}
+
+impl PathFile<'_> {
+    fn convert_error<T>(&self, operation: &'static str, result: io::Result<T>) -> Result<T, BenchError> {
+        self.subject
+            .convert_error(operation, (&self.dir, &self.name), result)
+    }
+}
+
+impl DataFile for PathFile<'_> {
+    fn write_at(&self, offset: u64, data: &Bytes) -> Result<(), BenchError> {
+        self.convert_error("write", self.file.write_all_at(data, offset))
+    }
+
+    fn read_at(&self, offset: u64, into: &mut [u8]) -> Result<usize, BenchError> {
+        let mut len = 0;
+        while len < into.len() {
+            let read = self.file.read_at(&mut into[len..], offset + len as u64);
+            match self.convert_error("read", read)? {
+                0 => break,
+                n => len += n,
+            }
+        }
+        Ok(len)
+    }
+
+    fn sync(&self) -> Result<(), BenchError> {
+        self.convert_error("fsync", self.file.sync_all())
+    }
+
+    fn close(self: Box<Self>) -> Result<(), BenchError> {
+        drop(self.file);
         Ok(())
     }
 }
@@ -229,27 +271,27 @@ impl Subject for PathSubject {
         self.convert_error("sync", ("", ""), sync())
     }
 
-    fn write(&self, dir: &str, name: &str, stream: &Stream, check_stop: CheckStop) -> Result<(), BenchError> {
-        let convert = |result| self.convert_error("write", (dir, name), result);
-        let mut file = self.convert_error("create", (dir, name), File::create(self.path(dir, name)))?;
-        for _ in 0..stream.blocks {
-            check_stop()?;
-            convert(file.write_all(&stream.block))?;
-        }
-        convert(file.sync_all())
-    }
-
-    fn read(&self, dir: &str, name: &str, stream: &Stream, check_stop: CheckStop) -> Result<u64, BenchError> {
-        let mut file = self.convert_error("open", (dir, name), File::open(self.path(dir, name)))?;
-        let mut buffer = vec![0; stream.block.len()];
-        let mut total = 0;
-        loop {
-            check_stop()?;
-            match self.convert_error("read", (dir, name), file.read(&mut buffer))? {
-                0 => return Ok(total),
-                n => total += n as u64,
-            }
-        }
+    fn open_data(&self, dir: &str, name: &str, mode: DataMode) -> Result<Box<dyn DataFile + '_>, BenchError> {
+        let direct = if mode.direct {
+            OFlags::DIRECT
+        } else {
+            OFlags::empty()
+        };
+        let opened = OpenOptions::new()
+            .read(true)
+            .write(mode.write)
+            .create(mode.write)
+            .truncate(false)
+            .mode(FILE_MODE)
+            .custom_flags(direct.bits() as i32)
+            .open(self.path(dir, name));
+        let file = self.convert_error("open", (dir, name), opened)?;
+        Ok(Box::new(PathFile {
+            subject: self,
+            dir: dir.to_owned(),
+            name: name.to_owned(),
+            file,
+        }))
     }
 
     fn drop_cache(&self, dir: &str, name: &str) -> Result<(), BenchError> {

@@ -6,6 +6,7 @@ use clap::{Args, Subcommand};
 
 use super::Net;
 use super::bench_demo::BenchDemo;
+use super::ior::Ior;
 use super::mdsrate::Mdsrate;
 use super::mdtest::Mdtest;
 use super::survey::MdsSurvey;
@@ -62,6 +63,8 @@ pub(crate) enum BenchCommand {
     /// Measure the MDT's memory for each cached inode, and its rates with all or a tenth of the
     /// inodes cached
     Inodes(InodesBench),
+    /// Write and read large pieces of one file, or of a file for each of several tasks, as IOR does
+    Ior(Box<Ior>),
     /// Measure LNet alone: pings and bulk of LNet selftest between many clients and one server, in
     /// turn with plain TCP
     Lnet(Box<LnetBench>),

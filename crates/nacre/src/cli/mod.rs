@@ -2,6 +2,7 @@
 
 mod bench;
 mod bench_demo;
+mod ior;
 mod lctl;
 mod lfs;
 mod lst;
@@ -20,6 +21,7 @@ use clap::{Args, Parser, Subcommand};
 
 pub(crate) use self::bench::{Bench, BenchCommand, Fsx, InodesBench, LnetBench, Load};
 pub(crate) use self::bench_demo::{BenchDemo, DemoPage, DemoRun};
+pub(crate) use self::ior::Ior;
 pub(crate) use self::lctl::{Lctl, LctlCommand};
 pub(crate) use self::lfs::{
     CheckKind, ComponentArgs, Df, Getdirstripe, Getname, Getstripe, Lfs, ListTargets, Setdirstripe, Setstripe,
@@ -121,7 +123,7 @@ pub(crate) enum Command {
     Debug(Debug),
     /// Start a file system, copy a source tree into it, verify the copy, and report measurements
     Demo(Demo),
-    /// Measure and test: mdtest, mdsrate, mds-survey, fsx, LNet; a load on disk, mount, library
+    /// Measure and test: IOR, mdtest, mdsrate, mds-survey, fsx, LNet; a load on disk, mount, library
     Bench(Bench),
 }
 

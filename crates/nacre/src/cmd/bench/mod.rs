@@ -6,6 +6,7 @@ mod compare;
 mod demo;
 mod fsx;
 mod inodes;
+mod ior;
 mod library;
 mod lnet;
 mod load;
@@ -34,6 +35,7 @@ pub(crate) fn run(args: Bench) -> Result<ExitCode> {
         Some(BenchCommand::Fsx(fsx)) => fsx::run(fsx),
         Some(BenchCommand::Inodes(args)) => inodes::run(args),
         Some(BenchCommand::Lnet(args)) => lnet::run(args),
+        Some(BenchCommand::Ior(ior)) => ior::run(ior),
         Some(BenchCommand::Mdtest(mdtest)) => mdtest::run(mdtest),
         Some(BenchCommand::Mdsrate(mdsrate)) => mdsrate::run(mdsrate),
         Some(BenchCommand::MdsSurvey(survey)) => survey::run(survey),

@@ -151,6 +151,52 @@ fn mdtest_works_on_a_mount_and_with_library_clients() {
 }
 
 #[test]
+fn ior_works_on_a_mount_and_with_library_clients() {
+    let mut site = Site::new();
+    let [mount, source] = start_file_system(&mut site);
+    let before = contents_and_exports(&site, &mount);
+    let (csv, file) = (site.path_str("csv"), format!("{mount}/f"));
+    let ior = |more: &[&str]| {
+        let sizes = ["-b", "512k", "-t", "64k", "-s", "2", "-W", "-R", "-C"];
+        nacre_ok(&[&["bench", "ior"][..], &sizes, more].concat())
+    };
+    let on_mount = ["--np", "2", "-e", "-i", "2", "-o", &file, "--csv", &csv];
+    let output = ior(&on_mount);
+    assert!(
+        output.contains("single-shared-file") && output.contains("aggregate filesize  : 2 MiB"),
+        "{output}"
+    );
+    let run_rows = rows(&csv);
+    for operation in ["write", "check write", "read"] {
+        assert_eq!(operation_counts(&run_rows, operation, "0"), [32, 32], "{output}");
+    }
+    for direct in [false, true] {
+        let clients = [
+            "--np", "4", "--mounts", "2", "--mgs", &source, "-F", "-z", "-o", "f", "--json",
+        ];
+        let output = ior(&[&clients[..], if direct { &["-B"] } else { &[] }].concat());
+        let figures: serde_json::Value = serde_json::from_str(&output).expect("JSON");
+        let figures = figures.as_array().expect("a list");
+        assert_eq!(figures.len(), 3, "{output}");
+        assert!(figures.iter().all(|f| f["operations"] == 64), "{output}");
+    }
+    assert_eq!(contents_and_exports(&site, &mount), before);
+
+    let refused = nacre(&["bench", "ior", "-b", "100k", "-t", "64k", "-o", &file]);
+    assert!(
+        !refused.ok && refused.err.contains("-b must be a multiple of -t"),
+        "{}",
+        refused.err
+    );
+    let missing = nacre(&["bench", "ior", "-o", "/nonexistent/f"]);
+    assert!(
+        !missing.ok && missing.err.contains("/nonexistent"),
+        "{}",
+        missing.err
+    );
+}
+
+#[test]
 fn mdtest_works_in_several_processes_under_mpirun() {
     let mut site = Site::new();
     let [mount, source] = start_file_system(&mut site);
