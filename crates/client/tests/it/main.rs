@@ -22,4 +22,5 @@ mod retained_locks;
 mod routers;
 mod swapped_layouts;
 mod times;
+mod unsent_times;
 mod versions;
