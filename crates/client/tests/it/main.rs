@@ -16,6 +16,7 @@ mod linear;
 mod listings;
 mod locks;
 mod namespace;
+mod new_dirs;
 mod new_targets;
 mod precreation;
 mod retained_locks;
