@@ -401,9 +401,10 @@ impl Object {
         self.state.lock().cache.is_writing(0..u64::MAX)
     }
 
-    /// Whether data has not been written to the target.
+    /// Whether data, or times that a program has set, have not been written to the target.
     pub(super) fn has_unwritten_data(&self) -> bool {
-        self.state.lock().cache.unwritten_bytes() > 0
+        let state = self.state.lock();
+        state.cache.unwritten_bytes() > 0 || state.has_unsent_times()
     }
 
     /// Drops the cached data of `range` after its locks were lost. Records the loss of unwritten
