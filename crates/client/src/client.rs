@@ -63,6 +63,8 @@ pub struct MountOptions {
     pub mounter: Cred,
     /// Whether every user may use FIDs (mount option `user_fid2path`).
     pub user_fid2path: bool,
+    /// Whether a close does not wait for the file's data (mount option `lazyclose`).
+    pub lazy_close: bool,
 }
 
 impl MountOptions {
@@ -82,6 +84,7 @@ impl MountOptions {
             subdir: String::new(),
             mounter: Cred::root(),
             user_fid2path: false,
+            lazy_close: false,
         }
     }
 }
@@ -106,6 +109,8 @@ pub struct Client {
     pub(crate) mounter: u32,
     /// Whether every user may use FIDs.
     pub(crate) user_fid2path: bool,
+    /// Whether a close does not wait for the file's data.
+    pub(crate) lazy_close: bool,
     pub(crate) open_dirs: Arc<OpenDirs>,
     /// The result of the last statfs, and the time at which the client computed it.
     pub(crate) statfs: tokio::sync::Mutex<Option<(tokio::time::Instant, crate::ops::StatFs)>>,

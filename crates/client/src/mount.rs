@@ -206,6 +206,7 @@ impl MountContext<'_> {
             atime: AtimeRules::new(self.opts.atime, self.opts.diratime),
             mounter: mounter.uid,
             user_fid2path: self.opts.user_fid2path,
+            lazy_close: self.opts.lazy_close,
             open_dirs: Arc::default(),
             statfs: tokio::sync::Mutex::default(),
             unmounted: AtomicBool::new(false),

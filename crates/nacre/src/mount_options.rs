@@ -24,6 +24,8 @@ pub(crate) struct MountFlags {
     pub(crate) no_exec: bool,
     /// Every user may use FIDs (`lfs fid2path`, `rmfid`).
     pub(crate) user_fid2path: bool,
+    /// A close does not wait for the file's data.
+    pub(crate) lazy_close: bool,
     /// A failed mount does not fail the command.
     pub(crate) nofail: bool,
     /// Change the flags of an existing mount.
@@ -94,7 +96,7 @@ impl MountFlags {
             if !flags.apply(option, is_root)? {
                 bail!(
                     "mount option '{option}' is not known: use ro, rw, relatime, strictatime, noatime, nodiratime, suid, dev, \
-                     noexec, user_fid2path, nofail, listen=NID or remount (flock, user_xattr, acl, _netdev and others have no \
+                     noexec, user_fid2path, lazyclose, nofail, listen=NID or remount (flock, user_xattr, acl, _netdev and others have no \
                      effect); leave other options of Lustre out"
                 );
             }
@@ -134,6 +136,8 @@ impl MountFlags {
             known if MOUNT_TABLE_OPTIONS.iter().any(|o| known.starts_with(o)) => {}
             "user_fid2path" => self.user_fid2path = true,
             "nouser_fid2path" => self.user_fid2path = false,
+            "lazyclose" => self.lazy_close = true,
+            "nolazyclose" => self.lazy_close = false,
             fixed if FIXED_OPTIONS.contains(&fixed) => {}
             ignored if ignored_reason(ignored).is_some() => {}
             _ => match option.strip_prefix("listen=") {
@@ -206,6 +210,12 @@ mod tests {
             assert!(error.contains(option) && error.contains("leave"), "{error}");
         }
         assert!(super::ignored_reason("flock").is_none() && super::ignored_reason("retry=5").is_some());
+    }
+
+    #[test]
+    fn closes_wait_unless_the_last_option_says_otherwise() {
+        let is_lazy = |options| parse(options, false).unwrap().lazy_close;
+        assert!(!is_lazy("defaults") && is_lazy("lazyclose") && !is_lazy("lazyclose,nolazyclose"));
     }
 
     #[test]

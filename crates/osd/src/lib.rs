@@ -12,6 +12,7 @@ pub mod check;
 pub mod clients;
 mod describe;
 mod destroy;
+mod disk_speed;
 pub mod engine_files;
 mod error;
 pub mod files;

@@ -10,7 +10,6 @@
 //! failed sync the state of the disk is unknown, and every later sync fails.
 
 pub(crate) mod engine;
-mod read_speed;
 #[cfg(test)]
 mod tests;
 
@@ -29,11 +28,12 @@ use bytes::Bytes;
 use cpt::{BoxFuture, HashSet};
 use engine::{check_exists, create, engine_error, open_engine};
 use fjall::{Database, Keyspace, PersistMode};
-use read_speed::ReadSpeed;
 use tokio::sync::{Semaphore, watch};
 
 use crate::{
-    Batch, Failure, Index, IndexRead, OsdError, Space, SpacePurpose, Transactions, engine_files, files,
+    Batch, Failure, Index, IndexRead, OsdError, Space, SpacePurpose, Transactions,
+    disk_speed::DiskSpeed,
+    engine_files, files,
     journal::{self, Journals, ScratchCopy, SyncThread},
     reclaim::Reclaimer,
     target::{self, Fence},
@@ -49,6 +49,12 @@ const UNSORTED_RUNS_MAX: usize = 14;
 const TABLE_BYTES: u64 = 8 << 20;
 /// Maximum number of reads of an index on threads for blocking work at a time; others wait.
 const BLOCKING_READS_MAX: usize = 64;
+/// A read that took longer, apart from the time for its entries, waited for the disk.
+const SLOW_READ: Duration = Duration::from_micros(200);
+/// Time for each entry that a read returns.
+const ENTRY_TIME: Duration = Duration::from_micros(1);
+/// Number of fast reads in succession after which workers read.
+const FAST_READS: u32 = 64;
 /// Maximum number of entries that a scan on a worker returns.
 const WORKER_ROWS_MAX: usize = 256;
 /// Interval of checks for the end of reads, when the index is dropped.
@@ -118,7 +124,7 @@ struct Shared {
     fence: Fence,
     space: Arc<Space>,
     reclaim: Reclaimer,
-    read_speed: ReadSpeed,
+    read_speed: DiskSpeed,
     /// Permits for reads on threads for blocking work.
     read_permits: Arc<Semaphore>,
     transactions: Arc<Transactions>,
@@ -230,7 +236,7 @@ impl LocalIndex {
         let transactions = Transactions::from_record(path, record.as_deref())?;
         let space = space_of(path)?;
         let reclaim = Reclaimer::new(keyspace.clone(), space.clone());
-        let read_speed = ReadSpeed::new(keyspace.table_count() == 0);
+        let read_speed = DiskSpeed::new(SLOW_READ, FAST_READS, keyspace.table_count() == 0);
         let shared = Arc::new(Shared {
             db,
             keyspace,
@@ -446,7 +452,7 @@ impl Shared {
     fn get(&self, key: &[u8]) -> Result<Option<Bytes>, OsdError> {
         let found = self
             .read_speed
-            .measure(|| self.keyspace.get(key), |_| 1)
+            .measure(|| self.keyspace.get(key), |_| ENTRY_TIME)
             .map_err(engine_error("read", &self.path))?;
         Ok(found.map(|v| Bytes::copy_from_slice(&v)))
     }
@@ -465,7 +471,7 @@ impl Shared {
         match limit <= WORKER_ROWS_MAX {
             true => self
                 .read_speed
-                .measure(read, |rows| rows.as_ref().map_or(0, Vec::len)),
+                .measure(read, |rows| ENTRY_TIME * rows.as_ref().map_or(0, Vec::len) as u32),
             // A long scan takes long even if the data is in memory.
             false => read(),
         }

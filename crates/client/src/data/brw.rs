@@ -11,14 +11,17 @@ use wire::checksum::ChecksumType;
 use wire::format::bufs;
 use wire::{
     Errno, Fid, HasTimes, NiobufRemote, OBD_BRW_ASYNC, OBD_BRW_FROM_GRANT, OBD_BRW_SYNC, OBD_FL_SHORT_IO,
-    OBD_MD_FLBLOCKS, OBD_MD_FLCKSUM, OBD_MD_FLCTIME, OBD_MD_FLFID, OBD_MD_FLFLAGS, OBD_MD_FLGRANT,
-    OBD_MD_FLGROUP, OBD_MD_FLID, OBD_MD_FLMTIME, OST_FALLOCATE, OST_PUNCH, OST_READ, OST_WRITE, ObdIoobj,
-    Obdo, OstBody, OstId, StripeIndex, Time, Times, WireStruct, Writer,
+    OBD_MD_FLATIME, OBD_MD_FLBLOCKS, OBD_MD_FLCKSUM, OBD_MD_FLCTIME, OBD_MD_FLFID, OBD_MD_FLFLAGS,
+    OBD_MD_FLGRANT, OBD_MD_FLGROUP, OBD_MD_FLID, OBD_MD_FLMTIME, OST_FALLOCATE, OST_PUNCH, OST_READ,
+    OST_WRITE, ObdIoobj, Obdo, OstBody, OstId, StripeIndex, Time, Times, WireStruct, Writer,
 };
 
 /// Largest transfer in bytes that goes inside the messages, if the server supports it: Lustre's
 /// default of `osc.*.short_io_bytes`.
 pub(super) const SHORT_IO_BYTES_MAX: u64 = 16 << 10;
+
+/// The `o_valid` bits of all times.
+const ALL_TIMES: u64 = OBD_MD_FLATIME | OBD_MD_FLMTIME | OBD_MD_FLCTIME;
 
 /// The ID of an object in messages.
 #[derive(Clone, Copy, Debug)]
@@ -54,8 +57,10 @@ pub(super) struct WriteArgs<'a> {
     /// Whether the client has reserved the bytes from the grant. If not, the server may return
     /// ENOSPC ([`BrwParams::syncs_without_grant`]).
     pub granted: bool,
-    /// Modification and change time; the access time is not sent.
+    /// The object's times.
     pub times: Times,
+    /// Whether the request also sets the access time. It always sets the others.
+    pub sets_atime: bool,
     /// The client's grant state.
     pub grant: GrantReport,
 }
@@ -125,10 +130,12 @@ fn build_request(
 pub(super) fn write_request(args: &WriteArgs<'_>, params: &BrwParams) -> Request {
     let mut oa = obdo(args.object);
     oa.o_valid |= OBD_MD_FLMTIME | OBD_MD_FLCTIME;
-    oa.set_times(Times {
-        atime: Time::default(),
-        ..args.times
-    });
+    let mut times = args.times;
+    match args.sets_atime {
+        true => oa.o_valid |= OBD_MD_FLATIME,
+        false => times.atime = Time::default(),
+    }
+    oa.set_times(times);
     put_grant(&mut oa, args.grant);
     let pieces = || args.ranges.iter().flat_map(|(_, data)| data);
     if let Some(kind) = params.checksum {
@@ -198,6 +205,8 @@ pub(super) struct WriteReply {
     pub corrupted: bool,
     /// Blocks of the object, of 512 bytes each, if reported.
     pub blocks: Option<u64>,
+    /// Times of the object after the write, if reported.
+    pub times: Option<Times>,
 }
 
 /// Parses the reply to an OST_WRITE.
@@ -226,6 +235,7 @@ pub(super) fn parse_write_reply(
         granted,
         corrupted,
         blocks: (oa.o_valid & OBD_MD_FLBLOCKS != 0).then_some(oa.o_blocks),
+        times: (oa.o_valid & ALL_TIMES == ALL_TIMES).then(|| oa.times()),
     })
 }
 

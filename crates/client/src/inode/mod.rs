@@ -91,6 +91,9 @@ pub(crate) struct InodeState {
     /// This client created the file, and no client has written to it. Valid under a lock on the
     /// bit of unwritten files.
     pub(crate) unwritten: bool,
+    /// This client created the file, and no client has changed its attributes. Valid under a lock
+    /// with [`ATTR_BITS`].
+    pub(crate) has_first_attrs: bool,
     /// Number of this client's opens for writing or execution, until the server has closed them.
     deny_count: u32,
     /// Whether a directory is striped, when last seen.
@@ -249,6 +252,12 @@ impl Inodes {
         }
     }
 
+    /// Whether this client created the file, and no client has changed its attributes.
+    pub(crate) fn has_first_attrs(&self, fid: Fid) -> bool {
+        self.get(fid)
+            .is_some_and(|inode| inode.state.lock().has_first_attrs)
+    }
+
     /// Records an open of a file for writing or execution.
     pub(crate) fn deny_others(self: &Arc<Inodes>, fid: Fid) -> OpenDenyGuard {
         let inode = self.entry(fid);
@@ -357,6 +366,7 @@ impl Inodes {
             if bits & (MDS_INODELOCK_UPDATE | MDS_INODELOCK_PERM) != 0 {
                 // The caller invalidates the kernel's copy.
                 state.kernel_viewers = AttrReaders::default();
+                state.has_first_attrs = false;
             }
             if bits & MDS_INODELOCK_PERM != 0
                 && let Some((_, covered)) = &mut state.last_known

@@ -3,7 +3,7 @@
 use crate::attr::{Attr, MdAttr, S_IFDIR, S_IFMT, SetAttr, SetTime};
 use crate::client::Client;
 use crate::cred::{Cred, NO_GROUP};
-use crate::data::{CapabilityUser, DataFile};
+use crate::data::{CapabilityUser, DataFile, SetTimes};
 use crate::layout::FileLayout;
 use crate::mdc::Mdc;
 use crate::ops::found::{FoundFile, SizeWait};
@@ -27,6 +27,17 @@ const SETATTR_REPLY_VALID: u64 =
 
 /// Reply space for the target of a symbolic link, in bytes.
 const LINK_SPACE: u32 = 4096;
+
+/// A change of attributes for a file's objects, after the metadata target has made it.
+struct DataChange<'a> {
+    set: &'a SetAttr,
+    /// The times of the request to the metadata target.
+    times: Times,
+    /// Whether the metadata target knows no later change of the file.
+    is_latest: bool,
+    /// Whether this client created the file, and no client had changed its attributes before.
+    is_first: bool,
+}
 
 impl Client {
     /// Changes attributes. With `file`, a truncate goes through the open handle and needs no
@@ -65,6 +76,7 @@ impl Client {
         set: &SetAttr,
         file: Option<&Arc<OpenFile>>,
     ) -> Result<Option<FoundFile>, Errno> {
+        let is_first = self.inodes.has_first_attrs(fid);
         let request_to_mdt = set.size.map(|_| self.kernel.begin_truncate(fid));
         let data = self.data_to_set(cred, fid, set, file).await?;
         if let (Some(data), Some(size)) = (&data, set.size) {
@@ -109,7 +121,14 @@ impl Client {
         drop(request_to_mdt);
         if let Some(data) = data {
             let user = CapabilityUser::new(cred, fid, suppgid);
-            if !self.apply_to_data(fid, &data, set, &rec, &user).await? {
+            let found_ctime = (body.mbo_valid & OBD_MD_FLCTIME != 0).then(|| body.times().ctime);
+            let change = DataChange {
+                set,
+                times: rec.times(),
+                is_latest: found_ctime == Some(rec.times().ctime),
+                is_first,
+            };
+            if !self.apply_to_data(fid, &data, &change, &user).await? {
                 return Ok(None);
             }
         }
@@ -139,10 +158,10 @@ impl Client {
         &self,
         fid: Fid,
         data: &DataFile,
-        set: &SetAttr,
-        rec: &MdtRecSetattr,
+        change: &DataChange<'_>,
         user: &CapabilityUser,
     ) -> Result<bool, Errno> {
+        let set = change.set;
         let rights = match set.size {
             Some(_) => CAPA_OPC_OSS_TRUNC,
             None => CAPA_OPC_META_WRITE,
@@ -166,13 +185,16 @@ impl Client {
             return Ok(true);
         }
         let time_if_set = |set: Option<SetTime>, time: Time| set.map(|_| time);
-        let times = rec.times();
         let set_times = async || {
             data.authorize(rights, user).await?;
-            let atime = time_if_set(set.atime, times.atime);
-            let mtime = time_if_set(set.mtime, times.mtime);
-            data.set_times(atime, mtime, times.ctime, self.is_current(fid, data))
-                .await
+            let set = SetTimes {
+                atime: time_if_set(set.atime, change.times.atime),
+                mtime: time_if_set(set.mtime, change.times.mtime),
+                ctime: change.times.ctime,
+                is_latest: change.is_latest,
+                is_first: change.is_first,
+            };
+            data.set_times(set, self.is_current(fid, data)).await
         };
         let result = match set_times().await {
             Err(Errno::EACCES) => set_times().await,

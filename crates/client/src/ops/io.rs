@@ -351,7 +351,8 @@ impl Client {
     /// Sends the file's dirty data to the servers if this descriptor has written; does not wait for
     /// the servers' disks. A front end calls this when a descriptor is closed, because a FUSE file
     /// system does not receive sync(2). Reports data that could not be written; a later fsync
-    /// reports it again.
+    /// reports it again. With [`MountOptions::lazy_close`](crate::MountOptions::lazy_close), sends
+    /// nothing: the data follows within half a second, and only errors so far are reported.
     ///
     /// # Errors
     ///
@@ -361,9 +362,11 @@ impl Client {
         if !file.has_written() {
             return Ok(());
         }
-        let data = file.data.lock().clone();
-        data.flush().await?;
-        file.descriptor.check()?;
+        if !self.lazy_close {
+            let data = file.data.lock().clone();
+            data.flush().await?;
+            file.descriptor.check()?;
+        }
         self.lov.losses().check(file.fid, &file.loss_cursor)
     }
 

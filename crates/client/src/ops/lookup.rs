@@ -328,6 +328,7 @@ impl Client {
                     layout: md.layout.clone().filter(|_| covers_layout),
                     ..md.clone()
                 });
+                state.has_first_attrs |= reply.created_file();
             }
             state.unwritten |= bits & INODELOCK_UNWRITTEN != 0 && reply.created_file();
         }

@@ -86,12 +86,26 @@ impl Client {
                     if md.striping != Striping::None {
                         self.inodes.note_unknown_striped();
                     }
-                    return Ok(FoundFile::uncached(md.attr));
+                    return Ok(self.found_new_dir(cred, parent, name, md).await);
                 }
                 Reint::Elsewhere(fid) => mdc = self.lmv.mdc_of(fid).await?,
             }
         }
         Err(Errno::EREMOTE)
+    }
+
+    /// The answer to a mkdir. The reply has no lock. A kernel soon asks for the new directory again
+    /// unless it may keep the answer, so this function takes the lock now.
+    async fn found_new_dir(&self, cred: &Cred, parent: Fid, name: &[u8], md: MdAttr) -> FoundFile {
+        if self.kernel.get().is_some() {
+            // On the heap: this future is much larger than that of the mkdir itself.
+            match Box::pin(self.lookup(cred, parent, name)).await {
+                Ok(found) if found.attr.fid == md.attr.fid => return found,
+                // Another client has removed or renamed the directory, or the lookup failed.
+                _ => {}
+            }
+        }
+        FoundFile::uncached(md.attr)
     }
 
     /// The target for a new directory.

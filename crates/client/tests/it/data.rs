@@ -7,7 +7,7 @@ use client::{Client, Cred, Fallocate, OpenFile, OpenFlags, Seek, SetAttr};
 use std::sync::Arc;
 use std::time::Duration;
 use testkit::Cluster;
-use wire::{Errno, Fid, OST_READ};
+use wire::{Errno, Fid, OST_READ, OST_WRITE};
 
 const RW: OpenFlags = OpenFlags::READ_WRITE;
 
@@ -532,4 +532,29 @@ async fn random_operations_by_two_mounts_match_a_file_in_memory() {
         }
         cluster.stop().await;
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lazy_close_does_not_wait_for_the_data() {
+    let cluster = Cluster::start(1).await;
+    let (lazy, other) = (
+        cluster.mount_with(|o| o.lazy_close = true).await,
+        cluster.mount().await,
+    );
+    cluster.rpc.faults().lose_requests(OST_WRITE, u32::MAX);
+    let (fid, file) = create(&lazy, "f").await;
+    lazy.write(&file, 0, pattern(5000, 1)).await.unwrap();
+    let close = async {
+        lazy.write_back(&file).await?;
+        lazy.release(&file).await
+    };
+    let closed = tokio::time::timeout(Duration::from_secs(180), close).await;
+    closed.expect("the close does not wait").unwrap();
+    cluster.rpc.faults().clear_losses_and_refusals();
+    let by_other = other.open(&Cred::root(), fid, RW).await.unwrap();
+    assert_eq!(read(&other, &by_other, 0, 9000).await, pattern(5000, 1)[..]);
+    other.release(&by_other).await.unwrap();
+    lazy.umount().await;
+    other.umount().await;
+    cluster.stop().await;
 }

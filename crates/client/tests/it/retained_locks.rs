@@ -340,8 +340,8 @@ async fn a_kernel_that_may_store_old_directory_attributes_is_invalidated() {
     let cluster = Cluster::start(1).await;
     let client = cluster.mount().await;
     let kernel = Arc::new(RecordedInvalidations::default());
-    client.set_kernel(kernel.clone());
     let dir = mkdir(&client, "d").await;
+    client.set_kernel(kernel.clone());
     let task = |pid| Cred { pid, ..Cred::root() };
     let invalidated = || std::mem::take(&mut *kernel.0.lock());
     let stat_twice = async |pid| {

@@ -174,7 +174,7 @@ pub(crate) struct Up {
     #[arg(long)]
     pub(crate) no_mount: bool,
     /// Mount options, separated by commas: ro, relatime, strictatime, noatime, nodiratime, noexec,
-    /// suid, dev, user_fid2path, nofail
+    /// suid, dev, user_fid2path, lazyclose, nofail
     #[arg(
         short,
         value_name = "OPTIONS",
@@ -379,7 +379,7 @@ pub(crate) struct Mount {
     /// Mount point
     pub(crate) mountpoint: PathBuf,
     /// Mount options, separated by commas: ro, relatime, strictatime, noatime, nodiratime, noexec,
-    /// suid, dev, user_fid2path, nofail, listen=NID, remount
+    /// suid, dev, user_fid2path, lazyclose, nofail, listen=NID, remount
     #[arg(short, value_name = "OPTIONS", value_delimiter = ',')]
     pub(crate) options: Vec<String>,
     #[command(flatten)]

@@ -88,6 +88,7 @@ impl Mounter {
                 rustix::process::getegid().as_raw(),
             ),
             user_fid2path: flags.user_fid2path,
+            lazy_close: flags.lazy_close,
             ..self.node.mount_options(source.mgs.clone(), &source.fsname)?
         };
         let client = self.node.mount(options).await?;

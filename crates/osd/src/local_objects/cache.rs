@@ -32,8 +32,8 @@ pub(super) struct Entry {
     pub(super) generation: u32,
     /// Never held while waiting for the disk.
     pub(super) state: Mutex<State>,
-    /// Held while the file is created or removed. Only threads for blocking work lock it. They lock
-    /// it before `state`.
+    /// Held while the file is created or removed. A worker locks it only if it is free. Locked
+    /// before `state`.
     pub(super) create_lock: Mutex<()>,
     /// Held while the file's data or size changes: local file systems serialise the writers of a
     /// file, and waiting writers would spin.

@@ -386,10 +386,14 @@ impl LocalObjects {
             let change = BlockChange::begin(&shared.checksums, fid, blocks)?;
             Ok((change, false))
         };
-        self.change_file(fid, begin, move |shared, entry, change| {
+        let entry = self.entry(fid).await?;
+        let locked = entry.write_lock.clone().lock_owned().await;
+        let worker_may = self.shared.worker_may_write(&entry, &extents);
+        let write = move |shared: &Shared, entry: &Entry, change: &BlockChange| {
             shared.write(entry, &extents, &attr, change)
-        })
-        .await
+        };
+        self.change_locked((entry, locked), worker_may, begin, write)
+            .await
     }
 
     pub(super) async fn punch_checked(
@@ -427,13 +431,25 @@ impl LocalObjects {
     ) -> Result<T, OsdError> {
         let entry = self.entry(fid).await?;
         let locked = entry.write_lock.clone().lock_owned().await;
+        self.change_locked((entry, locked), false, begin, change).await
+    }
+
+    /// As [`LocalObjects::change_file`], with the write lock held; on this thread if `worker_may`
+    /// and the disk is fast.
+    async fn change_locked<T: Send + 'static>(
+        &self,
+        (entry, locked): (Arc<Entry>, OwnedMutexGuard<()>),
+        worker_may: bool,
+        begin: impl FnOnce(&Shared, &Entry) -> Result<(BlockChange, bool), OsdError> + Send + 'static,
+        change: impl FnOnce(&Shared, &Entry, &BlockChange) -> Result<T, OsdError> + Send + 'static,
+    ) -> Result<T, OsdError> {
         let (shared, of_first) = (self.shared.clone(), entry.clone());
-        let begun = blocking(move || {
+        let work = move || {
             // Released last.
             let locked = locked;
             let exists = of_first.state.lock().exists;
             let mark = match exists {
-                true => shared.marks.begin(fid)?,
+                true => shared.marks.begin(of_first.fid)?,
                 false => None,
             };
             let (blocks, waits) = begin(&shared, &of_first)?;
@@ -442,8 +458,11 @@ impl LocalObjects {
                 return Ok(Begun::Waits(locked, blocks, mark, change));
             }
             change(&shared, &of_first, &blocks).map(Begun::Done)
-        })
-        .await?;
+        };
+        let begun = match worker_may {
+            true => self.shared.run_small(true, work).await?,
+            false => blocking(work).await?,
+        };
         let (locked, mut blocks, mark, change) = match begun {
             Begun::Done(result) => return Ok(result),
             Begun::Waits(locked, blocks, mark, change) => (locked, blocks, mark, change),

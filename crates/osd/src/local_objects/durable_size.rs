@@ -84,7 +84,7 @@ impl Shared {
     }
 
     fn record_durable_size(&self, fid: &Fid, synced_state: &DirtyState) -> Result<(), OsdError> {
-        let entry = self.cache.find(fid).map_or_else(|| self.load(*fid), Ok)?;
+        let entry = self.cache.find(fid).map_or_else(|| self.load(*fid, None), Ok)?;
         {
             let mut state = entry.state.lock();
             let present = self.cache.dirty(fid);

@@ -7,9 +7,10 @@
 //! the local file system only needs sparse files. Attributes that change with each write stay in
 //! the cache entry until its eviction or a sync.
 //!
-//! All file I/O runs on threads for blocking work, except reads of data in the page cache. After a
-//! failed sync every later sync fails, and files cannot be changed. [`durable_size`] detects lost
-//! and truncated files; [`checksums`] detects wrong data.
+//! File I/O runs on threads for blocking work, except reads of data in the page cache, and small
+//! work while the disk is fast ([`worker_io`]). After a failed sync every later sync fails, and
+//! files cannot be changed. [`durable_size`] detects lost and truncated files; [`checksums`]
+//! detects wrong data.
 
 mod adopt;
 mod cache;
@@ -23,6 +24,7 @@ mod power_cut;
 pub(crate) mod record;
 #[cfg(test)]
 mod tests;
+mod worker_io;
 
 use std::{
     collections::BTreeSet,
@@ -46,6 +48,7 @@ use checksums::{BlockChange, Checksums};
 pub use file_system::{FileSystem, ObjectFile};
 use object_marks::ObjectMarks;
 use record::ObjectRecord;
+use worker_io::WorkerIo;
 
 /// Above this number of dirty files and directories, one `syncfs` replaces a sync of each.
 const SYNC_EACH_MAX: usize = 64;
@@ -63,6 +66,7 @@ struct Shared {
     checksums: Arc<Checksums>,
     marks: Arc<ObjectMarks>,
     fence: Fence,
+    worker_io: WorkerIo,
     /// The files that a start of a new generation copied.
     copied: Mutex<Vec<PathBuf>>,
     /// The first failure of a sync.
@@ -116,6 +120,7 @@ impl LocalObjects {
             checksums: Arc::new(Checksums::open(index.clone())?),
             marks: Arc::new(ObjectMarks::new(index.clone(), fence)),
             fence: fence.clone(),
+            worker_io: WorkerIo::default(),
             copied: Mutex::new(copied),
             file_system,
             root: root.into(),
@@ -151,15 +156,6 @@ impl LocalObjects {
         .await
     }
 
-    /// The object's cache entry, loaded if necessary.
-    async fn entry(&self, fid: Fid) -> Result<Arc<Entry>, OsdError> {
-        if let Some(entry) = self.shared.cache.find(&fid) {
-            return Ok(entry);
-        }
-        let shared = self.shared.clone();
-        blocking(move || shared.load(fid)).await
-    }
-
     /// Runs `f`, which changes an object's file, on a thread for blocking work with the object's
     /// write lock.
     fn with_write_lock<T: Send + 'static>(
@@ -189,7 +185,7 @@ impl LocalObjects {
         Box::pin(blocking(move || {
             let entry = match shared.cache.find(&fid) {
                 Some(entry) => entry,
-                None => shared.load(fid)?,
+                None => shared.load(fid, None)?,
             };
             f(&shared, &entry)
         }))
@@ -219,14 +215,19 @@ impl Shared {
             .map_err(OsdError::io("sync", path))
     }
 
-    /// Reads an object's record and file into the cache. Blocks on the disk.
-    fn load(&self, fid: Fid) -> Result<Arc<Entry>, OsdError> {
+    /// Reads an object's record and file into the cache. Blocks on the disk. `record`: the record,
+    /// if the caller has just read it.
+    fn load(&self, fid: Fid, record: Option<Option<Bytes>>) -> Result<Arc<Entry>, OsdError> {
         if fid.f_ver != 0 {
             return Err(OsdError::Invalid("the version in an object's FID must be 0"));
         }
         let mut state = State::default();
         let mut generation = self.fence.generation();
-        if let Some(r) = self.index.get(&record::key(&fid)).wait()? {
+        let record = match record {
+            Some(record) => record,
+            None => self.index.get(&record::key(&fid)).wait()?,
+        };
+        if let Some(r) = record {
             let found = record::read(&r).map_err(|why| OsdError::Corrupt {
                 path: self.root.clone(),
                 record: format!("of object {:x}:{:x}", fid.f_seq, fid.f_oid),
@@ -318,6 +319,7 @@ impl Shared {
             other => other,
         };
         let file = file.map_err(OsdError::io("make", &entry.path))?;
+        self.worker_io.add_dir(&entry.fid);
         let mut state = entry.state.lock();
         state.file = Some(file.clone());
         (state.exists, state.is_new) = (true, true);
@@ -393,7 +395,7 @@ impl Shared {
         }
         let mut dirs: BTreeSet<PathBuf> = removed_in.iter().map(|(dir, _)| dir.clone()).collect();
         for (fid, dirty) in dirty {
-            let entry = self.cache.find(fid).map_or_else(|| self.load(*fid), Ok)?;
+            let entry = self.cache.find(fid).map_or_else(|| self.load(*fid, None), Ok)?;
             let file = entry.state.lock().file.clone();
             if let Some(file) = file {
                 file.sync_data().map_err(OsdError::io("sync", &entry.path))?;

@@ -8,6 +8,7 @@
 use super::DataFile;
 use crate::atime::AtimeTracker;
 use crate::data::held_locks::HeldLocks;
+use crate::data::object::SetTimes;
 use crate::data::ranged_ops::{Appended, Fallocate};
 use crate::data::striped_io::StripedWrite;
 use crate::layout::ObjectIndex;
@@ -15,7 +16,7 @@ use bytes::Bytes;
 use ldlm::LockMode;
 use std::future::Future;
 use std::ops::Range;
-use wire::{Errno, OBD_OBJECT_EOF, Time};
+use wire::{Errno, OBD_OBJECT_EOF};
 
 impl DataFile {
     /// The part of a write's length that fits the largest file size. `EFBIG`: no byte fits.
@@ -236,34 +237,31 @@ impl DataFile {
     }
 
     /// Sets the objects' times, after the caller has set the metadata target's. False if the layout
-    /// is not current.
-    /// Takes locks only to set a time in the past. In other cases the caller must check the layout
-    /// again afterwards.
+    /// is not current. Takes locks only to set a time in the past. In other cases the caller must
+    /// check the layout again afterwards.
     ///
     /// # Errors
     ///
     /// As [`DataFile::write`].
-    pub async fn set_times(
+    pub(crate) async fn set_times(
         &self,
-        atime: Option<Time>,
-        mtime: Option<Time>,
-        ctime: Time,
+        set: SetTimes,
         is_current: impl Future<Output = Result<bool, Errno>>,
     ) -> Result<bool, Errno> {
         let mut objects = self.objects.iter().flatten();
-        let locks = match objects.any(|object| object.set_times_needs_lock(mtime, atime, ctime)) {
+        let locks = match objects.any(|object| object.set_times_needs_lock(&set)) {
             true => self.lock(LockMode::Pw, 0, OBD_OBJECT_EOF).await?,
             false => HeldLocks::new(),
         };
         if !is_current.await? {
             return Ok(false);
         }
-        if atime.is_some() {
+        if set.atime.is_some() {
             *self.atime_tracker() = AtimeTracker::default();
         }
         self.for_each(self.all(), |object, index, ()| {
             let lock = locks.on(index).ok().cloned();
-            async move { object.set_times(mtime, atime, ctime, lock.as_ref()).await }
+            async move { object.set_times(&set, lock.as_ref()).await }
         })
         .await?;
         Ok(true)

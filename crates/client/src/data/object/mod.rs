@@ -16,10 +16,12 @@ mod capa;
 mod dirty;
 mod read;
 mod space;
+mod times;
 mod write;
 
 pub(crate) use capa::CapabilityUser;
 pub(super) use dirty::DirtyObjects;
+pub(crate) use times::SetTimes;
 
 use super::brw::ObjectId;
 use super::cache::{ObjectCache, PAGE_SIZE, SweepResult};
@@ -34,6 +36,7 @@ use rpc::{ReplyMsg, Request, RpcError};
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
+use times::UnsentTimes;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 use wire::{
@@ -93,6 +96,8 @@ struct State {
     accounted: u64,
     /// When a program wrote the oldest queued dirty data; `None`: nothing is queued.
     dirty_since: Option<Instant>,
+    /// The times that a program has set and that the target may lack.
+    unsent_times: UnsentTimes,
     /// The job of the last writer, for the requests that write its data back.
     job: JobId,
     /// Number of kernel invalidations in progress for pages from before an eviction.
@@ -190,8 +195,8 @@ pub(super) struct Object {
     id: Mutex<ObjectId>,
     res: LdlmResId,
     state: Mutex<State>,
-    /// Notified at the end of each fetch into the cache, at the end of each write-back, and after
-    /// an eviction.
+    /// Notified at the end of each fetch into the cache, of each write-back, and of each request
+    /// with unsent times, and after an eviction.
     io_done: Notify,
     /// Allows one enqueue at a time: the next task then finds the lock of the first.
     enqueue_lock: tokio::sync::Mutex<()>,
@@ -385,14 +390,21 @@ impl Object {
         self.account();
     }
 
+    /// Drops all cached data of an object that the target destroys.
+    pub(super) fn forget_destroyed(&self) {
+        self.state.lock().forget_unsent_times();
+        self.forget(0..u64::MAX);
+    }
+
     /// Whether a write to the target is in flight.
     pub(super) fn is_writing(&self) -> bool {
         self.state.lock().cache.is_writing(0..u64::MAX)
     }
 
-    /// Whether data has not been written to the target.
+    /// Whether data, or times that a program has set, have not been written to the target.
     pub(super) fn has_unwritten_data(&self) -> bool {
-        self.state.lock().cache.unwritten_bytes() > 0
+        let state = self.state.lock();
+        state.cache.unwritten_bytes() > 0 || state.has_unsent_times()
     }
 
     /// Drops the cached data of `range` after its locks were lost. Records the loss of unwritten
@@ -405,6 +417,9 @@ impl Object {
             if lost > 0 {
                 // Recorded before another task can see that the data is no longer dirty.
                 self.osc.record_loss(self.file(), Errno::EIO);
+            }
+            if times::includes_times(&range) {
+                state.forget_unsent_times();
             }
             (lost, state.cache.discard(range))
         };

@@ -1,5 +1,4 @@
-//! Changes of an object other than writes: truncate, times, space. Also the search for data and
-//! holes.
+//! Changes of an object's size and space. Also the search for data and holes.
 
 use super::Object;
 use crate::data::brw;
@@ -10,9 +9,9 @@ use std::ops::Range;
 use std::sync::Arc;
 use wire::format::bufs;
 use wire::{
-    Errno, HasTimes, OBD_CONNECT2_LSEEK, OBD_FL_SRVLOCK, OBD_MD_FLATIME, OBD_MD_FLBLOCKS, OBD_MD_FLCTIME,
-    OBD_MD_FLFLAGS, OBD_MD_FLMTIME, OBD_MD_FLSIZE, OBD_OBJECT_EOF, OST_FALLOCATE, OST_PUNCH, OST_SEEK,
-    OST_SETATTR, Obdo, OstBody, Time, Times, WireStruct,
+    Errno, HasTimes, OBD_CONNECT2_LSEEK, OBD_FL_SRVLOCK, OBD_MD_FLBLOCKS, OBD_MD_FLCTIME, OBD_MD_FLFLAGS,
+    OBD_MD_FLMTIME, OBD_MD_FLSIZE, OBD_OBJECT_EOF, OST_FALLOCATE, OST_PUNCH, OST_SEEK, Obdo, OstBody, Time,
+    Times, WireStruct,
 };
 
 /// The `whence` of lseek(2), in OST_SEEK.
@@ -62,83 +61,6 @@ impl Object {
             ..Times::default()
         });
         now
-    }
-
-    /// Waits until no write RPC is in flight.
-    async fn wait_for_writes(&self) {
-        loop {
-            let io_done = self.io_done.notified();
-            tokio::pin!(io_done);
-            io_done.as_mut().enable();
-            if !self.is_writing() {
-                return;
-            }
-            io_done.await;
-        }
-    }
-
-    /// Whether [`Object::set_times`] requires a lock on the whole object: it does if mtime or atime
-    /// is in the past (before `ctime`). Other clients that hold locks know a later time and would
-    /// keep it; the lock on the whole object revokes their locks.
-    pub(in crate::data) fn set_times_needs_lock(
-        &self,
-        mtime: Option<Time>,
-        atime: Option<Time>,
-        ctime: Time,
-    ) -> bool {
-        let precision = self.osc.precision();
-        let mut times = [mtime, atime].into_iter().flatten();
-        times.any(|t| precision.of(t) < precision.of(ctime))
-    }
-
-    /// Sets the given times. First waits for in-flight writes, which would set other times. Later
-    /// write-backs carry the new times. `lock`: a PW lock on the whole object, if a time is in the
-    /// past.
-    pub(in crate::data) async fn set_times(
-        self: &Arc<Self>,
-        mtime: Option<Time>,
-        atime: Option<Time>,
-        ctime: Time,
-        lock: Option<&LockRef>,
-    ) -> Result<(), Errno> {
-        let precision = self.osc.precision();
-        let (mtime, atime) = (mtime.map(|t| precision.of(t)), atime.map(|t| precision.of(t)));
-        let ctime = precision.of(ctime);
-        let evictions = lock.map(|lock| self.eviction_epoch(lock)).transpose()?;
-        {
-            let times = &mut self.state.lock().attr.times;
-            times.atime = atime.unwrap_or(times.atime);
-            if let Some(mtime) = mtime {
-                times.mtime = mtime;
-                times.ctime = times.ctime.max(ctime);
-            }
-        }
-        self.wait_for_writes().await;
-        let mut oa = brw::obdo(self.id());
-        // Sets ctime only with mtime: an object's ctime tells the age of its mtime.
-        if mtime.is_some() {
-            oa.o_valid |= OBD_MD_FLMTIME | OBD_MD_FLCTIME;
-        }
-        if atime.is_some() {
-            oa.o_valid |= OBD_MD_FLATIME;
-        }
-        oa.set_times(Times {
-            mtime: mtime.unwrap_or_default(),
-            atime: atime.unwrap_or_default(),
-            ctime,
-        });
-        let set = Request {
-            evictions,
-            ..Request::new(OST_SETATTR, vec![OstBody { oa }.to_bytes(), Bytes::new()])
-        };
-        let oa = self.call(set).await?.get::<OstBody>(bufs::OST_BODY)?.oa;
-        if oa.o_valid & OBD_MD_FLCTIME != 0 {
-            // A client with a faster clock may have changed the object. This client's later changes
-            // must not have an earlier time.
-            let times = &mut self.state.lock().attr.times;
-            times.ctime = times.ctime.max(oa.times().at(precision).ctime);
-        }
-        Ok(())
     }
 
     /// Allocates, punches or zeroes a range of the object; `mode` has the bits of fallocate(2).

@@ -1,15 +1,18 @@
 //! Writes of an object. While grant and budget last, a write goes into the cache, and from there to
 //! the server in RPCs as large as possible. Otherwise it goes directly to the server.
 
+use super::times::{WrittenTimes, includes_times};
 use super::{CHECKSUM_ATTEMPTS, Object};
 use crate::data::brw::{self, ObjectId, WriteArgs};
 use crate::data::cache::{Writeback, rpc_end};
 use crate::data::osc::Direction;
 use bytes::Bytes;
 use ldlm::LockRef;
-use rpc::{Request, RpcError, job};
+use rpc::job::{self, JobId};
+use rpc::{Request, RpcError};
 use std::ops::Range;
 use std::sync::Arc;
+use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 use wire::format::bufs;
 use wire::{
@@ -18,6 +21,20 @@ use wire::{
 
 /// Largest number of ranges in one write RPC (the request must fit the server's buffer).
 const RANGES_MAX: usize = 256;
+
+/// Data taken from the cache for one RPC.
+struct TakenData {
+    batch: Writeback,
+    /// The object's times.
+    times: WrittenTimes,
+    /// The eviction count ([`Object::eviction_epoch`]).
+    epoch: u64,
+    /// The job of the last writer.
+    writer: JobId,
+    /// Whether no other dirty data is left.
+    is_last: bool,
+    slot: Option<OwnedSemaphorePermit>,
+}
 
 impl Object {
     /// Writes `data` to the cache, or to the server if no grant or budget can be reserved. Returns
@@ -103,6 +120,7 @@ impl Object {
         while !rest.is_empty() {
             let end = rpc_end(&(position..range.end), self.osc.brw_params().brw_bytes_max);
             let part = rest.split_to((end - position) as usize);
+            let times = WrittenTimes::of_change(times);
             match self
                 .write_rpc(self.id(), &[(position..end, vec![part])], false, times, epoch)
                 .await
@@ -134,7 +152,7 @@ impl Object {
         object: ObjectId,
         ranges: &[(Range<u64>, Vec<Bytes>)],
         granted: bool,
-        times: Times,
+        times: WrittenTimes,
         epoch: u64,
     ) -> Result<u64, Errno> {
         let params = self.osc.brw_params();
@@ -144,7 +162,8 @@ impl Object {
                 object,
                 ranges,
                 granted,
-                times,
+                times: times.times,
+                sets_atime: times.sets_atime,
                 grant,
             };
             let _timer = self
@@ -153,8 +172,12 @@ impl Object {
             let reply = self.call_under(epoch, brw::write_request(&args, &params)).await?;
             let written = brw::parse_write_reply(&reply, &args, &params)?;
             if !written.corrupted {
+                let mut state = self.state.lock();
                 if let Some(blocks) = written.blocks {
-                    self.state.lock().attr.blocks = blocks;
+                    state.attr.blocks = blocks;
+                }
+                if let Some(found) = written.times {
+                    state.record_written_times(times, found);
                 }
                 return Ok(written.granted);
             }
@@ -164,9 +187,16 @@ impl Object {
         Err(Errno::EIO)
     }
 
-    /// Sends data taken from the cache at eviction count `epoch`, and marks it as written or lost.
-    async fn write_back(self: Arc<Self>, batch: Writeback, epoch: u64) {
-        let times = self.state.lock().attr.times;
+    /// Sends data taken from the cache, and marks it as written or lost. Then sends times that no
+    /// data carries.
+    async fn write_back(self: Arc<Self>, taken: TakenData) {
+        let TakenData {
+            batch,
+            times,
+            epoch,
+            slot,
+            ..
+        } = taken;
         let (id, result) = loop {
             let id = self.id();
             let result = self
@@ -194,8 +224,10 @@ impl Object {
             self.update_size_after_loss().await;
         }
         self.osc.budget().finish_rpc(batch.reserved, result.unwrap_or(0));
+        drop(slot);
         self.io_done.notify_waiters();
         self.account();
+        self.send_unsent_times().await;
     }
 
     /// Sets the size after a loss of data: the larger of the server's size and the end of the
@@ -225,54 +257,74 @@ impl Object {
             .spawn(async move { object.osc.invalidate_in_kernel(object.file()).await });
     }
 
+    /// Takes dirty data of `range` that is not in flight, for one RPC. `full_only`: only while the
+    /// object has enough dirty data for a whole RPC. `None`: nothing to take now.
+    async fn take_dirty(&self, range: &Range<u64>, full_only: bool) -> Option<TakenData> {
+        let slot = self.osc.acquire_write_slot().await;
+        let bytes_max = self.osc.brw_params().brw_bytes_max;
+        let mut state = self.state.lock();
+        if state.is_sending_times() || full_only && state.cache.dirty_bytes() < bytes_max {
+            return None;
+        }
+        let times = state.times_to_write();
+        let batch = state.cache.take_dirty(range.clone(), bytes_max, RANGES_MAX);
+        if !state.cache.is_dirty(0..u64::MAX) {
+            state.dirty_since = None;
+        }
+        Some(TakenData {
+            batch: batch?,
+            times,
+            // Current locks cover the data that is in the cache now.
+            epoch: self.osc.evictions(),
+            writer: state.job,
+            is_last: !state.cache.is_dirty(range.clone()),
+            slot,
+        })
+    }
+
     /// Starts to send the dirty data of `range` that is not in flight. `full_only`: only while the
     /// object has enough dirty data for a whole RPC.
     pub(in crate::data) async fn start_writing(self: &Arc<Self>, range: Range<u64>, full_only: bool) {
-        loop {
-            let slot = self.osc.acquire_write_slot().await;
-            let bytes_max = self.osc.brw_params().brw_bytes_max;
-            let (batch, epoch, writer) = {
-                let mut state = self.state.lock();
-                if full_only && state.cache.dirty_bytes() < bytes_max {
-                    return;
-                }
-                let batch = state.cache.take_dirty(range.clone(), bytes_max, RANGES_MAX);
-                if !state.cache.is_dirty(0..u64::MAX) {
-                    state.dirty_since = None;
-                }
-                // Current locks cover the data that is in the cache now.
-                (batch, self.osc.evictions(), state.job)
-            };
-            let Some(batch) = batch else { return };
-            let object = self.clone();
-            self.osc.spawn(job::run_for(writer, async move {
-                object.write_back(batch, epoch).await;
-                drop(slot);
-            }));
+        while let Some(taken) = self.take_dirty(&range, full_only).await {
+            self.osc
+                .spawn(job::run_for(taken.writer, self.clone().write_back(taken)));
         }
     }
 
-    /// Writes back the dirty data of `range`, and waits until no data of the range is in flight.
+    /// Writes back the dirty data of `range`, and waits until no data of the range is in flight. A
+    /// flush of the whole object also sends the times that the target lacks. The calling thread
+    /// starts to send the last data, so that a small file needs no other thread.
     pub(in crate::data) async fn flush(self: &Arc<Self>, range: Range<u64>) {
         loop {
             let io_done = self.io_done.notified();
             tokio::pin!(io_done);
             io_done.as_mut().enable();
-            let (dirty, writing) = {
+            let is_dirty = || self.state.lock().cache.is_dirty(range.clone());
+            while is_dirty()
+                && let Some(taken) = self.take_dirty(&range, false).await
+            {
+                let (is_last, writer) = (taken.is_last, taken.writer);
+                let write = job::run_for(writer, self.clone().write_back(taken));
+                match is_last {
+                    true => cpt::detach_on_drop(write).await,
+                    false => self.osc.spawn(write),
+                }
+            }
+            let (is_in_flight, is_done, lacks_times) = {
                 let state = self.state.lock();
+                let is_writing = state.cache.is_writing(range.clone());
                 (
-                    state.cache.is_dirty(range.clone()),
-                    state.cache.is_writing(range.clone()),
+                    is_writing || state.is_sending_times(),
+                    !is_writing && !state.cache.is_dirty(range.clone()),
+                    includes_times(&range) && state.has_unsent_times(),
                 )
             };
-            if dirty {
-                self.start_writing(range.clone(), false).await;
-            }
-            if !dirty && !writing {
-                return;
-            }
-            if writing || self.state.lock().cache.is_writing(range.clone()) {
-                io_done.await;
+            match (is_done, lacks_times) {
+                (true, false) => return,
+                _ if is_in_flight => io_done.await,
+                (true, true) => self.send_unsent_times().await,
+                // A program has just written again.
+                (false, _) => {}
             }
         }
     }

@@ -167,7 +167,7 @@ impl OstObjects {
     pub(super) fn discard(&self, id: &ObjectId) {
         let res = resource(id);
         if let Some(object) = self.find_object(&res) {
-            object.forget(0..u64::MAX);
+            object.forget_destroyed();
             // An in-flight write needs its lock, so the target revokes that lock.
             if !object.is_writing() {
                 self.osc.locks().cancel_unused_of(&res);

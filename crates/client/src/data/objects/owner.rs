@@ -67,7 +67,7 @@ impl LockOwner for OstOwner {
                 return;
             };
             if lock.discard {
-                object.forget(lock_range(&lock.policy));
+                object.forget_destroyed();
             }
             // The kernel first: it writes back dirty pages of mappings, still under this lock.
             ost.osc.invalidate_in_kernel(object.file()).await;

@@ -117,6 +117,16 @@ fn object(fid: Fid) -> RangeInclusive<(Fid, u64)> {
 /// The record of a region: key, number and checksums; without checksums if it is malformed.
 type Record = (Bytes, u64, Region);
 
+/// The checksums in a region's record; none without a record.
+fn decode(fid: Fid, value: Option<Bytes>) -> Result<Arc<Region>, OsdError> {
+    let decoded = value.map_or(Ok(Region::default()), |value| Region::decode(&value));
+    decoded.map(Arc::new).map_err(|why| OsdError::Corrupt {
+        path: "objects".into(),
+        record: format!("of the checksums of object {:x}:{:x}", fid.f_seq, fid.f_oid),
+        why,
+    })
+}
+
 /// The regions that hold blocks.
 fn regions_of(blocks: &Range<u64>) -> Range<u64> {
     match blocks.is_empty() {
@@ -201,12 +211,25 @@ impl Checksums {
                 true => None,
                 false => self.index.get(&key_of(region::PREFIX, &fid, number)).wait()?,
             };
-            let decoded = value.map_or(Ok(Region::default()), |value| Region::decode(&value));
-            decoded.map(Arc::new).map_err(|why| OsdError::Corrupt {
-                path: "objects".into(),
-                record: format!("of the checksums of object {:x}:{:x}", fid.f_seq, fid.f_oid),
-                why,
-            })
+            decode(fid, value)
+        })
+    }
+
+    /// Caches the checksums that the index has for these blocks, if memory has them. Returns false
+    /// if not: then a change of the blocks may read the disk.
+    pub(super) fn cache_from_memory(&self, fid: Fid, blocks: &Range<u64>) -> bool {
+        regions_of(blocks).all(|number| {
+            if self.cache.get(&(fid, number)).is_some() {
+                return true;
+            }
+            let read = self.index.get(&key_of(region::PREFIX, &fid, number));
+            let Ok(Ok(value)) = read.now() else { return false };
+            let is_trusted = !self.untrusted.contains(&(fid, number / WINDOW_REGIONS));
+            let value = value.filter(|_| is_trusted);
+            let cached = self
+                .cache
+                .get_or_insert_with(&(fid, number), || decode(fid, value));
+            cached.is_ok()
         })
     }
 
