@@ -35,8 +35,8 @@ fn problems(report: &Value) -> Vec<String> {
         .collect()
 }
 
-/// The problems of the test's own file system. A process that was killed earlier on this host can have
-/// left a mount behind, which is a problem too.
+/// The problems of the test's own file system. A process that was killed earlier on this host can
+/// have left a mount behind, which is a problem too.
 fn problems_of(report: &Value, site: &Site) -> Vec<String> {
     let mut all = problems(report);
     all.retain(|p| p.contains("lus-") || p.contains(&site.path_str("")));
