@@ -42,8 +42,8 @@ struct TaskResult {
 }
 
 /// Runs the tasks of this process. After an interruption or failure, the report has the completed
-/// phases, and the files are removed unless they are to be kept. Only the process with rank 0 gets a
-/// report.
+/// phases, and the files are removed unless they are to be kept. Only the process with rank 0 gets
+/// a report.
 ///
 /// # Errors
 ///

@@ -123,7 +123,8 @@ pub(crate) enum Command {
     Debug(Debug),
     /// Start a file system, copy a source tree into it, verify the copy, and report measurements
     Demo(Demo),
-    /// Measure and test: IOR, mdtest, mdsrate, mds-survey, fsx, LNet; a load on disk, mount, library
+    /// Measure and test: IOR, mdtest, mdsrate, mds-survey, fsx, LNet; a load on disk, mount and
+    /// library
     Bench(Bench),
 }
 

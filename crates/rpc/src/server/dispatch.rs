@@ -241,6 +241,7 @@ async fn handle_in_turn(
             let (export, transno) = (export.clone(), transno_of(&outcome));
             let limit = async move {
                 tokio::select! {
+                    biased;
                     () = export.target().committed(transno) => {}
                     () = export.gone() => {}
                     () = sleep(HOLD_MAX) => {}

@@ -135,9 +135,9 @@ pub(crate) async fn send(
     put(rpc, arrival, route, reply_offset(arrival), msg).await;
 }
 
-/// Sends a request's reply, unless an injected fault loses it (`is_lost`). The result is whether the
-/// client's node has acknowledged it. The caller must await the result: until then the reply may
-/// wait for credits, and would be lost.
+/// Sends a request's reply, unless an injected fault loses it (`is_lost`). The result is whether
+/// the client's node has acknowledged it. The caller must await the result: until then the reply
+/// may wait for credits, and would be lost.
 pub(crate) fn send_acknowledged(
     rpc: &Arc<Ptlrpc>,
     arrival: &Arrival,
