@@ -202,24 +202,13 @@ impl MdAttr {
         }
     }
 
-    /// Merges the size, blocks and times of the objects into the metadata target's attributes. If
-    /// the objects' ctime is not older than the metadata target's, the objects' mtime wins, even if
-    /// it is earlier: `utimes` sets the objects' times too. Otherwise the later mtime wins, because
-    /// another client can call `utimes` while this client writes under its own lock. The objects'
-    /// mtime is 0 until a write or `utimes` sets it; until then the metadata target's mtime wins.
+    /// Merges the size, blocks and times of the objects into the metadata target's attributes.
     pub(crate) fn with_data(&self, data: &DataAttr) -> Attr {
         let mut attr = self.attr.clone();
         attr.size = data.size;
         attr.blocks = data.blocks;
-        attr.atime = attr.atime.or_later(data.times.atime);
-        let objects_are_newer =
-            data.times.ctime.refined(attr.ctime) >= attr.ctime && !data.times.mtime.is_none();
-        attr.mtime = if objects_are_newer {
-            data.times.mtime
-        } else {
-            attr.mtime.or_later(data.times.mtime)
-        };
-        attr.ctime = attr.ctime.max(data.times.ctime);
+        let times = attr.times().with_data(data.times);
+        (attr.atime, attr.mtime, attr.ctime) = (times.atime, times.mtime, times.ctime);
         attr
     }
 }

@@ -197,6 +197,12 @@ pub enum Elsewhere {
 }
 
 impl FileLayout {
+    /// Whether a part of the file is on its metadata target.
+    pub(crate) fn is_on_mdt(&self) -> bool {
+        self.objects()
+            .any(|(_, stripe)| stripe.target == StripeTarget::Mdt)
+    }
+
     /// The layout of a file that has no objects.
     pub fn empty() -> FileLayout {
         FileLayout {

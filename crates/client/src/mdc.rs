@@ -7,6 +7,7 @@ pub(crate) use changes::NameChange;
 pub(crate) use replay::replay_mkdir;
 
 use crate::attr::{MdAttr, parse_default};
+use crate::data::OpenedData;
 use crate::deferred_closes::DeferredCloses;
 use crate::fidgen::FidGen;
 use crate::inode::{ChangeStamp, Inodes, OpenDenyGuard};
@@ -153,6 +154,17 @@ impl IntentReply {
     /// Whether another metadata target has the found file: the reply has only its FID.
     pub(crate) fn is_elsewhere(&self) -> bool {
         self.body.mbo_valid & OBD_MD_MDS != 0
+    }
+
+    /// The size of data on the target, if the lock covers the data.
+    pub(crate) fn locked_data(&self) -> Option<OpenedData<'_>> {
+        OpenedData::parse(self.lock.as_ref()?, &self.body, &[])
+    }
+
+    /// As [`IntentReply::locked_data`], with the bytes in the reply to an open.
+    pub(crate) fn opened_data(&self) -> Option<OpenedData<'_>> {
+        let buf = self.reply.buf(bufs::OPEN_REPLY_DATA);
+        OpenedData::parse(self.lock.as_ref()?, &self.body, buf)
     }
 
     /// The attributes in the reply to a getattr or open intent: body, layouts, ACL.

@@ -113,6 +113,8 @@ pub(crate) fn register(mdt: &Arc<Mdt>, exports: &Arc<TargetExports>, registry: &
                 "operations with other MDTs: records of those that one of both may not have on disk yet, and names that other MDTs have locked",
             ),
         )
+        .add("dom_lock", mdt.data_with_open.dom_lock_param())
+        .add("dom_read_open", mdt.data_with_open.reads_param())
         .add("evict_client", exports.param_evict_client())
         .add("barrier", barrier.param())
         .add(

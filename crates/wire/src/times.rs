@@ -206,6 +206,23 @@ impl Times {
         self.after_change(write)
     }
 
+    /// The times of a file whose inode has these times, and whose data has the times `data`. If the
+    /// data's ctime is not older than the inode's, the data's mtime wins, even if it is earlier:
+    /// `utimes` sets the data's times too. Otherwise the later mtime wins, because another client
+    /// can call `utimes` while a client writes under its own lock. The data's mtime is 0 until a
+    /// write or `utimes` sets it; until then the inode's mtime wins.
+    pub fn with_data(self, data: Times) -> Times {
+        let data_is_newer = data.ctime.refined(self.ctime) >= self.ctime && !data.mtime.is_none();
+        Times {
+            atime: self.atime.or_later(data.atime),
+            mtime: match data_is_newer {
+                true => data.mtime,
+                false => self.mtime.or_later(data.mtime),
+            },
+            ctime: self.ctime.max(data.ctime),
+        }
+    }
+
     /// Merges the times known to two nodes: the later atime, the later ctime, and the mtime of the
     /// node with the later ctime. With equal ctimes, or if that mtime is unset, the later mtime.
     pub fn latest(self, other: Times) -> Times {

@@ -5,8 +5,8 @@ mod changes;
 
 use super::change_seq::ChangeSeq;
 use super::held_locks::HeldLocks;
-use super::object::{CapabilityUser, Object};
-use super::objects::UsedObject;
+use super::object::{CapabilityUser, Object, OpenedData};
+use super::objects::{DataWatch, UsedObject};
 use super::ranged_ops::Seek;
 use super::read_ahead::ReadAhead;
 use super::striped_io::StripedRead;
@@ -435,6 +435,14 @@ impl DataFile {
         let known = |(index, ())| Some((index, self.object(index).ok()?.known_attr()?));
         let attrs: Option<Vec<_>> = self.all().map(known).collect();
         Some(self.merge(attrs?))
+    }
+
+    /// Takes the data that came with the reply to an open; `watch` began before the request.
+    pub(crate) fn take_opened(&self, opened: &OpenedData<'_>, watch: &DataWatch) {
+        let mut objects = self.objects.iter().flatten();
+        if let Some(object) = objects.find(|object| object.osc().is_mdt()) {
+            object.take_opened(opened, watch.changes());
+        }
     }
 
     /// Takes the write lock of a new file with one object in advance; the file's size is then known

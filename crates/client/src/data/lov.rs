@@ -5,8 +5,8 @@ use super::cache_limit::CacheLimit;
 use super::config::DataConfig;
 use super::file::DataFile;
 use super::losses::Losses;
-use super::object::resource;
-use super::objects::OstObjects;
+use super::object::{OpenedData, resource};
+use super::objects::{DataWatch, OstObjects};
 use super::osc::OscTarget;
 use crate::layout::{FileLayout, Stripe, StripeTarget};
 use crate::mdc::Mdc;
@@ -160,6 +160,23 @@ impl Lov {
     pub(crate) fn owner_of_mdt_data(&self, index: u32) -> Option<impl LockOwner + ImportOwner + use<>> {
         let mdts = self.mdts.read();
         mdts.get(&index).map(|mdt| mdt.owner())
+    }
+
+    /// Watches a file's data on its MDT for changes by this mount, from now on.
+    pub(crate) fn watch_data(&self, fid: Fid) -> DataWatch {
+        let mdc = self.cfg.lmv.known_mdc_of(fid);
+        let mdt = mdc.and_then(|mdc| self.objects_on_mdt(mdc));
+        mdt.map(|mdt| mdt.watch(&fid.res_id())).unwrap_or_default()
+    }
+
+    /// Takes the size of a file's data on its MDT that came with a lock. The lock keeps the object.
+    pub(crate) fn take_locked(&self, fid: Fid, layout: &FileLayout, locked: &OpenedData<'_>) {
+        let on_mdt = layout.objects().find(|(_, s)| s.target == StripeTarget::Mdt);
+        if let Some((i, stripe)) = on_mdt
+            && let Some(mdt) = self.objects_of(fid, stripe)
+        {
+            mdt.object(object_id(fid, i, stripe)).take_locked(locked);
+        }
     }
 
     /// The data of a file. All callers with the same FID and layout share one value while it is in

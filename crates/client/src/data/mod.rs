@@ -31,4 +31,5 @@ pub use ranged_ops::{Appended, Fallocate, Seek};
 pub(crate) use cache::PAGE_SIZE;
 pub(crate) use descriptors::Descriptor;
 pub(crate) use losses::LossCursor;
-pub(crate) use object::{CapabilityUser, SetTimes};
+pub(crate) use object::{CapabilityUser, OpenedData, SetTimes};
+pub(crate) use objects::DataWatch;

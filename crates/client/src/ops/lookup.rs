@@ -332,6 +332,11 @@ impl Client {
             }
             state.unwritten |= bits & INODELOCK_UNWRITTEN != 0 && reply.created_file();
         }
+        if let Some(locked) = reply.locked_data()
+            && let Some(layout) = &md.layout
+        {
+            self.lov.take_locked(fid, layout, &locked);
+        }
         if md.attr.is_dir() {
             match name {
                 Some((parent, _)) => self.inodes.note_parent(fid, parent),

@@ -3,7 +3,7 @@
 use crate::attr::{MdAttr, S_IFREG, SetAttr};
 use crate::client::Client;
 use crate::cred::Cred;
-use crate::data::{DataFile, Descriptor, LossCursor};
+use crate::data::{DataFile, DataWatch, Descriptor, LossCursor};
 use crate::deferred_closes::PendingClose;
 use crate::inode::OpenDenyGuard;
 use crate::layout::FileLayout;
@@ -111,6 +111,9 @@ impl OpenFlags {
 /// a quarter of a second.
 const BUSY_PAUSE: Duration = Duration::from_millis(1);
 const BUSY_PAUSE_MAX: Duration = Duration::from_millis(128);
+
+/// Space for data in the reply to an open, in bytes; the limit of Lustre's clients.
+const DATA_WITH_OPEN_MAX: u32 = 64 << 10;
 
 /// `MDS_OPEN_HAS_EA` for an open that carries a layout, else 0.
 fn has_ea(layout: &Bytes) -> u64 {
@@ -246,16 +249,18 @@ impl Client {
             suppgids: Suppgids(self.suppgid(cred, fid).await, crate::cred::NO_GROUP),
         };
         let bufs = pack::open_intent(cred, &rec, b"", eadata);
+        let watch = self.lov.watch_data(fid);
         let intent = IntentRequest {
             opens: true,
             elc: mdc.elc(&[], &[(fid, 0)]),
+            reply_len: self.data_space(Some(fid), flags, &watch),
             ..IntentRequest::new(fid, LockMode::Cr, MDS_INODELOCK_LOOKUP, IT_OPEN, bufs)
         };
         let truncate = flags.truncate.then(|| self.kernel.begin_truncate(fid));
         let reply = mdc.intent(intent).await?;
         reply.status?;
         let md = self.cache_reply(&reply, None);
-        let file = self.finish_open(&reply, &md, flags).await?;
+        let file = self.finish_open(&reply, &md, flags, &watch).await?;
         drop((reply, truncate));
         if flags.truncate {
             self.truncate_opened(cred, &file).await?;
@@ -345,9 +350,11 @@ impl Client {
             IT_OPEN | IT_CREAT,
             bufs,
         );
+        let watch = DataWatch::default();
         let intent = IntentRequest {
             elc,
             opens: true,
+            reply_len: self.data_space(None, flags, &watch),
             ..intent
         };
         let change = NameChange::begin(cred, &dir, Some(name));
@@ -368,7 +375,7 @@ impl Client {
             };
         }
         let md = self.cache_reply(&reply, Some((dir.fid, name)));
-        let file = self.finish_open(&reply, &md, flags).await?;
+        let file = self.finish_open(&reply, &md, flags, &watch).await?;
         let created = reply.created_file();
         drop(reply);
         if !created && flags.truncate {
@@ -417,13 +424,26 @@ impl Client {
         truncated.map(drop)
     }
 
-    /// Builds the open file from the reply to an open. Closes the handle and fails if the file is
-    /// not a regular file.
+    /// Space in the reply to an open for the data of a small file on the metadata target, in bytes;
+    /// 0 if the open needs no data, or the file is known to have none there.
+    fn data_space(&self, fid: Option<Fid>, flags: OpenFlags, watch: &DataWatch) -> u32 {
+        let reads = (flags.read || flags.exec) && !flags.truncate && !flags.direct;
+        let layout = fid.and_then(|fid| self.inodes.layout(fid));
+        let may_be_on_mdt = layout.is_none_or(|layout| layout.is_on_mdt());
+        match reads && may_be_on_mdt && !watch.has_cached_bytes() {
+            true => DATA_WITH_OPEN_MAX,
+            false => 0,
+        }
+    }
+
+    /// Builds the open file from the reply to an open, and caches the data in the reply. `watch`
+    /// began before the request. Closes the handle and fails if the file is not a regular file.
     async fn finish_open(
         &self,
         reply: &IntentReply,
         md: &MdAttr,
         flags: OpenFlags,
+        watch: &DataWatch,
     ) -> Result<Arc<OpenFile>, Errno> {
         let fid = reply.body.mbo_fid1;
         let layout = match &md.layout {
@@ -431,11 +451,15 @@ impl Client {
             None if md.attr.is_file() => self.layout(fid).await?,
             None => Arc::new(FileLayout::empty()),
         };
+        let data = self.data(fid, layout.clone()).await;
+        if let Some(opened) = reply.opened_data() {
+            data.take_opened(&opened, watch);
+        }
         let file = Arc::new(OpenFile {
             fid,
             flags,
             handle: reply.body.mbo_open_handle.cookie,
-            data: Mutex::new(self.data(fid, layout.clone()).await),
+            data: Mutex::new(data),
             layout: Mutex::new(layout),
             written: AtomicBool::new(false),
             loss_cursor: self.lov.losses().cursor(fid),

@@ -13,8 +13,8 @@ use crate::stats::Operation;
 use std::sync::Arc;
 use wire::format::bufs;
 use wire::{
-    Errno, Fid, LUSTRE_ORPHAN_FL, MDS_INODELOCK_LOOKUP, MDS_INODELOCK_UPDATE, MDS_INODELOCK_XATTR, MdtBody,
-    OBD_MD_FLNLINK, Precision, REINT_RMENTRY, REINT_UNLINK,
+    Errno, Fid, LUSTRE_ORPHAN_FL, MDS_INODELOCK_DOM, MDS_INODELOCK_LOOKUP, MDS_INODELOCK_UPDATE,
+    MDS_INODELOCK_XATTR, MdtBody, OBD_MD_FLNLINK, Precision, REINT_RMENTRY, REINT_UNLINK,
 };
 
 /// Lock bits that a client cancels on an inode that loses or changes a name. XATTR, because the
@@ -95,7 +95,7 @@ impl Client {
         };
         let mut known_child = child;
         for _ in 0..TARGETS_MAX {
-            let files = [(known_child, dir, REMOVAL_BITS)];
+            let files = [(known_child, dir, self.bits_to_remove(known_child, REMOVAL_BITS))];
             let elc = self.removal_elc(mdc, &[dir], &files).await;
             let rec = UnlinkRec {
                 parent: dir.fid,
@@ -119,6 +119,17 @@ impl Client {
             }
         }
         Err(Errno::EREMOTE)
+    }
+
+    /// The lock bits to cancel on a file that loses a name: also the DOM bit if the data goes with
+    /// the name. Otherwise the kernel may have pages of the data, and needs the lock.
+    pub(super) fn bits_to_remove(&self, fid: Fid, bits: u64) -> u64 {
+        let attr = self.inodes.last_known_attr(fid);
+        let is_last_name = attr.is_some_and(|md| md.attr.nlink == 1);
+        match is_last_name && self.lov.find_file(fid).is_none() {
+            true => bits | MDS_INODELOCK_DOM,
+            false => bits,
+        }
     }
 
     /// Collects the client's own locks that the removal or move of names by this target revokes.

@@ -103,7 +103,10 @@ impl Client {
         };
         self.inodes.forget_name(from.0.fid, from.1, source);
         self.inodes.forget_name(to.0.fid, to.1, target);
-        let target_bits = if exchange { REMOVAL_BITS } else { MDS_INODELOCK_ELC };
+        let target_bits = match exchange {
+            true => REMOVAL_BITS,
+            false => self.bits_to_remove(target, MDS_INODELOCK_ELC),
+        };
         // After an exchange, or with a whiteout, a file has the old name.
         let kept_name = (exchange || !whiteout.is_zero()).then_some(from.1);
         for _ in 0..TARGETS_MAX {

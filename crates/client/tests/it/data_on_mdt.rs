@@ -4,6 +4,7 @@
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -18,16 +19,16 @@ use wire::{Errno, Fid, LovCompMdEntryV1, LuExtent, Nid};
 
 use crate::crashes::index::CrashIndex;
 
-const RW: OpenFlags = OpenFlags::READ_WRITE;
+pub(crate) const RW: OpenFlags = OpenFlags::READ_WRITE;
 const KIB: u64 = 1 << 10;
 /// The end of the component on the MDT.
-const ON_MDT: u64 = 128 * KIB;
+pub(crate) const ON_MDT: u64 = 128 * KIB;
 const EOF: u64 = u64::MAX;
 /// Limit of a wait for an operation.
-const SOON: Duration = Duration::from_secs(120);
+pub(crate) const SOON: Duration = Duration::from_secs(120);
 
 /// `lfs setstripe -E 128K -L mdt`, and with `rest` also `-E -1 -S 64K -c 2`.
-fn layout(rest: bool) -> Bytes {
+pub(crate) fn layout(rest: bool) -> Bytes {
     let component = |e_start, e_end, plain| {
         let entry = LovCompMdEntryV1 {
             lcme_extent: LuExtent { e_start, e_end },
@@ -42,38 +43,35 @@ fn layout(rest: bool) -> Bytes {
     LovLayout::Composite(CompositeLayout::new(components)).build()
 }
 
-fn pattern(len: usize, seed: u64) -> Bytes {
+pub(crate) fn pattern(len: usize, seed: u64) -> Bytes {
     let byte = |i: usize| (((i as u64 + seed) * 2_654_435_761) >> 7) as u8;
     (0..len).map(byte).collect::<Vec<u8>>().into()
 }
 
-/// An address that no other test process uses.
-fn nid(last: u8) -> Nid {
+/// An address that no other test uses.
+fn new_nid() -> Nid {
+    static NEXT: AtomicU8 = AtomicU8::new(100);
     let pid = std::process::id();
-    let ip = Ipv4Addr::new(
-        127,
-        (pid % 250) as u8 + 1,
-        (pid / 250 % 250) as u8 + 1,
-        100 + last,
-    );
+    let last = NEXT.fetch_add(1, Ordering::Relaxed);
+    let ip = Ipv4Addr::new(127, (pid % 250) as u8 + 1, (pid / 250 % 250) as u8 + 1, last);
     Nid::tcp(ip, 0)
 }
 
-fn node(last: u8) -> Arc<Lnet> {
+fn node(nid: Nid) -> Arc<Lnet> {
     let node = Lnet::new(CptTable::single_current(), LnetConfig::default());
-    node.add_ni(&NiSpec::new(nid(last))).unwrap();
+    node.add_ni(&NiSpec::new(nid)).unwrap();
     node
 }
 
 /// An MDT with an index that can lose power, two OSTs and two mounts.
-struct Mounts {
-    cluster: Cluster,
+pub(crate) struct Mounts {
+    pub(crate) cluster: Cluster,
     index: Arc<CrashIndex>,
-    mounts: [Arc<Client>; 2],
+    pub(crate) mounts: [Arc<Client>; 2],
 }
 
 impl Mounts {
-    async fn start() -> Mounts {
+    pub(crate) async fn start() -> Mounts {
         let index = CrashIndex::new();
         let lnet = Lnet::new(CptTable::single_current(), LnetConfig::default());
         let cluster = Cluster::start_with(lnet, 2, index.clone()).await;
@@ -85,12 +83,12 @@ impl Mounts {
     }
 
     /// Both mounts are on a node of their own: a client on the node of a target does not recover.
-    async fn start_remote() -> Mounts {
-        let index = CrashIndex::new();
-        let cluster = Cluster::start_with(node(1), 2, index.clone()).await;
-        let clients = start_node(node(2), 7, &SettableClock::default());
+    pub(crate) async fn start_remote() -> Mounts {
+        let (index, servers) = (CrashIndex::new(), new_nid());
+        let cluster = Cluster::start_with(node(servers), 2, index.clone()).await;
+        let clients = start_node(node(new_nid()), 7, &SettableClock::default());
         let mount = async || {
-            let options = clients.mount_options(vec![nid(1)], FSNAME).unwrap();
+            let options = clients.mount_options(vec![servers], FSNAME).unwrap();
             clients.mount(options).await.unwrap()
         };
         Mounts {
@@ -101,7 +99,12 @@ impl Mounts {
     }
 
     /// Creates a file, and opens it on both mounts with these flags.
-    async fn open(&self, name: &str, layout: Bytes, flags: OpenFlags) -> (Fid, [Arc<OpenFile>; 2]) {
+    pub(crate) async fn open(
+        &self,
+        name: &str,
+        layout: Bytes,
+        flags: OpenFlags,
+    ) -> (Fid, [Arc<OpenFile>; 2]) {
         let [a, b] = &self.mounts;
         let (cred, name) = (Cred::root(), (a.root(), name.as_bytes()));
         let (found, file) = a.create_with(&cred, name, 0o644, flags, layout).await.unwrap();
@@ -111,18 +114,18 @@ impl Mounts {
         (fid, [file, b.open(&Cred::root(), fid, flags).await.unwrap()])
     }
 
-    async fn release(&self, files: [Arc<OpenFile>; 2]) {
+    pub(crate) async fn release(&self, files: [Arc<OpenFile>; 2]) {
         for (client, file) in self.mounts.iter().zip(&files) {
             client.release(file).await.unwrap();
         }
     }
 
-    async fn size(&self, mount: usize, fid: Fid) -> u64 {
+    pub(crate) async fn size(&self, mount: usize, fid: Fid) -> u64 {
         let found = self.mounts[mount].getattr(&Cred::root(), fid).await;
         found.unwrap().attr.size
     }
 
-    async fn truncate(&self, mount: usize, fid: Fid, size: u64) -> Result<(), Errno> {
+    pub(crate) async fn truncate(&self, mount: usize, fid: Fid, size: u64) -> Result<(), Errno> {
         let set = SetAttr {
             size: Some(size),
             ..SetAttr::default()
@@ -133,27 +136,27 @@ impl Mounts {
             .map(drop)
     }
 
-    async fn read(&self, mount: usize, file: &OpenFile, at: u64, len: usize) -> Vec<u8> {
+    pub(crate) async fn read(&self, mount: usize, file: &OpenFile, at: u64, len: usize) -> Vec<u8> {
         self.mounts[mount].read(file, at, len).await.unwrap().concat()
     }
 
-    async fn write(&self, mount: usize, file: &Arc<OpenFile>, at: u64, bytes: Bytes) {
+    pub(crate) async fn write(&self, mount: usize, file: &Arc<OpenFile>, at: u64, bytes: Bytes) {
         let len = bytes.len();
         assert_eq!(self.mounts[mount].write(file, at, bytes).await, Ok(len));
     }
 
     /// The number of records with data on the MDT.
-    async fn data_records(&self) -> usize {
+    pub(crate) async fn data_records(&self) -> usize {
         self.index.scan(b"b", b"c", usize::MAX).await.unwrap().len()
     }
 
     /// The MDT's machine loses power; of the uncommitted batches, the first `kept` stay.
-    async fn lose_power(&mut self, kept: impl FnOnce(usize) -> usize) {
+    pub(crate) async fn lose_power(&mut self, kept: impl FnOnce(usize) -> usize) {
         self.index = self.index.lose_power(kept);
         self.cluster.restart_mdt(self.index.clone()).await;
     }
 
-    async fn stop(self) {
+    pub(crate) async fn stop(self) {
         for client in &self.mounts {
             assert_eq!(client.umount().await, []);
         }

@@ -10,6 +10,7 @@ mod connect_flags;
 mod crashes;
 mod data;
 mod data_on_mdt;
+mod data_with_open;
 mod evictions;
 mod layouts;
 mod linear;

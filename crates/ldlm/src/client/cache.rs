@@ -202,6 +202,12 @@ impl LockClient {
         locks.any(|l| l.revoked_bits == 0 && l.includes(mode, &policy))
     }
 
+    /// Whether a lock is cached, revoked or not, with at least these inode bits.
+    pub fn has_bits(&self, res: &LdlmResId, cookie: LockCookie, bits: u64) -> bool {
+        self.with_lock(res, cookie, |l| l.policy.bits() & bits == bits)
+            .unwrap_or(false)
+    }
+
     /// A cached lock that includes `mode` and `policy`, revoked or not: for work that must finish
     /// before the cancel, because [`super::LockOwner::blocking`] may wait for it. The cancel waits
     /// for this work too, so such work must be rare, or it delays the cancel for ever.

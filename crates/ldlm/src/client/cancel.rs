@@ -60,7 +60,8 @@ impl LockClient {
     /// because the caller's request would revoke them. Returns their server handles for that
     /// request's `DLM_REQ`, which saves a callback and a cancel. A lock with further bits is
     /// removed only with `whole`, if other locks have those bits, or if the server cannot convert
-    /// locks; otherwise a later conversion is cheaper.
+    /// locks; otherwise a later conversion is cheaper. A lock that also protects data stays unless
+    /// `bits` includes the DOM bit: the owner cannot wait here until others have dropped the data.
     pub fn elc(&self, res: &LdlmResId, bits: u64, whole: bool) -> Vec<u64> {
         let whole = whole || !self.can_convert();
         let mut removed: Vec<LockInfo> = Vec::new();
@@ -70,6 +71,7 @@ impl LockClient {
             let further = l.policy.bits() & !bits;
             l.can_remove()
                 && l.policy.bits() & bits != 0
+                && further & wire::MDS_INODELOCK_DOM == 0
                 && (whole || further & !covered_bits(locks, l.mode, |o| o.policy.bits() & bits == 0) == 0)
         };
         let cookies: Vec<LockCookie> = locks.iter().filter(is_removable).map(|l| l.cookie).collect();

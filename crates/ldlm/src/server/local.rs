@@ -243,12 +243,30 @@ impl LockServer {
             return Ok(GrantedLock::default());
         };
         self.check_connected(export, id)?;
+        self.granted(id)
+    }
+
+    /// A client's lock as a reply returns it. `ENOTCONN` if it is gone: only the end of its client
+    /// drops a lock that the client does not know yet.
+    fn granted(&self, id: LockId) -> Result<GrantedLock, Errno> {
         let lock = self.lock_of(id).ok_or(Errno::ENOTCONN)?;
         Ok(GrantedLock {
             handle: id.0,
             bits: lock.policy.bits(),
             desc: lock.desc(),
         })
+    }
+
+    /// Reduces a lock that no reply has returned yet to the bits in `keep`, at least one of which
+    /// it has.
+    ///
+    /// # Errors
+    ///
+    /// `ENOTCONN` if the client has disconnected.
+    pub fn reduce_granted(&self, lock: GrantedLock, keep: u64) -> Result<GrantedLock, Errno> {
+        let id = LockId(lock.handle);
+        self.with_shard(id.shard(), |ns, now, out| ns.convert(now, id, keep, out));
+        self.granted(id)
     }
 
     /// Cancels the lock, granted or waiting, that an earlier attempt of a resent intent requested,

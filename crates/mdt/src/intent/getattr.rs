@@ -115,7 +115,7 @@ impl Mdt {
                 } else if *opc != LOOKUP || inode.ctime.later(QUIET_SECS) < self.clock.now() {
                     bits |= locks::UPDATE;
                 }
-                (bits, layout_bit(req, &inode))
+                (bits, layout_bit(req, &inode) | self.data_bit(req, &inode))
             }
         };
         let (server, client, res) = (self.locks.server(), &req.export, fid.res_id());
@@ -134,6 +134,7 @@ impl Mdt {
         if !lock.is_some() {
             return Err(Errno::EBUSY);
         }
+        let lock = self.without_data_alone(lock)?;
         drop(name_lock);
         if is_remote {
             out.bufs = vec![body::elsewhere(fid).to_bytes()];
@@ -151,11 +152,12 @@ impl Mdt {
             }
         };
         let Attrs {
-            body,
+            mut body,
             md,
             acl,
             default_lmv,
         } = body::attrs(fid, &inode, self.attr_request(req, request.mbo_valid));
+        self.put_data_size(req, fid, &lock, false, &mut body).await;
         out.bufs = vec![body.to_bytes(), md, acl];
         if !default_lmv.is_empty() {
             // The first two buffers of the reply come before these.

@@ -11,7 +11,10 @@ mod getattr;
 mod getxattr;
 mod layout;
 mod open;
+mod open_data;
 mod replay;
+
+pub(crate) use open_data::DataWithOpen;
 
 use bytes::Bytes;
 use ldlm::GrantedLock;
@@ -36,6 +39,9 @@ const GETXATTR: u64 = IT_GETXATTR;
 const READDIR: u64 = IT_READDIR;
 const BRW: u64 = IT_BRW;
 const GLIMPSE: u64 = IT_GLIMPSE;
+
+/// The number of buffers in the reply to an open, after DLM_REP.
+const OPEN_REPLY_BUFS: usize = 9;
 
 /// The result of an intent.
 #[derive(Debug, Default)]
@@ -120,7 +126,7 @@ impl Mdt {
     /// The reply to an open.
     async fn open_reply(&self, req: &ServerRequest, result: IntentResult) -> HandlerResult {
         let creates = result.disposition & DISP_OPEN_CREATE != 0;
-        let reply = result.reply(9)?;
+        let reply = result.reply(OPEN_REPLY_BUFS)?;
         if !creates {
             return Ok(reply);
         }

@@ -42,7 +42,7 @@ pub(super) struct OpenRequest {
     /// The layout in a replay: that of the file when it was first opened.
     pub(super) known_layout: Option<Bytes>,
     /// The client's handle of the lock.
-    cookie: u64,
+    pub(super) cookie: u64,
     /// Whether the client gets no lock (`LDLM_FL_INTENT_ONLY`).
     takes_no_lock: bool,
 }
@@ -192,14 +192,15 @@ impl Mdt {
         if found.created.is_some() {
             found.held.hold_until_acknowledged(req);
         }
-        self.put_opened(req, fid, handle, out).await
+        self.put_opened(req, (fid, request.flags), handle, out).await
     }
 
-    /// Puts the attributes and the handle of the opened file into the result.
+    /// Puts the attributes and the handle of the opened file into the result, and the data that the
+    /// granted lock covers.
     pub(super) async fn put_opened(
         &self,
         req: &ServerRequest,
-        fid: Fid,
+        (fid, mode): (Fid, OpenMode),
         handle: u64,
         out: &mut IntentResult,
     ) -> Result<(), Errno> {
@@ -213,6 +214,10 @@ impl Mdt {
         } = body::attrs(fid, &inode, self.attr_request(req, valid));
         body.mbo_open_handle = LustreHandle { cookie: handle };
         out.bufs = vec![body.to_bytes(), md, acl];
+        self.put_data(req, fid, mode, &mut body, out).await;
+        if let Some(first) = out.bufs.first_mut() {
+            *first = body.to_bytes();
+        }
         Ok(())
     }
 
@@ -386,6 +391,7 @@ impl Mdt {
         };
         let file = Inode {
             mode: node.mode,
+            lov: node.lov.clone(),
             ..Inode::default()
         };
         let lock = self
@@ -509,7 +515,9 @@ impl Mdt {
         inode: &Inode,
         creator_bit: u64,
     ) -> Result<GrantedLock, Errno> {
-        if request.takes_no_lock {
+        // As in Lustre, `lfs setstripe` gets no lock: it only sets the layout of an existing file.
+        let only_sets_layout = request.opens_by_fid() && request.layout.is_some();
+        if request.takes_no_lock || only_sets_layout {
             return Ok(Default::default());
         }
         let layout = layout_bit(req, inode);
@@ -523,11 +531,8 @@ impl Mdt {
             };
             (mode, locks::LOOKUP | locks::OPEN, layout)
         } else if inode.is_file() {
-            (
-                LockMode::Pr,
-                0,
-                locks::LOOKUP | locks::UPDATE | locks::PERM | layout | creator_bit,
-            )
+            let bits = locks::LOOKUP | locks::UPDATE | locks::PERM | layout | creator_bit;
+            return self.grant_file_lock(req, request, (fid, inode), bits).await;
         } else {
             return Ok(Default::default());
         };

@@ -73,7 +73,7 @@ impl Mdt {
         if request.flags.is_lease() {
             out.disposition |= DISP_OPEN_LEASE;
         }
-        self.put_opened(req, fid, handle, out).await
+        self.put_opened(req, (fid, request.flags), handle, out).await
     }
 
     /// The layout of a file that a client creates again; empty if the file had none. The MDT
@@ -139,7 +139,7 @@ impl Mdt {
             let handle = self
                 .open_handle(req, &request, opened, Some(kept.transno), &mut out)
                 .await?;
-            self.put_opened(req, fid, handle, &mut out).await
+            self.put_opened(req, (fid, request.flags), handle, &mut out).await
         };
         let opened = opened.await;
         out.errno = opened.err();

@@ -28,6 +28,7 @@ use crate::{
     cred::Cred,
     dir_stats::DirStats,
     handles::{Cookies, Handles},
+    intent::DataWithOpen,
     layout,
     locks::{Locks, RequestLocks},
     osp::Osts,
@@ -119,6 +120,8 @@ pub struct Mdt {
     pub(crate) capa_timeout: Arc<AtomicU64>,
     /// `lod.*.dom_stripesize`: the largest part of a file on the MDT, bytes.
     pub(crate) on_mdt_max: Arc<AtomicU64>,
+    /// `mdt.*.dom_lock` and `mdt.*.dom_read_open`.
+    pub(crate) data_with_open: DataWithOpen,
     /// Stops the background scans of a start: for orphan objects after a crash, and to count the
     /// inodes.
     start_scans: Arc<Progress>,

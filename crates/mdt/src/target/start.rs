@@ -21,6 +21,7 @@ use crate::{
     dir_stats::DirStats,
     error::MdtError,
     handles::Cookies,
+    intent::DataWithOpen,
     locks::Locks,
     namespace::make_root,
     osp::{
@@ -171,6 +172,7 @@ impl Mdt {
             index: cfg.index,
             capa_timeout: Arc::new(CAPA_TIMEOUT_SECS.into()),
             on_mdt_max: Arc::new(ON_MDT_MAX_DEFAULT.into()),
+            data_with_open: DataWithOpen::default(),
             start_scans: Default::default(),
             orphan_scan: Default::default(),
             tasks: Default::default(),

@@ -29,7 +29,7 @@ const ON_MDT: u64 = 64 * KIB;
 static NEXT_COOKIE: AtomicU64 = AtomicU64::new(1 << 41);
 
 /// `lfs setstripe -E 64K -L mdt`.
-fn on_mdt() -> Bytes {
+pub(crate) fn on_mdt() -> Bytes {
     to_default_layout(&[ComponentRequest {
         extent: 0..ON_MDT,
         on_mdt: true,
@@ -84,7 +84,7 @@ async fn brw(
     c.call(opc, bufs).await
 }
 
-async fn write(c: &Client, file: Fid, at: u64, data: &[u8]) -> Result<ReplyMsg, Errno> {
+pub(crate) async fn write(c: &Client, file: Fid, at: u64, data: &[u8]) -> Result<ReplyMsg, Errno> {
     brw(c, OST_WRITE, file, (at, data.len() as u32), data, true).await
 }
 
@@ -93,7 +93,7 @@ async fn read(c: &Client, file: Fid, at: u64, len: u32) -> Result<Bytes, Errno> 
 }
 
 /// Sends a request for the DOM bit, with this intent and these flags.
-async fn lock(c: &Client, file: Fid, mode: u32, flags: u64, intent: Option<u64>) -> ReplyMsg {
+pub(crate) async fn lock(c: &Client, file: Fid, mode: u32, flags: u64, intent: Option<u64>) -> ReplyMsg {
     let dlm = LdlmRequest {
         lock_flags: flags as u32,
         lock_count: 1,
@@ -114,7 +114,7 @@ async fn lock(c: &Client, file: Fid, mode: u32, flags: u64, intent: Option<u64>)
     c.call(LDLM_ENQUEUE, bufs).await.unwrap()
 }
 
-fn is_granted(reply: &ReplyMsg) -> bool {
+pub(crate) fn is_granted(reply: &ReplyMsg) -> bool {
     let rep: LdlmReply = reply.get(1).unwrap();
     rep.lock_desc.l_granted_mode != 0
 }
@@ -169,7 +169,9 @@ async fn requests_for_other_files_and_bytes_are_refused() {
 async fn lock_on_the_dom_bit_has_a_value_block_and_a_glimpse_revokes_nothing() {
     let f = Fixture::new(1).await;
     let (a, b) = (f.client().await, f.client().await);
-    let file = create(&a, "f", &on_mdt()).await.fid();
+    let created = create(&a, "f", &on_mdt()).await;
+    let file = created.fid();
+    a.cancel(created.lock_handle).await;
     write(&a, file, 0, b"12345").await.unwrap();
     let locked = lock(&a, file, LCK_PW, 0, None).await;
     assert!(is_granted(&locked));

@@ -7,6 +7,7 @@ mod by_fid;
 mod capabilities;
 mod components;
 mod data;
+mod data_with_open;
 mod dir_defaults;
 mod fixture;
 mod journal;

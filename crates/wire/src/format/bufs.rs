@@ -80,6 +80,8 @@ pub const INTENT_REPLY_MD: usize = reply("RQF_LDLM_INTENT_GETATTR", Rmf::MdtMd);
 pub const INTENT_REPLY_ACL: usize = reply("RQF_LDLM_INTENT_GETATTR", Rmf::Acl);
 /// A directory's default directory layout, in the reply of a lookup or getattr intent.
 pub const INTENT_REPLY_DEFAULT_MD: usize = reply("RQF_LDLM_INTENT_GETATTR", Rmf::DefaultMdtMd);
+/// A file's data on the MDT (`niobuf_remote` and the bytes), in the reply of an open.
+pub const OPEN_REPLY_DATA: usize = reply("RQF_LDLM_INTENT_OPEN", Rmf::NiobufInline);
 /// The names of all extended attributes, in the reply of an intent.
 pub const INTENT_REPLY_XATTRS: usize = reply("RQF_LDLM_INTENT_GETXATTR", Rmf::Eadata);
 /// The values of all extended attributes, in the reply of an intent.

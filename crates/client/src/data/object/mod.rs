@@ -14,6 +14,7 @@
 
 mod capa;
 mod dirty;
+mod opened;
 mod read;
 mod space;
 mod times;
@@ -21,6 +22,7 @@ mod write;
 
 pub(crate) use capa::CapabilityUser;
 pub(super) use dirty::DirtyObjects;
+pub(crate) use opened::OpenedData;
 pub(crate) use times::SetTimes;
 
 use super::brw::ObjectId;
@@ -40,8 +42,8 @@ use times::UnsentTimes;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 use wire::{
-    Errno, Fid, HasTimes, LDLM_FL_HAS_INTENT, LdlmResId, OBD_OBJECT_EOF, OST_LVB_ERR_INIT, OST_LVB_ERR_MASK,
-    OstLvb, Precision, StripeIndex, Time, WireStruct,
+    Errno, Fid, HasTimes, LDLM_FL_HAS_INTENT, LdlmResId, MDS_INODELOCK_DOM, OBD_OBJECT_EOF, OST_LVB_ERR_INIT,
+    OST_LVB_ERR_MASK, OstLvb, Precision, StripeIndex, Time, WireStruct,
 };
 
 /// Attempts at a transfer before it fails with `EIO`, if the checksum is wrong each time.
@@ -92,6 +94,8 @@ struct State {
     locks: Vec<(LockCookie, Range<u64>)>,
     /// Reads from the server in progress.
     fetches: Vec<Fetch>,
+    /// Number of this client's changes at the server.
+    changes: u64,
     /// The cached bytes that the mount's limit already counts.
     accounted: u64,
     /// When a program wrote the oldest queued dirty data; `None`: nothing is queued.
@@ -120,6 +124,22 @@ impl Fetch {
 }
 
 impl State {
+    /// Whether the object has the value block of a lock with this cookie.
+    fn knows(&self, cookie: LockCookie) -> bool {
+        self.locks.iter().any(|(known, _)| *known == cookie)
+    }
+
+    /// Stores the size and times of a granted lock, as far as its range proves them.
+    fn add_lock(&mut self, cookie: LockCookie, range: Range<u64>, lvb: &OstLvb, precision: Precision) {
+        self.error = lvb_error(lvb);
+        if self.error.is_none() {
+            let mut server_attr = self.merge_own_times(from_lvb(lvb, precision));
+            server_attr.size = self.attr.size.max(lvb.lvb_size.min(range.end));
+            self.attr = server_attr;
+        }
+        self.locks.push((cookie, range));
+    }
+
     /// Updates the counted bytes; returns the old and the new count.
     fn account(&mut self) -> (u64, u64) {
         let now = self.cache.bytes();
@@ -139,6 +159,7 @@ impl State {
     /// Records that the server's bytes of a range may have changed: reads in progress then do not
     /// cache their result.
     fn mark_changed_at_server(&mut self, range: &Range<u64>) {
+        self.changes += 1;
         for fetch in &mut self.fetches {
             fetch.stale |= fetch.overlaps_range(range);
         }
@@ -301,8 +322,17 @@ impl Object {
 
     /// Whether the object has the value block of a lock.
     fn knows(&self, lock: &LockRef) -> bool {
-        let cookie = lock.info().cookie;
-        !self.osc.is_mdt() || self.state.lock().locks.iter().any(|(known, _)| *known == cookie)
+        !self.osc.is_mdt() || self.state.lock().knows(lock.info().cookie)
+    }
+
+    /// Forgets locks of an object on an MDT that ended while other locks protected the data: the
+    /// lock client does not tell the owner of their end.
+    fn forget_covered_locks(&self, state: &mut State) {
+        if self.osc.is_mdt() {
+            let locks = self.osc.locks();
+            let is_held = |cookie| locks.has_bits(&self.res, cookie, MDS_INODELOCK_DOM);
+            state.locks.retain(|(cookie, _)| is_held(*cookie));
+        }
     }
 
     /// Rejects a lock on a damaged object: the server does not know its size.
@@ -343,19 +373,16 @@ impl Object {
 
     /// Stores the size and times of a granted lock, as far as its range proves them.
     pub(super) fn add_lock(&self, cookie: LockCookie, range: Range<u64>, lvb: &OstLvb) {
-        let mut state = self.state.lock();
-        state.error = lvb_error(lvb);
-        if state.error.is_none() {
-            let mut server_attr = state.merge_own_times(from_lvb(lvb, self.osc.precision()));
-            server_attr.size = state.attr.size.max(lvb.lvb_size.min(range.end));
-            state.attr = server_attr;
-        }
-        state.locks.push((cookie, range));
+        let precision = self.osc.precision();
+        self.state.lock().add_lock(cookie, range, lvb, precision);
     }
 
-    /// Size and times for a glimpse from the server.
-    pub(super) fn lvb(&self) -> OstLvb {
-        to_lvb(&self.state.lock().attr(), self.osc.precision())
+    /// Size and times for a glimpse from the server; `None` if the object does not have the lock's
+    /// value block, and so knows less than the server.
+    pub(super) fn lvb_under(&self, cookie: LockCookie) -> Option<OstLvb> {
+        let state = self.state.lock();
+        let attr = state.knows(cookie).then(|| state.attr())?;
+        Some(to_lvb(&attr, self.osc.precision()))
     }
 
     /// The eviction count under which this lock is valid. A request under the lock carries the
@@ -439,6 +466,7 @@ impl Object {
     pub(super) fn remove_lock(&self, cookie: LockCookie) {
         let mut state = self.state.lock();
         state.locks.retain(|(held, _)| *held != cookie);
+        self.forget_covered_locks(&mut state);
         // Another client's truncate locks everything from its new size on. So while this client
         // holds a lock, no truncate cuts the object below the lock's end.
         let proven_max = state.locks.iter().map(|(_, range)| range.end).max();
@@ -447,7 +475,9 @@ impl Object {
 
     /// Whether any lock is held.
     pub(super) fn is_locked(&self) -> bool {
-        !self.state.lock().locks.is_empty()
+        let mut state = self.state.lock();
+        self.forget_covered_locks(&mut state);
+        !state.locks.is_empty()
     }
 
     /// Drops all locks and cached data after the server evicted this client; dirty data is lost.

@@ -47,6 +47,28 @@ pub(super) struct UsedObject {
     table: Arc<OstObjects>,
 }
 
+/// A watch for changes of a file's data on its MDT. Keeps the object, so that it counts on. Without
+/// an object: no file used one when the watch began, or the file was not known.
+#[derive(Default)]
+pub(crate) struct DataWatch {
+    object: Option<UsedObject>,
+    changes: u64,
+}
+
+impl DataWatch {
+    /// Whether the mount has cached bytes of the data.
+    pub(crate) fn has_cached_bytes(&self) -> bool {
+        self.object
+            .as_ref()
+            .is_some_and(|object| object.has_cached_bytes())
+    }
+
+    /// The number of changes before the watch.
+    pub(in crate::data) fn changes(&self) -> u64 {
+        self.changes
+    }
+}
+
 impl Deref for UsedObject {
     type Target = Arc<Object>;
 
@@ -131,6 +153,18 @@ impl OstObjects {
         UsedObject {
             object: object.clone(),
             table: self.clone(),
+        }
+    }
+
+    /// Watches an object for changes by this mount, from now on.
+    pub(super) fn watch(self: &Arc<Self>, res: &LdlmResId) -> DataWatch {
+        let object = self.find_object(res);
+        DataWatch {
+            changes: object.as_ref().map_or(0, |object| object.changes()),
+            object: object.map(|object| UsedObject {
+                object,
+                table: self.clone(),
+            }),
         }
     }
 

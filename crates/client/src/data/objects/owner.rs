@@ -78,7 +78,7 @@ impl LockOwner for OstOwner {
     }
 
     fn glimpse(&self, lock: LockInfo) -> Option<OstLvb> {
-        Some(self.0.upgrade()?.find_object(&lock.res)?.lvb())
+        self.0.upgrade()?.find_object(&lock.res)?.lvb_under(lock.cookie)
     }
 
     fn dropped(&self, lock: LockInfo, _bits: u64) {

@@ -44,6 +44,18 @@ async fn cancels_that_cross_callbacks_evict_no_client_and_leave_no_lock() {
     assert_eq!((stats.locks, stats.resources, stats.evictions), (0, 0, 0));
 }
 
+#[tokio::test(start_paused = true)]
+async fn early_cancel_keeps_a_lock_that_also_protects_data() {
+    let cluster = Cluster::new().await;
+    let client = cluster.client("a").await;
+    let both = Policy::ibits(LOOKUP | wire::MDS_INODELOCK_DOM);
+    drop(client.enqueue(directory(1), LockMode::Pr, both).await.unwrap());
+    assert!(client.locks.elc(&directory(1), LOOKUP, true).is_empty());
+    let bits = LOOKUP | wire::MDS_INODELOCK_DOM;
+    let cancelled = client.locks.elc(&directory(1), bits, true);
+    assert_eq!((cancelled.len(), client.locks.lock_count()), (1, 0));
+}
+
 impl Client {
     /// Requests a lock, and cancels the client's own locks on `bits` with the request.
     async fn enqueue_with_early_cancel(&self, res: wire::LdlmResId, bits: u64) {
