@@ -11,6 +11,7 @@ use wire::{Fid, LU_SEQ_RANGE_MDT};
 
 use super::{Examination, Problem, walk::report_malformed};
 use crate::{
+    namespace::Share,
     store::{Mutation, Store, keys},
     updates::{Ledger, UpdateRecord, read_ledger},
 };
@@ -111,14 +112,22 @@ fn unfinished_inodes(mdts: &BTreeMap<u32, Examination>) -> BTreeSet<Fid> {
     let mut fids = BTreeSet::new();
     for (index, mdt) in mdts {
         for record in &mdt.remote.records {
-            let Some((_, other)) = record.share_of(*index) else {
-                continue;
+            let lacks = |other: &u32| {
+                mdts.get(other).is_none_or(|examined| {
+                    let named = record.share_of(*other).map(|(_, named)| named);
+                    named.is_none_or(|named| !examined.remote.ledger.has(record.batchid, &named))
+                })
             };
-            let lacks = |other: &Examination| !other.remote.ledger.has(record.batchid, *index);
-            if mdts.get(&other).is_none_or(lacks) {
-                fids.extend(record.own_share.iter().filter_map(Mutation::inode_of));
+            if record.shares.keys().filter(|other| *other != index).any(lacks) {
+                fids.extend(record.shares.values().flat_map(inodes_of));
             }
         }
     }
     fids
+}
+
+/// The inodes that a share creates, or whose names it changes.
+fn inodes_of(share: &Share) -> impl Iterator<Item = Fid> + '_ {
+    let made = share.mutations.iter().filter_map(Mutation::inode_of);
+    made.chain(share.relinks.iter().map(|relink| relink.fid))
 }

@@ -9,6 +9,7 @@ use wire::{Fid, LU_SEQ_RANGE_MDT, LuSeqRange, WireStruct};
 use super::{Tree, examine};
 use crate::{
     check::{Problem, compare},
+    namespace::Share,
     store::{Change, DIR_BLOCK, Inode, Mutation, S_IFDIR, S_IFREG, Store, keys, links},
     updates::{Batchid, UpdateRecord},
 };
@@ -69,17 +70,19 @@ async fn a_name_without_its_remote_inode_and_the_reverse_are_found() {
     };
     assert_eq!(differences(&t, &mdt1).await, [(0, dangling)]);
     // The next start of MDT0001 makes the inode: MDT0000 keeps its record.
+    let share = Share {
+        mutations: vec![Mutation::InodeMade {
+            fid: REMOTE,
+            inode: Box::new(inode),
+        }],
+        ..Share::default()
+    };
     let record = UpdateRecord {
         batchid: Batchid {
             coordinator: 1,
             number: 5,
         },
-        participant: 0,
-        own_share: vec![Mutation::InodeMade {
-            fid: REMOTE,
-            inode: Box::new(inode),
-        }],
-        participant_share: Vec::new(),
+        shares: BTreeMap::from([(1, share), (0, Share::default())]),
         reply: None,
     };
     t.damage(|b| {
