@@ -29,9 +29,9 @@
 //! 3. the inodes that the names lead to: directories first, each kind by FID;
 //! 4. the lock granted to the client with the reply.
 //!
-//! An operation on several MDTs takes these steps in this order on whatever MDTs they are. In a file
-//! system with several MDTs, the rename lock is that of MDT0000. A lock of an inode that clients got
-//! from the MDT of a name comes before the lock of the inode itself.
+//! An operation on several MDTs takes these steps in this order on whatever MDTs they are. In such
+//! a file system, the rename lock is that of MDT0000. The MDT of a name also grants locks of the
+//! inode; an operation takes such a lock before that of the inode's own MDT.
 //!
 //! Two directories are unrelated if neither is above the other. A rename can move one of them above
 //! the other, and so reverse their lock order. Therefore, a request that locks two unrelated

@@ -80,7 +80,7 @@ pub(crate) enum Message {
     Apply {
         /// The sessions.
         sessions: Vec<u64>,
-        /// Whether another MDT has applied its share: then the receiver applies its own in any case.
+        /// Whether another MDT has applied its share: then the receiver applies its own, too.
         is_decided: bool,
         /// The record.
         record: Bytes,
@@ -110,7 +110,10 @@ pub(crate) enum Message {
         record: Bytes,
     },
     /// The receiver has all records of the sender's earlier starts: it ends the sessions of these.
-    Resolve,
+    Resolve {
+        /// The last number that a session of an earlier start can have.
+        last_session: u64,
+    },
     /// Asks for a directory and those above it that the receiver has ([`Above`]).
     FindAbove {
         /// The directory.
@@ -174,7 +177,10 @@ impl Message {
                 writer.u32(REDO);
                 writer.put(record);
             }
-            Message::Resolve => writer.u32(RESOLVE),
+            Message::Resolve { last_session } => {
+                writer.u32(RESOLVE);
+                writer.u64(*last_session);
+            }
             Message::FindAbove { fid } => {
                 writer.u32(FIND_ABOVE);
                 put_fid(&mut writer, *fid);
@@ -219,7 +225,9 @@ impl Message {
             REDO => Message::Redo {
                 record: bytes.slice_ref(reader.rest()),
             },
-            RESOLVE => Message::Resolve,
+            RESOLVE => Message::Resolve {
+                last_session: reader.u64()?,
+            },
             FIND_ABOVE => Message::FindAbove {
                 fid: get_fid(&mut reader)?,
             },
@@ -521,7 +529,7 @@ mod tests {
             },
             Message::Forget { number: 9 },
             Message::Redo { record },
-            Message::Resolve,
+            Message::Resolve { last_session: 7 },
             Message::FindAbove { fid: Fid::ROOT },
         ];
         for message in messages {

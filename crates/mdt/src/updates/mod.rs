@@ -33,7 +33,7 @@ use std::{
 use arc_swap::ArcSwap;
 use bytes::Bytes;
 use cpt::HashMap;
-use osd::{Batch, prefix_end};
+use osd::{Batch, SpacePurpose, prefix_end};
 use parking_lot::Mutex;
 use rpc::KeptReply;
 use tokio::sync::{Notify, RwLock, watch};
@@ -154,7 +154,7 @@ impl Updates {
             has_asked_once: partners.is_empty().into(),
             redoing: tokio::sync::Mutex::default(),
             held: HeldSessions::default(),
-            // The sessions of an earlier start may be held.
+            // Other MDTs may hold sessions of earlier starts.
             last_session: AtomicU64::new(store.transactions().epoch() << 32),
             store,
             peers,
@@ -236,6 +236,11 @@ impl Updates {
         self.ready.send_replace(true);
     }
 
+    /// The number below the sessions of this start, and above those of earlier ones.
+    fn first_session(&self) -> u64 {
+        self.store.transactions().epoch() << 32
+    }
+
     /// Whether this start has asked all partners for records once.
     fn has_asked_once(&self) -> bool {
         self.has_asked_once.load(Acquire)
@@ -299,6 +304,12 @@ impl Updates {
         self.store.index().sync().await?;
         *partners = all;
         Ok(())
+    }
+
+    /// Checks that the store takes changes, before another MDT decides an operation.
+    fn check_changeable(&self) -> Result<(), Errno> {
+        self.store.index().space().check(SpacePurpose::Upkeep)?;
+        Ok(self.store.index().apply(Batch::new())?)
     }
 
     /// The gate of another MDT: open while no operation with it is being applied.

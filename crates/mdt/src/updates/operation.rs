@@ -24,8 +24,8 @@ use crate::{
     store::{Origin, RequestStore},
 };
 
-/// Pause of a replay until it asks a recovering MDT again.
-const REPLAY_PAUSE: Duration = Duration::from_millis(100);
+/// Pause until a message is sent again after the connection was replaced, or to a recovering MDT.
+const PAUSE: Duration = Duration::from_millis(100);
 /// Number of attempts to lock an item of another MDT; each waits a second there.
 const LOCK_ATTEMPTS: usize = 300;
 /// Maximum number of changes of the MDT on the way from a directory to the root. A longer way is a
@@ -51,7 +51,7 @@ impl Drop for RemoteSession {
             loop {
                 match call(&peer, &Message::Release { session }).await {
                     // The other MDT may hold the session without the connection.
-                    Err(RpcError::Evicted(_)) => {}
+                    Err(RpcError::Evicted(_)) => sleep(PAUSE).await,
                     Err(e) => {
                         tracing::debug!("cannot release a session of MDT{mdt:04x}: {e}");
                         return;
@@ -231,6 +231,9 @@ impl<'a> Operation<'a> {
             reply: origin.slot.map(|slot| (slot, plan.pre_versions)),
         };
         let encoded = record.encode();
+        if !participants.is_empty() {
+            updates.check_changeable()?;
+        }
         let mut is_complete = true;
         for (place, mdt) in participants.iter().enumerate() {
             let is_decided = place > 0;
@@ -335,7 +338,7 @@ impl<'a> Operation<'a> {
                 Err(RpcError::Status(Errno::ESTALE)) => return Given::SessionGone,
                 // The answer is lost, or came from an ended connection: ask again whether the other
                 // MDT has the record.
-                Err(RpcError::Evicted(_) | RpcError::Status(Errno::ENOTCONN)) => {}
+                Err(RpcError::Evicted(_) | RpcError::Status(Errno::ENOTCONN)) => sleep(PAUSE).await,
                 Err(RpcError::Status(e)) => return Given::Refused(e),
                 Err(_) => return Given::Unknown,
             }
@@ -383,9 +386,11 @@ impl Updates {
                     };
                     return Ok((session, View::decode(&view)?));
                 }
-                // The other MDT has restarted, or other requests hold the locks.
-                Err(RpcError::Evicted(_) | RpcError::Status(Errno::EBUSY)) => {}
-                Err(RpcError::Status(Errno::EAGAIN)) if is_replay => sleep(REPLAY_PAUSE).await,
+                // Other requests hold the locks.
+                Err(RpcError::Status(Errno::EBUSY)) => {}
+                // The other MDT has restarted, or has ended the connection.
+                Err(RpcError::Evicted(_) | RpcError::Status(Errno::ENOTCONN)) => sleep(PAUSE).await,
+                Err(RpcError::Status(Errno::EAGAIN)) if is_replay => sleep(PAUSE).await,
                 Err(RpcError::Status(Errno::EAGAIN)) => return Err(Errno::EINPROGRESS),
                 Err(e) => return Err(errno_of(e)),
             }
@@ -411,9 +416,13 @@ impl Updates {
                     if !is_replay && !peer.is_connected() {
                         return Err(Errno::EINPROGRESS);
                     }
-                    let answer = call(&peer, &Message::FindAbove { fid: lowest })
-                        .await
-                        .map_err(errno_of)?;
+                    let answer = match call(&peer, &Message::FindAbove { fid: lowest }).await {
+                        Err(RpcError::Evicted(_)) => {
+                            sleep(PAUSE).await;
+                            continue;
+                        }
+                        answer => answer.map_err(errno_of)?,
+                    };
                     let Above { chain, is_whole } = Above::decode(&answer)?;
                     (chain, is_whole)
                 }
@@ -448,7 +457,8 @@ pub(super) async fn call(peer: &Peer, message: &Message) -> Result<Bytes, RpcErr
 fn errno_of(error: RpcError) -> Errno {
     match error {
         RpcError::Status(errno) => errno,
-        // The connections end only when this MDT stops: the client sends the request again.
+        // The connections end only when this MDT stops: the client sends the request again. While
+        // this MDT runs, the client would get the same reply again.
         _ => Errno::ENOTCONN,
     }
 }

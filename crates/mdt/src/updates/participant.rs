@@ -50,18 +50,44 @@ pub(super) struct Sessions(Mutex<HashMap<u64, Session>>);
 /// The sessions of coordinators whose connection has ended, by MDT: those of operations that may be
 /// decided. The next start of the coordinator ends them.
 #[derive(Default)]
-pub(super) struct HeldSessions(Mutex<BTreeMap<u32, HashMap<u64, Session>>>);
+pub(super) struct HeldSessions(Mutex<BTreeMap<u32, Held>>);
+
+/// The held sessions of a coordinator.
+#[derive(Default)]
+struct Held {
+    sessions: HashMap<u64, Session>,
+    /// The coordinator has ended its sessions up to this number.
+    resolved: u64,
+}
 
 impl HeldSessions {
     /// Whether there are none.
     pub(super) fn is_empty(&self) -> bool {
-        self.0.lock().values().all(HashMap::is_empty)
+        self.0.lock().values().all(|held| held.sessions.is_empty())
     }
 
     /// Ends all sessions.
     pub(super) fn clear(&self) {
-        let ended = std::mem::take(&mut *self.0.lock());
+        let all = |held: &mut Held| std::mem::take(&mut held.sessions);
+        let ended: Vec<_> = self.0.lock().values_mut().map(all).collect();
         drop(ended);
+    }
+
+    /// Holds sessions of a coordinator. Returns those that it has ended before.
+    fn hold(&self, coordinator: u32, joined: impl Iterator<Item = (u64, Session)>) -> Vec<(u64, Session)> {
+        let mut all = self.0.lock();
+        let held = all.entry(coordinator).or_default();
+        let (ended, joined): (Vec<_>, Vec<_>) = joined.partition(|(number, _)| *number <= held.resolved);
+        held.sessions.extend(joined);
+        ended
+    }
+
+    /// Ends the sessions of a coordinator up to a number, also those that would be held later.
+    fn resolve(&self, coordinator: u32, last: u64) -> HashMap<u64, Session> {
+        let mut all = self.0.lock();
+        let held = all.entry(coordinator).or_default();
+        held.resolved = held.resolved.max(last);
+        held.sessions.extract_if(|number, _| *number <= last).collect()
     }
 }
 
@@ -139,7 +165,13 @@ impl Updates {
                 }
                 self.redo_if_missing(&decoded, record).await?;
             }
-            Message::Resolve => self.end_held_sessions(export, sender).await?,
+            Message::Resolve { last_session } => {
+                if !self.held.is_empty() {
+                    // The next changes of the names may build on the records.
+                    self.store.index().sync().await?;
+                }
+                drop(self.held.resolve(sender, last_session));
+            }
             Message::FindAbove { fid } => {
                 let (chain, is_whole) = namespace::ancestors(&self.store, fid).await?;
                 answer = Above { chain, is_whole }.encode();
@@ -151,33 +183,11 @@ impl Updates {
     /// Ends the sessions of an export; holds those of operations that may be decided.
     pub(crate) fn end_sessions(&self, export: &Arc<Export>) {
         let mut ended = std::mem::take(&mut *sessions(export).0.lock());
-        let Some(coordinator) = self.peers.index_of(export) else {
-            return;
-        };
-        let joined = ended.extract_if(|_, session| session.is_joined);
-        let mut held = self.held.0.lock();
-        held.entry(coordinator).or_default().extend(joined);
-        drop(held);
-        drop(ended);
-    }
-
-    /// Ends the held sessions of a coordinator that has given its records to this MDT.
-    async fn end_held_sessions(&self, export: &Arc<Export>, sender: u32) -> Result<(), Errno> {
-        if self.held.is_empty() {
-            return Ok(());
+        if let Some(coordinator) = self.peers.index_of(export) {
+            let joined = ended.extract_if(|_, session| session.is_joined);
+            drop(self.held.hold(coordinator, joined));
         }
-        // The next changes of the names may build on the records.
-        self.store.index().sync().await?;
-        let ended = {
-            let mut held = self.held.0.lock();
-            match export.is_gone() {
-                // The held sessions may be of this start of the sender.
-                true => None,
-                false => held.remove(&sender),
-            }
-        };
         drop(ended);
-        Ok(())
     }
 
     /// Locks an item, and reads it.
@@ -304,6 +314,7 @@ impl Updates {
     async fn join(&self, export: &Arc<Export>, ids: &[u64], mdts: &[u32]) -> Result<(), Errno> {
         let others: Vec<u32> = mdts.iter().copied().filter(|mdt| *mdt != self.index).collect();
         self.note_partners(&others).await?;
+        self.check_changeable()?;
         let sessions = sessions(export);
         let mut sessions = sessions.0.lock();
         for id in ids {
@@ -315,12 +326,15 @@ impl Updates {
     /// Ends sessions of a coordinator and returns them; `None` if one is missing.
     fn take_sessions(&self, export: &Arc<Export>, sender: u32, ids: &[u64]) -> Option<Vec<Session>> {
         let sessions = sessions(export);
-        let mut current = sessions.0.lock();
-        let mut held = self.held.0.lock();
-        let mut held = held.get_mut(&sender);
-        let mut take = |id: &u64| current.remove(id).or_else(|| held.as_mut()?.remove(id));
         // All of them end, also if one is missing.
-        let taken: Vec<Option<Session>> = ids.iter().map(&mut take).collect();
+        let taken: Vec<Option<Session>> = {
+            let mut current = sessions.0.lock();
+            let mut held = self.held.0.lock();
+            let mut held = held.get_mut(&sender).map(|held| &mut held.sessions);
+            ids.iter()
+                .map(|id| current.remove(id).or_else(|| held.as_mut()?.remove(id)))
+                .collect()
+        };
         taken.into_iter().collect()
     }
 

@@ -34,7 +34,7 @@ const FORGET_AFTER: Duration = Duration::from_secs(1);
 
 impl Updates {
     /// The task of a start: asks each partner for the records that name this MDT, and applies those
-    /// that it lacks. Then this MDT is ready, and gives its partners the records that they may lack.
+    /// that it lacks. Then this MDT is ready, and gives its partners those that they may lack.
     ///
     /// It asks twice, because a partner that starts too may get a record only after it has answered
     /// for the first time.
@@ -189,7 +189,10 @@ impl Updates {
             }
             self.ledger.lock().confirm(batchid, mdt);
         }
-        call(&peer, &Message::Resolve).await.map_err(|e| e.errno())?;
+        let last_session = self.first_session();
+        call(&peer, &Message::Resolve { last_session })
+            .await
+            .map_err(|e| e.errno())?;
         self.unresolved.lock().remove(&mdt);
         Ok(())
     }
