@@ -68,9 +68,9 @@ pub(super) async fn updates(
     Ok(())
 }
 
-/// The names without an inode, the inodes without a name, and the files whose names on other MDTs
-/// do not match, each with the index of its MDT. Only MDTs that were examined are compared. Inodes
-/// of operations that an MDT completes at its next start are left out.
+/// The names without an inode, the inodes without a name, and the files with other names on other
+/// MDTs than recorded, each with the index of its MDT. Only MDTs that were examined are compared.
+/// Inodes of operations that an MDT completes at its next start are left out.
 pub fn compare(mdts: &BTreeMap<u32, Examination>) -> Vec<(u32, Problem)> {
     let unfinished = unfinished_inodes(mdts);
     let is_finished = |link: &&RemoteLink| !unfinished.contains(&link.fid);
@@ -176,7 +176,7 @@ fn unfinished_inodes(mdts: &BTreeMap<u32, Examination>) -> BTreeSet<Fid> {
     fids
 }
 
-/// The inodes that a share creates, or whose names it changes.
+/// The inodes that a share creates or renames.
 fn inodes_of(share: &Share) -> impl Iterator<Item = Fid> + '_ {
     let made = share.mutations.iter().filter_map(Mutation::inode_of);
     made.chain(share.relinks.iter().map(|relink| relink.fid))

@@ -53,7 +53,7 @@ impl Share {
     }
 }
 
-/// What an apply of a share needs besides the share.
+/// The arguments of an apply besides the share.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ShareContext {
     /// The inode of the reply, as planned.

@@ -31,7 +31,7 @@ pub(crate) enum InodeChange {
     Unlink,
 }
 
-/// What a coordinator locks on another MDT.
+/// A thing that a coordinator locks on another MDT.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Item {
     /// One or two names of a directory.

@@ -292,7 +292,7 @@ impl<'a> Operation<'a> {
         }
     }
 
-    /// Tells each of several participants who takes part. False: one has restarted since it locked
+    /// Tells each of several participants the others. False: one has restarted since it locked
     /// its items.
     async fn join(&self, shares: &BTreeMap<u32, Share>, participants: &[u32]) -> Result<bool, Errno> {
         let mdts: Vec<u32> = shares.keys().copied().collect();

@@ -47,7 +47,7 @@ const SESSIONS_MAX: usize = 4096;
 #[derive(Default)]
 pub(super) struct Sessions(Mutex<HashMap<u64, Session>>);
 
-/// The sessions of coordinators whose connection has ended, by MDT: those of operations that may be
+/// The sessions of coordinators without a connection, by MDT: those of operations that may be
 /// decided. The next start of the coordinator ends them.
 #[derive(Default)]
 pub(super) struct HeldSessions(Mutex<BTreeMap<u32, Held>>);

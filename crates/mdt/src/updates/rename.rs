@@ -51,7 +51,7 @@ struct Locked {
 
 /// Whether an attempt has to begin again with the rename lock.
 enum Attempt {
-    Done(Option<ChangeResult>),
+    Done(Option<Box<ChangeResult>>),
     NeedsRenameLock,
 }
 
@@ -66,7 +66,7 @@ impl Updates {
         let mut is_serialized = rename.src.0 != rename.dst.0;
         loop {
             match Box::pin(self.attempt_rename(&rename, is_serialized)).await? {
-                Attempt::Done(Some(result)) => return Ok(result),
+                Attempt::Done(Some(result)) => return Ok(*result),
                 Attempt::Done(None) => {}
                 Attempt::NeedsRenameLock => is_serialized = true,
             }
@@ -119,7 +119,8 @@ impl Updates {
             whiteout: Fid::ZERO,
         };
         let plan = namespace::plan_remote_rename(names, &rename.cred, args)?;
-        operation.carry_out(plan).await.map(Attempt::Done)
+        let result = operation.carry_out(plan).await?;
+        Ok(Attempt::Done(result.map(Box::new)))
     }
 
     /// Locks both names: those of the upper directory first.

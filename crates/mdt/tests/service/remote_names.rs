@@ -225,7 +225,11 @@ async fn concurrent_renames_and_links_of_two_mdts_end() {
     let rename = async |seed: usize| {
         for round in 0..12 {
             let n = (seed + round) % 4;
-            let kind = if (seed + round) % 3 == 0 { "d" } else { "f" };
+            let kind = if (seed + round).is_multiple_of(3) {
+                "d"
+            } else {
+                "f"
+            };
             let (from, to) = ((seed + round / 2) % 2, (seed + round / 3) % 2);
             let (name, new) = (format!("{kind}{n}"), format!("{kind}{}", (n + seed) % 4));
             // Another task may have moved it.
