@@ -29,8 +29,9 @@
 //! 3. the inodes that the names lead to: directories first, each kind by FID;
 //! 4. the lock granted to the client with the reply.
 //!
-//! An operation on two MDTs takes steps 2 and 3 in this order on whatever MDTs they are. No rename
-//! involves other MDTs.
+//! An operation on several MDTs takes these steps in this order on whatever MDTs they are. In such
+//! a file system, the rename lock is that of MDT0000. The MDT of a name also grants locks of the
+//! inode; an operation takes such a lock before that of the inode's own MDT.
 //!
 //! Two directories are unrelated if neither is above the other. A rename can move one of them above
 //! the other, and so reverse their lock order. Therefore, a request that locks two unrelated
@@ -41,11 +42,15 @@
 //! instead. Handlers reject such a request before its first lock, so `EDEADLK` occurs only in a
 //! damaged name space.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, Ordering::Relaxed},
+use std::{
+    collections::BTreeSet,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
 };
 
+use bytes::Bytes;
 use ldlm::{LocalLock, LockMode, LockServer, Policy};
 use rpc::{Export, ServerRequest};
 use wire::{
@@ -233,12 +238,21 @@ impl RequestLocks<'_> {
         self.lock(name_resource(dir, name), LockMode::Pw, NAME_BITS).await
     }
 
-    /// Locks a name for a change that others may read before it is on disk, but not build on
-    /// ([`SharedUntilCommit`]).
-    pub(crate) async fn lock_name_for_sharing(&mut self, dir: Fid, name: &[u8]) -> Result<(), Errno> {
-        self.lock_name_write(dir, name).await?;
+    /// Locks names of a directory for a change that others may read before it is on disk, but not
+    /// build on ([`SharedUntilCommit`]).
+    pub(crate) async fn lock_names_for_sharing(&mut self, dir: Fid, names: &[Bytes]) -> Result<(), Errno> {
+        self.lock_dir_write(dir).await?;
+        let names: BTreeSet<LdlmResId> = names.iter().map(|name| name_resource(dir, name)).collect();
+        for name in names {
+            self.lock(name, LockMode::Pw, NAME_BITS).await?;
+        }
         // Only the removal of the directory conflicts with this lock.
         self.lock(dir.res_id(), LockMode::Cr, UNCOMMITTED).await
+    }
+
+    /// Takes the rename lock of this MDT. MDT0000's is that of the file system.
+    pub(crate) async fn lock_renames(&mut self) -> Result<(), Errno> {
+        self.lock(RENAME_LOCK, LockMode::Ex, UPDATE).await
     }
 
     /// The locks, without their request.
@@ -300,33 +314,37 @@ impl RequestLocks<'_> {
             .await
     }
 
-    /// Locks both names of a rename, then the renamed and the replaced (or exchanged) inode.
+    /// Locks a file for a new name.
+    pub(crate) async fn lock_for_link(&mut self, fid: Fid) -> Result<(), Errno> {
+        self.lock_inode(fid, UPDATE | XATTR).await
+    }
+
+    /// Locks both names of a rename, then the renamed and the replaced (or exchanged) inode. The
+    /// caller has the rename lock if `serialized`. False: the rename needs that lock and does not
+    /// have it; it holds no lock.
     pub(crate) async fn lock_rename(
         &mut self,
         store: &Store,
         src: RenameEnd<'_>,
         dst: RenameEnd<'_>,
         flags: RenameFlags,
-    ) -> Result<(), Errno> {
-        let mut serialized = src.dir != dst.dir;
-        loop {
-            if serialized {
-                self.lock(RENAME_LOCK, LockMode::Ex, UPDATE).await?;
-            }
-            self.lock_renamed_names(store, src, dst).await?;
-            let children = renamed_inodes(store, src, dst, flags).await?;
-            if !serialized && children.iter().all(|c| c.kind == S_IFDIR) && children.len() > 1 {
-                // A directory replaces another one, or is exchanged with it: the two are unrelated
-                // directories.
-                self.held.clear();
-                serialized = true;
-                continue;
-            }
-            for child in children {
-                self.lock_for_removal(child.fid).await?;
-            }
-            return Ok(());
+        serialized: bool,
+    ) -> Result<bool, Errno> {
+        if src.dir != dst.dir && !serialized {
+            return Ok(false);
         }
+        self.lock_renamed_names(store, src, dst).await?;
+        let children = renamed_inodes(store, src, dst, flags).await?;
+        if !serialized && children.iter().all(|c| c.kind == S_IFDIR) && children.len() > 1 {
+            // A directory replaces another one, or is exchanged with it: the two are unrelated
+            // directories.
+            self.held.clear();
+            return Ok(false);
+        }
+        for child in children {
+            self.lock_for_removal(child.fid).await?;
+        }
+        Ok(true)
     }
 
     /// Locks the two names of a rename with their directories.
@@ -415,185 +433,4 @@ async fn renamed_inodes(
 }
 
 #[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used)]
-    use std::{
-        future::{Future, ready},
-        pin::pin,
-        sync::{Arc, atomic::Ordering::Relaxed},
-    };
-    use testbase::Wait;
-
-    use ldlm::{LdlmConfig, LockServer, NoLvb};
-    use osd::MemoryIndex;
-    use wire::{Errno, Fid, RenameFlags, Time};
-
-    use super::{LOOKUP, Locks, RenameEnd, RequestLocks, UPDATE};
-    use crate::{
-        cred::Cred,
-        namespace::{NewInode, create, make_root},
-        store::Store,
-    };
-
-    const DIR: Fid = Fid::new(0x2_0000_0401, 7, 0);
-
-    fn locks() -> Locks {
-        Locks::new(LockServer::new("mdt", Arc::new(NoLvb), LdlmConfig::default()))
-    }
-
-    impl Locks {
-        fn without_client(&self) -> RequestLocks<'_> {
-            self.request_locks(None, false)
-        }
-
-        /// Locks a name for a change, if the locks are available at once.
-        async fn write_now(&self, dir: Fid, name: &[u8]) -> Option<RequestLocks<'_>> {
-            let mut held = self.without_client();
-            poll_once(held.lock_name_write(dir, name)).await.map(|()| held)
-        }
-
-        /// Locks a name for a lookup, if the locks are available at once.
-        async fn read_now(&self, dir: Fid, name: &[u8]) -> Option<RequestLocks<'_>> {
-            let mut held = self.without_client();
-            poll_once(held.lock_name_read(dir, name)).await.map(|()| held)
-        }
-    }
-
-    /// Polls a future once; `None` if it is not ready. Panics on an error.
-    async fn poll_once(future: impl Future<Output = Result<(), Errno>>) -> Option<()> {
-        let future = pin!(future);
-        tokio::select! {
-            biased;
-            result = future => {
-                result.unwrap();
-                Some(())
-            }
-            () = ready(()) => None,
-        }
-    }
-
-    #[tokio::test]
-    async fn names_of_one_directory_are_locked_independently() {
-        let locks = locks();
-        let _a = locks.write_now(DIR, b"a").await.unwrap();
-        assert!(locks.write_now(DIR, b"b").await.is_some());
-        assert!(locks.read_now(DIR, b"b").await.is_some());
-        assert!(locks.write_now(DIR, b"a").await.is_none());
-        assert!(locks.read_now(DIR, b"a").await.is_none());
-    }
-
-    #[tokio::test]
-    async fn change_without_pdo_locks_the_whole_directory() {
-        let locks = locks();
-        locks.pdo().store(false, Relaxed);
-        let a = locks.write_now(DIR, b"a").await.unwrap();
-        assert!(locks.write_now(DIR, b"b").await.is_none());
-        assert!(locks.read_now(DIR, b"b").await.is_none());
-        let other_dir = Fid { f_oid: 8, ..DIR };
-        assert!(locks.write_now(other_dir, b"b").await.is_some());
-        drop(a);
-        let reads = locks.read_now(DIR, b"a").await.unwrap();
-        assert!(locks.read_now(DIR, b"b").await.is_some());
-        assert!(locks.write_now(DIR, b"b").await.is_none());
-        drop(reads);
-        assert!(locks.write_now(DIR, b"b").await.is_some());
-    }
-
-    #[tokio::test]
-    async fn operations_on_one_name_exclude_each_other_while_pdo_is_switched() {
-        let locks = locks();
-        for before in [true, false] {
-            locks.pdo().store(before, Relaxed);
-            let changes = locks.write_now(DIR, b"a").await.unwrap();
-            locks.pdo().store(!before, Relaxed);
-            assert!(locks.read_now(DIR, b"a").await.is_none());
-            assert!(locks.write_now(DIR, b"a").await.is_none());
-            drop(changes);
-            let reads = locks.read_now(DIR, b"a").await.unwrap();
-            locks.pdo().store(before, Relaxed);
-            assert!(locks.write_now(DIR, b"a").await.is_none());
-            drop(reads);
-        }
-    }
-
-    #[tokio::test]
-    async fn lookup_of_dots_does_not_wait_for_the_directorys_lock() {
-        let locks = locks();
-        locks.pdo().store(false, Relaxed);
-        let _changes = locks.write_now(DIR, b"a").await.unwrap();
-        for dots in [&b"."[..], b".."] {
-            assert!(locks.read_now(DIR, dots).await.is_some());
-        }
-    }
-
-    #[tokio::test]
-    async fn uncommitted_name_can_be_read_and_not_changed() {
-        let locks = locks();
-        let mut change = locks.without_client();
-        change.lock_name_for_sharing(DIR, b"a").await.unwrap();
-        let mut uncommitted = change.share_until_commit();
-        assert!(locks.read_now(DIR, b"a").await.is_none());
-        uncommitted.share();
-        assert!(locks.read_now(DIR, b"a").await.is_some());
-        assert!(locks.write_now(DIR, b"a").await.is_none());
-        assert!(locks.write_now(DIR, b"b").await.is_some());
-        let mut removal = locks.without_client();
-        let removes = poll_once(removal.lock_for_removal(DIR)).await.is_some();
-        assert!(!removes, "the directory");
-        drop((removal, uncommitted));
-        assert!(locks.write_now(DIR, b"a").await.is_some());
-        let mut removal = locks.without_client();
-        assert!(poll_once(removal.lock_for_removal(DIR)).await.is_some());
-    }
-
-    #[tokio::test]
-    async fn request_does_not_wait_for_its_own_lock() {
-        let locks = locks();
-        let mut held = locks.write_now(DIR, b"a").await.unwrap();
-        assert_eq!(held.lock_inode(DIR, UPDATE).await, Err(Errno::EDEADLK));
-        assert_eq!(held.lock_for_removal(DIR).await, Err(Errno::EDEADLK));
-        assert_eq!(held.lock_name_write(DIR, b"a").await, Err(Errno::EDEADLK));
-        held.lock_inode(DIR, LOOKUP).await.unwrap();
-    }
-
-    /// Three operations: remove `y/c`, move `y/c/f` into `x`, replace `y` by `x`. Without the
-    /// rename lock, each would wait for the next one, and the last for the first.
-    #[tokio::test]
-    async fn renames_of_unrelated_directories_do_not_deadlock() {
-        let store = Store::new(Arc::new(MemoryIndex::default()));
-        make_root(&store, (0, 0), Time::default()).wait().unwrap();
-        let fid = |oid| Fid { f_oid: oid, ..DIR };
-        let (c, x, y, f) = (fid(1), fid(2), fid(3), fid(4));
-        for (dir, name, fid, mode) in [
-            (Fid::ROOT, b"x", x, 0o040755),
-            (Fid::ROOT, b"y", y, 0o040755),
-            (y, b"c", c, 0o040755),
-            (c, b"f", f, 0o100644),
-        ] {
-            let node = NewInode {
-                fid,
-                mode,
-                ..NewInode::default()
-            };
-            create(&store, &Cred::root(), dir, name, &node).wait().unwrap();
-        }
-        const NONE: RenameFlags = RenameFlags::NONE;
-        let end = |dir, name| RenameEnd { dir, name };
-        let locks = locks();
-        let mut removal_locks = locks.write_now(y, b"c").await.unwrap();
-        let (mut replace_locks, mut move_locks) = (locks.without_client(), locks.without_client());
-        let mut replace =
-            Box::pin(replace_locks.lock_rename(&store, end(Fid::ROOT, b"x"), end(Fid::ROOT, b"y"), NONE));
-        assert!(poll_once(replace.as_mut()).await.is_none());
-        let mut move_file = pin!(move_locks.lock_rename(&store, end(c, b"f"), end(x, b"f"), NONE));
-        assert!(poll_once(move_file.as_mut()).await.is_none());
-        assert!(
-            poll_once(removal_locks.lock_for_removal(c)).await.is_some(),
-            "deadlock"
-        );
-        drop(removal_locks);
-        replace.await.unwrap();
-        replace_locks.held.clear();
-        move_file.await.unwrap();
-    }
-}
+mod tests;

@@ -103,6 +103,11 @@ pub(crate) fn register(mdt: &Arc<Mdt>, exports: &Arc<TargetExports>, registry: &
             remote_dir_gid(&mdt.updates.enable_remote_dir_gid),
         )
         .add(
+            "enable_remote_rename",
+            Param::atomic(mdt.updates.enable_remote_rename.clone(), 0..=1)
+                .about("1: names move between directories of different MDTs; 0: such renames fail with EXDEV"),
+        )
+        .add(
             "update_records",
             show(
                 mdt,

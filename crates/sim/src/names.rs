@@ -141,11 +141,6 @@ impl Spec for NameSpec {
                 let unknown = tree.values().filter(|(file, _)| *file == Fid::ZERO).count();
                 same((known..=known + unknown).contains(&(*links as usize)))
             }
-            // A directory may be on another MDT than its name: no rename moves or replaces it.
-            Call::Rename(from, to) if *outcome == Outcome::Failed(Errno::EXDEV) => {
-                let is_dir = |place| matches!(tree.get(place), Some((_, Kind::Dir)));
-                same(is_dir(from) || is_dir(to))
-            }
             // A target may lack space at any time.
             _ if *outcome == Outcome::Failed(Errno::ENOSPC) => same(true),
             change => match (plan(tree, change, outcome), outcome) {

@@ -29,7 +29,7 @@ use crate::system;
 use crate::verify::{Findings, Losses, verify};
 use crate::watchdog::Progress;
 use crate::weather::{Counts, Digest, NetworkFaultRates, SeededWeather};
-use crate::workload::{DIRS, Workload, block_of, dir_name};
+use crate::workload::{DIRS, Workload, block_of, dir_name, layout_of_dir};
 
 /// Number of object servers.
 pub const OSTS: u32 = 2;
@@ -345,7 +345,8 @@ impl Simulation {
         for dir in 0..DIRS {
             let name = dir_name(dir);
             let cred = Cred::root();
-            let made = client.mkdir(&cred, client.root(), name.as_bytes(), 0o755);
+            let layout = layout_of_dir(dir, self.settings.mdts);
+            let made = client.mkdir_with(&cred, client.root(), name.as_bytes(), 0o755, layout);
             let made = first.scope().run(made).await;
             let fid = made.map_err(|e| format!("mkdir {name}: {e}"))?.attr.fid;
             if self.settings.data_on_mdt {

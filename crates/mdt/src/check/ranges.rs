@@ -98,6 +98,13 @@ impl Ranges {
         }
     }
 
+    /// Whether the file system has, or may have, other MDTs.
+    pub(super) fn has_other_mdts(&self) -> bool {
+        let is_other =
+            |range: &LuSeqRange| range.lsr_flags == LU_SEQ_RANGE_MDT && range.lsr_index != self.mdt_index;
+        !self.is_whole || self.fldb.iter().any(is_other)
+    }
+
     /// Whether a sequence is in the unallocated part of the MDT's super-sequence.
     pub(super) fn is_unallocated(&self, seq: u64) -> bool {
         self.unallocated

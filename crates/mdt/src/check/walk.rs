@@ -113,9 +113,11 @@ fn inode_row(fid: Fid, inode: &Inode, ranges: &Ranges, examination: &mut Examina
         row.set(HAS_XATTRS);
     }
     let links = LinkEa::parse(&inode.links);
+    // After an overflow, a name on another MDT may not be recorded.
+    let may_have_more = |ea: &LinkEa| ea.overflow_time != 0 && ranges.has_other_mdts();
     if links
         .as_ref()
-        .is_ok_and(|ea| ea.links.iter().any(|(parent, _)| ranges.is_remote(*parent)))
+        .is_ok_and(|ea| may_have_more(ea) || ea.links.iter().any(|(parent, _)| ranges.is_remote(*parent)))
     {
         row.set(REMOTE_NAME);
         let links = links.iter().flat_map(|ea| &ea.links);

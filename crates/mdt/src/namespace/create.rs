@@ -253,12 +253,12 @@ fn plan_create_volatile(
 }
 
 /// The view of a link.
-struct LinkView {
+pub(super) struct LinkView {
     /// The parent.
-    dir: Inode,
+    pub(super) dir: Inode,
     /// The file.
-    inode: Inode,
-    name_in_use: bool,
+    pub(super) inode: Inode,
+    pub(super) name_in_use: bool,
 }
 
 /// Adds a name to a file.
@@ -293,7 +293,7 @@ pub async fn link<'a>(
     }
 }
 
-fn plan_link(
+pub(super) fn plan_link(
     view: LinkView,
     cred: &Cred,
     file: Fid,

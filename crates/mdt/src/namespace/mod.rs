@@ -15,6 +15,7 @@ mod data;
 mod open;
 mod remote;
 mod rename;
+mod share;
 mod swap;
 mod unlink;
 pub mod xattr;
@@ -30,9 +31,12 @@ pub use open::{
     OpenMode, close, has_executors, has_lease, open, open_with_lease, record_access, release_handle,
 };
 pub(crate) use remote::{
-    RemotePlan, check_remote_dir, drop_remote_name, plan_remote_create, plan_remote_unlink,
+    MovedNames, RemotePlan, check_remote_dir, plan_remote_create, plan_remote_link, plan_remote_rename,
+    plan_remote_unlink,
 };
+pub(crate) use rename::ancestors;
 pub use rename::{RenameArgs, is_at_or_below, rename};
+pub(crate) use share::{Relink, Share, ShareContext, apply_share};
 pub use swap::{check_swap, swap_layouts};
 pub(crate) use unlink::{NameToRemove, remove_dangling_name, unlink_entry, unlink_unused};
 pub use unlink::{UnlinkArgs, destroy_orphan, unlink};

@@ -58,7 +58,7 @@ pub async fn is_at_or_below(store: &Store, fid: Fid, above: Fid) -> Result<bool,
 
 /// A directory and those above it, up to the root or to the first one that another MDT has; and
 /// whether the root is the last one.
-async fn ancestors(store: &Store, fid: Fid) -> Result<(Vec<Fid>, bool), Errno> {
+pub(crate) async fn ancestors(store: &Store, fid: Fid) -> Result<(Vec<Fid>, bool), Errno> {
     let (mut chain, mut dir) = (vec![fid], store.inode(fid).await?);
     while chain.len() < DEPTH_MAX {
         let current = chain[chain.len() - 1];
@@ -79,23 +79,23 @@ async fn ancestors(store: &Store, fid: Fid) -> Result<(Vec<Fid>, bool), Errno> {
 }
 
 /// The view of a rename.
-struct RenameView {
+pub(super) struct RenameView {
     /// The old and the new directory.
-    from: Inode,
-    into: Inode,
+    pub(super) from: Inode,
+    pub(super) into: Inode,
     /// The entry of the old name, and its inode.
-    src: Entry,
-    inode: Inode,
+    pub(super) src: Entry,
+    pub(super) inode: Inode,
     /// The entry of the new name, and its inode.
-    dst: Option<(Entry, LinkedInode)>,
+    pub(super) dst: Option<(Entry, LinkedInode)>,
     /// Whether the inode of the new name is a directory with entries.
-    dst_has_entries: bool,
+    pub(super) dst_has_entries: bool,
     /// Whether the new directory is the renamed inode or below it.
-    dst_dir_is_below_src: bool,
+    pub(super) dst_dir_is_below_src: bool,
     /// Whether the old directory is the inode of the new name or below it.
-    src_dir_is_below_dst: bool,
+    pub(super) src_dir_is_below_dst: bool,
     /// Whether the FID for the whiteout is in use.
-    whiteout_in_use: bool,
+    pub(super) whiteout_in_use: bool,
 }
 
 /// Renames an inode. If the new name exists, the rename replaces the inode at that name, or moves
@@ -186,7 +186,7 @@ pub async fn rename<'a>(
     Ok(result)
 }
 
-fn plan_rename(
+pub(super) fn plan_rename(
     view: RenameView,
     cred: &Cred,
     args: RenameArgs<'_>,

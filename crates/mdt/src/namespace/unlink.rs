@@ -214,6 +214,20 @@ pub(super) struct LinkedInode {
 }
 
 impl LinkedInode {
+    /// An inode of another MDT. A client may have it open.
+    pub(super) fn remote(fid: Fid, inode: Inode) -> LinkedInode {
+        let opens = OpenCounts {
+            total: 1,
+            ..OpenCounts::default()
+        };
+        LinkedInode {
+            fid,
+            inode,
+            opens,
+            own: OwnRecords::default(),
+        }
+    }
+
     /// Reads the inode.
     pub(super) async fn read(store: &Store, fid: Fid) -> Result<LinkedInode, Errno> {
         let inode = store.inode(fid).await?;

@@ -11,11 +11,11 @@ use wire::{
 use super::{change_reply, time_of, without_nul};
 use crate::{
     cred::Cred,
-    locks::{RenameEnd, UPDATE, XATTR},
+    locks::RenameEnd,
     namespace::{self, NameToRemove, NewInode, RenameArgs, Resolved, UnlinkArgs},
     store::{S_IFDIR, S_IFLNK, S_IFMT},
     target::{HandlerResult, Mdt, elsewhere, name_of, precision},
-    updates::{NewDirectory, Removal, RemovedDirectory},
+    updates::{NewDirectory, NewLink, Removal, RemovedName, Rename},
 };
 
 impl Mdt {
@@ -33,12 +33,8 @@ impl Mdt {
             node.symlink = without_nul(&req.bytes(bufs::CREATE_SYMLINK));
         }
         let parent = create.cr_fid1;
-        if node.mode & S_IFMT == S_IFDIR
-            && let Some(parent_mdt) = self.mdt_of_new_name(req, &create, cred).await?
-        {
-            return self
-                .create_remote(req, cred, (parent, parent_mdt), name, node)
-                .await;
+        if node.mode & S_IFMT == S_IFDIR && self.has_remote_parent(req, &create, cred).await? {
+            return self.create_remote(req, cred, parent, name, node).await;
         }
         namespace::check_name_change(&self.store, cred, parent, &name).await?;
         node.check(cred)?;
@@ -61,30 +57,30 @@ impl Mdt {
             .await)
     }
 
-    /// The other MDT that has the parent of a new directory; `None` if this one has it.
+    /// Whether another MDT has the parent of a new directory.
     ///
     /// # Errors
     ///
     /// `EOPNOTSUPP` for a directory with several stripes: in a file system with one MDT a directory
     /// always has one. `EPERM` if the user may not create remote directories.
-    async fn mdt_of_new_name(
+    async fn has_remote_parent(
         &self,
         req: &ServerRequest,
         create: &MdtRecCreate,
         cred: &Cred,
-    ) -> Result<Option<u32>, Errno> {
+    ) -> Result<bool, Errno> {
         if self.peers.is_empty() {
-            return Ok(None);
+            return Ok(false);
         }
         let layout = LmvUserMdV1::from_bytes(req.buf(bufs::CREATE_EA)).ok();
         if layout.is_some_and(|layout| layout.lum_stripe_count > 1) {
             return Err(Errno::EOPNOTSUPP);
         }
-        let other = self.other_mdt_of(create.cr_fid1).await?;
-        if other.is_some() {
+        let is_remote = self.other_mdt_of(create.cr_fid1).await?.is_some();
+        if is_remote {
             self.updates.check_may_place(cred, layout.is_some())?;
         }
-        Ok(other)
+        Ok(is_remote)
     }
 
     /// Creates a directory under a name of another MDT. The work goes on if the client disconnects.
@@ -92,7 +88,7 @@ impl Mdt {
         &self,
         req: &ServerRequest,
         cred: &Cred,
-        (parent, parent_mdt): (Fid, u32),
+        parent: Fid,
         name: Bytes,
         node: NewInode,
     ) -> HandlerResult {
@@ -101,28 +97,21 @@ impl Mdt {
         self.check_new_fid(req, node.fid).await?;
         let new = NewDirectory {
             parent,
-            parent_mdt,
             name,
             node,
             cred: cred.clone(),
             origin: self.request_store(req).origin(),
+            export: req.export.clone(),
         };
         let change = cpt::detach_on_drop(self.updates.clone().create_dir(new)).await?;
         Ok(change_reply(req, &change, 3, true))
     }
 
-    /// Removes a directory with its name on another MDT.
-    async fn unlink_remote(
-        &self,
-        req: &ServerRequest,
-        cred: &Cred,
-        args: UnlinkArgs<'_>,
-        parent_mdt: u32,
-    ) -> HandlerResult {
+    /// Removes a name on another MDT.
+    async fn unlink_remote(&self, req: &ServerRequest, cred: &Cred, args: UnlinkArgs<'_>) -> HandlerResult {
         namespace::check_name(args.name)?;
-        let removed = RemovedDirectory {
+        let removed = RemovedName {
             parent: args.parent,
-            parent_mdt,
             name: Bytes::copy_from_slice(args.name),
             is_rmdir: args.is_rmdir,
             time: args.time,
@@ -130,38 +119,59 @@ impl Mdt {
             origin: self.request_store(req).origin(),
             export: req.export.clone(),
         };
-        match cpt::detach_on_drop(self.updates.clone().remove_dir(removed)).await? {
+        match cpt::detach_on_drop(self.updates.clone().remove_name(removed)).await? {
             Removal::Done(change) => Ok(change_reply(req, &change, 5, true)),
             Removal::Elsewhere(fid) => Ok(elsewhere(fid, 5, Errno::EREMOTE)),
         }
     }
 
-    /// `EXDEV` if another MDT has one of the directories or inodes of a rename.
-    async fn check_rename_on_one_mdt(&self, src: RenameEnd<'_>, dst: RenameEnd<'_>) -> Result<(), Errno> {
+    /// Whether another MDT has one of the directories or inodes of a rename.
+    async fn is_remote_rename(&self, src: RenameEnd<'_>, dst: RenameEnd<'_>) -> Result<bool, Errno> {
         if self.peers.is_empty() {
-            return Ok(());
+            return Ok(false);
         }
         for end in [src, dst] {
             if self.other_mdt_of(end.dir).await?.is_some() {
-                return Err(Errno::EXDEV);
+                return Ok(true);
             }
             if let Some(entry) = self.store.entry(end.dir, end.name).await?
                 && self.is_remote(entry.fid).await?
             {
-                return Err(Errno::EXDEV);
+                return Ok(true);
             }
         }
-        Ok(())
+        Ok(false)
+    }
+
+    /// Adds a name to a file; the two are on different MDTs.
+    async fn link_remote(
+        &self,
+        req: &ServerRequest,
+        cred: &Cred,
+        link: &MdtRecLink,
+        name: Bytes,
+    ) -> HandlerResult {
+        namespace::check_name(&name)?;
+        let new = NewLink {
+            file: link.lk_fid1,
+            parent: link.lk_fid2,
+            name,
+            time: time_of(req, link),
+            cred: cred.clone(),
+            origin: self.request_store(req).origin(),
+            export: req.export.clone(),
+        };
+        let change = cpt::detach_on_drop(self.updates.clone().add_link(new)).await?;
+        let is_nacre_client = precision(req) == Precision::Nanoseconds;
+        Ok(change_reply(req, &change, 1, is_nacre_client))
     }
 
     pub(super) async fn reint_link(&self, req: &ServerRequest, cred: &Cred) -> HandlerResult {
         let link: MdtRecLink = req.get(bufs::REC_REINT)?;
         let (file, dir) = (link.lk_fid1, link.lk_fid2);
         let name = name_of(req, bufs::LINK_NAME);
-        for fid in [file, dir] {
-            if self.is_remote(fid).await? {
-                return Err(Errno::EXDEV);
-            }
+        if self.is_remote(file).await? || self.is_remote(dir).await? {
+            return self.link_remote(req, cred, &link, name).await;
         }
         if self.store.inode(file).await?.is_dir() && !cpt::Bug::LinkDeadlock.is_planted() {
             return Err(Errno::EPERM);
@@ -170,7 +180,7 @@ impl Mdt {
         namespace::check_name_change(&self.store, cred, dir, &name).await?;
         let mut locks = self.request_locks(req);
         locks.lock_name_write(dir, &name).await?;
-        locks.lock_inode(file, UPDATE | XATTR).await?;
+        locks.lock_for_link(file).await?;
         let change = namespace::link(
             self.request_store(req),
             cred,
@@ -198,8 +208,8 @@ impl Mdt {
             is_rmdir: unlink.ul_mode & S_IFMT == S_IFDIR,
             time: time_of(req, &unlink),
         };
-        if let Some(parent_mdt) = self.other_mdt_of(parent).await? {
-            return self.unlink_remote(req, cred, args, parent_mdt).await;
+        if self.other_mdt_of(parent).await?.is_some() {
+            return self.unlink_remote(req, cred, args).await;
         }
         let found = NameToRemove::find(&self.store, cred, args).await?;
         let mut locks = self.request_locks(req);
@@ -275,18 +285,62 @@ impl Mdt {
             dir: args.dst_dir,
             name: &dst_name,
         };
-        self.check_rename_on_one_mdt(src, dst).await?;
+        namespace::check_name(src.name)?;
+        namespace::check_name(dst.name)?;
+        if self.is_remote_rename(src, dst).await? {
+            return self.rename_remote(req, cred, args).await;
+        }
         namespace::check_name_change(&self.store, cred, src.dir, src.name).await?;
         namespace::check_name_change(&self.store, cred, dst.dir, dst.name).await?;
         if flags.has(RenameFlags::WHITEOUT) {
             self.check_new_fid(req, args.whiteout).await?;
         }
         let mut locks = self.request_locks(req);
-        locks.lock_rename(&self.store, src, dst, flags).await?;
-        self.check_rename_on_one_mdt(src, dst).await?;
+        let mut serialized = false;
+        let mut rename_lock = None;
+        loop {
+            match locks.lock_rename(&self.store, src, dst, flags, serialized).await {
+                Ok(true) => break,
+                Ok(false) => {
+                    serialized = true;
+                    rename_lock = self.updates.lock_renames(self.is_replay(req)).await?;
+                    locks.lock_renames().await?;
+                }
+                // Another MDT knows which directories are above these.
+                Err(Errno::EXDEV) => {
+                    drop((locks, rename_lock));
+                    return self.rename_remote(req, cred, args).await;
+                }
+                Err(e) => return Err(e),
+            }
+        }
+        if self.is_remote_rename(src, dst).await? {
+            drop((locks, rename_lock));
+            return self.rename_remote(req, cred, args).await;
+        }
         let change = namespace::rename(self.request_store(req), cred, args).await?;
         locks.hold_until_acknowledged(req);
         // Send the attributes of the replaced inode if it lost its last name.
+        let lost_last_name = change.inode.nlink == 0;
+        Ok(change_reply(req, &change, 5, lost_last_name))
+    }
+
+    /// Renames between MDTs. The work goes on if the client disconnects.
+    async fn rename_remote(&self, req: &ServerRequest, cred: &Cred, args: RenameArgs<'_>) -> HandlerResult {
+        // A whiteout is a new inode of the MDT of the old name, which another MDT cannot create.
+        if args.flags.has(RenameFlags::WHITEOUT) || !self.updates.allows_renames() {
+            return Err(Errno::EXDEV);
+        }
+        let rename = Rename {
+            src: (args.src_dir, Bytes::copy_from_slice(args.src_name)),
+            dst: (args.dst_dir, Bytes::copy_from_slice(args.dst_name)),
+            time: args.time,
+            flags: args.flags,
+            cred: cred.clone(),
+            origin: self.request_store(req).origin(),
+            export: req.export.clone(),
+        };
+        let change = cpt::detach_on_drop(self.updates.clone().rename(rename)).await?;
         let lost_last_name = change.inode.nlink == 0;
         Ok(change_reply(req, &change, 5, lost_last_name))
     }

@@ -258,11 +258,8 @@ impl Mdt {
     /// `EINPROGRESS` if no MDT answers that knows the location of the FID; `ENOENT` if no MDT has
     /// the FID's sequence.
     pub(crate) async fn other_mdt_of(&self, fid: Fid) -> Result<Option<u32>, Errno> {
-        if self.peers.is_empty() || self.store.find(fid).await?.is_some() {
-            return Ok(None);
-        }
-        let range = self.sequences.locate(&Sequences::range_of(fid)).await?;
-        Ok((range.lsr_index != self.updates.index()).then_some(range.lsr_index))
+        let mdt = self.updates.mdt_of(fid).await?;
+        Ok((mdt != self.updates.index()).then_some(mdt))
     }
 
     /// Whether another MDT has the inode of a name.

@@ -144,6 +144,7 @@ impl Mdt {
         let sequences = Sequences::load(store.clone(), cfg.index, Some(peers.clone()))
             .await
             .map_err(contents_error("the FID sequences"))?;
+        let sequences = Arc::new(sequences);
         let ldlm = LdlmConfig {
             seed: cfg.seed,
             limits: cfg.locks.clone(),
@@ -155,9 +156,15 @@ impl Mdt {
             Arc::new(crate::data::Inodes(store.clone())),
             ldlm,
         ));
-        let updates = Updates::load((cfg.index, &svname), store.clone(), peers.clone(), locks.clone())
-            .await
-            .map_err(contents_error("the update records"))?;
+        let updates = Updates::load(
+            (cfg.index, &svname),
+            store.clone(),
+            peers.clone(),
+            locks.clone(),
+            sequences.clone(),
+        )
+        .await
+        .map_err(contents_error("the update records"))?;
         let mdt = Arc::new(Mdt {
             locks,
             updates,
@@ -181,7 +188,7 @@ impl Mdt {
             config: config.clone(),
             nodemaps: cfg.nodemaps.clone(),
             capa_keys: cfg.capa_keys.clone(),
-            sequences: Arc::new(sequences),
+            sequences,
             peers,
             store,
             uuid,

@@ -1,21 +1,23 @@
-//! Operations on two MDTs: remote directories have their name on another MDT than their inode
+//! Operations on several MDTs: an inode may have its names on other MDTs than itself
 //! (docs/decisions/010-operations-on-several-mdts.md).
 //!
-//! The MDT that has the inode coordinates: it locks the name on the other MDT in a *session*,
-//! plans with that MDT's view of the name, and sends an update record. The other MDT applies its
-//! share and ends the session; then the coordinator applies its own. Both keep the whole record in
-//! the transaction of their share, so after a crash either can give the other its share. Records
-//! are redone, never undone.
+//! The MDT that gets the client's request coordinates: it locks names and inodes on the other MDTs
+//! in *sessions*, plans with the views of these MDTs, and sends an update record. The other MDTs
+//! apply their shares one after the other and end the sessions; then the coordinator applies its
+//! own. All keep the whole record in the transaction of their share, so after a crash each can give
+//! the others their shares. Records are redone, never undone.
 //!
-//! Locks are taken from the root downwards: a directory and its name before the inode that the name
-//! leads to, on whatever MDTs they are. A participant waits for no other MDT.
+//! The order of the locks is that of [`crate::locks`], on whatever MDTs they are. A participant
+//! waits for no other MDT.
 
 mod coordinator;
 mod ledger;
 mod message;
+mod operation;
 mod participant;
 mod record;
 mod recover;
+mod rename;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -31,25 +33,27 @@ use std::{
 use arc_swap::ArcSwap;
 use bytes::Bytes;
 use cpt::HashMap;
-use osd::{Batch, prefix_end};
+use osd::{Batch, SpacePurpose, prefix_end};
 use parking_lot::Mutex;
 use rpc::KeptReply;
 use tokio::sync::{Notify, RwLock, watch};
 use wire::{Errno, Fid, Xid};
 
-use self::ledger::Pair;
+use self::{ledger::Pair, participant::HeldSessions};
 use crate::{
     cred::Cred,
     locks::Locks,
     peers::Peers,
+    sequences::Sequences,
     store::{Mutation, Store, keys},
 };
 
-pub(crate) use coordinator::{NewDirectory, Removal, RemovedDirectory};
+pub(crate) use coordinator::{NewDirectory, NewLink, Removal, RemovedName};
 #[cfg(test)]
 pub(crate) use ledger::Batchid;
 pub(crate) use ledger::Ledger;
 pub(crate) use record::UpdateRecord;
+pub(crate) use rename::Rename;
 
 /// Name of the setting with the MDTs that may keep records of operations with this MDT.
 const PARTNERS: &str = "updates.partners";
@@ -68,11 +72,21 @@ pub(crate) struct Updates {
     store: Arc<Store>,
     peers: Arc<Peers>,
     locks: Locks,
+    /// Knows which MDT has an inode.
+    sequences: Arc<Sequences>,
     ledger: Mutex<Ledger>,
     /// The MDTs with which this MDT has had operations since its last clean stop; on disk.
     partners: tokio::sync::Mutex<BTreeSet<u32>>,
     /// The partners that this start has not asked for records yet.
     unasked: Mutex<BTreeSet<u32>>,
+    /// The partners that may hold sessions of an earlier start of this MDT, or lack its records.
+    unresolved: Mutex<BTreeSet<u32>>,
+    /// Whether this start has asked all partners once.
+    has_asked_once: AtomicBool,
+    /// Held while a record is applied again, so that it is applied once.
+    redoing: tokio::sync::Mutex<()>,
+    /// Sessions of coordinators that are away.
+    held: HeldSessions,
     /// Holds back the records for another MDT while an operation with it is being applied.
     gates: Mutex<BTreeMap<u32, Arc<RwLock<()>>>>,
     /// The replies to operations that this MDT coordinated before its start, by client and xid.
@@ -97,6 +111,8 @@ pub(crate) struct Updates {
     pub(crate) enable_remote_dir: Arc<AtomicU64>,
     /// `mdt.*.enable_remote_dir_gid`.
     pub(crate) enable_remote_dir_gid: Arc<AtomicI64>,
+    /// `mdt.*.enable_remote_rename`.
+    pub(crate) enable_remote_rename: Arc<AtomicU64>,
 }
 
 impl Updates {
@@ -110,6 +126,7 @@ impl Updates {
         store: Arc<Store>,
         peers: Arc<Peers>,
         locks: Locks,
+        sequences: Arc<Sequences>,
     ) -> Result<Arc<Updates>, Errno> {
         let records = read_records(&store).await?;
         let ledger = read_ledger(&store, index, &records).await?;
@@ -133,26 +150,47 @@ impl Updates {
             ready: watch::Sender::new(partners.is_empty()),
             aborted: watch::Sender::new(false),
             unasked: Mutex::new(partners.clone()),
+            unresolved: Mutex::new(partners.clone()),
+            has_asked_once: partners.is_empty().into(),
+            redoing: tokio::sync::Mutex::default(),
+            held: HeldSessions::default(),
+            // Other MDTs may hold sessions of earlier starts.
+            last_session: AtomicU64::new(store.transactions().epoch() << 32),
             store,
             peers,
             locks,
+            sequences,
             ledger: Mutex::new(ledger),
             partners: tokio::sync::Mutex::new(partners),
             gates: Mutex::default(),
             replies: ArcSwap::from_pointee(replies),
             running: Arc::default(),
             kept_more: Arc::default(),
-            last_session: AtomicU64::new(0),
             sessions: Arc::default(),
             commuting: Mutex::default(),
             enable_remote_dir: Arc::new(AtomicU64::new(1)),
             enable_remote_dir_gid: Arc::default(),
+            enable_remote_rename: Arc::new(AtomicU64::new(1)),
         }))
     }
 
     /// The index of this MDT.
     pub(crate) fn index(&self) -> u32 {
         self.index
+    }
+
+    /// The MDT that has an inode.
+    ///
+    /// # Errors
+    ///
+    /// `EINPROGRESS` if no MDT answers that knows the location of the FID; `ENOENT` if no MDT has
+    /// the FID's sequence.
+    pub(crate) async fn mdt_of(&self, fid: Fid) -> Result<u32, Errno> {
+        if self.peers.is_empty() || self.store.find(fid).await?.is_some() {
+            return Ok(self.index);
+        }
+        let range = self.sequences.locate(&Sequences::range_of(fid)).await?;
+        Ok(range.lsr_index)
     }
 
     /// Checks that the user may create a directory under a name of another MDT. `is_requested`: the
@@ -171,6 +209,11 @@ impl Updates {
             true => Ok(()),
             false => Err(Errno::EPERM),
         }
+    }
+
+    /// Whether renames between MDTs are allowed.
+    pub(crate) fn allows_renames(&self) -> bool {
+        self.enable_remote_rename.load(Relaxed) != 0
     }
 
     /// Waits until this MDT has applied all records that name it. Until then, it serves no client.
@@ -193,9 +236,21 @@ impl Updates {
         self.ready.send_replace(true);
     }
 
-    /// Ends the wait for the records of MDTs that are away (`lctl abort_recovery`).
+    /// The number below the sessions of this start, and above those of earlier ones.
+    fn first_session(&self) -> u64 {
+        self.store.transactions().epoch() << 32
+    }
+
+    /// Whether this start has asked all partners for records once.
+    fn has_asked_once(&self) -> bool {
+        self.has_asked_once.load(Acquire)
+    }
+
+    /// Ends the wait for the records of MDTs that are away, and their sessions here
+    /// (`lctl abort_recovery`).
     pub(crate) fn abort_wait(&self) {
         self.aborted.send_replace(true);
+        self.held.clear();
     }
 
     /// The reply to a request that an earlier start executed with another MDT.
@@ -219,7 +274,9 @@ impl Updates {
     pub(crate) async fn stop(&self) {
         self.set_ready();
         let _no_more = self.running.write().await;
-        if !self.ledger.lock().is_quiet() || !self.unasked.lock().is_empty() {
+        let is_quiet = self.ledger.lock().is_quiet() && self.held.is_empty();
+        let has_resolved = self.unasked.lock().is_empty() && self.unresolved.lock().is_empty();
+        if !is_quiet || !has_resolved {
             return;
         }
         let mut batch = Batch::new();
@@ -232,23 +289,27 @@ impl Updates {
         }
     }
 
-    /// Records durably that records of another MDT may name this one.
-    async fn note_partner(&self, other: u32) -> Result<(), Errno> {
+    /// Records durably that records of other MDTs may name this one.
+    async fn note_partners(&self, others: &[u32]) -> Result<(), Errno> {
         let mut partners = self.partners.lock().await;
-        if partners.contains(&other) {
+        if others.iter().all(|mdt| partners.contains(mdt)) {
             return Ok(());
         }
-        let list: Vec<u8> = partners
-            .iter()
-            .chain([&other])
-            .flat_map(|index| index.to_le_bytes())
-            .collect();
+        let mut all = partners.clone();
+        all.extend(others);
+        let list: Vec<u8> = all.iter().flat_map(|index| index.to_le_bytes()).collect();
         let mut batch = Batch::new();
         batch.put_twice(keys::setting(PARTNERS), list);
         self.store.index().apply(batch)?;
         self.store.index().sync().await?;
-        partners.insert(other);
+        *partners = all;
         Ok(())
+    }
+
+    /// Checks that the store takes changes, before another MDT decides an operation.
+    fn check_changeable(&self) -> Result<(), Errno> {
+        self.store.index().space().check(SpacePurpose::Upkeep)?;
+        Ok(self.store.index().apply(Batch::new())?)
     }
 
     /// The gate of another MDT: open while no operation with it is being applied.
@@ -308,15 +369,15 @@ pub(crate) async fn read_ledger(
     records: &[UpdateRecord],
 ) -> Result<Ledger, Errno> {
     let mut ledger = Ledger::new(index, store.transactions().epoch() << 32);
-    for record in records {
-        let (_, other) = record.share_of(index).ok_or(Errno::EIO)?;
-        ledger.keep(record.batchid, other);
-    }
     let from = keys::setting(FORGOTTEN);
     let marks = store.index().scan(&from, &prefix_end(&from), MARKS_MAX).await?;
     for (key, value) in marks {
         let (pair, number) = parse_mark(&key[from.len()..], &value).ok_or(Errno::EIO)?;
         ledger.set_forgotten(pair, number);
+    }
+    for record in records {
+        let (_, others) = record.share_of(index).ok_or(Errno::EIO)?;
+        ledger.keep_unconfirmed(record.batchid, others);
     }
     Ok(ledger)
 }

@@ -1,6 +1,7 @@
-//! The part of the MDT that has the name.
+//! The part of an MDT that has names or inodes of an operation that another MDT coordinates.
 
 use std::{
+    collections::BTreeMap,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
@@ -18,12 +19,13 @@ use wire::{Errno, Fid, Transno};
 use super::{
     Updates, kept,
     ledger::Batchid,
-    message::{Message, NameChange, View, encode_records},
+    message::{Above, InodeChange, InodeView, Item, Message, NameChange, NamesView, View, encode_records},
     record::UpdateRecord,
 };
 use crate::{
     locks::{RequestLocks, SharedUntilCommit},
-    store::{Applied, Change, Mutation, S_IFDIR},
+    namespace::{self, ChangeResult, Share, ShareContext},
+    store::Mutation,
 };
 
 /// Index of the message's buffer.
@@ -35,20 +37,69 @@ const COMMUTING_MAX: usize = 1024;
 /// The longest time for which a name stays locked for its commit. A store that stops to commit must
 /// not stop the directory, too.
 const COMMIT_WAIT_MAX: Duration = Duration::from_secs(30);
+/// The longest time for which a message waits for locks. Then it frees its slot, which another
+/// message may need to release these locks, and the coordinator sends it again.
+const LOCK_WAIT_MAX: Duration = Duration::from_secs(1);
 /// Maximum number of sessions of another MDT.
 const SESSIONS_MAX: usize = 4096;
 
-/// The sessions of a coordinator, stored with its export: they end with it.
+/// The sessions of a coordinator, stored with its export.
 #[derive(Default)]
 pub(super) struct Sessions(Mutex<HashMap<u64, Session>>);
 
-/// A name that is locked for a coordinator.
+/// The sessions of coordinators without a connection, by MDT: those of operations that may be
+/// decided. The next start of the coordinator ends them.
+#[derive(Default)]
+pub(super) struct HeldSessions(Mutex<BTreeMap<u32, Held>>);
+
+/// The held sessions of a coordinator.
+#[derive(Default)]
+struct Held {
+    sessions: HashMap<u64, Session>,
+    /// The coordinator has ended its sessions up to this number.
+    resolved: u64,
+}
+
+impl HeldSessions {
+    /// Whether there are none.
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.lock().values().all(|held| held.sessions.is_empty())
+    }
+
+    /// Ends all sessions.
+    pub(super) fn clear(&self) {
+        let all = |held: &mut Held| std::mem::take(&mut held.sessions);
+        let ended: Vec<_> = self.0.lock().values_mut().map(all).collect();
+        drop(ended);
+    }
+
+    /// Holds sessions of a coordinator. Returns those that it has ended before.
+    fn hold(&self, coordinator: u32, joined: impl Iterator<Item = (u64, Session)>) -> Vec<(u64, Session)> {
+        let mut all = self.0.lock();
+        let held = all.entry(coordinator).or_default();
+        let (ended, joined): (Vec<_>, Vec<_>) = joined.partition(|(number, _)| *number <= held.resolved);
+        held.sessions.extend(joined);
+        ended
+    }
+
+    /// Ends the sessions of a coordinator up to a number, also those that would be held later.
+    fn resolve(&self, coordinator: u32, last: u64) -> HashMap<u64, Session> {
+        let mut all = self.0.lock();
+        let held = all.entry(coordinator).or_default();
+        held.resolved = held.resolved.max(last);
+        held.sessions.extract_if(|number, _| *number <= last).collect()
+    }
+}
+
+/// An item that is locked for a coordinator.
 struct Session {
     locks: SharedUntilCommit,
-    /// The directory of the name.
-    dir: Fid,
+    /// The directory or inode that may change.
+    fid: Fid,
     /// The reply to [`Message::Prepare`].
     view: Bytes,
+    /// Whether the operation may be decided ([`Message::Join`]).
+    is_joined: bool,
     _count: SessionCount,
 }
 
@@ -71,29 +122,34 @@ impl Updates {
         recovers: bool,
     ) -> Result<Reply, Errno> {
         let export = &req.export;
-        let answer = match Message::decode(&req.bytes(MESSAGE))? {
+        let mut answer = Bytes::new();
+        match Message::decode(&req.bytes(MESSAGE))? {
             Message::Prepare {
                 session,
-                change,
-                dir,
-                name,
+                item,
                 is_replay,
             } => {
                 if !self.is_ready() || (recovers && !is_replay) {
                     return Err(Errno::EAGAIN);
                 }
-                self.prepare(export, sender, session, change, (dir, &name))
-                    .await?
+                answer = self.prepare(export, sender, session, item).await?;
             }
-            Message::Apply { session, record } => {
-                self.apply_share(export, sender, session, record).await?;
-                Bytes::new()
+            Message::Join { sessions, mdts } => self.join(export, &sessions, &mdts).await?,
+            Message::Apply {
+                sessions,
+                is_decided,
+                record,
+            } => {
+                self.apply_record(export, sender, &sessions, is_decided, record)
+                    .await?;
             }
-            Message::Release { session } => {
-                sessions(export).0.lock().remove(&session);
-                Bytes::new()
+            Message::Release { session } => drop(self.take_sessions(export, sender, &[session])),
+            Message::Pull { after, is_second } => {
+                if is_second && !self.has_asked_once() {
+                    return Err(Errno::EAGAIN);
+                }
+                answer = self.records_for(sender, after).await?;
             }
-            Message::Pull { after } => self.records_for(sender, after).await?,
             Message::Forget { number } => {
                 if self.unasked.lock().contains(&sender) {
                     // The sender may keep the only copy of a record that this MDT lacks.
@@ -101,26 +157,46 @@ impl Updates {
                 }
                 self.forget(sender, sender, number)?;
                 self.store.index().sync().await?;
-                Bytes::new()
             }
-        };
+            Message::Redo { record } => {
+                let decoded = UpdateRecord::decode(&record)?;
+                if decoded.batchid.coordinator != sender {
+                    return Err(Errno::EPROTO);
+                }
+                self.redo_if_missing(&decoded, record).await?;
+            }
+            Message::Resolve { last_session } => {
+                if !self.held.is_empty() {
+                    // The next changes of the names may build on the records.
+                    self.store.index().sync().await?;
+                }
+                drop(self.held.resolve(sender, last_session));
+            }
+            Message::FindAbove { fid } => {
+                let (chain, is_whole) = namespace::ancestors(&self.store, fid).await?;
+                answer = Above { chain, is_whole }.encode();
+            }
+        }
         Ok(Reply::new(vec![answer]))
     }
 
-    /// Ends the sessions of an export.
+    /// Ends the sessions of an export; holds those of operations that may be decided.
     pub(crate) fn end_sessions(&self, export: &Arc<Export>) {
-        let ended = std::mem::take(&mut *sessions(export).0.lock());
+        let mut ended = std::mem::take(&mut *sessions(export).0.lock());
+        if let Some(coordinator) = self.peers.index_of(export) {
+            let joined = ended.extract_if(|_, session| session.is_joined);
+            drop(self.held.hold(coordinator, joined));
+        }
         drop(ended);
     }
 
-    /// Locks a name, and reads its directory and its entry.
+    /// Locks an item, and reads it.
     async fn prepare(
         &self,
         export: &Arc<Export>,
         sender: u32,
         session: u64,
-        change: NameChange,
-        (dir, name): (Fid, &[u8]),
+        item: Item,
     ) -> Result<Bytes, Errno> {
         if let Some(known) = sessions(export).0.lock().get(&session) {
             return Ok(known.view.clone());
@@ -128,17 +204,33 @@ impl Updates {
         if sessions(export).0.lock().len() >= SESSIONS_MAX {
             return Err(Errno::EAGAIN);
         }
-        self.note_partner(sender).await?;
+        self.note_partners(&[sender]).await?;
         self.store.index().throttle().await;
         let mut locks = self.locks.request_locks(Some(export), false);
-        let view = self
-            .lock_and_read(&mut locks, change, (dir, name))
-            .await?
-            .encode();
+        let locking = async {
+            Ok::<View, Errno>(match &item {
+                Item::Names { dir, names, change } => {
+                    View::Names(self.lock_names(&mut locks, *dir, names, *change).await?)
+                }
+                Item::Inode { fid, change } => View::Inode(self.lock_inode(&mut locks, *fid, *change).await?),
+                Item::Renames => {
+                    locks.lock_renames().await?;
+                    View::Renames
+                }
+            })
+        };
+        let view = match timeout(LOCK_WAIT_MAX, locking).await {
+            Ok(view) => view?.encode(),
+            Err(_) => return Err(Errno::EBUSY),
+        };
         let new = Session {
             locks: locks.share_until_commit(),
-            dir,
+            fid: match item {
+                Item::Names { dir: fid, .. } | Item::Inode { fid, .. } => fid,
+                Item::Renames => Fid::ZERO,
+            },
             view: view.clone(),
+            is_joined: false,
             _count: self.count_session(),
         };
         // The end of the export removes the sessions after it has marked the export: either it
@@ -156,19 +248,23 @@ impl Updates {
         SessionCount(self.sessions.clone())
     }
 
-    async fn lock_and_read(
+    /// Locks names of a directory of this MDT, and reads the directory and the entries.
+    pub(super) async fn lock_names(
         &self,
         locks: &mut RequestLocks<'_>,
+        dir: Fid,
+        names: &[Bytes],
         change: NameChange,
-        (dir, name): (Fid, &[u8]),
-    ) -> Result<View, Errno> {
-        locks.lock_name_for_sharing(dir, name).await?;
-        let entry = self.store.entry(dir, name).await?;
-        if change == NameChange::Remove
-            && let Some(entry) = entry.filter(|entry| entry.kind == S_IFDIR)
-        {
-            // The clients' locks that cover the name.
-            locks.lock_for_removal(entry.fid).await?;
+    ) -> Result<NamesView, Errno> {
+        locks.lock_names_for_sharing(dir, names).await?;
+        let mut entries = Vec::with_capacity(names.len());
+        for name in names {
+            let entry = self.store.entry(dir, name).await?;
+            if let Some(entry) = entry.filter(|_| change == NameChange::Remove) {
+                // The clients' locks that cover the name.
+                locks.lock_for_removal(entry.fid).await?;
+            }
+            entries.push(entry);
         }
         let inode = self.store.inode(dir).await?;
         if !inode.is_dir() {
@@ -177,49 +273,118 @@ impl Updates {
         if inode.nlink == 0 {
             return Err(Errno::ENOENT);
         }
-        // Commit on sharing: the new operation may become durable on the other MDT before the
-        // changes that it builds on.
-        if inode.version > self.store.transactions().committed().0 && !self.commutes(dir, inode.version) {
-            self.store.index().sync().await?;
+        if !self.commutes(dir, inode.version) {
+            self.commit_before_sharing(inode.version).await?;
         }
-        Ok(View { dir: inode, entry })
+        Ok(NamesView { dir: inode, entries })
     }
 
-    /// Applies this MDT's share of a record, and ends the session.
-    async fn apply_share(
+    /// Locks an inode for a change of its names, and reads it. If another MDT has it, revokes the
+    /// clients' locks on it that this MDT has granted.
+    pub(super) async fn lock_inode(
+        &self,
+        locks: &mut RequestLocks<'_>,
+        fid: Fid,
+        change: InodeChange,
+    ) -> Result<InodeView, Errno> {
+        match change {
+            InodeChange::Link => locks.lock_for_link(fid).await?,
+            InodeChange::Unlink => locks.lock_for_removal(fid).await?,
+        }
+        let Some(inode) = self.store.find(fid).await? else {
+            return Ok(InodeView::default());
+        };
+        self.commit_before_sharing(inode.version).await?;
+        Ok(InodeView {
+            has_entries: inode.is_dir() && !self.store.is_empty_dir(fid).await?,
+            inode: Some(inode),
+        })
+    }
+
+    /// Commit on sharing: an operation may become durable on another MDT before a change that it
+    /// builds on, so that change is committed first.
+    async fn commit_before_sharing(&self, version: u64) -> Result<(), Errno> {
+        if version > self.store.transactions().committed().0 {
+            self.store.index().sync().await?;
+        }
+        Ok(())
+    }
+
+    /// Notes the MDTs of an operation that may be decided soon.
+    async fn join(&self, export: &Arc<Export>, ids: &[u64], mdts: &[u32]) -> Result<(), Errno> {
+        let others: Vec<u32> = mdts.iter().copied().filter(|mdt| *mdt != self.index).collect();
+        self.note_partners(&others).await?;
+        self.check_changeable()?;
+        let sessions = sessions(export);
+        let mut sessions = sessions.0.lock();
+        for id in ids {
+            sessions.get_mut(id).ok_or(Errno::ESTALE)?.is_joined = true;
+        }
+        Ok(())
+    }
+
+    /// Ends sessions of a coordinator and returns them; `None` if one is missing.
+    fn take_sessions(&self, export: &Arc<Export>, sender: u32, ids: &[u64]) -> Option<Vec<Session>> {
+        let sessions = sessions(export);
+        // All of them end, also if one is missing.
+        let taken: Vec<Option<Session>> = {
+            let mut current = sessions.0.lock();
+            let mut held = self.held.0.lock();
+            let mut held = held.get_mut(&sender).map(|held| &mut held.sessions);
+            ids.iter()
+                .map(|id| current.remove(id).or_else(|| held.as_mut()?.remove(id)))
+                .collect()
+        };
+        taken.into_iter().collect()
+    }
+
+    /// Applies this MDT's share of a record, and ends the sessions.
+    async fn apply_record(
         &self,
         export: &Arc<Export>,
         sender: u32,
-        session: u64,
+        ids: &[u64],
+        is_decided: bool,
         encoded: Bytes,
     ) -> Result<(), Errno> {
         let record = UpdateRecord::decode(&encoded)?;
-        if (record.batchid.coordinator, record.participant) != (sender, self.index) {
+        let (share, named) = record.share_of(self.index).ok_or(Errno::EPROTO)?;
+        if record.batchid.coordinator != sender {
             return Err(Errno::EPROTO);
         }
         let gate = self.gate(sender);
         let _open = gate.read().await;
-        if self.ledger.lock().has(record.batchid, sender) {
-            sessions(export).0.lock().remove(&session);
+        if export.is_gone() {
+            // The sender may have restarted, and got the records that name it.
+            return Err(Errno::ENOTCONN);
+        }
+        let sessions = self.take_sessions(export, sender, ids);
+        if self.ledger.lock().has(record.batchid, &named) {
             return Ok(());
         }
-        let session = sessions(export).0.lock().remove(&session);
-        let session = session.filter(|_| !export.is_gone()).ok_or(Errno::ESTALE)?;
-        let share = &record.participant_share;
-        if !share
-            .iter()
-            .all(|mutation| mutation.names_of() == Some(session.dir))
-        {
+        let Some(sessions) = sessions else {
+            return match is_decided {
+                // This MDT has restarted, and waits for the records of the sender.
+                true => self.redo_if_missing(&record, encoded).await,
+                false => Err(Errno::ESTALE),
+            };
+        };
+        let is_locked = |fid| sessions.iter().any(|session| session.fid == fid);
+        if !share.fids().all(is_locked) {
             return Err(Errno::EPROTO);
         }
-        let adds = share.iter().any(|m| matches!(m, Mutation::EntryAdded { .. }));
-        let mut change = if adds { Change::growing() } else { Change::new() };
-        change.mutations.extend_from_slice(share);
-        change.mutations.push(kept(&record, encoded.clone()));
-        let applied = self.store.apply(change).await?;
-        self.ledger.lock().keep(record.batchid, sender);
-        self.note_commuting(session.dir, applied);
-        self.share_until_commit(session, applied.transno);
+        let context = ShareContext {
+            kept: Some(kept(&record, encoded)),
+            is_admitted: is_decided,
+            // Clients that recover may have the inode open.
+            keeps_orphans: self.store.transactions().is_recovering(),
+            ..ShareContext::default()
+        };
+        let applied = namespace::apply_share((&*self.store).into(), share, context).await?;
+        self.ledger.lock().keep(record.batchid, named);
+        self.note_commuting(share, &applied);
+        let locks = sessions.into_iter().map(|session| session.locks).collect();
+        self.share_until_commit(locks, applied.transno);
         Ok(())
     }
 
@@ -230,24 +395,28 @@ impl Updates {
         self.commuting.lock().get(&dir) == Some(&version)
     }
 
-    /// Notes that an operation with another MDT has changed a directory.
-    fn note_commuting(&self, dir: Fid, applied: Applied) {
+    /// Notes the directories that an operation with another MDT has changed.
+    pub(super) fn note_commuting(&self, share: &Share, applied: &ChangeResult) {
         let committed = self.store.transactions().committed().0;
         let mut commuting = self.commuting.lock();
-        let [before, _] = applied.dir_versions;
-        match before <= committed || commuting.get(&dir) == Some(&before) {
-            true => drop(commuting.insert(dir, applied.transno.0)),
-            false => drop(commuting.remove(&dir)),
+        let dirs = share.mutations.iter().filter_map(|mutation| match mutation {
+            Mutation::DirChanged { dir, .. } => Some(*dir),
+            _ => None,
+        });
+        for (dir, before) in dirs.zip(applied.pre_versions) {
+            match before <= committed || commuting.get(&dir) == Some(&before) {
+                true => drop(commuting.insert(dir, applied.transno.0)),
+                false => drop(commuting.remove(&dir)),
+            }
         }
         if commuting.len() > COMMUTING_MAX {
             commuting.retain(|_, version| *version > committed);
         }
     }
 
-    /// Keeps the locks of a session until its change is durable, but lets others read the name.
-    fn share_until_commit(&self, session: Session, transno: Transno) {
-        let Session { mut locks, .. } = session;
-        locks.share();
+    /// Keeps locks until their change is durable, but lets others read the names.
+    pub(super) fn share_until_commit(&self, mut locks: Vec<SharedUntilCommit>, transno: Transno) {
+        locks.iter_mut().for_each(SharedUntilCommit::share);
         let index = self.store.index().clone();
         let transactions = self.store.transactions().clone();
         cpt::spawn(async move {

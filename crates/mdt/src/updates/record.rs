@@ -1,39 +1,40 @@
 //! Update records: an operation on several MDTs as data.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use bytes::Bytes;
 use rpc::KeptReply;
-use wire::{Errno, Reader, Transno, Writer, Xid};
+use wire::{Errno, Fid, Reader, Time, Transno, Writer, Xid};
 
 use super::ledger::Batchid;
-use crate::store::{Mutation, ReplySlot};
+use crate::{
+    namespace::{Relink, Share},
+    store::{Mutation, ReplySlot, get_fid, put_fid},
+};
 
 /// The version of the format.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
+/// The version that names two MDTs and has only mutations.
+const VERSION_OF_PAIRS: u32 = 1;
 
-/// An operation on two MDTs: the share of each, and the reply to the client.
+/// An operation on several MDTs: the share of each, and the reply to the client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct UpdateRecord {
     /// Its identity.
     pub batchid: Batchid,
-    /// The index of the other MDT.
-    pub participant: u32,
-    /// The coordinator's share.
-    pub own_share: Vec<Mutation>,
-    /// The participant's share.
-    pub participant_share: Vec<Mutation>,
+    /// The shares, by the index of the MDT; also the coordinator's.
+    pub shares: BTreeMap<u32, Share>,
     /// The slot of the client at the coordinator, and the versions in the reply.
     pub reply: Option<(ReplySlot, [u64; 4])>,
 }
 
 impl UpdateRecord {
-    /// The share of the MDT with this index, and the other MDT; `None` if the record does not name
+    /// The share of the MDT with this index, and the other MDTs; `None` if the record does not name
     /// the MDT.
-    pub(crate) fn share_of(&self, index: u32) -> Option<(&[Mutation], u32)> {
-        match index {
-            _ if index == self.batchid.coordinator => Some((&self.own_share, self.participant)),
-            _ if index == self.participant => Some((&self.participant_share, self.batchid.coordinator)),
-            _ => None,
-        }
+    pub(crate) fn share_of(&self, index: u32) -> Option<(&Share, BTreeSet<u32>)> {
+        let share = self.shares.get(&index)?;
+        let others = self.shares.keys().copied().filter(|mdt| *mdt != index);
+        Some((share, others.collect()))
     }
 
     /// The reply that the coordinator keeps for the client, under a number of the target's own.
@@ -56,7 +57,6 @@ impl UpdateRecord {
         writer.u32(VERSION);
         writer.u32(self.batchid.coordinator);
         writer.u64(self.batchid.number);
-        writer.u32(self.participant);
         writer.u32(u32::from(self.reply.is_some()));
         if let Some((slot, pre_versions)) = self.reply {
             writer.u32(slot.client);
@@ -66,9 +66,19 @@ impl UpdateRecord {
             writer.u64(slot.data);
             pre_versions.into_iter().for_each(|version| writer.u64(version));
         }
-        for share in [&self.own_share, &self.participant_share] {
-            writer.u32(share.len() as u32);
-            share.iter().for_each(|mutation| mutation.encode(&mut writer));
+        writer.u32(self.shares.len() as u32);
+        for (mdt, share) in &self.shares {
+            writer.u32(*mdt);
+            writer.u32(share.mutations.len() as u32);
+            share
+                .mutations
+                .iter()
+                .for_each(|mutation| mutation.encode(&mut writer));
+            writer.u32(share.relinks.len() as u32);
+            share
+                .relinks
+                .iter()
+                .for_each(|relink| put_relink(&mut writer, relink));
         }
         writer.finish()
     }
@@ -80,14 +90,16 @@ impl UpdateRecord {
     /// `EPROTO` if it is malformed.
     pub(crate) fn decode(bytes: &Bytes) -> Result<UpdateRecord, Errno> {
         let mut reader = Reader::new("update record", bytes);
-        if reader.u32()? != VERSION {
-            return Err(Errno::EPROTO);
-        }
+        let version = reader.u32()?;
         let batchid = Batchid {
             coordinator: reader.u32()?,
             number: reader.u64()?,
         };
-        let participant = reader.u32()?;
+        let participant = match version {
+            VERSION => None,
+            VERSION_OF_PAIRS => Some(reader.u32()?),
+            _ => return Err(Errno::EPROTO),
+        };
         let reply = match reader.u32()? {
             0 => None,
             _ => {
@@ -102,29 +114,86 @@ impl UpdateRecord {
                 Some((slot, versions))
             }
         };
-        let mut share = || -> Result<Vec<Mutation>, Errno> {
-            let count = reader.u32()?;
-            (0..count).map(|_| Mutation::decode(&mut reader, bytes)).collect()
-        };
-        Ok(UpdateRecord {
-            batchid,
-            participant,
-            own_share: share()?,
-            participant_share: share()?,
-            reply,
-        })
+        let mut shares = BTreeMap::new();
+        match participant {
+            Some(participant) => {
+                for mdt in [batchid.coordinator, participant] {
+                    let mutations = get_list(&mut reader, |reader| Mutation::decode(reader, bytes))?;
+                    let relinks = Vec::new();
+                    shares.insert(mdt, Share { mutations, relinks });
+                }
+            }
+            None => {
+                for _ in 0..reader.u32()? {
+                    let mdt = reader.u32()?;
+                    let mutations = get_list(&mut reader, |reader| Mutation::decode(reader, bytes))?;
+                    let relinks = get_list(&mut reader, |reader| get_relink(reader, bytes))?;
+                    shares.insert(mdt, Share { mutations, relinks });
+                }
+            }
+        }
+        match shares.contains_key(&batchid.coordinator) {
+            true => Ok(UpdateRecord {
+                batchid,
+                shares,
+                reply,
+            }),
+            false => Err(Errno::EPROTO),
+        }
     }
+}
+
+fn get_list<T>(
+    reader: &mut Reader<'_>,
+    get: impl Fn(&mut Reader<'_>) -> Result<T, Errno>,
+) -> Result<Vec<T>, Errno> {
+    let count = reader.u32()?;
+    (0..count).map(|_| get(reader)).collect()
+}
+
+fn put_relink(writer: &mut Writer, relink: &Relink) {
+    put_fid(writer, relink.fid);
+    writer.u64(relink.time.sec as u64);
+    writer.u32(relink.time.ns);
+    for name in [&relink.removed, &relink.added] {
+        writer.u32(u32::from(name.is_some()));
+        if let Some((dir, name)) = name {
+            put_fid(writer, *dir);
+            writer.u32(name.len() as u32);
+            writer.put(name);
+        }
+    }
+}
+
+fn get_relink(reader: &mut Reader<'_>, bytes: &Bytes) -> Result<Relink, Errno> {
+    let get_name = |reader: &mut Reader<'_>| -> Result<Option<(Fid, Bytes)>, Errno> {
+        if reader.u32()? == 0 {
+            return Ok(None);
+        }
+        let dir = get_fid(reader)?;
+        let len = reader.u32()? as usize;
+        Ok(Some((dir, bytes.slice_ref(reader.take(len)?))))
+    };
+    Ok(Relink {
+        fid: get_fid(reader)?,
+        time: Time::new(reader.u64()? as i64, reader.u32()?),
+        removed: get_name(reader)?,
+        added: get_name(reader)?,
+    })
 }
 
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+    use std::collections::{BTreeMap, BTreeSet};
+
     use bytes::Bytes;
-    use wire::{Fid, OstIndex, Time, Xid};
+    use wire::{Fid, OstIndex, Time, Writer, Xid};
 
     use super::{Batchid, UpdateRecord};
     use crate::{
         layout::StripeObject,
+        namespace::{Relink, Share},
         store::{Change, DirChange, Entry, Inode, Mutation, OwnRecords, ReplySlot, S_IFDIR, Work},
     };
 
@@ -167,14 +236,30 @@ mod tests {
         name.change_dir(dir, DirChange::at(Time::new(5, 6)).remove(b"a", S_IFDIR));
         name.remove_entry(dir, b"a");
         name.add_entry(dir, b"b", Entry { fid, kind: S_IFDIR });
+        let own = Share {
+            mutations: own.mutations,
+            relinks: vec![Relink {
+                fid,
+                removed: Some((dir, "a".into())),
+                added: None,
+                time: Time::new(7, 8),
+            }],
+        };
+        let name = Share {
+            mutations: name.mutations,
+            relinks: vec![Relink {
+                fid,
+                removed: None,
+                added: Some((dir, "b".into())),
+                time: Time::new(7, 8),
+            }],
+        };
         UpdateRecord {
             batchid: Batchid {
                 coordinator: 1,
                 number: 9,
             },
-            participant: 0,
-            own_share: own.mutations,
-            participant_share: name.mutations,
+            shares: BTreeMap::from([(1, own), (0, name), (7, Share::default())]),
             reply: Some((
                 ReplySlot {
                     client: 3,
@@ -201,8 +286,28 @@ mod tests {
     #[test]
     fn each_participant_finds_its_share() {
         let record = record();
-        assert_eq!(record.share_of(1), Some((&record.own_share[..], 0)));
-        assert_eq!(record.share_of(0), Some((&record.participant_share[..], 1)));
+        let others = BTreeSet::from;
+        assert_eq!(record.share_of(1), Some((&record.shares[&1], others([0, 7]))));
+        assert_eq!(record.share_of(0), Some((&record.shares[&0], others([1, 7]))));
         assert_eq!(record.share_of(2), None);
+    }
+
+    #[test]
+    fn records_of_earlier_versions_are_read() {
+        let mut record = record();
+        record.reply = None;
+        record.shares.remove(&7);
+        record.shares.values_mut().for_each(|share| share.relinks.clear());
+        let mut writer = Writer::new();
+        writer.u32(1);
+        writer.u32(1);
+        writer.u64(9);
+        [0, 0].into_iter().for_each(|value| writer.u32(value));
+        for mdt in [1, 0] {
+            let mutations = &record.shares[&mdt].mutations;
+            writer.u32(mutations.len() as u32);
+            mutations.iter().for_each(|mutation| mutation.encode(&mut writer));
+        }
+        assert_eq!(UpdateRecord::decode(&writer.finish()).unwrap(), record);
     }
 }

@@ -1,28 +1,31 @@
-//! After a start: gets the records that this MDT may lack from the other MDTs. Later: forgets
-//! records that both MDTs have on disk.
+//! After a start: gets the records that this MDT may lack from the other MDTs, and gives them those
+//! that they may lack. Later: forgets records that all their MDTs have on disk.
 
 use std::{
     collections::BTreeMap,
-    sync::{Arc, Weak},
+    sync::{Arc, Weak, atomic::Ordering::Release},
     time::Duration,
 };
 
+use bytes::Bytes;
 use cpt::{HashMap, JoinSet};
 use osd::Batch;
 use tokio::time::sleep;
-use wire::Errno;
+use wire::{Errno, Fid};
 
 use super::{
-    Updates,
-    coordinator::call,
-    kept,
+    Updates, kept,
     ledger::Batchid,
     mark_key,
     message::{Message, decode_records},
     note_reply,
+    operation::call,
     record::UpdateRecord,
 };
-use crate::store::{Change, Mutation, keys};
+use crate::{
+    namespace::{self, Share, ShareContext},
+    store::{Mutation, keys},
+};
 
 /// Pause before another attempt to reach an MDT.
 const RETRY: Duration = Duration::from_millis(500);
@@ -31,17 +34,22 @@ const FORGET_AFTER: Duration = Duration::from_secs(1);
 
 impl Updates {
     /// The task of a start: asks each partner for the records that name this MDT, and applies those
-    /// that it lacks. Then this MDT is ready.
+    /// that it lacks. Then this MDT is ready, and gives its partners those that they may lack.
+    ///
+    /// It asks twice, because a partner that starts too may get a record only after it has answered
+    /// for the first time.
     pub(crate) async fn recover(self: Arc<Self>) {
         let partners: Vec<u32> = self.partners.lock().await.iter().copied().collect();
-        let mut pulls = JoinSet::new();
-        for mdt in partners {
-            let this = self.clone();
-            pulls.spawn(async move { this.pull_until_done(mdt).await });
-        }
         let mut aborted = self.aborted.subscribe();
         let aborted = async move { aborted.wait_for(|aborted| *aborted).await.map(drop) };
-        let pulling = async { while pulls.join_next().await.is_some() {} };
+        let pulling = async {
+            self.pull_from_all(&partners, false).await;
+            self.has_asked_once.store(true, Release);
+            if partners.len() > 1 {
+                self.pull_from_all(&partners, true).await;
+            }
+            self.unasked.lock().clear();
+        };
         tokio::pin!(pulling);
         tokio::select! {
             biased;
@@ -51,6 +59,7 @@ impl Updates {
                     "{}: the administrator ended the wait for operations that other MDTs know; run 'nacre fsck' if these MDTs do not return",
                     self.svname
                 );
+                self.has_asked_once.store(true, Release);
                 self.set_ready();
                 pulling.await;
             }
@@ -59,9 +68,18 @@ impl Updates {
         self.kept_more.notify_one();
     }
 
-    async fn pull_until_done(&self, mdt: u32) {
+    async fn pull_from_all(self: &Arc<Self>, partners: &[u32], is_second: bool) {
+        let mut pulls = JoinSet::new();
+        for mdt in partners.iter().copied() {
+            let this = self.clone();
+            pulls.spawn(async move { this.pull_until_done(mdt, is_second).await });
+        }
+        while pulls.join_next().await.is_some() {}
+    }
+
+    async fn pull_until_done(&self, mdt: u32, is_second: bool) {
         let mut is_reported = false;
-        while let Err(e) = self.pull(mdt).await {
+        while let Err(e) = self.pull(mdt, is_second).await {
             if !std::mem::replace(&mut is_reported, true) {
                 tracing::warn!(
                     "{}: waits for MDT{mdt:04x}, which may know operations that this MDT has lost ({e}); 'lctl abort_recovery' ends the wait",
@@ -70,64 +88,78 @@ impl Updates {
             }
             sleep(RETRY).await;
         }
-        self.unasked.lock().remove(&mdt);
     }
 
     /// Gets the records of another MDT that name this one, and applies those that it lacks.
-    async fn pull(&self, mdt: u32) -> Result<(), Errno> {
+    async fn pull(&self, mdt: u32, is_second: bool) -> Result<(), Errno> {
         let mut after = Batchid::default();
         loop {
             let peer = self.peers.get(mdt)?;
-            let records = call(&peer, &Message::Pull { after })
+            let records = call(&peer, &Message::Pull { after, is_second })
                 .await
                 .map_err(|e| e.errno())?;
             let records = decode_records(&records)?;
             if records.is_empty() {
                 return Ok(());
             }
-            let mut redone = Vec::new();
             for encoded in records {
                 let record = UpdateRecord::decode(&encoded)?;
                 after = record.batchid;
-                if !self.ledger.lock().has(record.batchid, mdt) {
-                    let (share, _) = record.share_of(self.index).ok_or(Errno::EPROTO)?;
-                    self.redo(share.to_vec(), kept(&record, encoded.clone())).await?;
-                    self.ledger.lock().keep(record.batchid, mdt);
-                    redone.push(record);
-                }
+                self.redo_if_missing(&record, encoded).await?;
             }
-            self.replies.rcu(|replies| {
-                let mut replies = HashMap::clone(replies);
-                redone
-                    .iter()
-                    .for_each(|record| note_reply(record, self.index, &mut replies));
-                replies
-            });
         }
     }
 
-    /// Applies a share that this MDT has lost.
-    async fn redo(&self, share: Vec<Mutation>, kept: Mutation) -> Result<(), Errno> {
-        let mut change = Change::new();
-        match self.is_applicable(&share).await? {
-            true => change.mutations = share,
-            false => tracing::error!(
-                "{}: an operation that another MDT has applied is no longer possible here: {share:?}. Run 'nacre fsck'",
-                self.svname
-            ),
+    /// Applies a share that this MDT has lost, and keeps the record.
+    pub(super) async fn redo_if_missing(&self, record: &UpdateRecord, encoded: Bytes) -> Result<(), Errno> {
+        let (share, named) = record.share_of(self.index).ok_or(Errno::EPROTO)?;
+        let _one_at_a_time = self.redoing.lock().await;
+        if self.ledger.lock().has(record.batchid, &named) {
+            return Ok(());
         }
-        change.mutations.push(kept);
-        self.store.apply(change).await?;
+        let share = match self.is_applicable(record, share).await? {
+            true => share.clone(),
+            false => {
+                tracing::error!(
+                    "{}: an operation that another MDT has applied is no longer possible here: {share:?}. Run 'nacre fsck'",
+                    self.svname
+                );
+                Share::default()
+            }
+        };
+        let context = ShareContext {
+            kept: Some(kept(record, encoded)),
+            is_admitted: true,
+            keeps_orphans: true,
+            ..ShareContext::default()
+        };
+        namespace::apply_share((&*self.store).into(), &share, context).await?;
+        self.ledger.lock().keep_unconfirmed(record.batchid, named);
+        self.replies.rcu(|replies| {
+            let mut replies = HashMap::clone(replies);
+            note_reply(record, self.index, &mut replies);
+            replies
+        });
         Ok(())
     }
 
     /// Whether the state that a share builds on is still there. It always is unless the wait for
     /// records was aborted.
-    async fn is_applicable(&self, share: &[Mutation]) -> Result<bool, Errno> {
-        for mutation in share {
+    async fn is_applicable(&self, record: &UpdateRecord, share: &Share) -> Result<bool, Errno> {
+        for relink in &share.relinks {
+            if self.store.find(relink.fid).await?.is_none() {
+                return Ok(false);
+            }
+        }
+        let replaces = |dir: &Fid, name: &Bytes| {
+            let mut relinks = record.shares.values().flat_map(|share| &share.relinks);
+            relinks.any(|relink| relink.removed.as_ref() == Some(&(*dir, name.clone())))
+        };
+        for mutation in &share.mutations {
             let is_possible = match mutation {
                 Mutation::EntryAdded { dir, name, .. } => {
-                    self.store.find(*dir).await?.is_some() && self.store.entry(*dir, name).await?.is_none()
+                    self.store.find(*dir).await?.is_some()
+                        && self.store.entry(*dir, name).await?.is_some() == replaces(dir, name)
                 }
                 Mutation::EntryRemoved { dir, name } => self.store.entry(*dir, name).await?.is_some(),
                 Mutation::InodeMade { fid, .. } => self.store.find(*fid).await?.is_none(),
@@ -139,6 +171,30 @@ impl Updates {
             }
         }
         Ok(true)
+    }
+
+    /// Gives a partner the records of earlier starts that it may lack, and ends the sessions of
+    /// these starts there.
+    async fn resolve(&self, mdt: u32) -> Result<(), Errno> {
+        let peer = self.peers.get(mdt)?;
+        if !peer.is_connected() {
+            return Err(Errno::ENOTCONN);
+        }
+        let unconfirmed = self.ledger.lock().unconfirmed(mdt);
+        for batchid in unconfirmed {
+            if let Some(record) = self.record(batchid).await? {
+                call(&peer, &Message::Redo { record })
+                    .await
+                    .map_err(|e| e.errno())?;
+            }
+            self.ledger.lock().confirm(batchid, mdt);
+        }
+        let last_session = self.first_session();
+        call(&peer, &Message::Resolve { last_session })
+            .await
+            .map_err(|e| e.errno())?;
+        self.unresolved.lock().remove(&mdt);
+        Ok(())
     }
 
     /// The task that forgets records: asks each participant to sync, syncs the own store, forgets
@@ -162,8 +218,15 @@ impl Updates {
         }
     }
 
-    /// Forgets what both MDTs of each pair have on disk. Returns whether nothing is left to forget.
+    /// Resolves the earlier starts, and forgets what both MDTs of each pair have on disk. Returns
+    /// whether nothing is left to do.
     async fn forget_all(&self, told: &mut BTreeMap<u32, u64>) -> bool {
+        let unresolved = self.unresolved.lock().clone();
+        for mdt in &unresolved {
+            if let Err(e) = self.resolve(*mdt).await {
+                tracing::debug!("{}: MDT{mdt:04x} may lack update records: {e}", self.svname);
+            }
+        }
         let participants = {
             let ledger = self.ledger.lock();
             let untold = told
@@ -178,7 +241,7 @@ impl Updates {
                 tracing::debug!("{}: MDT{mdt:04x} keeps its update records: {e}", self.svname);
             }
         }
-        participants.is_empty()
+        participants.is_empty() && unresolved.is_empty()
     }
 
     async fn forget_of(&self, mdt: u32, told: &mut BTreeMap<u32, u64>) -> Result<(), Errno> {

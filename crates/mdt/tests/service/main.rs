@@ -16,6 +16,7 @@ mod names;
 mod open;
 mod recovery;
 mod remote_dirs;
+mod remote_names;
 mod restart;
 mod self_deadlock;
 mod server_side_checks;

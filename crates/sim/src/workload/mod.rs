@@ -4,7 +4,7 @@ mod attrs;
 mod data;
 mod names;
 
-pub use names::layout_on;
+pub use names::{layout_of_dir, layout_on};
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

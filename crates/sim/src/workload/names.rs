@@ -11,6 +11,15 @@ use super::{OPEN_MAX, Workload, failed, name_of, target_of};
 use crate::history::{Call, Outcome};
 use crate::names::{self, Kind, Place};
 
+/// The layout of the directory with this number. With several MDTs the directories are on different
+/// ones, so that renames and links between them involve several MDTs.
+pub fn layout_of_dir(dir: u8, mdts: u32) -> Bytes {
+    match mdts {
+        1 => Bytes::new(),
+        _ => layout_on(u32::from(dir) % mdts),
+    }
+}
+
 /// The layout of a directory on an MDT.
 pub fn layout_on(mdt: u32) -> Bytes {
     let layout = LmvUserMdV1 {

@@ -8,6 +8,7 @@ mod fail_loc;
 mod failed_disks;
 mod newcomers;
 mod remote_dirs;
+mod remote_names;
 mod unmounts;
 
 use bytes::Bytes;

@@ -10,13 +10,13 @@ use sim::run::{OSTS, Settings};
 use sim::scenario::{Scenario, play_on};
 use sim::workload::layout_on;
 use tokio::time::{sleep, timeout};
-use wire::{Errno, Fid};
+use wire::{Errno, Fid, RenameFlags};
 
 /// The numbers of the servers with MDT0000 and MDT0001.
-const SERVERS: [usize; 2] = [0, 1 + OSTS as usize];
+pub(crate) const SERVERS: [usize; 2] = [0, 1 + OSTS as usize];
 
 /// Time between the starts of two servers.
-const START_INTERVAL: Duration = Duration::from_millis(700);
+pub(crate) const START_INTERVAL: Duration = Duration::from_millis(700);
 
 fn with_two_mdts(seed: u64) -> Settings {
     Settings {
@@ -25,7 +25,7 @@ fn with_two_mdts(seed: u64) -> Settings {
     }
 }
 
-async fn mkdir(mount: &Client, parent: Fid, name: &str, mdt: u32) -> Result<Fid, Errno> {
+pub(crate) async fn mkdir(mount: &Client, parent: Fid, name: &str, mdt: u32) -> Result<Fid, Errno> {
     let (cred, layout) = (Cred::root(), layout_on(mdt));
     let made = mount
         .mkdir_with(&cred, parent, name.as_bytes(), 0o755, layout)
@@ -34,7 +34,7 @@ async fn mkdir(mount: &Client, parent: Fid, name: &str, mdt: u32) -> Result<Fid,
 }
 
 /// The names in a directory.
-async fn names(mount: &Client, dir: Fid) -> Vec<String> {
+pub(crate) async fn names(mount: &Client, dir: Fid) -> Vec<String> {
     let handle = mount.opendir(&Cred::root(), dir).await.unwrap();
     let items = mount.readdir(&handle, 0).await.unwrap();
     let names = items
@@ -46,7 +46,7 @@ async fn names(mount: &Client, dir: Fid) -> Vec<String> {
 }
 
 /// Stops all nodes, and checks all stores.
-async fn check(s: &Scenario) {
+pub(crate) async fn check(s: &Scenario) {
     for host in s.cluster.hosts() {
         if host.client().is_some() {
             s.cluster.stop(host).await.unwrap();
@@ -81,8 +81,18 @@ fn a_tree_over_two_mdts_works() {
             assert_eq!(paths, [b"a/b/c".to_vec()]);
             assert_eq!(mount.rmdir(&cred, root, b"a").await, Err(Errno::ENOTEMPTY));
             mount.rename(&cred, (a, b"file"), (a, b"renamed")).await.unwrap();
-            let away = mount.rename(&cred, (a, b"renamed"), (b, b"renamed")).await;
-            assert_eq!(away, Err(Errno::EXDEV));
+            mount.rename(&cred, (a, b"renamed"), (b, b"away")).await.unwrap();
+            let flags = |flags| mount.rename_with(&cred, (b, b"away"), (a, b"b2"), flags);
+            assert_eq!(flags(RenameFlags::WHITEOUT).await, Err(Errno::EXDEV));
+            assert_eq!(flags(RenameFlags::EXCHANGE).await, Err(Errno::ENOENT));
+            mount.mkdir(&cred, a, b"b2", 0o755).await.unwrap();
+            assert_eq!(flags(RenameFlags::EXCHANGE).await, Ok(()));
+            assert_eq!(flags(RenameFlags::EXCHANGE).await, Ok(()));
+            mount.rmdir(&cred, a, b"b2").await.unwrap();
+            let linked = mount.lookup(&cred, b, b"away").await.unwrap().attr.fid;
+            let link = mount.link(&cred, linked, root, b"link").await.unwrap().attr;
+            assert_eq!((link.nlink, link.size), (2, 4));
+            mount.rename(&cred, (b, b"away"), (a, b"renamed")).await.unwrap();
         })
         .await;
         s.on(1, async |mount: Arc<Client>| {
@@ -92,6 +102,14 @@ fn a_tree_over_two_mdts_works() {
             let b = mount.lookup(&cred, a.fid, b"b").await.unwrap().attr.fid;
             mount.rmdir(&cred, b, b"c").await.unwrap();
             mount.unlink(&cred, a.fid, b"renamed").await.unwrap();
+            assert_eq!(mount.lookup(&cred, root, b"link").await.unwrap().attr.nlink, 1);
+            let (_, open) = mount
+                .create(&cred, root, b"link", 0o644, OpenFlags::READ_WRITE)
+                .await
+                .unwrap();
+            mount.unlink(&cred, root, b"link").await.unwrap();
+            assert_eq!(mount.read(&open, 0, 10).await.unwrap().concat(), b"data");
+            mount.release(&open).await.unwrap();
             mount.rmdir(&cred, a.fid, b"b").await.unwrap();
             mount.rmdir(&cred, root, b"a").await.unwrap();
             assert_eq!(mount.lookup(&cred, root, b"a").await.err(), Some(Errno::ENOENT));
@@ -195,7 +213,7 @@ async fn one_of_two_dead_partners_starts(s: &Scenario) -> Fid {
     dir
 }
 
-fn with_three_mdts(seed: u64) -> Settings {
+pub(crate) fn with_three_mdts(seed: u64) -> Settings {
     Settings {
         mdts: 3,
         ..Settings::of(seed)

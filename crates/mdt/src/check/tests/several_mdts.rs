@@ -9,6 +9,7 @@ use wire::{Fid, LU_SEQ_RANGE_MDT, LuSeqRange, WireStruct};
 use super::{Tree, examine};
 use crate::{
     check::{Problem, compare},
+    namespace::Share,
     store::{Change, DIR_BLOCK, Inode, Mutation, S_IFDIR, S_IFREG, Store, keys, links},
     updates::{Batchid, UpdateRecord},
 };
@@ -69,23 +70,68 @@ async fn a_name_without_its_remote_inode_and_the_reverse_are_found() {
     };
     assert_eq!(differences(&t, &mdt1).await, [(0, dangling)]);
     // The next start of MDT0001 makes the inode: MDT0000 keeps its record.
+    let share = Share {
+        mutations: vec![Mutation::InodeMade {
+            fid: REMOTE,
+            inode: Box::new(inode),
+        }],
+        ..Share::default()
+    };
     let record = UpdateRecord {
         batchid: Batchid {
             coordinator: 1,
             number: 5,
         },
-        participant: 0,
-        own_share: vec![Mutation::InodeMade {
-            fid: REMOTE,
-            inode: Box::new(inode),
-        }],
-        participant_share: Vec::new(),
+        shares: BTreeMap::from([(1, share), (0, Share::default())]),
         reply: None,
     };
     t.damage(|b| {
         b.put(keys::update(1, 5), record.encode());
     });
     assert_eq!(differences(&t, &mdt1).await, []);
+}
+
+#[tokio::test]
+async fn names_of_a_file_on_other_mdts_are_counted() {
+    let t = Tree::new();
+    let mdt1 = Store::new(Arc::new(MemoryIndex::default()));
+    t.damage(|b| {
+        b.put(keys::location(RANGE.lsr_start), RANGE.to_bytes());
+    });
+    let file = Inode {
+        mode: S_IFREG | 0o644,
+        nlink: 2,
+        links: links::add(&links::add(b"", t.a, b"x", 0), t.a, b"y", 0),
+        ..Inode::default()
+    };
+    let mut change = Change::new();
+    change.make_inode(REMOTE, &file);
+    mdt1.apply(change).await.unwrap();
+    let unnamed = Problem::UnnamedInode {
+        fid: REMOTE,
+        kind: S_IFREG,
+        nlink: 2,
+    };
+    assert_eq!(differences(&t, &mdt1).await, [(1, unnamed)]);
+    t.put_entry(t.a, "x", REMOTE, S_IFREG);
+    let count = Problem::WrongLinkCount {
+        fid: REMOTE,
+        stored: 2,
+        expected: 1,
+    };
+    assert_eq!(differences(&t, &mdt1).await, [(1, count)]);
+    t.put_entry(t.a, "y", REMOTE, S_IFREG);
+    assert_eq!(differences(&t, &mdt1).await, []);
+    // A name that the file does not record, and one that is not there.
+    t.damage(|b| {
+        b.delete(keys::entry(t.a, b"y"));
+    });
+    t.put_entry(t.a, "z", REMOTE, S_IFREG);
+    let links = Problem::WrongLinks {
+        fid: REMOTE,
+        names: vec![(t.a, "x".into()), (t.a, "z".into())],
+    };
+    assert_eq!(differences(&t, &mdt1).await, [(1, links)]);
 }
 
 #[tokio::test]
