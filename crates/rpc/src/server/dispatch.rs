@@ -14,7 +14,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep, sleep_until};
 use wire::{
     Errno, LDLM_CANCEL, LDLM_CANCEL_REQUEST_PORTAL, LDLM_CONVERT, LDLM_ENQUEUE, MDS_IO_PORTAL, MSG_REPLAY,
-    MSG_RESENT, OBD_PING, OST_IO_PORTAL, OST_READ, OST_WRITE, PTLRPC_MSG_VERSION, Transno, Xid,
+    MSG_RESENT, OBD_PING, OST_IO_PORTAL, OST_READ, OST_WRITE, OUT_UPDATE, PTLRPC_MSG_VERSION, Transno, Xid,
 };
 
 /// Maximum time for which the server holds locks for a client that does not acknowledge a reply,
@@ -381,7 +381,7 @@ impl ExecutionGuard {
         let bulk_failed = self.execution.bulk_failed();
         // The reply of a request with bulk is not cached: a resend has other match bits and needs
         // its bulk again.
-        let keep = !bulk_failed && !self.execution.used_bulk() && has_effect(self.key.tag, self.opc, outcome);
+        let keep = !bulk_failed && !self.execution.used_bulk() && has_effect(&self.key, self.opc, outcome);
         self.end(keep.then(|| outcome.clone()));
         (self.execution.route(), bulk_failed)
     }
@@ -401,12 +401,16 @@ impl Drop for ExecutionGuard {
     }
 }
 
-/// Whether executing a request with this outcome twice may differ from executing it once.
-fn has_effect(tag: u16, opc: u32, outcome: &Outcome) -> bool {
+/// Whether executing a request with this outcome twice may differ from executing it once: a resend,
+/// or a duplicate that the network delivers late. That of a failed request may succeed.
+fn has_effect(key: &RequestKey, opc: u32, outcome: &Outcome) -> bool {
+    // The messages of MDTs lock names and have no slots.
+    let changes_state = key.tag != 0 || opc == OUT_UPDATE;
     match outcome {
-        Ok(reply) => tag != 0 || reply.transno != Transno::NONE || opc == LDLM_ENQUEUE,
-        Err(Errno::EINPROGRESS) => false,
-        Err(_) => tag != 0,
+        Ok(reply) => changes_state || reply.transno != Transno::NONE || opc == LDLM_ENQUEUE,
+        // The client sends the request again with a new xid, but a replay with the same one.
+        Err(Errno::EINPROGRESS) => changes_state && !key.replay,
+        Err(_) => changes_state,
     }
 }
 
@@ -474,14 +478,14 @@ async fn admit(
 
 #[cfg(test)]
 mod tests {
-    use super::{early_reply_at, has_effect, hold_until_acknowledged};
+    use super::{RequestKey, early_reply_at, has_effect, hold_until_acknowledged};
     use crate::Reply;
     use std::future::{pending, ready};
     use std::sync::Arc;
     use std::time::Duration;
     use tokio::sync::oneshot;
     use tokio::time::Instant;
-    use wire::{Errno, Transno};
+    use wire::{Errno, Transno, Xid};
 
     #[test]
     fn an_early_reply_leaves_before_the_deadline() {
@@ -522,13 +526,28 @@ mod tests {
 
     #[test]
     fn only_replies_with_effects_are_cached() {
-        assert!(has_effect(1, wire::MDS_REINT, &Err(Errno::EEXIST)));
-        assert!(has_effect(
-            0,
-            wire::OST_PUNCH,
-            &Ok(Reply::default().with_transno(Transno(4)))
+        let key = |tag, replay| RequestKey {
+            xid: Xid(128),
+            tag,
+            last_xid: Xid::NONE,
+            resent: false,
+            replay,
+            transno: Transno::NONE,
+        };
+        let has_effect = |key: RequestKey, opc, outcome| has_effect(&key, opc, &outcome);
+        let changed = Ok(Reply::default().with_transno(Transno(4)));
+        assert!(has_effect(key(0, false), wire::OST_PUNCH, changed));
+        assert!(!has_effect(
+            key(0, false),
+            wire::MDS_GETATTR,
+            Ok(Reply::default())
         ));
-        assert!(!has_effect(0, wire::MDS_GETATTR, &Ok(Reply::default())));
-        assert!(!has_effect(1, wire::MDS_REINT, &Err(Errno::EINPROGRESS)));
+        assert!(!has_effect(key(0, false), wire::MDS_GETATTR, Err(Errno::ENOENT)));
+        assert!(has_effect(key(0, false), wire::OUT_UPDATE, Ok(Reply::default())));
+        assert!(has_effect(key(0, false), wire::OUT_UPDATE, Err(Errno::EBUSY)));
+        assert!(has_effect(key(1, false), wire::MDS_REINT, Err(Errno::EEXIST)));
+        let in_progress = Err(Errno::EINPROGRESS);
+        assert!(has_effect(key(1, false), wire::MDS_REINT, in_progress.clone()));
+        assert!(!has_effect(key(1, true), wire::MDS_REINT, in_progress));
     }
 }

@@ -233,6 +233,54 @@ async fn a_duplicated_request_is_executed_once() {
     assert_eq!(target.executed(), 1);
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_late_duplicate_of_a_request_in_progress_is_not_executed() {
+    let rpc = node(6);
+    let target = TestTarget::new(MDT, |_| Box::pin(async { Err(Errno::EINPROGRESS) }));
+    rpc.add_target(target.clone());
+    let handle = connect(&rpc).await;
+    let reint = PtlrpcBody {
+        pb_tag: 1,
+        ..body(wire::MDS_REINT, wire::LUSTRE_MDS_VERSION, handle)
+    };
+    let resent = PtlrpcBody {
+        pb_flags: MSG_RESENT,
+        ..reint
+    };
+    let status = async |xid: u64, body: &PtlrpcBody| {
+        let (_, reply) = send_and_wait(&rpc, xid, &Message::new(body, [])).await;
+        Errno::from_status(reply.pb_status)
+    };
+    let xid = 1 << 40;
+    assert_eq!(status(xid, &reint).await, Some(Errno::EINPROGRESS));
+    // The client waits before it sends the request with a new xid, unless it lacks the reply.
+    assert_eq!(status(xid, &reint).await, Some(Errno::ENOTCONN));
+    assert_eq!(status(xid, &resent).await, Some(Errno::EINPROGRESS));
+    assert_eq!(target.executed(), 1);
+    assert_eq!(status(xid + 128, &reint).await, Some(Errno::EINPROGRESS));
+    assert_eq!(target.executed(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_late_duplicate_of_a_message_between_mdts_is_not_executed() {
+    let rpc = node(7);
+    let target = TestTarget::new(MDT, |req| {
+        let is_busy = req.xid.0 == 1 << 41;
+        Box::pin(async move { (!is_busy).then(Reply::default).ok_or(Errno::EBUSY) })
+    });
+    rpc.add_target(target.clone());
+    let handle = connect(&rpc).await;
+    // Such messages have no slot.
+    let message = body(wire::OUT_UPDATE, wire::LUSTRE_MDS_VERSION, handle);
+    let message = Message::new(&message, []);
+    for (xid, status) in [(1 << 40, 0), (1 << 41, Errno::EBUSY.status())] {
+        assert_eq!(send_and_wait(&rpc, xid, &message).await.1.pb_status, status);
+        let again = send_and_wait(&rpc, xid, &message).await.1.pb_status;
+        assert_eq!(again, Errno::ENOTCONN.status());
+    }
+    assert_eq!(target.executed(), 2);
+}
+
 /// A server that grants all flags to every connect, requested or not.
 struct OverGrantingServer(Arc<lnet::Lnet>);
 
