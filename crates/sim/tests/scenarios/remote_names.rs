@@ -1,6 +1,7 @@
 //! Renames, links and removals between directories of three MDTs that die in the middle.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use client::{Client, Cred, OpenFlags};
@@ -124,4 +125,55 @@ fn operations_of_three_mdts_survive_the_death_of_two_in_any_order() {
 fn operations_of_three_mdts_survive_the_death_of_all() {
     survives(1700, &[0, 1, 2], &[0, 1, 2]);
     survives(1800, &[2, 0, 1], &[2, 1, 0]);
+}
+
+/// Whether MDT0000 or MDT0001 has names locked for another MDT.
+fn has_locked_names(s: &Scenario) -> bool {
+    [0, 1].iter().any(|mdt| {
+        let node = s.cluster.servers[server_of(*mdt)].node().unwrap();
+        let values = node.registry().get("mdt.*.update_records");
+        assert_eq!(values.len(), 1);
+        !values.iter().all(|(_, text)| text.contains("locked_names: 0"))
+    })
+}
+
+#[test]
+fn abort_recovery_unlocks_the_names_of_a_dead_coordinator() {
+    let held = Arc::new(AtomicUsize::new(0));
+    for step in 0..16 {
+        let held = held.clone();
+        play_on(with_three_mdts(1900 + step), async move |s: Scenario| {
+            let cred = Cred::root();
+            let (client, mount) = (s.host(0).client().unwrap(), s.host(0).client().unwrap());
+            let prepare = async move {
+                let [a, b, c] = make_dirs(&mount).await;
+                create(&mount, a, "file").await;
+                mount.rename(&cred, (a, b"file"), (b, b"file")).await.unwrap();
+                [b, c]
+            };
+            let [b, c] = s.host(0).scope().run(prepare).await;
+            let rename = async move {
+                let _ = client.rename(&Cred::root(), (b, b"file"), (c, b"file")).await;
+                std::future::pending::<()>().await;
+            };
+            let coordinator = s.cluster.servers[server_of(2)].clone();
+            let death = async {
+                sleep(Duration::from_micros(step * 4_000)).await;
+                s.cluster.kill(&coordinator, Death::PowerCut).await;
+                // Until the others have evicted it.
+                sleep(Duration::from_secs(300)).await;
+            };
+            tokio::select! {
+                () = s.host(0).scope().run(rename) => {}
+                () = death => {}
+            }
+            held.fetch_add(usize::from(has_locked_names(&s)), Ordering::Relaxed);
+            for mdt in [0, 1] {
+                let node = s.cluster.servers[server_of(mdt)].node().unwrap();
+                node.registry().set("mdt.*.abort_recovery", "1").unwrap();
+            }
+            assert!(!has_locked_names(&s), "killed at step {step}");
+        });
+    }
+    assert_ne!(held.load(Ordering::Relaxed), 0, "no death left names locked");
 }
