@@ -29,6 +29,9 @@ struct Page {
     data: Bytes,
     /// The open file through which the kernel writes the page back, if it is dirty.
     dirty: Option<Arc<OpenFile>>,
+    /// Whether an invalidation is writing the page back. It then removes the page, and others wait
+    /// for this.
+    is_writing: bool,
 }
 
 #[derive(Default)]
@@ -41,20 +44,25 @@ struct Caches {
 
 /// The kernel of one client.
 pub struct KernelModel {
+    me: Weak<KernelModel>,
     client: Weak<Client>,
     caches: Mutex<Caches>,
     /// Notified when a truncation ends.
     truncated: Notify,
+    /// Notified when the write-back of a page ends.
+    written: Notify,
 }
 
 impl KernelModel {
     /// Creates the kernel of a mount, and registers it with the client, which invalidates its
     /// caches.
     pub fn attach(client: &Arc<Client>) -> Arc<KernelModel> {
-        let kernel = Arc::new(KernelModel {
+        let kernel = Arc::new_cyclic(|me| KernelModel {
+            me: me.clone(),
             client: Arc::downgrade(client),
             caches: Mutex::default(),
             truncated: Notify::new(),
+            written: Notify::new(),
         });
         client.set_kernel(kernel.clone());
         kernel
@@ -86,15 +94,18 @@ impl KernelModel {
     /// The client's error: the program gets SIGBUS.
     pub async fn load(&self, file: &Arc<OpenFile>, block: u8) -> Result<Bytes, Errno> {
         let (page, bytes) = place_of(block);
-        if let Some(page) = self.caches.lock().pages.get(&(file.fid, page)) {
-            return Ok(page.data.slice(bytes));
+        loop {
+            self.wait_until_written(file.fid, page).await;
+            if let Some(page) = self.caches.lock().pages.get(&(file.fid, page)) {
+                return Ok(page.data.slice(bytes));
+            }
+            self.fault(file, page).await?;
         }
-        self.fault(file, page).await.map(|data| data.slice(bytes))
     }
 
     /// Reads a page from the client. Like the kernel, the model keeps the page locked during the
     /// read. The client knows this, and does not invalidate the page meanwhile.
-    async fn fault(&self, file: &Arc<OpenFile>, page: u64) -> Result<Bytes, Errno> {
+    async fn fault(&self, file: &Arc<OpenFile>, page: u64) -> Result<(), Errno> {
         let client = self.client.upgrade().ok_or(Errno::ENOTCONN)?;
         let data = client.read_mapped(file, page * PAGE as u64, PAGE).await?;
         let mut data = data.concat();
@@ -104,10 +115,14 @@ impl KernelModel {
         let clean = Page {
             data: Bytes::from(data),
             dirty: None,
+            is_writing: false,
         };
         let mut caches = self.caches.lock();
-        let page = caches.pages.entry((file.fid, page)).or_insert(clean);
-        Ok(page.data.clone())
+        let known = caches.pages.get(&(file.fid, page));
+        if known.is_none_or(|known| known.dirty.is_none()) {
+            caches.pages.insert((file.fid, page), clean);
+        }
+        Ok(())
     }
 
     /// Stores a block through a mapping.
@@ -117,44 +132,94 @@ impl KernelModel {
     /// The client's error: the program gets SIGBUS.
     pub async fn store(&self, file: &Arc<OpenFile>, block: u8, data: Bytes) -> Result<(), Errno> {
         let (page, bytes) = place_of(block);
-        let mut content = self.fault(file, page).await?.to_vec();
-        content[bytes].copy_from_slice(&data);
-        let dirty = Page {
-            data: Bytes::from(content),
-            dirty: Some(file.clone()),
-        };
-        self.caches.lock().pages.insert((file.fid, page), dirty);
-        Ok(())
+        loop {
+            self.wait_until_written(file.fid, page).await;
+            // The client's lock for the write-back of a dirty page is known.
+            if !self.is_dirty(file.fid, page) {
+                self.fault(file, page).await?;
+            }
+            let mut caches = self.caches.lock();
+            let found = caches.pages.get_mut(&(file.fid, page));
+            let Some(found) = found.filter(|found| !found.is_writing) else {
+                continue;
+            };
+            let mut content = found.data.to_vec();
+            content[bytes].copy_from_slice(&data);
+            found.data = Bytes::from(content);
+            found.dirty = Some(file.clone());
+            return Ok(());
+        }
     }
 
-    /// Writes dirty pages of a file back, and drops all its pages from `first` on.
+    fn is_dirty(&self, fid: Fid, page: u64) -> bool {
+        let caches = self.caches.lock();
+        caches
+            .pages
+            .get(&(fid, page))
+            .is_some_and(|page| page.dirty.is_some())
+    }
+
+    async fn wait_until_written(&self, fid: Fid, page: u64) {
+        loop {
+            let written = self.written.notified();
+            let is_writing = |page: &Page| page.is_writing;
+            if !self.caches.lock().pages.get(&(fid, page)).is_some_and(is_writing) {
+                return;
+            }
+            written.await;
+        }
+    }
+
+    /// Writes dirty pages of a file back, and drops its pages. As in the kernel, this goes on if
+    /// the caller stops waiting, and a second call waits for pages that the first one is writing.
     ///
     /// # Errors
     ///
     /// The client's error: the pages are lost, as in the kernel.
-    pub async fn write_back_and_drop(&self, fid: Fid, first: u64) -> Result<(), Errno> {
-        let pages: Vec<_> = {
-            let mut caches = self.caches.lock();
-            let keys: Vec<_> = caches
-                .pages
-                .range((fid, first)..=(fid, u64::MAX))
-                .map(|(key, _)| *key)
-                .collect();
-            keys.into_iter()
-                .filter_map(|key| Some((key, caches.pages.remove(&key)?)))
-                .collect()
-        };
-        let Some(client) = self.client.upgrade() else {
+    pub async fn write_back_and_drop(&self, fid: Fid, pages: Range<u64>) -> Result<(), Errno> {
+        let Some(kernel) = self.me.upgrade() else {
             return Ok(());
         };
-        let mut result = Ok(());
-        for ((_, page), Page { data, dirty }) in pages {
-            if let Some(file) = dirty {
-                let written = client.write_mapped(&file, page * PAGE as u64, data).await;
-                result = result.and(written.map(drop));
+        cpt::detach_on_drop(async move {
+            let mut result = Ok(());
+            let mut rest = pages;
+            loop {
+                kernel.wait_for_truncation(fid).await;
+                let Some(page) = kernel.first_page(fid, rest.clone()) else {
+                    return result;
+                };
+                kernel.wait_until_written(fid, page).await;
+                result = result.and(kernel.drop_page(fid, page).await);
+                rest.start = page + 1;
             }
-        }
-        result
+        })
+        .await
+    }
+
+    fn first_page(&self, fid: Fid, pages: Range<u64>) -> Option<u64> {
+        let caches = self.caches.lock();
+        let mut found = caches.pages.range((fid, pages.start)..(fid, pages.end));
+        found.next().map(|((_, page), _)| *page)
+    }
+
+    /// Drops a page; writes it back first if it is dirty.
+    async fn drop_page(&self, fid: Fid, page: u64) -> Result<(), Errno> {
+        let key = (fid, page);
+        let dirty = {
+            let mut caches = self.caches.lock();
+            let Some(found) = caches.pages.get_mut(&key) else {
+                return Ok(());
+            };
+            found.is_writing = found.dirty.is_some();
+            found.dirty.clone().map(|file| (file, found.data.clone()))
+        };
+        let written = match (dirty, self.client.upgrade()) {
+            (Some((file, data)), Some(client)) => client.write_mapped(&file, page * PAGE as u64, data).await,
+            _ => Ok(0),
+        };
+        self.caches.lock().pages.remove(&key);
+        self.written.notify_waiters();
+        written.map(drop)
     }
 
     /// Begins a truncation. Until its end the kernel writes no page of the file back, and an
@@ -204,12 +269,16 @@ impl KernelCache for KernelModel {
         Box::pin(async {})
     }
 
-    fn inval_inode(&self, fid: Fid, offset: i64, _len: i64) -> BoxFuture<'_, ()> {
+    fn inval_inode(&self, fid: Fid, offset: i64, len: i64) -> BoxFuture<'_, ()> {
         Box::pin(async move {
             if let Ok(offset) = u64::try_from(offset) {
-                self.wait_for_truncation(fid).await;
+                let first = offset / PAGE as u64;
+                let end = match u64::try_from(len) {
+                    Ok(0) | Err(_) => u64::MAX,
+                    Ok(len) => (offset + len).div_ceil(PAGE as u64),
+                };
                 // The client itself reports data that it cannot write.
-                let _ = self.write_back_and_drop(fid, offset / PAGE as u64).await;
+                let _ = self.write_back_and_drop(fid, first..end).await;
             }
         })
     }

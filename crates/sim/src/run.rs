@@ -95,7 +95,7 @@ impl Settings {
 }
 
 /// `lfs setstripe -E 64K -L mdt -E -1`.
-fn layout_on_mdt() -> Bytes {
+pub fn layout_on_mdt() -> Bytes {
     const END: u32 = 64 << 10;
     let component = |e_start, e_end, plain| {
         let entry = LovCompMdEntryV1 {

@@ -372,11 +372,16 @@ impl LockClient {
         }
     }
 
-    /// Ends the searches for a lock after the owner has dropped its data. If work under the lock
-    /// has begun meanwhile ([`LockClient::find_even_revoked`]), waits for it and returns false: the
-    /// owner must drop the data again. Also waits for the lock's replay, during which work may
-    /// begin.
-    pub(super) async fn end(&self, res: &LdlmResId, cookie: LockCookie) -> bool {
+    /// Ends the searches for a lock or for bits of it by `end`, after the owner has dropped the
+    /// data. If work under the lock has begun meanwhile ([`LockClient::find_even_revoked`]), waits
+    /// for it and returns false: the owner must drop the data again. Also waits for the lock's
+    /// replay, during which work may begin.
+    pub(super) async fn end(
+        &self,
+        res: &LdlmResId,
+        cookie: LockCookie,
+        end: impl Fn(&mut CachedLock),
+    ) -> bool {
         let mut is_first_look = true;
         loop {
             let unreferenced = self.unreferenced.notified();
@@ -384,7 +389,9 @@ impl LockClient {
             unreferenced.as_mut().enable();
             let in_use = self.with_lock(res, cookie, |lock| {
                 let in_use = lock.refs > 0 || lock.replaying;
-                lock.ended = is_first_look && !in_use;
+                if is_first_look && !in_use {
+                    end(lock);
+                }
                 in_use
             });
             if in_use != Some(true) {

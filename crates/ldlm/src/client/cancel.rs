@@ -240,7 +240,13 @@ impl LockClient {
         while let Some((info, revoked_bits, kind)) = self.cancel_kind(&res, cookie) {
             self.owner.blocking(info, revoked_bits).await;
             if let CancelKind::Convert(keep) = kind {
-                let Some(handle) = self.begin_convert(&res, cookie, keep) else {
+                // Reduced before the server reduces it, because a replay must not claim the other
+                // bits: the server may grant them to another client at once.
+                let reduce = |lock: &mut CachedLock| lock.policy = Policy::ibits(keep);
+                if !self.end(&res, cookie, reduce).await {
+                    continue;
+                }
+                let Some(handle) = self.with_lock(&res, cookie, |lock| lock.handle) else {
                     return true;
                 };
                 if self.convert(info.mode, handle, keep).await {
@@ -252,7 +258,7 @@ impl LockClient {
                 }
                 self.owner.blocking(info, keep).await;
             }
-            if !self.end(&res, cookie).await {
+            if !self.end(&res, cookie, |lock| lock.ended = true).await {
                 continue;
             }
             // Defer the cancel before the removal, because `cancel_all` waits until the cache is
@@ -298,16 +304,6 @@ impl LockClient {
             )
         } else {
             (info, held.bits & uncovered, CancelKind::Cancel)
-        })
-    }
-
-    /// Reduces a lock to the bits in `keep`, before the server does, because a replay must not
-    /// claim the others: the server may grant them to another client at once. Returns the server's
-    /// handle; `None` if the lock is gone.
-    fn begin_convert(&self, res: &LdlmResId, cookie: LockCookie, keep: u64) -> Option<u64> {
-        self.with_lock(res, cookie, |lock| {
-            lock.policy = Policy::ibits(keep);
-            lock.handle
         })
     }
 

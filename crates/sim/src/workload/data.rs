@@ -143,7 +143,7 @@ impl Workload {
     /// before direct I/O.
     async fn drop_pages(&self, fid: Fid) -> Result<(), Errno> {
         match &self.kernel {
-            Some(kernel) => kernel.write_back_and_drop(fid, 0).await,
+            Some(kernel) => kernel.write_back_and_drop(fid, 0..u64::MAX).await,
             None => Ok(()),
         }
     }

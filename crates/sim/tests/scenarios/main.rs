@@ -6,6 +6,7 @@
 mod dead_mdts;
 mod fail_loc;
 mod failed_disks;
+mod mapped_pages;
 mod newcomers;
 mod remote_dirs;
 mod remote_names;
