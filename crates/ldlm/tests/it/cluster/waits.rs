@@ -2,7 +2,7 @@
 //! not wait. A cancel waits for work that has begun under the revoked lock.
 
 use crate::cluster::{
-    UPDATE, WHOLE,
+    LOOKUP, UPDATE, WHOLE,
     fixture::{Cluster, ENQUEUE_MIN, OBJECT, directory},
 };
 use ldlm::{LockMode, Policy};
@@ -91,4 +91,36 @@ async fn a_cancel_waits_for_work_that_begins_during_the_write_back() {
         "the server has the data of the work"
     );
     assert!(find().is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_conversion_waits_for_work_that_begins_during_the_write_back() {
+    let cluster = Cluster::new().await;
+    let (client_a, client_b) = (cluster.client("a").await, cluster.client("b").await);
+    let file = directory(1);
+    client_a
+        .owner
+        .set_write_back_time(file, Duration::from_millis(20));
+    let both = Policy::ibits(LOOKUP | UPDATE);
+    drop(client_a.enqueue(file, LockMode::Pw, both).await.unwrap());
+    let reader = client_b.clone();
+    let bits = Policy::ibits(UPDATE);
+    let waiting = tokio::spawn(async move { reader.enqueue(file, LockMode::Pr, bits).await });
+    client_a.until(|| !client_a.owner.revoked().is_empty()).await;
+    let find = |bits| {
+        client_a
+            .locks
+            .find_even_revoked(&file, LockMode::Pw, Policy::ibits(bits))
+    };
+    let work = find(UPDATE).unwrap();
+    client_a.wait_for_write_backs().await;
+    assert!(!waiting.is_finished(), "the lock has a user");
+    drop(work);
+    waiting.await.unwrap().unwrap();
+    assert_eq!(
+        client_a.owner.revoked(),
+        [(file, UPDATE); 2],
+        "the owner writes back again"
+    );
+    assert!(find(UPDATE).is_none() && find(LOOKUP).is_some());
 }
