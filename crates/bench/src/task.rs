@@ -249,3 +249,22 @@ pub(crate) fn run_all<T: Send>(
         None => (values, Ok(())),
     }
 }
+
+/// Tasks on a directory of the local disk, for tests.
+#[cfg(test)]
+pub(crate) fn disk_tasks(root: &std::path::Path, count: usize, progress: &Arc<TaskProgress>) -> Vec<Task> {
+    let subject = Arc::new(crate::PathSubject {
+        name: "disk".to_owned(),
+        root: root.to_owned(),
+        processes: Vec::new(),
+        drop_caches: None,
+    });
+    let task = |(i, comm)| Task {
+        comm,
+        subject: subject.clone(),
+        progress: progress.clone(),
+        measures_process: i == 0,
+    };
+    let comms = Communicator::threads(count).into_iter();
+    comms.enumerate().map(task).collect()
+}

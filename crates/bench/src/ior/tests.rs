@@ -3,7 +3,8 @@
 #![allow(clippy::unwrap_used)]
 
 use super::{Options, Report, run};
-use crate::{BenchError, Communicator, PathSubject, Task, TaskProgress};
+use crate::task::disk_tasks;
+use crate::{BenchError, TaskProgress};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -17,20 +18,7 @@ fn ior(
     options: &Options,
     progress: &Arc<TaskProgress>,
 ) -> (Option<Report>, Result<(), BenchError>) {
-    let subject = Arc::new(PathSubject {
-        name: "disk".to_owned(),
-        root: dir.to_owned(),
-        processes: Vec::new(),
-        drop_caches: None,
-    });
-    let task = |(i, comm)| Task {
-        comm,
-        subject: subject.clone(),
-        progress: progress.clone(),
-        measures_process: i == 0,
-    };
-    let tasks = Communicator::threads(TASKS).into_iter().enumerate().map(task);
-    run(options, tasks.collect())
+    run(options, disk_tasks(dir, TASKS, progress))
 }
 
 fn small() -> Options {

@@ -3,7 +3,8 @@
 #![allow(clippy::unwrap_used)]
 
 use super::{Format, Mode, Options, Report, run};
-use crate::{BenchError, Communicator, PathSubject, Task, TaskProgress};
+use crate::task::disk_tasks;
+use crate::{BenchError, Task, TaskProgress};
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
@@ -21,23 +22,7 @@ fn options(mode: Mode) -> Options {
 }
 
 fn tasks(dir: &Path, progress: &Arc<TaskProgress>) -> Vec<Task> {
-    let subject = Arc::new(PathSubject {
-        name: "disk".to_owned(),
-        root: dir.to_owned(),
-        processes: Vec::new(),
-        drop_caches: None,
-    });
-    let task = |(i, comm)| Task {
-        comm,
-        subject: subject.clone(),
-        progress: progress.clone(),
-        measures_process: i == 0,
-    };
-    Communicator::threads(5)
-        .into_iter()
-        .enumerate()
-        .map(task)
-        .collect()
+    disk_tasks(dir, 5, progress)
 }
 
 fn mdsrate(dir: &Path, options: &Options) -> Result<Report, BenchError> {

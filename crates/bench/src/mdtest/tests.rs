@@ -3,30 +3,15 @@
 #![allow(clippy::unwrap_used)]
 
 use super::{Options, Report, ReportOptions, run};
-use crate::{BenchError, Communicator, PathSubject, Task, TaskProgress};
+use crate::task::disk_tasks;
+use crate::{BenchError, PathSubject, Task, TaskProgress};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 fn tasks(dir: &Path, count: usize, progress: &Arc<TaskProgress>) -> Vec<Task> {
-    let subject = Arc::new(PathSubject {
-        name: "disk".to_owned(),
-        root: dir.join("out"),
-        processes: Vec::new(),
-        drop_caches: None,
-    });
-    let task = |(i, comm)| Task {
-        comm,
-        subject: subject.clone(),
-        progress: progress.clone(),
-        measures_process: i == 0,
-    };
-    Communicator::threads(count)
-        .into_iter()
-        .enumerate()
-        .map(task)
-        .collect()
+    disk_tasks(&dir.join("out"), count, progress)
 }
 
 /// Runs mdtest with three tasks.
