@@ -152,6 +152,20 @@ enum Kind {
     Read,
 }
 
+impl Kind {
+    /// All phases, in the order of a repetition.
+    const ALL: [Kind; 3] = [Kind::Write, Kind::CheckWrite, Kind::Read];
+
+    /// The name in tables.
+    fn name(self) -> &'static str {
+        match self {
+            Kind::Write => "write",
+            Kind::CheckWrite => "check write",
+            Kind::Read => "read",
+        }
+    }
+}
+
 /// Does one phase of a task on the transfers of the task `of`, at most `count`. Returns the number
 /// of transfers.
 fn access(
@@ -163,13 +177,8 @@ fn access(
     count: u64,
 ) -> Result<u64, BenchError> {
     let tasks = task.comm.size() as u64;
-    let name = match kind {
-        Kind::Write => "write",
-        Kind::CheckWrite => "check write",
-        Kind::Read => "read",
-    };
     let (mut times, mut done) = (Times::default(), 0);
-    let (figure, outcome) = task.phase(name, |meter, subject, _| {
+    let (figure, outcome) = task.phase(kind.name(), |meter, subject, _| {
         meter.expect(count);
         let outcome = transfer_all(options, kind, (of, tasks), count, meter, subject, &mut times);
         done = meter.done();

@@ -1,6 +1,6 @@
 //! IOR's table of results, and a second one with what IOR does not show.
 
-use super::{Options, PhaseTimes};
+use super::{Kind, Options, PhaseTimes};
 use crate::figure::Figure;
 use crate::time_series;
 use std::fmt::Write as _;
@@ -91,14 +91,7 @@ impl Report {
             out,
             "\noperation    max(MiB/s)  min(MiB/s)  mean(MiB/s)  slowest/mean task  p50(ms)   p99(ms)   max(ms)   CPU(ms/GiB)  servers(ms/GiB)"
         )?;
-        let mut operations: Vec<&str> = self.figures.iter().map(|f| f.operation).collect();
-        operations.dedup();
-        let mut seen = Vec::new();
-        for operation in operations {
-            if seen.contains(&operation) {
-                continue;
-            }
-            seen.push(operation);
+        for operation in Kind::ALL.map(Kind::name) {
             let of_operation: Vec<&Figure> =
                 self.figures.iter().filter(|f| f.operation == operation).collect();
             let rates: Vec<f64> = of_operation.iter().map(|f| self.bandwidth(f) / MIB).collect();
