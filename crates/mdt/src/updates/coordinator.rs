@@ -100,9 +100,8 @@ impl Updates {
         let parent_mdt = self.mdt_of(new.parent).await?;
         loop {
             let mut operation = Operation::new(&self, &new.export, new.origin);
-            let names = vec![new.name.clone()];
             let view = operation
-                .lock_names((parent_mdt, new.parent), names, NameChange::Set)
+                .lock_name((parent_mdt, new.parent), &new.name, NameChange::Set)
                 .await?;
             let in_use = view.first().is_some();
             let name = (new.parent, &new.name[..]);
@@ -129,9 +128,8 @@ impl Updates {
         };
         loop {
             let mut operation = Operation::new(&self, &removed.export, removed.origin);
-            let names = vec![removed.name.clone()];
             let view = operation
-                .lock_names((parent_mdt, removed.parent), names, NameChange::Remove)
+                .lock_name((parent_mdt, removed.parent), &removed.name, NameChange::Remove)
                 .await?;
             namespace::check_remote_dir(&removed.cred, &view.dir)?;
             let fid = view.first().ok_or(Errno::ENOENT)?.fid;
@@ -161,9 +159,8 @@ impl Updates {
         let (parent_mdt, file_mdt) = (self.mdt_of(new.parent).await?, self.mdt_of(new.file).await?);
         loop {
             let mut operation = Operation::new(&self, &new.export, new.origin);
-            let names = vec![new.name.clone()];
             let view = operation
-                .lock_names((parent_mdt, new.parent), names, NameChange::Set)
+                .lock_name((parent_mdt, new.parent), &new.name, NameChange::Set)
                 .await?;
             let in_use = view.first().is_some();
             let file = operation

@@ -118,6 +118,20 @@ impl<'a> Operation<'a> {
         self.origin.replayed.is_some()
     }
 
+    /// Locks one name of a directory.
+    ///
+    /// # Errors
+    ///
+    /// As [`Operation::lock_names`].
+    pub(super) async fn lock_name(
+        &mut self,
+        place: (u32, Fid),
+        name: &Bytes,
+        change: NameChange,
+    ) -> Result<NamesView, Errno> {
+        self.lock_names(place, vec![name.clone()], change).await
+    }
+
     /// Locks names of a directory.
     ///
     /// # Errors
